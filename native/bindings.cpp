@@ -1,0 +1,2 @@
+#include <nanobind/nanobind.h>
+NB_MODULE(_native, m) { m.doc() = "lowtide's native core"; }

@@ -1,0 +1,70 @@
+"""The errors lowtide raises: what is wrong, where, and what to do next.
+
+The library raises these and never prints; `cli.py` alone turns them into a message and an exit code.
+"""
+
+from __future__ import annotations
+
+import errno
+from os import PathLike
+
+__all__ = ["BudgetError", "DataError", "LowtideError", "UsageError", "from_os_error"]
+
+
+class LowtideError(Exception):
+    """Something the user can act on; `str()` gives the message the command line shows."""
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | PathLike[str] | None = None,
+        next_step: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.path is not None:
+            lines.append(f"  file: {self.path}")
+        if self.next_step is not None:
+            lines.append(f"  next: {self.next_step}")
+        return "\n".join(lines)
+
+
+class UsageError(LowtideError):
+    """A setting that makes no sense, whatever the data is."""
+
+    exit_code = 2
+
+
+class BudgetError(LowtideError):
+    """The memory budget or the disk is too small for the job."""
+
+
+class DataError(LowtideError):
+    """Input or stored data that is missing, damaged, or of another kind than expected."""
+
+
+_OS_ADVICE = {
+    errno.ENOSPC: ("the disk is full", "free some space, then give the same command again"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space, then give the same command again"),
+    errno.EACCES: ("permission denied", "check who may read and write this path"),
+    errno.EPERM: ("permission denied", "check who may read and write this path"),
+    errno.EROFS: ("the file system is read-only", "choose an output folder that can be written"),
+    errno.ENOENT: ("no such file or folder", "check the path for typing errors"),
+    errno.EISDIR: ("this is a folder, a file was expected", "name a file"),
+    errno.ENOTDIR: ("a part of this path is a file, not a folder", "choose another path"),
+    errno.EMFILE: ("too many open files", "raise the limit with: ulimit -n 4096"),
+}
+
+
+def from_os_error(error: OSError) -> LowtideError:
+    """Turn an error of the operating system into one that says what to do about it."""
+    what, next_step = _OS_ADVICE.get(error.errno or 0, (error.strerror or str(error), None))
+    return LowtideError(what, path=error.filename, next_step=next_step)

@@ -1,0 +1,130 @@
+"""Write files so that a kill, a crash or a full disk never leaves half of one under its final name.
+
+Every write goes to a hidden sibling (`.NAME.partial`), is flushed to the disk, and is then renamed.
+The sibling's name is fixed, so an interrupted run leaves at most one, which the next run replaces.
+
+Memory:  one buffer of 1 MiB
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import xxhash
+
+from lowtide.errors import DataError
+
+__all__ = [
+    "atomic_file",
+    "checksum_bytes",
+    "checksum_file",
+    "free_disk_bytes",
+    "partial_path",
+    "publish",
+    "read_json",
+    "sync_directory",
+    "write_bytes",
+    "write_json",
+]
+
+PathLike = str | os.PathLike[str]
+_BUFFER_BYTES = 1 << 20
+
+
+def partial_path(path: PathLike) -> Path:
+    """Where the bytes of `path` live until they are whole."""
+    path = Path(path)
+    return path.with_name(f".{path.name}.partial")
+
+
+def sync_directory(path: PathLike) -> None:
+    """Flush a folder's entries, so that a rename inside it survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(path: PathLike) -> None:
+    """Flush the finished `partial_path(path)` and give it its final name."""
+    partial = partial_path(path)
+    descriptor = os.open(partial, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    partial.replace(path)
+    sync_directory(Path(path).parent)
+
+
+@contextlib.contextmanager
+def atomic_file(path: PathLike) -> Iterator[IO[bytes]]:
+    """Open `path` for writing; it appears under its name only if the block ends well.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "numbers.bin"
+    >>> with atomic_file(target) as file:
+    ...     _ = file.write(b"1234")
+    >>> target.read_bytes()
+    b'1234'
+    """
+    partial = partial_path(path)
+    try:
+        with partial.open("wb", buffering=_BUFFER_BYTES) as file:
+            yield file
+        publish(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: PathLike, data: bytes) -> None:
+    """Write `data` to `path` atomically."""
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def write_json(path: PathLike, value: Any) -> None:
+    """Write `value` to `path` atomically as readable JSON."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: PathLike) -> Any:
+    """Read JSON, with an error that names the file when it is missing or damaged."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise DataError("file not found", path=path) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"not JSON: {error}", path=path) from None
+
+
+def checksum_bytes(data: bytes) -> str:
+    """Give the xxh3-128 of `data` in hexadecimal."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def checksum_file(path: PathLike) -> str:
+    """Give the xxh3-128 of a file in hexadecimal, read through one small buffer."""
+    digest = xxhash.xxh3_128()
+    buffer = bytearray(_BUFFER_BYTES)
+    view = memoryview(buffer)
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+    return digest.hexdigest()
+
+
+def free_disk_bytes(path: PathLike) -> int:
+    """Give the free space where `path` is or will be."""
+    place = Path(path).absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free

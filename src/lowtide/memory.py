@@ -1,0 +1,259 @@
+"""Memory: sizes as people write them, what there is, what is used, and a budget that hands out shares.
+
+Out:     MemoryBudget (named shares of one number), PeakMeter (what was really used)
+Memory:  a few hundred bytes
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from lowtide.errors import BudgetError, UsageError
+
+__all__ = [
+    "MemoryBudget",
+    "PeakMeter",
+    "available_bytes",
+    "default_budget_bytes",
+    "format_size",
+    "parse_size",
+    "process_peak_bytes",
+    "reset_process_peak",
+    "tree_resident_bytes",
+    "usable_cores",
+]
+
+MIB = 1 << 20
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "m": 10**6,
+    "mb": 10**6,
+    "g": 10**9,
+    "gb": 10**9,
+    "t": 10**12,
+    "tb": 10**12,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
+
+
+def parse_size(text: str | int) -> int:
+    """Give the bytes of a size as people write it.
+
+    >>> parse_size("2GiB"), parse_size("500MB"), parse_size(4096)
+    (2147483648, 500000000, 4096)
+    """
+    if isinstance(text, int):
+        size = text
+    else:
+        match = _SIZE.fullmatch(text)
+        unit = _UNITS.get(match.group(2).lower()) if match else None
+        if match is None or unit is None:
+            raise UsageError(
+                f"{text!r} is not a size", next_step='write it as "2GiB", "500MB" or bytes'
+            )
+        size = int(float(match.group(1)) * unit) if "." in match.group(1) else int(match.group(1)) * unit
+    if size <= 0:
+        raise UsageError(f"size {text!r} is not positive")
+    return size
+
+
+def format_size(size: float) -> str:
+    """Give bytes as people read them.
+
+    >>> format_size(1536), format_size(3 << 30)
+    ('1.5 KiB', '3.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _cgroup_headroom_bytes(root: Path = Path("/")) -> int | None:
+    """Give what the tightest enclosing cgroup (v1 or v2) still allows, None where nothing limits."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    headroom: list[int] = []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            base, limit_name, usage_name = root / "sys/fs/cgroup", "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            limit_name, usage_name = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        # Inside a container the group's own path often does not exist: its files are at the mount.
+        folder = base / group.lstrip("/")
+        for place in [folder, *folder.parents]:
+            limit = _read_number(place / limit_name)
+            if limit is not None and limit < _UNLIMITED:
+                inactive = _cgroup_reclaimable_bytes(place / "memory.stat")
+                used = (_read_number(place / usage_name) or 0) - inactive
+                headroom.append(max(0, limit - max(0, used)))
+            if place == base:
+                break
+    return min(headroom, default=None)
+
+
+def _cgroup_reclaimable_bytes(stat_path: Path) -> int:
+    """Give the page cache that a cgroup counts as used but gives back on demand."""
+    try:
+        rows = dict(line.split() for line in stat_path.read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(rows.get("total_inactive_file", rows.get("inactive_file", 0)))
+
+
+def available_bytes() -> int:
+    """Give the memory this process can still take: of the machine, or of its cgroup if that is less."""
+    machine = psutil.virtual_memory().available
+    headroom = _cgroup_headroom_bytes()
+    return machine if headroom is None else min(machine, headroom)
+
+
+def default_budget_bytes() -> int:
+    """Give the budget used when none is named: half of what is available."""
+    return available_bytes() // 2
+
+
+def _status_kib(field: bytes, pid: int | str = "self") -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return 0
+    match = re.search(rb"^" + field + rb":\s+(\d+) kB", status, re.MULTILINE)
+    return int(match.group(1)) if match else 0
+
+
+def tree_resident_bytes() -> int:
+    """Give the resident memory of this process and everything it started, mapped pages included."""
+    total = _status_kib(b"VmRSS") * 1024
+    for child in psutil.Process().children(recursive=True):
+        total += _status_kib(b"VmRSS", child.pid) * 1024
+    return total
+
+
+def process_peak_bytes() -> int:
+    """Give the largest resident memory this process alone ever had, as the kernel counted it."""
+    return _status_kib(b"VmHWM") * 1024
+
+
+def reset_process_peak() -> None:
+    """Start the kernel's peak anew, so that a later stage is not charged with an earlier one's."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return  # a sandbox may forbid it; the peak then covers the whole process, never less
+
+
+class PeakMeter:
+    """Measures the peak of the process tree while it is open: the kernel's own peak, and samples.
+
+    The kernel's count is exact for this process; children are sampled 20 times a second.
+    """
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._sampled_bytes = 0
+        self._thread = threading.Thread(target=self._sample, name="lowtide-peak", daemon=True)
+
+    def __enter__(self) -> PeakMeter:
+        reset_process_peak()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._stop.wait(0.05):
+            if psutil.Process().children():
+                self._sampled_bytes = max(self._sampled_bytes, tree_resident_bytes())
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest resident memory of the tree so far."""
+        return max(self._sampled_bytes, process_peak_bytes())
+
+
+class MemoryBudget:
+    """One number of bytes, handed out in named shares; what does not fit is refused at the start.
+
+    What the process already holds (interpreter, libraries) is the first share.
+
+    >>> budget = MemoryBudget(1 << 30)
+    >>> budget.reserve("read windows", wanted_bytes=8 << 20)
+    8388608
+    """
+
+    def __init__(self, total_bytes: int, *, used_bytes: int | None = None) -> None:
+        self.total_bytes = total_bytes
+        base = tree_resident_bytes() if used_bytes is None else used_bytes
+        self.shares: dict[str, int] = {"program": base}
+
+    @classmethod
+    def from_setting(cls, memory: str | int | None) -> MemoryBudget:
+        """Make the budget of a `--memory` setting; None means half of what is available."""
+        return cls(default_budget_bytes() if memory is None else parse_size(memory))
+
+    @property
+    def remaining_bytes(self) -> int:
+        """What no share has taken yet; negative when the program alone is over the budget."""
+        return self.total_bytes - sum(self.shares.values())
+
+    def reserve(self, name: str, *, wanted_bytes: int, minimum_bytes: int | None = None) -> int:
+        """Take up to `wanted_bytes` under `name`, at least `minimum_bytes` (default: all of it)."""
+        minimum = wanted_bytes if minimum_bytes is None else minimum_bytes
+        given = min(wanted_bytes, self.remaining_bytes)
+        if given < minimum:
+            taken = ", ".join(f"{key} {format_size(size)}" for key, size in self.shares.items())
+            needed = sum(self.shares.values()) + minimum
+            raise BudgetError(
+                f"a budget of {format_size(self.total_bytes)} is too small: {taken}, "
+                f"and {name} needs {format_size(minimum)}",
+                next_step=f"give at least --memory {-(-needed // MIB)}MiB",
+            )
+        self.shares[name] = self.shares.get(name, 0) + given
+        return given
+
+    def release(self, name: str) -> None:
+        """Give a share back, when the phase that needed it is over."""
+        del self.shares[name]
+
+
+def usable_cores() -> int:
+    """Give the number of cores this process may run on."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,283 @@
+"""Show how far a job is: a bar on a terminal, plain lines in a log, the same numbers in metrics.jsonl.
+
+In:      `Phase.update(done)` from the worker, or a `poll` function for work that runs natively
+Out:     stderr (bar or lines), metrics.jsonl (one row a second)
+Memory:  a few kilobytes; rows are appended, never kept
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from lowtide.memory import PeakMeter, format_size, tree_resident_bytes
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+__all__ = ["Phase", "Progress", "format_count", "format_seconds"]
+
+Poll = Callable[[], tuple[float, Mapping[str, float]]]
+
+_REFRESH_SECONDS = 0.2
+_METRICS_SECONDS = 1.0
+_LINE_SECONDS = 10.0
+_BAR_CELLS = 20
+
+
+def format_count(count: float) -> str:
+    """Give a count in few characters.
+
+    >>> format_count(950), format_count(1_234_567)
+    ('950', '1.23M')
+    """
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(count) < 999.5 or unit == "T":
+            if unit == "":
+                return f"{count:.0f}" if float(count).is_integer() or count >= 100 else f"{count:.3g}"
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def format_seconds(seconds: float) -> str:
+    """Give a duration as people read it.
+
+    >>> format_seconds(4.26), format_seconds(75), format_seconds(7265)
+    ('4.3s', '1:15', '2:01:05')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Phase:
+    """One part of a job, from 0 (or where an interrupted run stopped) to `total`."""
+
+    def __init__(
+        self, name: str, *, total: float | None, unit: str, start: float, poll: Poll | None
+    ) -> None:
+        self.name = name
+        self.total = total
+        self.unit = unit
+        self.numbers: dict[str, float] = {}
+        self._first = start
+        self._done = start
+        self._poll = poll
+        self.started = time.monotonic()
+
+    def update(self, done: float, **numbers: float) -> None:
+        """Say how much is done in all, and any other numbers worth showing."""
+        self._done = done
+        self.numbers.update(numbers)
+
+    def advance(self, count: float = 1, **numbers: float) -> None:
+        """Say that `count` more is done."""
+        self.update(self._done + count, **numbers)
+
+    @property
+    def done(self) -> float:
+        """How much is done."""
+        if self._poll is not None:
+            self._done, numbers = self._poll()
+            self.numbers.update(numbers)
+        return self._done
+
+    def snapshot(self) -> dict[str, Any]:
+        """Give the numbers of this moment, as they go into metrics.jsonl."""
+        done = self.done
+        seconds = max(time.monotonic() - self.started, 1e-9)
+        rate = (done - self._first) / seconds
+        row: dict[str, Any] = {"phase": self.name, "done": done, "rate": rate, "unit": self.unit}
+        if self.total is not None:
+            row["total"] = self.total
+            row["seconds_left"] = (self.total - done) / rate if rate > 0 else None
+        row.update(self.numbers)
+        return row
+
+
+class Progress:
+    """A job's progress, memory and metrics; use it as a context manager.
+
+    >>> with Progress("count", stream=None) as progress:
+    ...     with progress.phase("reading", total=10) as phase:
+    ...         phase.update(10)
+    """
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        budget_bytes: int | None = None,
+        metrics_path: Path | None = None,
+        stream: TextIO | None = sys.stderr,
+    ) -> None:
+        self.job = job
+        self.budget_bytes = budget_bytes
+        self.phase_seconds: dict[str, float] = {}
+        self._metrics_path = metrics_path
+        self._stream = stream
+        self._phase: Phase | None = None
+        self._meter = PeakMeter()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lowtide-progress", daemon=True)
+        self._live: Live | None = None
+        self._started = time.monotonic()
+        self._memory_bytes = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest resident memory of the process tree since the job began."""
+        return self._meter.peak_bytes
+
+    @property
+    def seconds(self) -> float:
+        """How long the job has run."""
+        return time.monotonic() - self._started
+
+    def __enter__(self) -> Progress:
+        self._started = time.monotonic()
+        self._meter.__enter__()
+        if self._stream is not None and self._stream.isatty():
+            from rich.console import Console  # loaded only where a terminal is there to show it
+            from rich.live import Live
+
+            self._live = Live(
+                console=Console(file=self._stream),
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._meter.__exit__(kind, error, traceback)
+        if self._live is not None:
+            self._live.stop()
+        self.write_metrics({"event": "end" if error is None else "stopped"})
+        if error is None:
+            self.note(f"{self.job}: {format_seconds(self.seconds)}, {self._describe_peak()}")
+
+    def _describe_peak(self) -> str:
+        budget = "" if self.budget_bytes is None else f" of {format_size(self.budget_bytes)} budget"
+        return f"peak memory {format_size(self.peak_bytes)}{budget}"
+
+    @contextlib.contextmanager
+    def phase(
+        self,
+        name: str,
+        *,
+        total: float | None = None,
+        unit: str = "",
+        start: float = 0,
+        poll: Poll | None = None,
+    ) -> Iterator[Phase]:
+        """Run one part of the job; `poll` gives (done, numbers) for work that cannot call back."""
+        phase = Phase(name, total=total, unit=unit, start=start, poll=poll)
+        with self._lock:
+            self._phase = phase
+        try:
+            yield phase
+        finally:
+            with self._lock:
+                self._phase = None
+        self.phase_seconds[name] = time.monotonic() - phase.started
+        row = phase.snapshot()
+        self.write_metrics(row)
+        self._print_line(self._describe(row, finished=True))
+
+    def note(self, text: str) -> None:
+        """Print one line above the bar."""
+        if self._stream is None:
+            return
+        if self._live is not None and self._live.is_started:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def write_metrics(self, numbers: Mapping[str, Any]) -> None:
+        """Append a row to metrics.jsonl, with the time and the memory."""
+        if self._metrics_path is None:
+            return
+        row = {
+            "time": round(time.time(), 3),
+            "job": self.job,
+            **numbers,
+            "memory_bytes": tree_resident_bytes(),
+            "peak_memory_bytes": self.peak_bytes,
+            "budget_bytes": self.budget_bytes,
+        }
+        with self._metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _run(self) -> None:
+        last_row = last_line = time.monotonic()
+        while not self._stop.wait(_REFRESH_SECONDS):
+            with self._lock:
+                phase = self._phase
+            if phase is None:
+                continue
+            now = time.monotonic()
+            row = phase.snapshot()
+            if self._live is not None or now - last_line >= _LINE_SECONDS:
+                self._memory_bytes = tree_resident_bytes()
+            if self._live is not None:
+                self._live.update(self._describe(row, finished=False), refresh=True)
+            elif now - last_line >= _LINE_SECONDS and now - phase.started >= _LINE_SECONDS:
+                last_line = now
+                self._print_line(self._describe(row, finished=False))
+            if now - last_row >= _METRICS_SECONDS:
+                last_row = now
+                with contextlib.suppress(OSError):  # a full disk is the worker's error to report
+                    self.write_metrics(row)
+
+    def _print_line(self, text: str) -> None:
+        if self._stream is not None:
+            self.note(text)
+
+    def _describe(self, row: Mapping[str, Any], *, finished: bool) -> str:
+        total = row.get("total")
+        parts = [f"{row['phase']:<12}"]
+        if finished:
+            parts.append(format_seconds(self.phase_seconds[row["phase"]]))
+        elif total:
+            share = min(row["done"] / total, 1.0)
+            filled = round(share * _BAR_CELLS)
+            parts.append("█" * filled + "░" * (_BAR_CELLS - filled) + f" {100 * share:3.0f}%")
+        amount = _with_unit(row["done"], row["unit"])
+        parts.append(f"{amount} of {_with_unit(total, row['unit'])}" if total else amount)
+        parts.append(f"{_with_unit(row['rate'], row['unit'])}/s")
+        if not finished and row.get("seconds_left") is not None:
+            parts.append(f"{format_seconds(row['seconds_left'])} left")
+        standard = {"phase", "done", "rate", "unit", "total", "seconds_left"}
+        parts += [f"{key} {format_count(value)}" for key, value in row.items() if key not in standard]
+        memory = self._memory_bytes if not finished else tree_resident_bytes()
+        budget = f" of {format_size(self.budget_bytes)}" if self.budget_bytes else ""
+        parts.append(f"memory {format_size(memory)}{budget}")
+        return "  ".join(parts)
+
+
+def _with_unit(amount: float | None, unit: str) -> str:
+    if unit == "B":
+        return format_size(amount or 0)
+    return f"{format_count(amount or 0)} {unit}".rstrip()
