@@ -1,3 +1,47 @@
-"""Train language models on any amount of text inside a memory budget you choose."""
+"""Train language models on any amount of text inside a memory budget you choose.
+
+Every public name is here; each is loaded when it is first used, so `import lowtide` is quick and
+torch is imported only by what needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
+    from lowtide.memory import MemoryBudget
 
 __version__ = "0.1.0"
+
+# To add a public name: a row here, an import above for type checkers, and its place in __all__.
+_HOMES = {
+    "BudgetError": "lowtide.errors",
+    "DataError": "lowtide.errors",
+    "LowtideError": "lowtide.errors",
+    "MemoryBudget": "lowtide.memory",
+    "UsageError": "lowtide.errors",
+}
+
+__all__ = [
+    "BudgetError",
+    "DataError",
+    "LowtideError",
+    "MemoryBudget",
+    "UsageError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value  # found directly from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

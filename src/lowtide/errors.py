@@ -1,6 +1,6 @@
 """The errors lowtide raises: what is wrong, where, and what to do next.
 
-The library raises these and never prints; `cli.py` alone turns them into a message and an exit code.
+The library raises these and never prints; only `cli.py` makes a message and an exit code of them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class DataError(LowtideError):
 
 _OS_ADVICE = {
     errno.ENOSPC: ("the disk is full", "free some space, then give the same command again"),
-    errno.EDQUOT: ("the disk quota is used up", "free some space, then give the same command again"),
+    errno.EDQUOT: (
+        "the disk quota is used up",
+        "free some space, then give the same command again",
+    ),
     errno.EACCES: ("permission denied", "check who may read and write this path"),
     errno.EPERM: ("permission denied", "check who may read and write this path"),
     errno.EROFS: ("the file system is read-only", "choose an output folder that can be written"),

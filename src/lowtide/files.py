@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,7 +65,7 @@ def publish(path: PathLike) -> None:
 
 
 @contextlib.contextmanager
-def atomic_file(path: PathLike) -> Iterator[IO[bytes]]:
+def atomic_file(path: PathLike) -> Generator[IO[bytes]]:
     """Open `path` for writing; it appears under its name only if the block ends well.
 
     >>> import tempfile

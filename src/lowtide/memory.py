@@ -1,4 +1,4 @@
-"""Memory: sizes as people write them, what there is, what is used, and a budget that hands out shares.
+"""Memory: sizes as people write them, what there is, what is used, and a budget of named shares.
 
 Out:     MemoryBudget (named shares of one number), PeakMeter (what was really used)
 Memory:  a few hundred bytes
@@ -66,7 +66,11 @@ def parse_size(text: str | int) -> int:
             raise UsageError(
                 f"{text!r} is not a size", next_step='write it as "2GiB", "500MB" or bytes'
             )
-        size = int(float(match.group(1)) * unit) if "." in match.group(1) else int(match.group(1)) * unit
+        size = (
+            int(float(match.group(1)) * unit)
+            if "." in match.group(1)
+            else int(match.group(1)) * unit
+        )
     if size <= 0:
         raise UsageError(f"size {text!r} is not positive")
     return size
@@ -94,7 +98,7 @@ def _read_number(path: Path) -> int | None:
 
 
 def _cgroup_headroom_bytes(root: Path = Path("/")) -> int | None:
-    """Give what the tightest enclosing cgroup (v1 or v2) still allows, None where nothing limits."""
+    """Give what the tightest enclosing cgroup (v1 or v2) still allows; None without a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -132,7 +136,7 @@ def _cgroup_reclaimable_bytes(stat_path: Path) -> int:
 
 
 def available_bytes() -> int:
-    """Give the memory this process can still take: of the machine, or of its cgroup if that is less."""
+    """Give the memory this process can still take: the machine's, or its cgroup's if less."""
     machine = psutil.virtual_memory().available
     headroom = _cgroup_headroom_bytes()
     return machine if headroom is None else min(machine, headroom)

@@ -1,4 +1,4 @@
-"""Show how far a job is: a bar on a terminal, plain lines in a log, the same numbers in metrics.jsonl.
+"""Show how far a job is: a bar on a terminal, lines in a log, the same numbers in metrics.jsonl.
 
 In:      `Phase.update(done)` from the worker, or a `poll` function for work that runs natively
 Out:     stderr (bar or lines), metrics.jsonl (one row a second)
@@ -12,7 +12,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -41,7 +41,9 @@ def format_count(count: float) -> str:
     for unit in ("", "k", "M", "G", "T"):
         if abs(count) < 999.5 or unit == "T":
             if unit == "":
-                return f"{count:.0f}" if float(count).is_integer() or count >= 100 else f"{count:.3g}"
+                return (
+                    f"{count:.0f}" if float(count).is_integer() or count >= 100 else f"{count:.3g}"
+                )
             return f"{count:.3g}{unit}"
         count /= 1000
     raise AssertionError("unreachable")
@@ -191,7 +193,7 @@ class Progress:
         unit: str = "",
         start: float = 0,
         poll: Poll | None = None,
-    ) -> Iterator[Phase]:
+    ) -> Generator[Phase]:
         """Run one part of the job; `poll` gives (done, numbers) for work that cannot call back."""
         phase = Phase(name, total=total, unit=unit, start=start, poll=poll)
         with self._lock:
@@ -270,7 +272,9 @@ class Progress:
         if not finished and row.get("seconds_left") is not None:
             parts.append(f"{format_seconds(row['seconds_left'])} left")
         standard = {"phase", "done", "rate", "unit", "total", "seconds_left"}
-        parts += [f"{key} {format_count(value)}" for key, value in row.items() if key not in standard]
+        parts += [
+            f"{key} {format_count(value)}" for key, value in row.items() if key not in standard
+        ]
         memory = self._memory_bytes if not finished else tree_resident_bytes()
         budget = f" of {format_size(self.budget_bytes)}" if self.budget_bytes else ""
         parts.append(f"memory {format_size(memory)}{budget}")

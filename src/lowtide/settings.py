@@ -1,6 +1,8 @@
 """Build frozen settings dataclasses from keyword options and JSON files, naming unknown keys.
 
 Order of strength: a flag or keyword beats the config file, which beats the default.
+Values are brought to the type their field declares, so a path may be given as a string and a
+tuple as a list, from Python and from JSON alike.
 """
 
 from __future__ import annotations
@@ -8,19 +10,31 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Mapping
+import types
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lowtide.errors import DataError, UsageError
 
-__all__ = ["build_settings", "read_config_file", "settings_as_json"]
+__all__ = [
+    "build_settings",
+    "convert_options",
+    "read_config_file",
+    "settings_as_json",
+    "unknown_name_message",
+]
 
 SettingsT = TypeVar("SettingsT")
+
+# Keys a config file may carry for its reader's sake, whatever the settings are.
+_REMARK_KEYS = ("name", "description")
 
 
 def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> SettingsT:
     """Make `cls` from `options`; an unknown or missing option is an error that names it.
+
+    `config_file=` reads a JSON file first, unless `cls` has a field of that name.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Settings:
@@ -28,31 +42,134 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     >>> build_settings(Settings, {"vocab_size": 300})
     Settings(vocab_size=300)
     """
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # pyright: ignore[reportArgumentType]
-    for name in options:
-        if name not in fields:
-            raise UsageError(unknown_name_message(name, fields, kind="setting"))
+    fields = _init_fields(cls)
+    options = dict(options)
+    if "config_file" in options and "config_file" not in fields:
+        options = {**read_config_file(options.pop("config_file"), for_settings=cls), **options}
+    values = convert_options(cls, options)
     missing = [
         name
         for name, field in fields.items()
-        if name not in options
+        if name not in values
         and field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise UsageError(f"missing setting: {', '.join(missing)}")
-    return cls(**options)
+    return cls(**values)
 
 
-def unknown_name_message(name: str, known: Mapping[str, Any], *, kind: str) -> str:
+def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Give `options` with every value in the type its field of `cls` declares."""
+    fields = _init_fields(cls)
+    hints = get_type_hints(cls)
+    for name in options:
+        if name not in fields:
+            raise UsageError(unknown_name_message(name, fields, kind="setting"))
+    return {name: _convert(value, hints[name], name) for name, value in options.items()}
+
+
+def _init_fields(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(cls) if field.init}
+
+
+def _convert(value: Any, kind: Any, name: str) -> Any:
+    """Bring `value` to type `kind`; refuse what would change its meaning (1.5 for an int)."""
+    origin = get_origin(kind)
+    if kind is Any or (origin is None and not isinstance(kind, type)):
+        return value
+    if origin is Union or origin is types.UnionType:
+        return _convert_union(value, get_args(kind), name)
+    if origin is Literal:
+        if value in get_args(kind):
+            return value
+        raise _wrong_type(value, " or ".join(str(choice) for choice in get_args(kind)), name)
+    if origin in (tuple, list) or kind in (tuple, list):
+        return _convert_sequence(value, kind, name)
+    if origin is not None:
+        return _convert_mapping(value, kind, name)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+        return build_settings(kind, value)
+    return _convert_scalar(value, kind, name)
+
+
+def _convert_union(value: Any, choices: tuple[Any, ...], name: str) -> Any:
+    if value is None and type(None) in choices:
+        return None
+    choices = tuple(choice for choice in choices if choice is not type(None))
+    # A type the value already has comes first: "str | Path" must not turn a string into a path.
+    exact = [choice for choice in choices if isinstance(choice, type) and type(value) is choice]
+    for choice in (*exact, *choices):
+        try:
+            return _convert(value, choice, name)
+        except UsageError:
+            continue
+    raise _wrong_type(value, " or ".join(_type_name(choice) for choice in choices), name)
+
+
+def _convert_sequence(value: Any, kind: Any, name: str) -> Any:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise _wrong_type(value, "a list", name)
+    items: list[Any] = list(value)
+    container = get_origin(kind) or kind
+    inner = get_args(kind)
+    if container is tuple and inner and Ellipsis not in inner:
+        if len(items) != len(inner):
+            raise _wrong_type(value, f"{len(inner)} values", name)
+        return tuple(_convert(item, one, name) for item, one in zip(items, inner, strict=True))
+    one = inner[0] if inner else Any
+    return container(_convert(item, one, name) for item in items)
+
+
+def _convert_mapping(value: Any, kind: Any, name: str) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if not (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return value
+    if not isinstance(value, Mapping):
+        raise _wrong_type(value, "an object of names and values", name)
+    return {
+        _convert(key, inner[0], name): _convert(item, inner[1], name) for key, item in value.items()
+    }
+
+
+def _convert_scalar(value: Any, kind: type[Any], name: str) -> Any:
+    if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+        return value
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # JSON writers like 1e6 for a count
+    if kind is str and isinstance(value, Path):
+        return str(value)
+    if kind in (bool, int, float, str, Path):
+        raise _wrong_type(value, _type_name(kind), name)
+    return value
+
+
+def _type_name(kind: Any) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    return names.get(kind) or ("a path" if kind is Path else getattr(kind, "__name__", str(kind)))
+
+
+def _wrong_type(value: Any, expected: str, name: str) -> UsageError:
+    return UsageError(f"setting {name} is {value!r}, expected {expected}")
+
+
+def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:
     """Say that `name` is unknown, and which known name it resembles most."""
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(sorted(known))}"
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
     return f"unknown {kind} {name!r}{hint}"
 
 
-def read_config_file(path: str | Path) -> dict[str, Any]:
-    """Read a JSON object of settings; `-` in keys is the same as `_`."""
+def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None) -> dict[str, Any]:
+    """Read a JSON object of settings; `-` in keys is the same as `_`.
+
+    With `for_settings` the keys and the types are checked too, and errors name the file.
+    """
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -63,7 +180,17 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
         raise DataError(
             f"config file holds a {type(config).__name__}, expected an object", path=path
         )
-    return {str(key).replace("-", "_"): value for key, value in config.items()}
+    options = {str(key).replace("-", "_"): value for key, value in config.items()}
+    if for_settings is None:
+        return options
+    known = _init_fields(for_settings)
+    options = {
+        key: value for key, value in options.items() if key in known or key not in _REMARK_KEYS
+    }
+    try:
+        return convert_options(for_settings, options)
+    except UsageError as error:
+        raise UsageError(error.message, path=path, next_step="correct the config file") from None
 
 
 def settings_as_json(settings: Any) -> dict[str, Any]:

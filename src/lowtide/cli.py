@@ -1,0 +1,189 @@
+"""The command line: one function per verb; the only module that prints errors and exits.
+
+In:      arguments; each verb's settings dataclass, imported only when that verb is used
+Out:     results on stdout, errors on stderr; exit code 0, 1 (error), 2 (usage), 130 (interrupted)
+Memory:  whatever the verb's stage takes
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lowtide.errors import LowtideError, UsageError, from_os_error
+from lowtide.settings import read_config_file, unknown_name_message
+
+__all__ = ["main"]
+
+_EXIT_INTERRUPTED = 130
+
+
+@dataclasses.dataclass(frozen=True)
+class _Verb:
+    """One verb: what runs it, and where its settings are (`module:Class`, imported on use)."""
+
+    run: Callable[[Any], None]
+    settings: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of the function's docstring, without its full stop."""
+        return (self.run.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+# To add a verb: write a function here that takes the verb's settings, imports its stage inside
+# itself (so that nobody else waits for it), calls it and prints the result to stdout; the first
+# line of its docstring is its line in `lowtide --help`. Then give it a row in _VERBS, in the order
+# of the stages. Help for the flags comes from the docstrings of the settings' fields.
+
+
+_VERBS: dict[str, _Verb] = {}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit code; the entry point of `lowtide`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        _dispatch(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output went away (`lowtide inspect … | head`): not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as end:  # tyro: 0 after help, 2 after a usage error it has printed
+        return end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on where it stopped", file=sys.stderr)
+        return _EXIT_INTERRUPTED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _report(error)
+    return 0
+
+
+def _interrupt(signal_number: int, frame: object) -> NoReturn:
+    """Treat a polite request to end (SLURM, systemd, docker stop) like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def _report(error: Exception) -> int:
+    """Print what went wrong and what to do next; give the exit code."""
+    if isinstance(error, OSError):
+        error = from_os_error(error)
+    elif isinstance(error, MemoryError):
+        error = LowtideError(
+            "out of memory", next_step="close other programs, or give a smaller --memory"
+        )
+    elif not isinstance(error, LowtideError):
+        error = LowtideError(
+            f"unexpected {type(error).__name__}: {error}",
+            next_step="the same command with --debug shows where; please report it",
+        )
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def _dispatch(words: list[str]) -> None:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return
+    if words[0] == "--version":
+        from lowtide import __version__
+
+        print(f"lowtide {__version__}")
+        return
+    name = words[0].replace("_", "-")
+    if name not in _VERBS:
+        kind = "flag" if name.startswith("-") else "verb"
+        raise UsageError(
+            unknown_name_message(words[0], _VERBS, kind=kind), next_step="lowtide --help"
+        )
+    verb = _VERBS[name]
+    verb.run(_parse_settings(name, verb, words[1:]))
+
+
+def _overview() -> str:
+    width = max(map(len, _VERBS), default=0)
+    rows = [f"  {name:<{width}}  {verb.summary}" for name, verb in _VERBS.items()]
+    return "\n".join(
+        [
+            "usage: lowtide VERB [flags]",
+            "",
+            "Train language models on any amount of text inside a memory budget you choose.",
+            "",
+            "verbs:",
+            *rows,
+            "",
+            "lowtide VERB --help shows a verb's flags; - and _ are the same in them.",
+            "With every verb: --config-file FILE.json (flags beat it), --debug (traceback).",
+            "lowtide --version shows the version.",
+        ]
+    )
+
+
+def _parse_settings(name: str, verb: _Verb, words: list[str]) -> Any:
+    """Make the verb's settings: flags over the config file over the defaults."""
+    module_name, class_name = verb.settings.split(":")
+    cls = getattr(importlib.import_module(module_name), class_name)
+
+    import tyro  # a tenth of a second; `lowtide --help` does without
+
+    own_config_field = any(field.name == "config_file" for field in dataclasses.fields(cls))
+    config_path, words = (None, words) if own_config_field else _take_config_file(words)
+    default: Any = tyro.MISSING_NONPROP
+    if config_path is not None:
+        options = read_config_file(config_path, for_settings=cls)
+        default = _partial_settings(cls, options, missing=tyro.MISSING)
+    description = verb.summary + "."
+    if not own_config_field:
+        description += "\n\nAlso: --config-file FILE.json (flags beat it), --debug."
+    return tyro.cli(
+        cls, args=words, default=default, prog=f"lowtide {name}", description=description
+    )
+
+
+def _take_config_file(words: list[str]) -> tuple[Path | None, list[str]]:
+    """Take `--config-file FILE` out of the arguments."""
+    path: Path | None = None
+    rest: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        flag, equals, value = word.partition("=")
+        if flag not in ("--config-file", "--config_file"):
+            rest.append(word)
+            continue
+        if not equals:
+            value = next(remaining, "")
+        if not value:
+            raise UsageError("--config-file names no file", next_step="--config-file FILE.json")
+        path = Path(value)
+    return path, rest
+
+
+def _partial_settings(cls: type[Any], options: dict[str, Any], *, missing: object) -> Any:
+    """Give an instance that holds `options` and defaults, and `missing` for what has neither.
+
+    Its checks (`__post_init__`) do not run: they belong to the whole settings, which tyro makes.
+    """
+    settings = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        value = missing
+        if field.name in options:
+            value = options[field.name]
+        elif field.default is not dataclasses.MISSING:
+            value = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        object.__setattr__(settings, field.name, value)
+    return settings

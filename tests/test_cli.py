@@ -1,0 +1,294 @@
+"""The command line: help, flags, config files, errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide import cli
+from lowtide.errors import DataError
+
+SETTINGS_SOURCE = '''
+from __future__ import annotations
+import dataclasses
+from pathlib import Path
+from lowtide.errors import UsageError
+
+@dataclasses.dataclass(frozen=True)
+class CountSettings:
+    input_files: tuple[Path, ...]
+    """Text files to count."""
+    num_rounds: int = 1
+    """How often to count."""
+    memory: str | None = None
+    """Memory budget."""
+    normalize: bool = True
+    """Clean the text first."""
+    def __post_init__(self) -> None:
+        if self.num_rounds < 0:
+            raise UsageError(f"num_rounds is {self.num_rounds}, expected at least 0")
+'''
+
+
+class Recorder:
+    """A verb that keeps the settings it was given, and fails as told."""
+
+    def __init__(self) -> None:
+        """Count things."""
+        self.settings: Any = None
+        self.error: BaseException | None = None
+        self.__doc__ = "Count things."
+
+    def __call__(self, settings: Any) -> None:
+        self.settings = settings
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
+    (tmp_path / "count_settings_module.py").write_text(SETTINGS_SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "count_settings_module", raising=False)
+    recorder = Recorder()
+    row = cli._Verb(recorder, "count_settings_module:CountSettings")
+    monkeypatch.setattr(cli, "_VERBS", {"count-words": row})
+    return recorder
+
+
+def run_python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, **options
+    )
+
+
+def test_help_lists_every_verb_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, row in cli._VERBS.items():
+        assert f"  {name} " in out
+        assert row.summary
+        assert row.summary in out
+
+
+def test_help_imports_neither_torch_nor_tyro() -> None:
+    program = (
+        "import sys; from lowtide.cli import main; main(['--help']);"
+        "print([n for n in ('torch', 'tyro', 'numpy', 'rich') if n in sys.modules])"
+    )
+    assert run_python("-c", program).stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", sorted(cli._VERBS))
+def test_help_of_each_verb_works_without_torch(name: str) -> None:
+    program = (
+        f"import sys; from lowtide.cli import main; code = main(['{name}', '--help']);"
+        "print(code, 'torch' in sys.modules)"
+    )
+    done = run_python("-c", program)
+    assert done.stdout.splitlines()[-1] == "0 False", done.stderr
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from lowtide import __version__
+
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lowtide {__version__}\n"
+
+
+def test_dashes_and_underscores_are_the_same(verb: Recorder) -> None:
+    words = ["count_words", "--input_files", "a", "b", "--num_rounds", "3", "--no_normalize"]
+    assert cli.main(words) == 0
+    first = verb.settings
+    assert cli.main([word.replace("_", "-") for word in words]) == 0
+    assert verb.settings == first
+    assert first.input_files == (Path("a"), Path("b"))
+    assert (first.num_rounds, first.normalize) == (3, False)
+
+
+def test_verb_help_comes_from_field_docstrings(
+    verb: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["count-words", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "How often to count." in out
+    assert "--config-file" in out
+    assert verb.settings is None
+
+
+def test_flag_beats_config_file_beats_default(verb: Recorder, tmp_path: Path) -> None:
+    config = tmp_path / "c.json"
+    config.write_text(
+        json.dumps({"input-files": ["x.txt"], "num_rounds": 5, "description": "for the reader"})
+    )
+    assert cli.main(["count-words", "--config-file", str(config)]) == 0
+    assert (verb.settings.input_files, verb.settings.num_rounds) == ((Path("x.txt"),), 5)
+    assert cli.main(["count-words", f"--config_file={config}", "--num-rounds", "7"]) == 0
+    assert (verb.settings.input_files, verb.settings.num_rounds) == ((Path("x.txt"),), 7)
+    assert verb.settings.normalize is True
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "expected"),
+    [
+        ('{"num_round": 5}', 2, "did you mean num_rounds?"),
+        ('{"num_rounds": "five"}', 2, "setting num_rounds is 'five', expected a whole number"),
+        ('{"input_files": "x.txt"}', 2, "expected a list"),
+        ('{"num_rounds": -1, "input_files": []}', 2, "expected at least 0"),
+        ("[1]", 1, "holds a list, expected an object"),
+        ("{", 1, "config file is not JSON"),
+        (None, 1, "config file not found"),
+    ],
+)
+def test_bad_config_files_are_explained(
+    verb: Recorder,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+    code: int,
+    expected: str,
+) -> None:
+    config = tmp_path / "c.json"
+    if content is not None:
+        config.write_text(content)
+    assert cli.main(["count-words", "--config-file", str(config)]) == code
+    assert expected in capsys.readouterr().err
+    assert verb.settings is None
+
+
+def test_config_file_without_a_name(verb: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["count-words", "--config-file"]) == 2
+    assert "names no file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["count-words"],  # a required flag is missing
+        ["count-words", "--input-files", "a", "--num-round", "2"],
+        ["count-words", "--input-files", "a", "--num-rounds", "two"],
+        ["count-words", "--input-files", "a", "--num-rounds", "-2"],
+        ["count-word"],
+        ["--hlep"],
+    ],
+)
+def test_usage_errors_exit_with_2(
+    verb: Recorder, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err
+    assert "Traceback" not in captured.err
+    assert verb.settings is None
+
+
+def test_unknown_verb_names_the_nearest(verb: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cont-words"]) == 2
+    assert "unknown verb 'cont-words'; did you mean count-words?" in capsys.readouterr().err
+
+
+def test_unknown_flag_names_the_nearest(verb: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["count-words", "--input-files", "a", "--num-roundz", "2"]) == 2
+    assert "--num-rounds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            DataError("no tokens", path="a.bin", next_step="prepare again"),
+            "error: no tokens\n  file: a.bin\n  next: prepare again\n",
+        ),
+        (
+            FileNotFoundError(2, "No such file or directory", "a.txt"),
+            "error: no such file or folder\n  file: a.txt\n  next: check the path",
+        ),
+        (OSError(28, "No space left on device", "a.bin"), "error: the disk is full\n  file: a.bin"),
+        (MemoryError(), "error: out of memory"),
+        (ZeroDivisionError("x"), "error: unexpected ZeroDivisionError: x"),
+    ],
+)
+def test_errors_are_printed_without_traceback(
+    verb: Recorder, capsys: pytest.CaptureFixture[str], error: Exception, expected: str
+) -> None:
+    verb.error = error
+    assert cli.main(["count-words", "--input-files", "a"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(expected)
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_debug_shows_the_traceback(verb: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    verb.error = DataError("no tokens")
+    assert cli.main(["count-words", "--input-files", "a", "--debug"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("error: no tokens\n")
+
+
+def test_ctrl_c_exits_with_130_and_says_how_to_go_on(
+    verb: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb.error = KeyboardInterrupt()
+    assert cli.main(["count-words", "--input-files", "a"]) == 130
+    assert capsys.readouterr().err.strip() == (
+        "interrupted; the same command goes on where it stopped"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_reach_a_running_verb(number: signal.Signals) -> None:
+    program = (
+        "import signal, sys; from lowtide import cli\n"
+        "def wait(settings):\n"
+        "    print('ready', flush=True); signal.pause()\n"
+        "cli._parse_settings = lambda *a: None\n"
+        "cli._VERBS['wait'] = cli._Verb(wait, '')\n"
+        "sys.exit(cli.main(['wait']))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        err = process.stderr.read()
+        assert process.wait() == 130
+    assert "the same command goes on" in err
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    program = (
+        "import sys; from lowtide import cli\n"
+        "cli._overview = lambda: 'x' * 10_000_000\n"
+        "sys.exit(cli.main(['--help']))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+def test_python_dash_m_runs_it() -> None:
+    done = run_python("-m", "lowtide", "--version")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "lowtide")
