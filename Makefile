@@ -1,0 +1,71 @@
+# Two commands on a fresh machine with Python 3.11+, a C++ compiler, make and pip:
+#   make demo    the whole way from text to generated text, with a memory table at the end
+#   make test    formatting, lint, types, import rules and tests
+# Each does its own set-up in .venv; a second run sets up nothing anew, and a change of the pins or
+# of the native sources installs or builds again.
+
+PYTHON ?= python3
+VENV   ?= .venv
+WERROR ?= OFF# ON: a compiler warning is an error, as in .ci/run
+PYTEST_ARGS ?= -q -n auto --maxprocesses 4
+
+BIN    := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+NATIVE := $(wildcard native/*.txt native/*.cpp native/*.hpp native/*/*.cpp native/*/*.hpp)
+CPP    := $(filter %.cpp %.hpp,$(NATIVE))
+
+.DELETE_ON_ERROR:
+.PHONY: demo test check format setup clean help
+
+help:
+	@sed -n 's/^# \{0,3\}//p' Makefile | head -6
+
+demo: $(STAMPS)/package-$(WERROR)
+	$(BIN)/lowtide demo $(DEMO_ARGS)
+
+test: check
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+format: $(STAMPS)/tools
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CPP)
+
+setup: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+
+# torch first and by itself: it is by far the largest, and what follows must not choose another.
+$(STAMPS)/torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than 3.11"; echo "  next: make PYTHON=python3.11 …"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "error: no virtual environment could be made"; \
+	    echo "  next: on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	$(PIP) torch==2.13.0
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/build: $(STAMPS)/torch
+	$(PIP) scikit-build-core nanobind cmake ninja
+	@touch $@
+
+$(STAMPS)/package-$(WERROR): $(STAMPS)/build pyproject.toml $(NATIVE)
+	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	  { echo "error: no C++ compiler found"; echo "  next: on Debian and Ubuntu: apt install g++"; exit 1; }
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation \
+	  --config-settings=cmake.define.LOWTIDE_WERROR=$(WERROR) -e .
+	@rm -f $(STAMPS)/package-* && touch $@
+
+$(STAMPS)/tools: $(STAMPS)/build pyproject.toml
+	$(PIP) $$($(BIN)/python -c "import tomllib; \
+	  print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['test'])")
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build
