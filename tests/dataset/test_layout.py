@@ -1,0 +1,117 @@
+"""Datasets on disk: what is written is what is read, and what does not belong is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide.dataset import layout
+from lowtide.errors import DataError
+
+
+def make_dataset(root: Path, *, vocab_size: int = 300) -> layout.DatasetInfo:
+    train = layout.write_shard(
+        root / "train" / layout.shard_name(0), np.arange(100), [40, 100], vocab_size=vocab_size
+    )
+    val = layout.write_shard(
+        root / "val" / layout.shard_name(1), np.arange(20), [20], vocab_size=vocab_size
+    )
+    return layout.write_metadata(
+        root,
+        shards={"train": [train], "val": [val]},
+        vocab_size=vocab_size,
+        tokenizer_fingerprint="f00d",
+        tokenization="char",
+        tokens_per_shard=100,
+        input_files=["a.txt"],
+    )
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    info = make_dataset(tmp_path)
+    assert info.dtype == np.uint16
+    assert info.num_tokens("train") == 100 and info.num_tokens("val") == 20
+    tokens = layout.load_shard_tokens(info.shards["train"][0], info.dtype)
+    assert tokens.tolist() == list(range(100))
+    assert layout.load_document_ends(info.shards["train"][0]).tolist() == [40, 100]
+    metadata = json.loads((tmp_path / "dataset_metadata.json").read_text())
+    assert (metadata["total_tokens"], metadata["total_shards"]) == (120, 2)
+    assert metadata["train_shards"] == 1 and metadata["val_shards"] == 1
+    assert layout.load_dataset_info(tmp_path).fingerprint == info.fingerprint
+
+
+def test_wide_vocabulary_is_uint32(tmp_path: Path) -> None:
+    info = make_dataset(tmp_path, vocab_size=70_000)
+    assert info.dtype == np.uint32
+    assert layout.load_shard_tokens(info.shards["train"][0], info.dtype)[99] == 99
+
+
+@pytest.mark.parametrize("bad", [-1, 300, 70_000])
+def test_id_outside_vocabulary_is_refused(tmp_path: Path, bad: int) -> None:
+    with pytest.raises(DataError, match=f"id {bad} is outside the vocabulary of 300"):
+        layout.write_shard(tmp_path / "s.bin", np.array([1, bad, 2]), [3], vocab_size=300)
+    assert not (tmp_path / "s.bin").exists()
+
+
+@pytest.mark.parametrize("ends", [[5, 5], [6, 3], [11]])
+def test_wrong_document_ends_are_refused(tmp_path: Path, ends: list[int]) -> None:
+    with pytest.raises(DataError, match="document ends"):
+        layout.write_shard(tmp_path / "s.bin", np.arange(10), ends, vocab_size=300)
+
+
+def test_shard_moved_in_is_found(tmp_path: Path) -> None:
+    before = make_dataset(tmp_path)
+    np.arange(50, dtype=np.uint16).tofile(tmp_path / "train" / "shard_00077.bin")
+    after = layout.load_dataset_info(tmp_path)
+    moved = after.shards["train"][1]
+    assert (moved.num_tokens, moved.max_id, moved.checksum) == (50, 49, None)
+    assert after.fingerprint != before.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.array([5, 300] * 9, dtype=np.uint16), "it has id 300, the vocabulary ends at 299"),
+        (np.arange(1, 60, dtype=np.uint32), "as if it held uint32"),
+        (np.arange(5, dtype=np.uint8), "5 bytes"),
+        (np.arange(0, dtype=np.uint8), "0 bytes"),
+    ],
+)
+def test_shard_that_cannot_belong_is_named(tmp_path: Path, array: np.ndarray, reason: str) -> None:
+    make_dataset(tmp_path)
+    array.tofile(tmp_path / "train" / "extra.bin")
+    with pytest.raises(DataError, match=reason) as caught:
+        layout.load_dataset_info(tmp_path)
+    assert "extra.bin" in str(caught.value)
+
+
+def test_truncated_and_missing_shards_are_named(tmp_path: Path) -> None:
+    make_dataset(tmp_path)
+    path = tmp_path / "train" / "shard_00000.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(DataError, match=r"shard_00000.bin holds 99 tokens, .* says 100"):
+        layout.load_dataset_info(tmp_path)
+    path.unlink()
+    with pytest.raises(DataError, match=r"shard_00000.bin is missing"):
+        layout.load_dataset_info(tmp_path)
+
+
+def test_unfinished_dataset_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a finished dataset"):
+        layout.load_dataset_info(tmp_path)
+    with pytest.raises(DataError, match="does not exist"):
+        layout.load_dataset_info(tmp_path / "nowhere")
+
+
+def test_metadata_of_another_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "dataset_metadata.json").write_text('{"total_tokens": 5}')
+    with pytest.raises(DataError, match="lacks format_version"):
+        layout.load_dataset_info(tmp_path)
+    make_dataset(tmp_path)
+    path = tmp_path / "dataset_metadata.json"
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 9'))
+    with pytest.raises(DataError, match="format version 9, this lowtide reads 1"):
+        layout.load_dataset_info(tmp_path)
