@@ -1,0 +1,155 @@
+"""Turn what the user names (files, folders, globs) into one ordered list of inputs.
+
+In:      paths as typed
+Out:     InputFile rows in a stable order, each file once
+Memory:  one small row per file
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.errors import DataError, from_os_error
+
+__all__ = ["InputFile", "expand_inputs"]
+
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
+_KINDS = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file of the corpus."""
+
+    index: int
+    """Its place in the corpus; documents of earlier inputs come first."""
+    path: Path
+    kind: str
+    """text, jsonl or parquet."""
+    compression: str | None
+    """gzip, zstd, xz, or None."""
+    size_bytes: int
+    """As stored, so compressed where it is."""
+    modified_ns: int = 0
+
+
+def expand_inputs(
+    paths: Iterable[str | Path], *, on_notice: Callable[[str], None] | None = None
+) -> list[InputFile]:
+    """Find every input file: named files as they are, folders and globs in sorted order.
+
+    In folders only files with a known suffix count (txt, text, md, jsonl, ndjson, parquet, each
+    also .gz, .zst, .xz); a file named outright is text if its suffix says nothing else. A file that
+    comes twice, also through a link, is taken once; `on_notice` is told.
+    """
+    notice = on_notice or _ignore
+    inputs: list[InputFile] = []
+    seen: dict[tuple[int, int], Path] = {}
+    for given in paths:
+        for path in _expand(given, notice):
+            try:
+                status = path.stat()
+            except OSError as error:
+                raise from_os_error(error) from None
+            identity = (status.st_dev, status.st_ino)
+            if identity in seen:
+                notice(f"{path} is the same file as {seen[identity]}: read once")
+                continue
+            seen[identity] = path
+            kind, compression = _classify(path)
+            inputs.append(
+                InputFile(
+                    index=len(inputs),
+                    path=path,
+                    kind=kind,
+                    compression=compression,
+                    size_bytes=status.st_size,
+                    modified_ns=status.st_mtime_ns,
+                )
+            )
+    if not inputs:
+        raise DataError("no input files", next_step="name text, jsonl or parquet files or folders")
+    return inputs
+
+
+def _ignore(text: str) -> None:
+    pass
+
+
+def _classify(path: Path) -> tuple[str, str | None]:
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    if compression is not None:
+        suffixes.pop()
+    return (_KINDS.get(suffixes[-1], "text") if suffixes else "text"), compression
+
+
+def _is_known(path: Path) -> bool:
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if suffixes and suffixes[-1] in _COMPRESSIONS:
+        suffixes.pop()
+    return bool(suffixes) and suffixes[-1] in _KINDS
+
+
+def _expand(given: str | Path, notice: Callable[[str], None]) -> Iterator[Path]:
+    path = Path(given).expanduser()
+    if path.is_dir():
+        yield from _walk(path, notice)
+    elif path.exists() or path.is_symlink():
+        yield path
+    elif glob.has_magic(str(path)):
+        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
+        if not matches:
+            raise DataError("no file matches this pattern", path=path)
+        for match in matches:
+            if Path(match).is_dir():
+                yield from _walk(Path(match), notice)
+            else:
+                yield Path(match)
+    else:
+        raise DataError(
+            "no such file or folder", path=path, next_step="check the path for typing errors"
+        )
+
+
+def _walk(root: Path, notice: Callable[[str], None]) -> Iterator[Path]:
+    """Give a folder's files in sorted order; links are followed, but never in a circle."""
+    visited: set[tuple[int, int]] = set()
+    found = ignored = 0
+
+    def refuse(error: OSError) -> None:
+        raise from_os_error(error)
+
+    for folder, folders, names in os.walk(root, followlinks=True, onerror=refuse):
+        status = Path(folder).stat()
+        if (status.st_dev, status.st_ino) in visited:
+            folders.clear()
+            continue
+        visited.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            if name.startswith(".") or not _is_known(path) or not path.is_file():
+                ignored += 1
+                continue
+            found += 1
+            yield path
+    if ignored:
+        notice(f"{root}: {ignored} files of other kinds ignored")
+    if not found:
+        raise DataError(
+            "no text in this folder (txt, md, jsonl, parquet, plain or compressed)",
+            path=root,
+            next_step="name the files themselves, they are then read as text",
+        )

@@ -1,0 +1,72 @@
+"""The list of inputs: stable order, each file once, nothing silently left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.errors import DataError, LowtideError
+
+
+def names(inputs: list) -> list[str]:
+    return [source.path.name for source in inputs]
+
+
+def test_files_folders_and_globs(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "er"
+    folder.mkdir(parents=True)
+    for path in (tmp_path / "b.txt", tmp_path / "a.jsonl.gz", folder / "c.parquet"):
+        path.write_text("x")
+    (tmp_path / "image.png").write_text("x")
+    notices: list[str] = []
+    found = expand_inputs([tmp_path], on_notice=notices.append)
+    assert names(found) == ["a.jsonl.gz", "b.txt", "c.parquet"]
+    assert [(source.kind, source.compression) for source in found] == [
+        ("jsonl", "gzip"),
+        ("text", None),
+        ("parquet", None),
+    ]
+    assert notices == [f"{tmp_path}: 1 files of other kinds ignored"]
+    assert names(expand_inputs([str(tmp_path / "*.txt")])) == ["b.txt"]
+    assert expand_inputs([tmp_path / "image.png"])[0].kind == "text"
+
+
+def test_order_is_as_given(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    found = expand_inputs([tmp_path / "b.txt", tmp_path / "a.txt"])
+    assert names(found) == ["b.txt", "a.txt"]
+    assert [source.index for source in found] == [0, 1]
+
+
+def test_file_named_twice_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("x")
+    (tmp_path / "link.txt").symlink_to(path)
+    notices: list[str] = []
+    found = expand_inputs([path, path, tmp_path], on_notice=notices.append)
+    assert names(found) == ["a.txt"]
+    assert len(notices) == 3 and "same file" in notices[0]
+
+
+def test_link_loop_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "self.txt").symlink_to(tmp_path / "self.txt")
+    assert names(expand_inputs([tmp_path])) == ["a.txt"]
+    with pytest.raises(LowtideError, match="symbolic links"):
+        expand_inputs([tmp_path / "self.txt"])
+
+
+@pytest.mark.parametrize("given", ["nothing.txt", "*.none"])
+def test_missing_inputs_are_named(tmp_path: Path, given: str) -> None:
+    with pytest.raises(DataError, match=r"no such file|no file matches"):
+        expand_inputs([tmp_path / given])
+
+
+def test_folder_without_text_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "image.png").write_text("x")
+    with pytest.raises(DataError, match="no text in this folder"):
+        expand_inputs([tmp_path])

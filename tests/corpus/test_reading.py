@@ -1,0 +1,179 @@
+"""Reading: every byte of every input comes once, in order, whatever it is stored in."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.corpus import reading
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.errors import DataError, LowtideError, UsageError
+
+SMALL = reading.ReadingOptions(block_bytes=64)
+SEPARATOR = b"<|endoftext|>"
+
+
+def blocks_of(path: Path, options: reading.ReadingOptions) -> list[reading.TextBlock]:
+    streams = reading.plan_streams(expand_inputs([path]), options)
+    return [
+        block
+        for stream in streams
+        for block in reading.iter_blocks(stream, options)
+        if block is not None
+    ]
+
+
+def compress(data: bytes, suffix: str) -> bytes:
+    if suffix == ".gz":
+        return gzip.compress(data)
+    if suffix == ".xz":
+        return lzma.compress(data)
+    return zstandard.ZstdCompressor().compress(data)
+
+
+def test_documents_of_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one<|endoftext|>\ntwo<|endoftext|><|endoftext|>three")
+    documents = list(reading.iter_documents([path]))
+    assert [document.text for document in documents] == [b"one", b"\ntwo", b"three"]
+    assert [document.ordinal for document in documents] == [0, 16, 46]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
+@given(
+    words=st.lists(
+        st.sampled_from([b"word", b" ", b"\n", SEPARATOR, "äß→".encode(), b"<|end", b"oftext|>"]),
+        max_size=200,
+    )
+)
+def test_blocks_are_the_same_plain_and_compressed(
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, words: list[bytes]
+) -> None:
+    text = b"".join(words)
+    folder = tmp_path_factory.mktemp("blocks")
+    plain = folder / "a.txt"
+    plain.write_bytes(text)
+    stored = folder / f"b.txt{suffix}"
+    stored.write_bytes(compress(text, suffix) if suffix else text)
+    expected = blocks_of(plain, SMALL)
+    found = blocks_of(stored, SMALL)
+    assert b"".join(block.data for block in expected) == text
+    assert [(b.data, b.continues, b.continued) for b in found if b.data] == [
+        (b.data, b.continues, b.continued) for b in expected if b.data
+    ]
+    for block in expected:
+        block.data.decode()  # never cut inside a character
+        assert len(block.data) <= 3 * SMALL.block_bytes
+
+
+def test_parts_of_a_large_document_join_up(tmp_path: Path) -> None:
+    text = "\n".join(f"line {number} of a long document" for number in range(100)).encode()
+    path = tmp_path / "a.txt"
+    path.write_bytes(text + SEPARATOR + b"short")
+    documents = list(reading.iter_documents([path], SMALL))
+    large = [document for document in documents if document.text != b"short"]
+    assert b"".join(document.text for document in large) == text
+    assert [document.is_first for document in large] == [True] + [False] * (len(large) - 1)
+    assert [document.is_last for document in large] == [False] * (len(large) - 1) + [True]
+    assert documents[-1].text == b"short" and documents[-1].is_first and documents[-1].is_last
+
+
+def test_small_files_share_a_block(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text(f"file {number}")
+    (block,) = blocks_of(tmp_path, reading.ReadingOptions())
+    assert len(block.segments) == 5
+    texts = [document.text for document in reading.iter_documents([tmp_path])]
+    assert texts == [f"file {number}".encode() for number in range(5)]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("block_bytes", [48, 1 << 20])
+def test_jsonl(tmp_path: Path, suffix: str, block_bytes: int) -> None:
+    texts = ["first", "second\nline", "ünïcode \U0001f600", "x" * 300, "last"]
+    data = "\n".join(json.dumps({"id": 1, "text": text}) for text in texts).encode() + b"\n\n"
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(compress(data, suffix) if suffix else data)
+    options = reading.ReadingOptions(block_bytes=block_bytes)
+    documents = list(reading.iter_documents([path], options))
+    assert [document.text.decode() for document in documents] == texts
+
+
+def test_jsonl_without_the_field(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "good"}\n{"body": "bad"}\nnot json\n{"text": "good too"}\n')
+    with pytest.raises(DataError, match="row at byte 17: no text in field 'text'; there is body"):
+        list(reading.iter_documents([path]))
+    notices: list[str] = []
+    options = reading.ReadingOptions(skip_bad=True, on_notice=notices.append)
+    assert [d.text for d in reading.iter_documents([path], options)] == [b"good", b"good too"]
+    assert len(notices) == 2
+
+
+def test_parquet(tmp_path: Path) -> None:
+    texts = ["first", None, "second " * 100, "third"]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": texts, "id": [1, 2, 3, 4]}), path)
+    documents = list(reading.iter_documents([path], SMALL))
+    assert [d.text.decode() for d in documents] == [text for text in texts if text]
+    assert [d.ordinal for d in documents] == [0, 2, 3]
+    with pytest.raises(DataError, match="no column 'body'; there are text, id"):
+        list(reading.iter_documents([path], reading.ReadingOptions(text_field="body")))
+    with pytest.raises(DataError, match="column 'id' holds int64, expected text"):
+        list(reading.iter_documents([path], reading.ReadingOptions(text_field="id")))
+    path.write_bytes(b"PAR1 nonsense")
+    with pytest.raises(DataError, match="not a parquet file"):
+        list(reading.iter_documents([path]))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_cut_off_file_is_named_or_kept_as_far_as_it_goes(tmp_path: Path, suffix: str) -> None:
+    text = b"".join(b"document %d<|endoftext|>" % number for number in range(3000))
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(compress(text, suffix)[:-40])
+    with pytest.raises(DataError, match="damaged or cut-off") as caught:
+        list(reading.iter_documents([path], SMALL))
+    assert path.name in str(caught.value)
+    notices: list[str] = []
+    options = reading.ReadingOptions(block_bytes=64, skip_bad=True, on_notice=notices.append)
+    texts = [document.text for document in reading.iter_documents([path], options)]
+    assert texts == [b"document %d" % number for number in range(len(texts))]
+    assert len(notices) == 1
+
+
+def test_binary_and_utf16_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"ab\0cd")
+    with pytest.raises(DataError, match="binary file: byte 2 is NUL"):
+        list(reading.iter_documents([path]))
+    path.write_bytes("text".encode("utf-16"))
+    with pytest.raises(DataError, match="looks like UTF-16"):
+        list(reading.iter_documents([path]))
+    options = reading.ReadingOptions(encoding="utf-16")
+    assert [d.text for d in reading.iter_documents([path], options)] == [b"text"]
+    with pytest.raises(UsageError, match="unknown encoding"):
+        list(reading.iter_documents([path], reading.ReadingOptions(encoding="klingon")))
+
+
+def test_empty_files_hold_no_documents(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.jsonl"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b""))
+    assert list(reading.iter_documents([tmp_path])) == []
+
+
+def test_error_of_the_system_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    inputs = expand_inputs([tmp_path / "a.txt"])
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(LowtideError, match="no such file"):
+        list(reading.iter_documents(inputs))
