@@ -62,6 +62,10 @@ _OS_ADVICE = {
     errno.EROFS: ("the file system is read-only", "choose an output folder that can be written"),
     errno.ENOENT: ("no such file or folder", "check the path for typing errors"),
     errno.EISDIR: ("this is a folder, a file was expected", "name a file"),
+    errno.EEXIST: ("this exists already", "choose another path, or remove it first"),
+    errno.ENAMETOOLONG: ("the name is too long", "choose a shorter one"),
+    errno.EFBIG: ("the file is larger than the system allows", "raise the limit: ulimit -f"),
+    errno.EIO: ("the disk failed to read or write", "check the disk (dmesg), then try again"),
     errno.ENOTDIR: ("a part of this path is a file, not a folder", "choose another path"),
     errno.EMFILE: ("too many open files", "raise the limit with: ulimit -n 4096"),
 }

@@ -9,6 +9,7 @@ Memory:  one buffer of 1 MiB
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -48,6 +49,10 @@ def sync_directory(path: PathLike) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network and FUSE file systems cannot flush a folder; they have no other way either.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 
@@ -80,8 +85,12 @@ def atomic_file(path: PathLike) -> Generator[IO[bytes]]:
         with partial.open("wb", buffering=_BUFFER_BYTES) as file:
             yield file
         publish(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        # A failed write() carries no name, and a failed open() the hidden one: name the file meant.
+        if isinstance(error, OSError) and error.filename in (None, str(partial)):
+            error.filename = str(path)
         raise
 
 

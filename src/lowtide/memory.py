@@ -6,9 +6,12 @@ Memory:  a few hundred bytes
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import re
 import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -83,7 +86,7 @@ def format_size(size: float) -> str:
     ('1.5 KiB', '3.0 GiB')
     """
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
+        if abs(size) < (1024 if unit == "B" else 1023.95):  # 1023.95 would read "1024.0 KiB"
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
@@ -97,33 +100,65 @@ def _read_number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _cgroup_headroom_bytes(root: Path = Path("/")) -> int | None:
-    """Give what the tightest enclosing cgroup (v1 or v2) still allows; None without a limit."""
+def _cgroup_folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
+    """Give (version, folder) of each cgroup around us that has `controller`, innermost first."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return None
-    headroom: list[int] = []
+        return
+    mount = root / "sys/fs/cgroup"
     for line in lines:
         _, controllers, group = line.split(":", 2)
         if controllers == "":
-            base, limit_name, usage_name = root / "sys/fs/cgroup", "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            base = root / "sys/fs/cgroup/memory"
-            limit_name, usage_name = "memory.limit_in_bytes", "memory.usage_in_bytes"
+            version, base = 2, mount
+        elif controller in controllers.split(","):
+            version = 1
+            base = mount / controllers if (mount / controllers).is_dir() else mount / controller
         else:
             continue
         # Inside a container the group's own path often does not exist: its files are at the mount.
         folder = base / group.lstrip("/")
         for place in [folder, *folder.parents]:
-            limit = _read_number(place / limit_name)
-            if limit is not None and limit < _UNLIMITED:
-                inactive = _cgroup_reclaimable_bytes(place / "memory.stat")
-                used = (_read_number(place / usage_name) or 0) - inactive
-                headroom.append(max(0, limit - max(0, used)))
+            yield version, place
             if place == base:
                 break
+
+
+def _cgroup_headroom_bytes(root: Path = Path("/")) -> int | None:
+    """Give what the tightest enclosing cgroup (v1 or v2) still allows; None without a limit."""
+    headroom: list[int] = []
+    for version, folder in _cgroup_folders("memory", root):
+        if version == 2:
+            # Above memory.high the kernel slows a group down to nearly nothing: as hard as a limit.
+            limits = [_read_number(folder / name) for name in ("memory.max", "memory.high")]
+            used = _read_number(folder / "memory.current")
+        else:
+            limits = [_read_number(folder / "memory.limit_in_bytes")]
+            used = _read_number(folder / "memory.usage_in_bytes")
+        known = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
+        if known:
+            held = max(0, (used or 0) - _cgroup_reclaimable_bytes(folder / "memory.stat"))
+            headroom.append(max(0, min(known) - held))
     return min(headroom, default=None)
+
+
+def _cgroup_cores(root: Path = Path("/")) -> float | None:
+    """Give the CPU quota of the tightest enclosing cgroup in cores; None without one."""
+    cores: list[float] = []
+    for version, folder in _cgroup_folders("cpu", root):
+        if version == 2:
+            try:
+                quota_text, period_text = (folder / "cpu.max").read_text().split()
+            except (OSError, ValueError):
+                continue
+            quota = int(quota_text) if quota_text.isdigit() else None
+            period = int(period_text) if period_text.isdigit() else None
+        else:
+            quota = _read_number(folder / "cpu.cfs_quota_us")  # -1, not a number here: no limit
+            period = _read_number(folder / "cpu.cfs_period_us")
+        if quota and period:
+            cores.append(quota / period)
+    return min(cores, default=None)
 
 
 def _cgroup_reclaimable_bytes(stat_path: Path) -> int:
@@ -156,12 +191,42 @@ def _status_kib(field: bytes, pid: int | str = "self") -> int:
     return int(match.group(1)) if match else 0
 
 
+def _child_pids(pid: int | str = "self") -> list[int]:
+    """Give the direct children of a process.
+
+    The kernel lists them per thread; psutil reads every process of the machine instead, too much
+    for 20 samples a second, and is asked only where the kernel keeps no list.
+    """
+    children: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (task / "children").read_text().split())
+    except FileNotFoundError:  # the process, one of its threads, or the kernel's list is not there
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(None if pid == "self" else int(pid))
+            children = [child.pid for child in process.children()]
+    except OSError:
+        pass  # gone while we looked
+    return children
+
+
+def _descendant_pids() -> list[int]:
+    found: list[int] = []
+    waiting = _child_pids()
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting += _child_pids(pid)
+    return found
+
+
 def tree_resident_bytes() -> int:
-    """Give the resident memory of this process and everything it started, mapped pages included."""
-    total = _status_kib(b"VmRSS") * 1024
-    for child in psutil.Process().children(recursive=True):
-        total += _status_kib(b"VmRSS", child.pid) * 1024
-    return total
+    """Give the resident memory of this process and everything it started, mapped pages included.
+
+    Pages that several of them share are counted for each, so this is never too little.
+    """
+    pids: list[int | str] = ["self", *_descendant_pids()]
+    return sum(_status_kib(b"VmRSS", pid) for pid in pids) * 1024
 
 
 def process_peak_bytes() -> int:
@@ -204,7 +269,7 @@ class PeakMeter:
 
     def _sample(self) -> None:
         while not self._stop.wait(0.05):
-            if psutil.Process().children():
+            if _child_pids():
                 self._sampled_bytes = max(self._sampled_bytes, tree_resident_bytes())
 
     @property
@@ -241,23 +306,43 @@ class MemoryBudget:
     def reserve(self, name: str, *, wanted_bytes: int, minimum_bytes: int | None = None) -> int:
         """Take up to `wanted_bytes` under `name`, at least `minimum_bytes` (default: all of it)."""
         minimum = wanted_bytes if minimum_bytes is None else minimum_bytes
+        self.require({name: minimum})
         given = min(wanted_bytes, self.remaining_bytes)
-        if given < minimum:
-            taken = ", ".join(f"{key} {format_size(size)}" for key, size in self.shares.items())
-            needed = sum(self.shares.values()) + minimum
-            raise BudgetError(
-                f"a budget of {format_size(self.total_bytes)} is too small: {taken}, "
-                f"and {name} needs {format_size(minimum)}",
-                next_step=f"give at least --memory {-(-needed // MIB)}MiB",
-            )
         self.shares[name] = self.shares.get(name, 0) + given
         return given
+
+    def require(self, minimums: Mapping[str, int]) -> None:
+        """Refuse at once a budget that cannot hold all of `minimums`, naming the smallest that can.
+
+        >>> MemoryBudget(1 << 20, used_bytes=0).require({"table": 3 << 20, "cache": 4 << 20})
+        Traceback (most recent call last):
+        lowtide.errors.BudgetError: a budget of 1.0 MiB is too small: table 3.0 MiB, cache 4.0 MiB
+          next: give at least --memory 8MiB
+        """
+        needs = dict(self.shares)
+        for name, minimum in minimums.items():
+            needs[name] = needs.get(name, 0) + minimum
+        needed = sum(needs.values())
+        if needed <= self.total_bytes:
+            return
+        parts = ", ".join(f"{name} {format_size(size)}" for name, size in needs.items() if size)
+        raise BudgetError(
+            f"a budget of {format_size(self.total_bytes)} is too small: {parts}",
+            next_step=f"give at least --memory {_round_up_mib(needed)}MiB",
+        )
 
     def release(self, name: str) -> None:
         """Give a share back, when the phase that needed it is over."""
         del self.shares[name]
 
 
+def _round_up_mib(size: int) -> int:
+    """Give whole MiB above `size`, with the few that a program differs by from start to start."""
+    return -(-size // (8 * MIB)) * 8
+
+
 def usable_cores() -> int:
-    """Give the number of cores this process may run on."""
-    return len(os.sched_getaffinity(0))
+    """Give the number of cores this process may keep busy: its affinity, or its cgroup's quota."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _cgroup_cores()
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))

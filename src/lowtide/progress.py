@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from lowtide.memory import PeakMeter, format_size, tree_resident_bytes
 
 if TYPE_CHECKING:
     from rich.live import Live
+    from rich.text import Text
 
 __all__ = ["Phase", "Progress", "format_count", "format_seconds"]
 
@@ -102,7 +104,7 @@ class Phase:
         row: dict[str, Any] = {"phase": self.name, "done": done, "rate": rate, "unit": self.unit}
         if self.total is not None:
             row["total"] = self.total
-            row["seconds_left"] = (self.total - done) / rate if rate > 0 else None
+            row["seconds_left"] = max(self.total - done, 0) / rate if rate > 0 else None
         row.update(self.numbers)
         return row
 
@@ -121,13 +123,14 @@ class Progress:
         *,
         budget_bytes: int | None = None,
         metrics_path: Path | None = None,
-        stream: TextIO | None = sys.stderr,
+        stream: TextIO | Literal["stderr"] | None = "stderr",
     ) -> None:
         self.job = job
         self.budget_bytes = budget_bytes
         self.phase_seconds: dict[str, float] = {}
         self._metrics_path = metrics_path
-        self._stream = stream
+        # Looked up now, not at import: whoever redirects stderr later must be heard.
+        self._stream = sys.stderr if stream == "stderr" else stream
         self._phase: Phase | None = None
         self._meter = PeakMeter()
         self._lock = threading.Lock()
@@ -206,7 +209,7 @@ class Progress:
         self.phase_seconds[name] = time.monotonic() - phase.started
         row = phase.snapshot()
         self.write_metrics(row)
-        self._print_line(self._describe(row, finished=True))
+        self.note(self._describe(row, finished=True))
 
     def note(self, text: str) -> None:
         """Print one line above the bar."""
@@ -218,44 +221,55 @@ class Progress:
             print(text, file=self._stream, flush=True)
 
     def write_metrics(self, numbers: Mapping[str, Any]) -> None:
-        """Append a row to metrics.jsonl, with the time and the memory."""
+        """Append a row to metrics.jsonl, with the time and the memory.
+
+        Measurements never end a job: if they cannot be written (a full disk, a folder gone), one
+        note says so and the work goes on, to fail by itself if it must.
+        """
         if self._metrics_path is None:
             return
         row = {
             "time": round(time.time(), 3),
             "job": self.job,
-            **numbers,
+            **{key: _json_number(value) for key, value in numbers.items()},
             "memory_bytes": tree_resident_bytes(),
             "peak_memory_bytes": self.peak_bytes,
             "budget_bytes": self.budget_bytes,
         }
-        with self._metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        try:
+            with self._metrics_path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            self.note(f"no more metrics: {self._metrics_path}: {error.strerror}")
+            self._metrics_path = None
 
     def _run(self) -> None:
         last_row = last_line = time.monotonic()
         while not self._stop.wait(_REFRESH_SECONDS):
+            # The lock is held while `poll` runs: once a phase has ended, what it polls may be gone.
             with self._lock:
                 phase = self._phase
-            if phase is None:
-                continue
+                if phase is None:
+                    continue
+                row = phase.snapshot()
             now = time.monotonic()
-            row = phase.snapshot()
             if self._live is not None or now - last_line >= _LINE_SECONDS:
                 self._memory_bytes = tree_resident_bytes()
             if self._live is not None:
-                self._live.update(self._describe(row, finished=False), refresh=True)
+                self._live.update(self._line(self._describe(row, finished=False)), refresh=True)
             elif now - last_line >= _LINE_SECONDS and now - phase.started >= _LINE_SECONDS:
                 last_line = now
-                self._print_line(self._describe(row, finished=False))
+                self.note(self._describe(row, finished=False))
             if now - last_row >= _METRICS_SECONDS:
                 last_row = now
-                with contextlib.suppress(OSError):  # a full disk is the worker's error to report
-                    self.write_metrics(row)
+                self.write_metrics(row)
 
-    def _print_line(self, text: str) -> None:
-        if self._stream is not None:
-            self.note(text)
+    @staticmethod
+    def _line(text: str) -> Text:
+        """Give the bar as one line, cut at the terminal's edge: a wrapped one leaves traces."""
+        from rich.text import Text
+
+        return Text(text, no_wrap=True, overflow="ellipsis")
 
     def _describe(self, row: Mapping[str, Any], *, finished: bool) -> str:
         total = row.get("total")
@@ -279,6 +293,15 @@ class Progress:
         budget = f" of {format_size(self.budget_bytes)}" if self.budget_bytes else ""
         parts.append(f"memory {format_size(memory)}{budget}")
         return "  ".join(parts)
+
+
+def _json_number(value: Any) -> Any:
+    """Give a value JSON can hold: NumPy's numbers as Python's, no NaN or infinity."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def _with_unit(amount: float | None, unit: str) -> str:

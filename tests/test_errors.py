@@ -1,0 +1,49 @@
+"""Errors say what, where and what next; every exit code is the documented one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from lowtide.errors import BudgetError, DataError, LowtideError, UsageError, from_os_error
+
+
+def test_message_path_and_next_step_in_this_order() -> None:
+    error = DataError("half a shard", path=Path("a/b.bin"), next_step="prepare again")
+    assert str(error) == "half a shard\n  file: a/b.bin\n  next: prepare again"
+    assert str(LowtideError("only this")) == "only this"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(LowtideError, 1), (BudgetError, 1), (DataError, 1), (UsageError, 2)]
+)
+def test_exit_codes(kind: type[LowtideError], code: int) -> None:
+    assert issubclass(kind, LowtideError)
+    assert kind("x").exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "read-only"),
+        (errno.ENOENT, "no such file"),
+        (errno.EISDIR, "a folder, a file was expected"),
+        (errno.ENOTDIR, "is a file, not a folder"),
+    ],
+)
+def test_system_errors_name_the_file_and_the_next_step(number: int, words: str) -> None:
+    error = from_os_error(OSError(number, os.strerror(number), "some/where"))
+    assert words in error.message
+    assert error.path == "some/where"
+    assert error.next_step
+    assert error.exit_code == 1
+
+
+def test_unknown_system_errors_keep_the_systems_words() -> None:
+    assert from_os_error(OSError(errno.EDOM, "strange domain", "x")).message == "strange domain"
+    assert from_os_error(OSError("no number at all")).message == "no number at all"

@@ -1,0 +1,188 @@
+"""Atomic writes: what is under its final name is whole, whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.errors import DataError, from_os_error
+from lowtide.files import (
+    atomic_file,
+    checksum_bytes,
+    checksum_file,
+    free_disk_bytes,
+    partial_path,
+    publish,
+    read_json,
+    write_bytes,
+    write_json,
+)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    target = tmp_path / "a.bin"
+    write_bytes(target, b"old")
+    write_bytes(target, b"new")
+    assert target.read_bytes() == b"new"
+    assert names_in(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt()])
+def test_a_failed_block_keeps_the_old_file(tmp_path: Path, error: BaseException) -> None:
+    target = tmp_path / "a.bin"
+    write_bytes(target, b"old")
+    with pytest.raises(type(error)), atomic_file(target) as file:
+        file.write(b"half")
+        raise error
+    assert target.read_bytes() == b"old"
+    assert names_in(tmp_path) == ["a.bin"]
+
+
+def test_kill_leaves_no_half_file_and_the_next_write_cleans_up(tmp_path: Path) -> None:
+    target = tmp_path / "a.bin"
+    write_bytes(target, b"old")
+    program = (
+        "import sys; from lowtide.files import atomic_file\n"
+        "with atomic_file(sys.argv[1]) as file:\n"
+        "    file.write(b'half' * 1_000_000); file.flush()\n"
+        "    print('written', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(target)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert target.read_bytes() == b"old"
+    assert names_in(tmp_path) == [".a.bin.partial", "a.bin"]
+    write_bytes(target, b"new")
+    assert target.read_bytes() == b"new"
+    assert names_in(tmp_path) == ["a.bin"]
+
+
+def test_file_is_flushed_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a.bin"
+    events: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def traced_fsync(descriptor: int) -> None:
+        is_folder = Path(f"/proc/self/fd/{descriptor}").resolve() == tmp_path.resolve()
+        events.append("flush folder" if is_folder else "flush file")
+        fsync(descriptor)
+
+    def traced_replace(self: Path, to: Path) -> Path:
+        events.append("rename")
+        return replace(self, to)
+
+    monkeypatch.setattr(os, "fsync", traced_fsync)
+    monkeypatch.setattr(Path, "replace", traced_replace)
+    write_bytes(target, b"x")
+    assert events == ["flush file", "rename", "flush folder"]
+
+
+def test_a_full_disk_names_the_file_meant_and_leaves_nothing(tmp_path: Path) -> None:
+    # /dev/full answers every write as a full disk does; the partial file is a link to it.
+    target = tmp_path / "a.bin"
+    partial_path(target).symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_bytes(target, b"x" * 100)
+    assert caught.value.errno == errno.ENOSPC
+    error = from_os_error(caught.value)
+    assert str(error).startswith(f"the disk is full\n  file: {target}\n  next: free some space")
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_disk_that_fills_up_while_writing(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("this sandbox forbids mounting")
+    try:
+        write_bytes(disk / "a.bin", b"old")
+        with (
+            pytest.raises(OSError, match="No space left") as caught,
+            atomic_file(disk / "a.bin") as file,
+        ):
+            for _ in range(64):
+                file.write(b"x" * (1 << 16))
+        assert caught.value.filename == str(disk / "a.bin")
+        assert (disk / "a.bin").read_bytes() == b"old"
+        assert names_in(disk) == ["a.bin"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission_names_the_file_meant(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(PermissionError) as caught:
+        write_bytes(tmp_path / "a.bin", b"x")
+    assert caught.value.filename == str(tmp_path / "a.bin")
+
+
+def test_a_parent_that_is_a_file_is_reported_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(NotADirectoryError) as caught:
+        write_bytes(tmp_path / "file" / "a.bin", b"x")
+    assert caught.value.filename == str(tmp_path / "file" / "a.bin")
+
+
+def test_publish_takes_what_another_program_wrote(tmp_path: Path) -> None:
+    target = tmp_path / "a.bin"
+    partial_path(target).write_bytes(b"whole")
+    publish(target)
+    assert target.read_bytes() == b"whole"
+    assert names_in(tmp_path) == ["a.bin"]
+
+
+def test_json_round_trip_and_errors(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    value = {"text": "größer 字", "list": [1, 2.5, None]}
+    write_json(path, value)
+    assert read_json(path) == value
+    path.write_bytes(b'{"half": ')
+    with pytest.raises(DataError, match="not JSON") as caught:
+        read_json(path)
+    assert caught.value.path == path
+    with pytest.raises(DataError, match="not found"):
+        read_json(tmp_path / "absent.json")
+
+
+@given(st.binary(max_size=5000))
+def test_checksum_of_bytes_is_xxh3_128(data: bytes) -> None:
+    assert checksum_bytes(data) == xxhash.xxh3_128(data).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3_000_000])
+def test_checksum_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.bin"
+    data = bytes(index * 7 % 251 for index in range(1000)) * (size // 1000 + 1)
+    path.write_bytes(data[:size])
+    assert checksum_file(path) == checksum_bytes(data[:size])
+
+
+def test_free_space_of_a_place_that_is_not_there_yet(tmp_path: Path) -> None:
+    free = free_disk_bytes(tmp_path / "not" / "there" / "yet")
+    total = shutil.disk_usage(tmp_path).total
+    assert 0 <= free <= total

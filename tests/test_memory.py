@@ -1,0 +1,256 @@
+"""Sizes, limits, budgets, and peaks that are what the kernel saw."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide import memory
+from lowtide.errors import BudgetError, UsageError
+from lowtide.memory import (
+    MIB,
+    MemoryBudget,
+    PeakMeter,
+    available_bytes,
+    default_budget_bytes,
+    format_size,
+    parse_size,
+    process_peak_bytes,
+    tree_resident_bytes,
+    usable_cores,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GiB", 2 << 30),
+        ("500MB", 500_000_000),
+        ("1.5 gib", 3 << 29),
+        (".5k", 500),
+        ("4096", 4096),
+        ("7b", 7),
+        (" 1 TiB ", 1 << 40),
+        (12, 12),
+    ],
+)
+def test_sizes_as_people_write_them(text: str | int, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "2 GiBs", "1e9", "two", "-1", "0", "1..5k", 0, -5])
+def test_what_is_no_size_is_refused(text: str | int) -> None:
+    with pytest.raises(UsageError, match="size"):
+        parse_size(text)
+
+
+@given(st.integers(min_value=1, max_value=1 << 50))
+def test_a_formatted_size_reads_back_to_within_its_last_digit(size: int) -> None:
+    again = parse_size(format_size(size))
+    assert abs(again - size) <= max(
+        0.05 * 1024 ** (max(0, size.bit_length() - 1) // 10), size / 1000
+    )
+
+
+def test_formatted_sizes_never_show_1024_of_a_unit() -> None:
+    assert format_size((1 << 20) - 1) == "1.0 MiB"
+    assert format_size(1023) == "1023 B"
+
+
+def fake_cgroup(root: Path, lines: str, files: dict[str, str]) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(lines)
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return root
+
+
+def test_cgroup_v2_limit_less_what_is_used_and_cannot_be_reclaimed(tmp_path: Path) -> None:
+    root = fake_cgroup(
+        tmp_path,
+        "0::/user/job\n",
+        {
+            "user/job/memory.max": "max",
+            "user/memory.max": "1000000",
+            "user/memory.current": "700000",
+            "user/memory.stat": "anon 400000\ninactive_file 300000",
+        },
+    )
+    assert memory._cgroup_headroom_bytes(root) == 600_000
+
+
+def test_cgroup_v2_high_counts_and_the_tightest_group_wins(tmp_path: Path) -> None:
+    root = fake_cgroup(
+        tmp_path,
+        "0::/user/job\n",
+        {
+            "user/job/memory.max": "900000",
+            "user/job/memory.high": "500000",
+            "user/job/memory.current": "100000",
+            "user/memory.max": "1000000",
+            "user/memory.current": "950000",
+        },
+    )
+    assert memory._cgroup_headroom_bytes(root) == 50_000
+
+
+def test_cgroup_v2_inside_a_container_is_at_the_mount(tmp_path: Path) -> None:
+    root = fake_cgroup(
+        tmp_path, "0::/not/visible/here\n", {"memory.max": "4096", "memory.current": "0"}
+    )
+    assert memory._cgroup_headroom_bytes(root) == 4096
+
+
+def test_cgroup_v1(tmp_path: Path) -> None:
+    root = fake_cgroup(
+        tmp_path,
+        "5:cpu,cpuacct:/job\n4:memory:/job\n0::/\n",
+        {
+            "memory/job/memory.limit_in_bytes": "2000",
+            "memory/job/memory.usage_in_bytes": "1500",
+            "memory/job/memory.stat": "inactive_file 1\ntotal_inactive_file 500",
+            "memory/memory.limit_in_bytes": "9223372036854771712",
+            "cpu,cpuacct/job/cpu.cfs_quota_us": "150000",
+            "cpu,cpuacct/job/cpu.cfs_period_us": "100000",
+            "cpu,cpuacct/cpu.cfs_quota_us": "-1",
+            "cpu,cpuacct/cpu.cfs_period_us": "100000",
+        },
+    )
+    assert memory._cgroup_headroom_bytes(root) == 1000
+    assert memory._cgroup_cores(root) == 1.5
+
+
+@pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("250000 100000", 2.5)])
+def test_cgroup_v2_cpu_quota(tmp_path: Path, text: str, cores: float | None) -> None:
+    root = fake_cgroup(tmp_path, "0::/job\n", {"job/cpu.max": text})
+    assert memory._cgroup_cores(root) == cores
+
+
+def test_no_cgroup_no_limit(tmp_path: Path) -> None:
+    assert memory._cgroup_headroom_bytes(tmp_path) is None
+    assert memory._cgroup_cores(tmp_path) is None
+
+
+def test_a_cgroup_that_is_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
+    root = fake_cgroup(tmp_path, "0::/\n", {"memory.max": "100", "memory.current": "200"})
+    assert memory._cgroup_headroom_bytes(root) == 0
+
+
+def test_the_tighter_of_machine_and_cgroup_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_cgroup_headroom_bytes", lambda: 12345)
+    assert available_bytes() == 12345
+    assert default_budget_bytes() == 12345 // 2
+    monkeypatch.setattr(memory, "_cgroup_headroom_bytes", lambda: 1 << 60)
+    assert available_bytes() <= psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 8), (2.5, 3), (0.3, 1), (64.0, 8)])
+def test_usable_cores(monkeypatch: pytest.MonkeyPatch, quota: float | None, cores: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(memory, "_cgroup_cores", lambda: quota)
+    assert usable_cores() == cores
+
+
+def test_peak_is_seen_though_it_is_gone_again() -> None:
+    with PeakMeter() as meter:
+        before = meter.peak_bytes
+        block = bytearray(64 * MIB)
+        block[:: 1 << 12] = b"x" * len(block[:: 1 << 12])
+        del block
+        assert meter.peak_bytes >= before + 60 * MIB
+        assert meter.peak_bytes <= before + 80 * MIB
+
+
+def test_a_later_meter_is_not_charged_with_an_earlier_peak() -> None:
+    with PeakMeter():
+        block = bytearray(64 * MIB)
+        block[:: 1 << 12] = b"x" * len(block[:: 1 << 12])
+        del block
+    with PeakMeter() as meter:
+        assert meter.peak_bytes < tree_resident_bytes() + 16 * MIB
+    assert process_peak_bytes() == pytest.approx(meter.peak_bytes, abs=8 * MIB)
+
+
+GREEDY_CHILD = (
+    "import sys; block = bytearray(48 << 20); block[::4096] = b'x' * len(block[::4096])\n"
+    "print('ready', flush=True); sys.stdin.read()"
+)
+
+
+def test_memory_of_children_and_grandchildren_counts() -> None:
+    nested = (
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {GREEDY_CHILD!r}], check=True)"
+    )
+    with PeakMeter() as meter:
+        before = tree_resident_bytes()
+        with subprocess.Popen(
+            [sys.executable, "-c", nested], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdin is not None
+            assert child.stdout.readline() == b"ready\n"
+            during = tree_resident_bytes()
+            for _ in range(400):  # at most 20 s for the meter's own thread to take a sample
+                if meter.peak_bytes >= before + 48 * MIB:
+                    break
+                meter._stop.wait(0.05)
+            child.stdin.close()
+            assert child.wait() == 0
+    assert during >= before + 48 * MIB
+    assert meter.peak_bytes >= before + 48 * MIB
+    assert tree_resident_bytes() < during
+
+
+def test_children_are_found_without_the_kernels_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in memory._child_pids()
+        read_text = Path.read_text
+
+        def no_list(self: Path, *arguments: object, **options: object) -> str:
+            if self.name == "children":
+                raise FileNotFoundError(2, "No such file", str(self))
+            return read_text(self)
+
+        monkeypatch.setattr(Path, "read_text", no_list)
+        assert child.pid in memory._child_pids()
+        child.communicate(b"\n")
+    assert memory._child_pids(child.pid) == []
+
+
+def test_shares_add_up_and_come_back() -> None:
+    budget = MemoryBudget(100 * MIB, used_bytes=30 * MIB)
+    assert budget.reserve("table", wanted_bytes=50 * MIB) == 50 * MIB
+    assert budget.reserve("cache", wanted_bytes=40 * MIB, minimum_bytes=5 * MIB) == 20 * MIB
+    assert budget.remaining_bytes == 0
+    budget.release("cache")
+    assert budget.remaining_bytes == 20 * MIB
+
+
+def test_what_does_not_fit_is_refused_with_the_size_that_would() -> None:
+    budget = MemoryBudget(parse_size("1MiB"), used_bytes=30 * MIB)
+    with pytest.raises(BudgetError) as caught:
+        budget.require({"table": 50 * MIB, "cache": 4 * MIB})
+    error = caught.value
+    assert "a budget of 1.0 MiB is too small: program 30.0 MiB, table 50.0 MiB" in error.message
+    assert error.next_step == "give at least --memory 88MiB"
+    again = MemoryBudget(parse_size("88MiB"), used_bytes=30 * MIB)
+    again.require({"table": 50 * MIB, "cache": 4 * MIB})
+    with pytest.raises(BudgetError):
+        again.reserve("table", wanted_bytes=90 * MIB, minimum_bytes=59 * MIB)
+    assert again.shares == {"program": 30 * MIB}
+
+
+def test_the_program_itself_is_the_first_share() -> None:
+    budget = MemoryBudget.from_setting("64GiB")
+    assert budget.shares["program"] == pytest.approx(tree_resident_bytes(), abs=16 * MIB)
+    assert MemoryBudget.from_setting(None).total_bytes > 0

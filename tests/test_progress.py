@@ -1,0 +1,214 @@
+"""Progress on a terminal, in a log, and in metrics.jsonl."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowtide import progress as progress_module
+from lowtide.progress import Phase, Progress, format_count, format_seconds
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the thread report at once instead of every few seconds."""
+    monkeypatch.setattr(progress_module, "_REFRESH_SECONDS", 0.001)
+    monkeypatch.setattr(progress_module, "_METRICS_SECONDS", 0.0)
+    monkeypatch.setattr(progress_module, "_LINE_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (0.25, "0.25"),
+        (7, "7"),
+        (999, "999"),
+        (1000, "1k"),
+        (999_950, "1M"),
+        (12e12, "12T"),
+    ],
+)
+def test_counts(count: float, text: str) -> None:
+    assert format_count(count) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.04, "0.0s"), (59.9, "59.9s"), (3600, "1:00:00")])
+def test_seconds(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_a_log_gets_plain_lines() -> None:
+    stream = io.StringIO()
+    with (
+        Progress("count", budget_bytes=1 << 30, stream=stream) as progress,
+        progress.phase("reading", total=4, unit="documents") as phase,
+    ):
+        phase.advance(3)
+        phase.advance(1, merges=1200)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert re.match(r"reading +\d+\.\ds  4 documents of 4 documents  .*/s  merges 1.2k  ", lines[0])
+    assert re.fullmatch(r"count: \d+\.\ds, peak memory [\d.]+ MiB of 1\.0 GiB budget", lines[1])
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_stderr_is_looked_up_when_the_job_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("count"):
+        pass
+    captured = capsys.readouterr()
+    assert "count: " in captured.err
+    assert captured.out == ""
+
+
+def test_metrics_hold_the_same_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with Progress("count", budget_bytes=5, metrics_path=path, stream=None) as progress:
+        with progress.phase("reading", total=8, unit="B", start=2) as phase:
+            phase.update(8, loss=np.float32(0.5), broken=float("nan"))
+        progress.write_metrics({"event": "done here"})
+    first, second, third = rows_of(path)
+    assert (first["job"], first["phase"], first["done"], first["total"]) == (
+        "count",
+        "reading",
+        8,
+        8,
+    )
+    assert (first["loss"], first["broken"], first["seconds_left"]) == (0.5, None, 0)
+    assert first["budget_bytes"] == 5
+    assert first["peak_memory_bytes"] >= first["memory_bytes"] * 0.9 > 0
+    assert second["event"] == "done here"
+    assert third["event"] == "end"
+
+
+def test_an_error_is_marked_and_nothing_is_claimed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    stream = io.StringIO()
+    with (
+        pytest.raises(ValueError, match="x"),
+        Progress("count", metrics_path=path, stream=stream) as progress,
+        progress.phase("reading"),
+    ):
+        raise ValueError("x")
+    assert stream.getvalue() == ""
+    assert [row.get("event") for row in rows_of(path)] == ["stopped"]
+
+
+def test_metrics_that_cannot_be_written_do_not_end_the_job(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    path = tmp_path / "metrics.jsonl"
+    path.symlink_to("/dev/full")
+    with Progress("count", metrics_path=path, stream=stream) as progress:
+        for _ in range(3):
+            progress.write_metrics({"loss": 1})
+    assert stream.getvalue().count("no more metrics") == 1
+    assert "No space left" in stream.getvalue()
+
+
+def test_a_resumed_phase_counts_only_its_own_work_in_the_rate() -> None:
+    phase = Phase("reading", total=100, unit="", start=90, poll=None)
+    phase.started -= 10  # as if ten seconds ago
+    phase.update(95)
+    row = phase.snapshot()
+    assert row["rate"] == pytest.approx(0.5, rel=0.1)
+    assert row["seconds_left"] == pytest.approx(10, rel=0.1)
+
+
+@pytest.mark.usefixtures("quick")
+def test_native_work_is_polled_while_it_runs_and_never_after(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    polled = threading.Event()
+    open_for_polls = True
+    late: list[str] = []
+
+    def poll() -> tuple[float, dict[str, float]]:
+        if not open_for_polls:
+            late.append("polled after the phase")
+        if threading.current_thread() is not threading.main_thread():
+            polled.set()
+        return 3, {"spilled": 2}
+
+    with Progress("count", metrics_path=path, stream=None) as progress:
+        with progress.phase("reading", total=4, poll=poll):
+            assert polled.wait(10)
+        open_for_polls = False
+        with progress.phase("merging"):
+            pass
+    assert late == []
+    assert any(row.get("spilled") == 2 for row in rows_of(path))
+
+
+@pytest.mark.usefixtures("quick")
+def test_long_phases_report_in_between(tmp_path: Path) -> None:
+    written = threading.Event()
+
+    class Log(io.StringIO):
+        def write(self, text: str) -> int:
+            if "50%" in text and "left" in text:
+                written.set()
+            return super().write(text)
+
+    with (
+        Progress("count", stream=Log()) as progress,
+        progress.phase("reading", total=4) as phase,
+    ):
+        phase.update(2)
+        assert written.wait(10)
+
+
+def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
+    program = (
+        "from lowtide import progress\n"
+        "import threading\n"
+        "seen = threading.Event()\n"
+        "def poll():\n"
+        "    polls.append(1)\n"
+        "    if len(polls) > 2: seen.set()\n"
+        "    return 5, {}\n"
+        "polls = []\n"
+        "with progress.Progress('count', budget_bytes=1 << 30) as p:\n"
+        "    p.note('[bold]starting[/bold]')\n"
+        "    with p.phase('[a]reading', total=10, unit='B', poll=poll):\n"
+        "        seen.wait(20)\n"
+    )
+    main, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "60"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        env=environment,
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        while True:
+            try:
+                block = os.read(main, 1 << 16)
+            except OSError:  # the terminal's other end is closed
+                break
+            if not block:
+                break
+            shown += block
+        assert process.wait() == 0
+    os.close(main)
+    text = shown.decode()
+    assert "[bold]starting[/bold]" in text  # shown as it is, not taken for markup
+    assert "[a]reading" in text
+    assert "██████████░░░░░░░░░░  50%" in text
+    assert "\x1b[2K" in text  # the bar's line is erased
+    assert "peak memory" in text.splitlines()[-1] or "peak memory" in text.splitlines()[-2]
