@@ -235,6 +235,18 @@ def test_debug_shows_the_traceback(verb: Recorder, capsys: pytest.CaptureFixture
     assert err.endswith("error: no tokens\n")
 
 
+def test_debug_may_stand_before_the_verb(verb: Recorder) -> None:
+    assert cli.main(["--debug", "count-words", "--input-files", "a"]) == 0
+    assert verb.settings.input_files == (Path("a"),)
+
+
+def test_a_verb_with_a_debug_setting_gets_it(verb: Recorder, tmp_path: Path) -> None:
+    source = SETTINGS_SOURCE.replace("normalize: bool = True", "debug: bool = False")
+    (tmp_path / "count_settings_module.py").write_text(source)
+    assert cli.main(["count-words", "--input-files", "a", "--debug"]) == 0
+    assert verb.settings.debug is True
+
+
 def test_ctrl_c_exits_with_130_and_says_how_to_go_on(
     verb: Recorder, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 
@@ -93,6 +93,19 @@ def test_keyword_beats_config_file_beats_default(tmp_path: Path) -> None:
     settings = build_settings(Settings, {"config_file": path, "count": 9})
     assert (settings.input_files, settings.rate, settings.count) == ((Path("x"),), 0.5, 9)
     assert settings.kind == "a"
+
+
+def test_other_programs_names_and_maps_are_understood(tmp_path: Path) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Aliased:
+        config_aliases: ClassVar[dict[str, str]] = {"n_layer": "num_layers", "eval_sets": "sets"}
+        num_layers: int = 1
+        sets: tuple[str, ...] = ()
+
+    path = tmp_path / "c.json"
+    path.write_text('{"n_layer": 12, "eval_sets": {"general": "data/general"}}')
+    expected = Aliased(num_layers=12, sets=("general=data/general",))
+    assert build_settings(Aliased, {"config_file": path}) == expected
 
 
 def test_config_errors_name_the_file(tmp_path: Path) -> None:

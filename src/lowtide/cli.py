@@ -51,7 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit code; the entry point of `lowtide`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         _dispatch(words)
@@ -95,7 +94,9 @@ def _report(error: Exception) -> int:
 
 
 def _dispatch(words: list[str]) -> None:
-    if not words or words[0] in ("-h", "--help", "help"):
+    if words[:1] == ["--debug"]:
+        words = [*words[1:], "--debug"]
+    if not words or words[0] in ("-h", "--help", "help", "--debug"):
         print(_overview())
         return
     if words[0] == "--version":
@@ -139,15 +140,20 @@ def _parse_settings(name: str, verb: _Verb, words: list[str]) -> Any:
 
     import tyro  # a tenth of a second; `lowtide --help` does without
 
-    own_config_field = any(field.name == "config_file" for field in dataclasses.fields(cls))
-    config_path, words = (None, words) if own_config_field else _take_config_file(words)
+    names = {field.name for field in dataclasses.fields(cls)}
+    config_path: Path | None = None
+    also = ""
+    if "config_file" not in names:
+        config_path, words = _take_config_file(words)
+        also += " --config-file FILE.json (flags beat it)"
+    if "debug" not in names:  # else the verb shows more than a traceback
+        words = [word for word in words if word != "--debug"]
+        also += " --debug (traceback on error)"
     default: Any = tyro.MISSING_NONPROP
     if config_path is not None:
         options = read_config_file(config_path, for_settings=cls)
         default = _partial_settings(cls, options, missing=tyro.MISSING)
-    description = verb.summary + "."
-    if not own_config_field:
-        description += "\n\nAlso: --config-file FILE.json (flags beat it), --debug."
+    description = f"{verb.summary}." + (f"\n\nAlso:{also}" if also else "")
     return tyro.cli(
         cls, args=words, default=default, prog=f"lowtide {name}", description=description
     )

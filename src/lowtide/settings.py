@@ -108,11 +108,13 @@ def _convert_union(value: Any, choices: tuple[Any, ...], name: str) -> Any:
 
 
 def _convert_sequence(value: Any, kind: Any, name: str) -> Any:
+    container = get_origin(kind) or kind
+    inner = get_args(kind)
+    if isinstance(value, Mapping) and inner[:1] == (str,):
+        value = [f"{key}={item}" for key, item in value.items()]  # as flags write NAME=VALUE
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise _wrong_type(value, "a list", name)
     items: list[Any] = list(value)
-    container = get_origin(kind) or kind
-    inner = get_args(kind)
     if container is tuple and inner and Ellipsis not in inner:
         if len(items) != len(inner):
             raise _wrong_type(value, f"{len(inner)} values", name)
@@ -168,7 +170,8 @@ def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:
 def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None) -> dict[str, Any]:
     """Read a JSON object of settings; `-` in keys is the same as `_`.
 
-    With `for_settings` the keys and the types are checked too, and errors name the file.
+    With `for_settings` the keys and the types are checked too, and errors name the file. Settings
+    may have a `config_aliases` mapping: what other programs' files call the same thing.
     """
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -184,6 +187,10 @@ def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None)
     if for_settings is None:
         return options
     known = _init_fields(for_settings)
+    aliases: Mapping[str, str] = getattr(for_settings, "config_aliases", {})
+    options = {
+        key if key in known else aliases.get(key, key): value for key, value in options.items()
+    }
     options = {
         key: value for key, value in options.items() if key in known or key not in _REMARK_KEYS
     }
