@@ -1,2 +1,10 @@
 #include <nanobind/nanobind.h>
-NB_MODULE(_native, m) { m.doc() = "lowtide's native core"; }
+
+namespace lowtide {
+void bind_loader(nanobind::module_& m);
+}  // namespace lowtide
+
+NB_MODULE(_native, m) {
+  m.doc() = "lowtide's native core";
+  lowtide::bind_loader(m);
+}

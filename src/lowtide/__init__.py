@@ -11,24 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
+    from lowtide.loader.batches import BatchLoader
+    from lowtide.loader.windows import TokenDataset
     from lowtide.memory import MemoryBudget
 
 __version__ = "0.1.0"
 
 # To add a public name: a row here, an import above for type checkers, and its place in __all__.
 _HOMES = {
+    "BatchLoader": "lowtide.loader.batches",
     "BudgetError": "lowtide.errors",
     "DataError": "lowtide.errors",
     "LowtideError": "lowtide.errors",
     "MemoryBudget": "lowtide.memory",
+    "TokenDataset": "lowtide.loader.windows",
     "UsageError": "lowtide.errors",
 }
 
 __all__ = [
+    "BatchLoader",
     "BudgetError",
     "DataError",
     "LowtideError",
     "MemoryBudget",
+    "TokenDataset",
     "UsageError",
     "__version__",
 ]

@@ -1,0 +1,261 @@
+"""Batches in a fixed order, prepared ahead by threads, resumable after any batch.
+
+In:      a TokenDataset or a Mixture
+Out:     (inputs, targets) [B, T], without end or for a number of epochs; state of a few integers
+Memory:  `prefetch_batches` + 1 batches (planned_bytes says how much)
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from lowtide.errors import DataError, UsageError
+from lowtide.loader.ordering import Order, check_order
+from lowtide.loader.windows import RowPlan, Tokens, TokenWindows, empty_array
+
+__all__ = ["BatchLoader", "SampleSource", "planned_bytes"]
+
+STATE_VERSION = 1
+Allocate = Callable[[tuple[int, int], np.dtype[Any]], Tokens]
+
+
+class SampleSource(Protocol):
+    """What a BatchLoader reads from: a TokenDataset or a Mixture."""
+
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def output_dtype(self) -> np.dtype[Any]: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def __len__(self) -> int: ...
+    def plan_rows(self, order: Order, *, seed: int, first: int, count: int) -> list[RowPlan]: ...
+    def epoch_of(self, samples: int) -> int: ...
+
+
+def planned_bytes(
+    *,
+    batch_size: int,
+    sequence_length: int,
+    prefetch_batches: int = 4,
+    item_bytes: int = 8,
+    segments: bool = False,
+) -> int:
+    """Give the memory the batches of one loader take: inputs and targets, delivered and ahead.
+
+    >>> planned_bytes(batch_size=64, sequence_length=1024)
+    5242880
+    """
+    row_bytes = sequence_length * (2 * item_bytes + (8 if segments else 0))
+    return batch_size * row_bytes * (prefetch_batches + 1)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The samples of one global batch, and which of them belong to this rank."""
+
+    first: int
+    count: int
+    rank_first: int
+    rank_count: int
+
+
+class BatchLoader:
+    """An iterator over batches whose order depends on nothing but the data, the order and the seed.
+
+    Samples are numbered over the whole run. Batch after batch takes the next
+    `batch_size * world_size` of them, and each rank its `batch_size` rows; so the batches of all
+    ranks together are the same for any number of ranks, as long as that product is. A batch may
+    reach across the end of an epoch. `state_dict()` counts what was delivered, never what was only
+    prepared, and holds no more than a few numbers; loading it takes no time.
+
+    `order` is "shuffle" (each window once per epoch), "random" (with replacement) or "sequential".
+    `num_epochs` ends the iteration (the last batch may be smaller); None goes on without end.
+    With `segments` each batch is a TokenWindows, which knows where documents begin.
+    """
+
+    def __init__(
+        self,
+        dataset: SampleSource,
+        *,
+        batch_size: int,
+        order: Order = "shuffle",
+        seed: int = 0,
+        prefetch_batches: int = 4,
+        num_threads: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        num_epochs: int | None = None,
+        segments: bool = False,
+        pin_memory: bool = False,
+    ) -> None:
+        check_order(order)
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("prefetch_batches", prefetch_batches, 0),
+            ("num_threads", num_threads, 1),
+            ("world_size", world_size, 1),
+        ):
+            if value < least:
+                raise UsageError(f"{name} is {value}, expected at least {least}")
+        if not 0 <= rank < world_size:
+            raise UsageError(f"rank {rank} does not lie between 0 and {world_size - 1}")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.order: Order = order
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.segments = segments
+        self._samples = 0  # delivered, over all ranks
+        self._planned = 0  # asked for, of which the queue holds those not delivered
+        self._end = None if num_epochs is None else num_epochs * len(dataset)
+        self._prefetch_batches = prefetch_batches
+        self._num_threads = num_threads
+        self._allocate: Allocate = _pinned_allocator() if pin_memory else empty_array
+        self._queue: deque[tuple[int, Future[Any]]] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next sample, from 0."""
+        return self.dataset.epoch_of(self._samples)
+
+    @property
+    def samples(self) -> int:
+        """How many samples all ranks together have been given."""
+        return self._samples
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._prefetch_batches == 0:
+            share = self._share(self._samples)
+            if share is None:
+                raise StopIteration
+            batch = self._make_batch(share)
+            self._samples = self._planned = share.first + share.count
+            return batch
+        self._fill_queue()
+        if not self._queue:
+            raise StopIteration
+        end, future = self._queue[0]
+        batch = (
+            future.result()
+        )  # a failure stays in the queue, and is raised again when asked again
+        self._queue.popleft()
+        self._samples = end
+        self._fill_queue()
+        return batch
+
+    def _fill_queue(self) -> None:
+        if self._pid != os.getpid():  # threads do not survive a fork
+            self._pool, self._pid = None, os.getpid()
+            self._queue.clear()
+            self._planned = self._samples
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="lowtide-batch")
+        while len(self._queue) < self._prefetch_batches:
+            share = self._share(self._planned)
+            if share is None:
+                return
+            self._planned = share.first + share.count
+            self._queue.append((self._planned, self._pool.submit(self._make_batch, share)))
+
+    def _share(self, first: int) -> _Share | None:
+        """Give the batch that begins with sample `first`, None past the end."""
+        count = self.batch_size * self.world_size
+        if self._end is not None:
+            count = min(count, self._end - first)
+        if count <= 0:
+            return None
+        # A last, smaller batch is dealt out evenly, so that no rank waits for rows it never gets.
+        begin = count * self.rank // self.world_size
+        end = count * (self.rank + 1) // self.world_size
+        return _Share(first, count, first + begin, end - begin)
+
+    def _make_batch(self, share: _Share) -> Any:
+        shape = (share.rank_count, self.dataset.sequence_length)
+        inputs = self._allocate(shape, self.dataset.output_dtype)
+        targets = self._allocate(shape, self.dataset.output_dtype)
+        plans = self.dataset.plan_rows(
+            self.order, seed=self.seed, first=share.rank_first, count=share.rank_count
+        )
+        for plan in plans:
+            plan.dataset.fill_rows(plan.starts, plan.rows, inputs, targets)
+        if not self.segments:
+            return inputs, targets
+        segment_ids = self._allocate(shape, np.dtype(np.int32))
+        positions = self._allocate(shape, np.dtype(np.int32))
+        for plan in plans:
+            plan.dataset.fill_segments(plan.starts, plan.rows, segment_ids, positions)
+        return TokenWindows(inputs, targets, segment_ids, positions)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what is needed to go on after the last delivered batch."""
+        return {
+            "version": STATE_VERSION,
+            "samples": self._samples,
+            "epoch": self.epoch,
+            "order": self.order,
+            "seed": self.seed,
+            "fingerprint": self.dataset.fingerprint,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken; ranks, threads and batch size may differ, data may not."""
+        if state.get("version") != STATE_VERSION:
+            raise DataError(
+                f"loader state of version {state.get('version')!r}, this lowtide reads "
+                f"{STATE_VERSION}"
+            )
+        for name, here in (("order", self.order), ("seed", self.seed)):
+            if state[name] != here:
+                raise DataError(
+                    f"the loader's {name} was {state[name]!r} when its state was saved, "
+                    f"now it is {here!r}",
+                    next_step=f"give {name}={state[name]!r} to go on, or start a new run",
+                )
+        if state["fingerprint"] != self.dataset.fingerprint:
+            raise DataError(
+                "the data, or how it is cut into windows, changed since the loader's state was "
+                "saved: its place in the data means nothing any more",
+                next_step="bring back the data and settings of that run, or start a new run from "
+                "its weights",
+            )
+        self._drop_queue()
+        self._samples = self._planned = int(state["samples"])
+
+    def _drop_queue(self) -> None:
+        for _, future in self._queue:
+            future.cancel()
+        self._queue.clear()
+        self._planned = self._samples
+
+    def close(self) -> None:
+        """Stop the threads; the loader can be used again, and goes on where it was."""
+        self._drop_queue()
+        if self._pool is not None and self._pid == os.getpid():
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool = None
+
+    def __enter__(self) -> BatchLoader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _pinned_allocator() -> Allocate:
+    from lowtide.loader.tensors import empty_pinned  # the only way to torch, taken only on request
+
+    return empty_pinned

@@ -1,0 +1,102 @@
+"""The order of samples, as a pure function of the seed and the number of the sample.
+
+In:      seed, number of items, sample numbers (0, 1, 2 … over the whole run)
+Out:     indices; sample g belongs to epoch g // size
+Memory:  none beyond the indices asked for: nothing is shuffled, every place is computed
+
+`permuted_index` is the same permutation in plain Python, one index at a time: the truth the native
+code is tested against.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import _native
+from lowtide.errors import UsageError
+from lowtide.files import checksum_bytes
+
+__all__ = ["Order", "check_order", "derive_seed", "order_indices", "permuted_index"]
+
+Order = Literal["shuffle", "random", "sequential"]
+Indices = npt.NDArray[np.uint64]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_ROUNDS = 8
+_TABLE_SIZE = 256
+_MIN_BITS = 14
+
+
+def check_order(order: str) -> None:
+    """Refuse an order nobody knows."""
+    if order not in get_args(Order):
+        raise UsageError(f"order {order!r} is not one of {', '.join(get_args(Order))}")
+
+
+def order_indices(order: Order, *, seed: int, size: int, first: int, count: int) -> Indices:
+    """Give the indices of samples `first` to `first + count`.
+
+    `shuffle` takes every index once per epoch, each epoch in another order; `random` draws with
+    replacement; `sequential` counts.
+
+    >>> order_indices("shuffle", seed=1, size=5, first=0, count=5)
+    array([2, 3, 1, 0, 4], dtype=uint64)
+    """
+    indices = np.empty(count, dtype=np.uint64)
+    if order == "shuffle":
+        _native.shuffled_indices(seed & _MASK, size, first, indices)
+    elif order == "random":
+        _native.random_indices(seed & _MASK, size, first, indices)
+    else:
+        indices[:] = np.arange(first, first + count, dtype=np.uint64) % np.uint64(size)
+    return indices
+
+
+def derive_seed(seed: int, name: str) -> int:
+    """Give an independent seed for something that has a name, such as a source of a mixture."""
+    return int(checksum_bytes(f"{seed}\n{name}".encode())[:16], 16)
+
+
+def permuted_index(index: int, *, seed: int, epoch: int, size: int) -> int:
+    """Give the item at place `index` of an epoch: the reference, slow and plain."""
+    key = _mix(_mix(seed + _GOLDEN) ^ _mix(epoch + 2 * _GOLDEN))
+    if size <= _TABLE_SIZE:
+        return _shuffled_table(key, size)[index]
+    index = _encrypt(index, key, size)
+    while index >= size:  # outside: go on along the cycle, which comes back inside
+        index = _encrypt(index, key, size)
+    return index
+
+
+def _mix(value: int) -> int:
+    """Scramble 64 bits (the finalizer of splitmix64)."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _shuffled_table(key: int, size: int) -> list[int]:
+    """Shuffle a small range by Fisher and Yates, with draws that depend on the key alone."""
+    table = list(range(size))
+    for last in range(size - 1, 0, -1):
+        draw = (_mix(key + _GOLDEN * last) * (last + 1)) >> 64
+        table[last], table[draw] = table[draw], table[last]
+    return table
+
+
+def _encrypt(index: int, key: int, size: int) -> int:
+    """Permute the numbers of as many bits as `size` needs, by a Feistel network."""
+    bits = max(_MIN_BITS, (size - 1).bit_length())
+    right_bits = bits // 2
+    left_bits = bits - right_bits
+    left, right = index >> right_bits, index & ((1 << right_bits) - 1)
+    for number in range(1, _ROUNDS + 1):
+        mask = (1 << left_bits) - 1
+        left, right = right, left ^ (_mix(right ^ _mix(key + _GOLDEN * number)) & mask)
+        left_bits, right_bits = right_bits, left_bits
+    return (left << right_bits) | right

@@ -1,0 +1,318 @@
+"""Find the tokens at a path: a prepared dataset, a .npy, a .bin, or a folder of .bin files.
+
+In:      a path, which split, and the dtype where the file does not say it
+Out:     TokenSource: files with offsets and lengths, read as one stream
+Memory:  a row of about 200 bytes per shard; file contents are not read, except samples of a few KiB
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.dataset.layout import METADATA_NAME, DatasetInfo, documents_path, load_dataset_info
+from lowtide.errors import DataError, UsageError, from_os_error
+from lowtide.files import checksum_bytes
+
+__all__ = ["ShardSpan", "Split", "TokenSource", "find_tokens"]
+
+Split = Literal["train", "val", "all"]
+
+_SAMPLE_BYTES = 4096
+_NPY_MAGIC = b"\x93NUMPY"
+_TEXT_SUFFIXES = {".txt", ".jsonl", ".json", ".parquet", ".gz", ".zst", ".xz"}
+
+
+@dataclass(frozen=True)
+class ShardSpan:
+    """The tokens a source takes from one file."""
+
+    path: Path
+    byte_offset: int
+    num_tokens: int
+    num_documents: int = 0
+    """Documents whose ends the .docs file beside it gives; 0 when nothing says so."""
+
+
+@dataclass(frozen=True)
+class TokenSource:
+    """Files that are read one after the other as one stream of tokens."""
+
+    path: Path
+    split: Split
+    shards: tuple[ShardSpan, ...]
+    dtype: np.dtype[Any]
+    fingerprint: str
+    """Changes when the data does: checksums of shards where known, else sizes and samples."""
+    first_token: int = 0
+    """Where this split begins in the whole, for a file that holds both splits."""
+    total_tokens: int = 0
+    """Tokens of all splits together."""
+    vocab_size: int | None = None
+    tokenizer_fingerprint: str | None = None
+    tokenizer_dir: Path | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of this split."""
+        return sum(shard.num_tokens for shard in self.shards)
+
+
+def find_tokens(
+    path: str | os.PathLike[str],
+    *,
+    split: Split = "train",
+    dtype: npt.DTypeLike | None = None,
+    val_fraction: float = 0.1,
+    val_tokens: int | None = None,
+    eval_only: bool = False,
+) -> TokenSource:
+    """Describe the tokens at `path`; nothing is read but names, sizes and headers.
+
+    A single file is cut in two: the first part is "train", the last `val_fraction` of it, or its
+    last `val_tokens` tokens, is "val"; "all" takes it whole.
+    """
+    path = Path(path)
+    if split not in get_args(Split):
+        raise UsageError(f"split {split!r} is not one of {', '.join(get_args(Split))}")
+    if not 0 <= val_fraction < 1:
+        raise UsageError(f"val_fraction {val_fraction} does not lie between 0 and 1")
+    if eval_only:
+        split = "val"
+    given = None if dtype is None else _checked_dtype(dtype)
+    if path.is_dir():
+        return _find_in_folder(path, split=split, dtype=given, eval_only=eval_only)
+    source = _describe_file(path, dtype=given)
+    return _take_portion(source, split, val_fraction=val_fraction, val_tokens=val_tokens)
+
+
+def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    result = np.dtype(dtype)
+    if result.kind not in "iu" or result.itemsize not in (1, 2, 4, 8):
+        raise UsageError(
+            f"dtype {result} cannot hold ids", next_step="give uint16, uint32 or int32"
+        )
+    return result
+
+
+def _find_in_folder(
+    path: Path, *, split: Split, dtype: np.dtype[Any] | None, eval_only: bool
+) -> TokenSource:
+    if (path / METADATA_NAME).is_file():
+        return _from_dataset(load_dataset_info(path), split)
+    pair = path / "train.bin", path / "val.bin"
+    if all(file.is_file() for file in pair):  # the layout of nanoGPT's data folders
+        chosen = {"train": pair[:1], "val": pair[1:], "all": pair}[split]
+        return _from_files(path, chosen, split=split, dtype=dtype)
+    flat = sorted(file for file in path.glob("*.bin") if not file.name.startswith("."))
+    if flat and (eval_only or split == "all"):
+        return _from_files(path, flat, split=split, dtype=dtype)
+    if flat:
+        raise DataError(
+            f"a folder of {len(flat)} .bin files without {METADATA_NAME} has no {split} split",
+            path=path,
+            next_step="give eval_only=True to evaluate on all of it, or split='all'",
+        )
+    raise DataError(
+        f"no tokens here: neither {METADATA_NAME} nor .bin files",
+        path=path,
+        next_step=f"lowtide prepare --input-files FILES --out-dir {path}",
+    )
+
+
+def _from_dataset(info: DatasetInfo, split: Split) -> TokenSource:
+    names = ("train", "val") if split == "all" else (split,)
+    shards = tuple(
+        ShardSpan(shard.path, 0, shard.num_tokens, shard.num_documents)
+        for name in names
+        for shard in info.shards[name]
+    )
+    if not shards:
+        raise DataError(
+            f"no {split} shards found",
+            path=info.root / split,
+            next_step=f"lowtide inspect {info.root}   (shows what each split holds)",
+        )
+    return TokenSource(
+        path=info.root,
+        split=split,
+        shards=shards,
+        dtype=info.dtype,
+        fingerprint=info.fingerprint,
+        total_tokens=sum(info.num_tokens(name) for name in ("train", "val")),
+        vocab_size=info.vocab_size,
+        tokenizer_fingerprint=info.tokenizer_fingerprint,
+        tokenizer_dir=info.root,
+    )
+
+
+def _from_files(
+    path: Path, files: Sequence[Path], *, split: Split, dtype: np.dtype[Any] | None
+) -> TokenSource:
+    parts = [_describe_file(file, dtype=dtype) for file in files]
+    for part in parts:
+        if part.dtype != parts[0].dtype:
+            raise DataError(
+                f"{part.path.name} holds {part.dtype}, {parts[0].path.name} {parts[0].dtype}",
+                path=part.path,
+            )
+    shards = tuple(shard for part in parts for shard in part.shards)
+    return TokenSource(
+        path=path,
+        split=split,
+        shards=shards,
+        dtype=parts[0].dtype,
+        fingerprint=checksum_bytes("\n".join(part.fingerprint for part in parts).encode()),
+        total_tokens=sum(shard.num_tokens for shard in shards),
+    )
+
+
+def _describe_file(path: Path, *, dtype: np.dtype[Any] | None) -> TokenSource:
+    """Describe a whole .npy or .bin file."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            header = _read_npy_header(file, path)
+            sample = os.pread(file.fileno(), _SAMPLE_BYTES, 0)
+            fingerprint = _sample_fingerprint(file.fileno(), size)
+    except FileNotFoundError:
+        raise DataError(
+            f"{path.name} not found", path=path, next_step=_advice_for_missing(path)
+        ) from None
+    except OSError as error:
+        raise from_os_error(error) from error
+    if header is None:
+        offset, found = 0, _headerless_dtype(path, dtype, sample)
+        num_tokens, rest = divmod(size, found.itemsize)
+        if rest:
+            raise DataError(
+                f"{path.name} has {size} bytes, not a whole number of {found} ids", path=path
+            )
+    else:
+        offset, found, num_tokens = header
+        if dtype is not None and dtype != found:
+            raise DataError(f"{path.name} holds {found}, not {dtype} as given", path=path)
+        if size < offset + num_tokens * found.itemsize:
+            raise DataError(
+                f"{path.name} is cut short: its header promises {num_tokens} tokens, "
+                f"{(size - offset) // found.itemsize} are there",
+                path=path,
+                next_step=f"lowtide pretokenize {path.with_suffix('.txt')}",
+            )
+    return TokenSource(
+        path=path,
+        split="all",
+        shards=(ShardSpan(path, offset, num_tokens, _count_documents(path)),),
+        dtype=found,
+        fingerprint=fingerprint,
+        total_tokens=num_tokens,
+    )
+
+
+def _advice_for_missing(path: Path) -> str:
+    text = path.with_suffix(".txt")
+    if path.suffix == ".npy" and text.is_file():
+        return f"lowtide pretokenize {text}"
+    return "check the path for typing errors"
+
+
+def _count_documents(path: Path) -> int:
+    ends = documents_path(path)
+    return ends.stat().st_size // 8 if path.suffix == ".bin" and ends.is_file() else 0
+
+
+def _read_npy_header(file: BinaryIO | Any, path: Path) -> tuple[int, np.dtype[Any], int] | None:
+    """Give (offset, dtype, tokens) of a file with a NumPy header, None for one without."""
+    start = file.read(12)
+    if start[:6] != _NPY_MAGIC:
+        return None
+    wide = start[6] >= 2
+    length = int.from_bytes(start[8:12] if wide else start[8:10], "little")
+    offset = (12 if wide else 10) + length
+    file.seek(12 if wide else 10)
+    try:
+        header = ast.literal_eval(file.read(length).decode("latin-1"))
+        shape, dtype = tuple(header["shape"]), np.dtype(header["descr"])
+    except (ValueError, SyntaxError, TypeError, KeyError) as error:
+        raise DataError(f"damaged NumPy header: {error}", path=path) from None
+    if len(shape) != 1 or dtype.kind not in "iu" or dtype.byteorder == ">":
+        raise DataError(
+            f"{path.name} holds {dtype} of shape {shape}, expected one row of little-endian ids",
+            path=path,
+            next_step="store the ids with numpy.save(path, ids.astype('int32'))",
+        )
+    return offset, dtype, int(shape[0])
+
+
+def _headerless_dtype(path: Path, given: np.dtype[Any] | None, sample: bytes) -> np.dtype[Any]:
+    """Give the dtype of raw ids: the one given; for .bin uint16, if the bytes look like it."""
+    if given is not None:
+        return given
+    if path.suffix == ".bin":
+        ids = np.frombuffer(sample[: len(sample) // 4 * 4], dtype="<u2")
+        if len(ids) >= 64 and not ids[1::2].any() and ids.any():
+            raise DataError(
+                f"{path.name} looks like uint32 (every second uint16 of it is 0)",
+                path=path,
+                next_step="give dtype='uint32', or dtype='uint16' if it is not so",
+            )
+        return np.dtype("<u2")
+    if path.suffix in _TEXT_SUFFIXES:
+        raise DataError(
+            f"{path.name} is text, not tokens",
+            path=path,
+            next_step=f"lowtide pretokenize {path}   (or lowtide prepare, for several files)",
+        )
+    raise DataError(
+        f"{path.name} has no NumPy header, so its dtype is unknown",
+        path=path,
+        next_step="give dtype='int32' (or what it was written with)",
+    )
+
+
+def _sample_fingerprint(descriptor: int, size: int) -> str:
+    """Hash a file's size, its ends and 14 places between: cheap, and no copy of a file differs."""
+    places = sorted({size * i // 15 for i in range(15)} | {max(0, size - _SAMPLE_BYTES)})
+    samples = [os.pread(descriptor, _SAMPLE_BYTES, place) for place in places]
+    return checksum_bytes(b"".join([str(size).encode(), *samples]))
+
+
+def _take_portion(
+    source: TokenSource, split: Split, *, val_fraction: float, val_tokens: int | None
+) -> TokenSource:
+    """Cut a single file in two: training first, validation from the end."""
+    total = source.num_tokens
+    if split == "all":
+        return source
+    if val_tokens is None:
+        boundary = int(total * (1 - val_fraction))
+    elif 0 <= val_tokens < total:
+        boundary = total - val_tokens
+    else:
+        raise DataError(
+            f"{val_tokens} validation tokens asked for, {source.path.name} holds {total} in all",
+            path=source.path,
+        )
+    whole = source.shards[0]
+    first, count = (0, boundary) if split == "train" else (boundary, total - boundary)
+    span = replace(
+        whole,
+        byte_offset=whole.byte_offset + first * source.dtype.itemsize,
+        num_tokens=count,
+        num_documents=whole.num_documents if first == 0 else 0,
+    )
+    identity = f"{source.fingerprint}\n{first}\n{count}".encode()
+    return replace(
+        source,
+        split=split,
+        shards=(span,),
+        first_token=first,
+        fingerprint=checksum_bytes(identity),
+    )

@@ -1,0 +1,364 @@
+"""Windows over a stream of tokens: a map-style dataset that reads what is asked for and no more.
+
+In:      a prepared dataset, .npy or .bin file (sources)
+Out:     (inputs, targets), targets shifted by one token, as NumPy arrays
+Memory:  the windows asked for; a row of about 200 bytes per shard; at most 256 open files
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import _native
+from lowtide.dataset.layout import documents_path
+from lowtide.errors import DataError, UsageError, from_os_error
+from lowtide.files import checksum_bytes
+from lowtide.loader.ordering import Indices, Order, order_indices
+from lowtide.loader.sources import Split, TokenSource, find_tokens
+
+__all__ = ["RowPlan", "TokenDataset", "TokenWindows", "Windows", "empty_array"]
+
+Windows = Literal["stream", "documents"]
+Tokens = npt.NDArray[Any]
+
+_OUTPUT_LIMITS = {"int64": 1 << 63, "int32": 1 << 31, "uint16": 1 << 16}
+_MAX_OPEN_FILES = 256
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Where some rows of a batch come from."""
+
+    dataset: TokenDataset
+    starts: Indices
+    rows: Indices
+
+
+@dataclass(frozen=True)
+class TokenWindows:
+    """Windows with their documents: attention may stop where `segment_ids` change."""
+
+    inputs: Tokens
+    targets: Tokens
+    segment_ids: npt.NDArray[np.int32]
+    """The number of the document within the window, from 0."""
+    positions: npt.NDArray[np.int32]
+    """The place within the document, from 0 where the document or the window begins."""
+
+
+class TokenDataset:
+    """Windows of `sequence_length` tokens over all shards of a split, read as one stream.
+
+    Window i begins at token i * stride (default: sequence_length, so windows meet without overlap)
+    and may cross shard borders; the last one ends with the last token, so no tail is lost. With
+    `windows="documents"` each window moves forward to the first document that begins within its
+    stride, if one does.
+
+    >>> import numpy, tempfile
+    >>> path = tempfile.mkdtemp() + "/ids.npy"
+    >>> numpy.save(path, numpy.arange(100, dtype="int32"))
+    >>> data = TokenDataset(path, split="train", sequence_length=4)
+    >>> len(data), data[1]
+    (23, (array([4, 5, 6, 7]), array([5, 6, 7, 8])))
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        split: Split = "train",
+        sequence_length: int = 1024,
+        stride: int | None = None,
+        dtype: npt.DTypeLike | None = None,
+        val_fraction: float = 0.1,
+        val_tokens: int | None = None,
+        eval_only: bool = False,
+        vocab_size: int | None = None,
+        windows: Windows = "stream",
+        output_dtype: Literal["int64", "int32", "uint16"] = "int64",
+    ) -> None:
+        for name, value in (("sequence_length", sequence_length), ("stride", stride)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}, expected at least 1")
+        if output_dtype not in _OUTPUT_LIMITS:
+            raise UsageError(f"output_dtype {output_dtype!r} is not int64, int32 or uint16")
+        if windows not in ("stream", "documents"):
+            raise UsageError(f"windows {windows!r} is not 'stream' or 'documents'")
+        self.source: TokenSource = find_tokens(
+            path,
+            split=split,
+            dtype=dtype,
+            val_fraction=val_fraction,
+            val_tokens=val_tokens,
+            eval_only=eval_only,
+        )
+        self.sequence_length = sequence_length
+        self.stride = stride or sequence_length
+        self.windows: Windows = windows
+        self.output_dtype = np.dtype(output_dtype)
+        self.num_tokens = self.source.num_tokens
+        self.vocab_size = self._agreed_vocab_size(vocab_size)
+        self._stream: _native.TokenStream | None = None
+        self._stream_pid = 0
+        self._check_windows()
+
+    def _agreed_vocab_size(self, given: int | None) -> int | None:
+        known = self.source.vocab_size
+        if given is not None and known is not None and known > given:
+            raise DataError(
+                f"the dataset's vocabulary of {known} does not fit into the {given} ids expected",
+                path=self.source.path,
+                next_step="prepare the text with the model's tokenizer",
+            )
+        return given if known is None else known
+
+    def _check_windows(self) -> None:
+        if self.num_tokens < self.sequence_length + 1:
+            raise DataError(
+                f"the {self.split} split holds {self.num_tokens} tokens, one window of "
+                f"{self.sequence_length} needs {self.sequence_length + 1}",
+                path=self.source.path,
+                next_step="add text, or use shorter windows (sequence_length)",
+            )
+        if self.windows == "documents":
+            self._require_documents()
+
+    def _require_documents(self) -> None:
+        if not any(shard.num_documents for shard in self.source.shards):
+            raise DataError(
+                "nothing here says where documents end (no .docs files)",
+                path=self.source.path,
+                next_step="prepare the text with lowtide prepare, which writes them",
+            )
+
+    @property
+    def split(self) -> Split:
+        """Which part of the data this is."""
+        return self.source.split
+
+    @property
+    def tokenizer_dir(self) -> str | None:
+        """The folder of the tokenizer the ids were made with, None if it is not known."""
+        return None if self.source.tokenizer_dir is None else str(self.source.tokenizer_dir)
+
+    @property
+    def tokenizer_fingerprint(self) -> str | None:
+        """The fingerprint of that tokenizer."""
+        return self.source.tokenizer_fingerprint
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the tokens do, or the way they are cut into windows."""
+        parts = (
+            self.source.fingerprint,
+            self.split,
+            self.num_tokens,
+            self.sequence_length,
+            self.stride,
+            self.windows,
+        )
+        return checksum_bytes("\n".join(map(str, parts)).encode())
+
+    @property
+    def last_start(self) -> int:
+        """The last token a window can begin at."""
+        return self.num_tokens - self.sequence_length - 1
+
+    def __len__(self) -> int:
+        return -(-self.last_start // self.stride) + 1
+
+    def __getitem__(self, index: int) -> tuple[Tokens, Tokens]:
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"window {index} of {size}")
+        inputs, targets = self.get_batch([index % size])
+        return inputs[0], targets[0]
+
+    def __iter__(self) -> Iterator[tuple[Tokens, Tokens]]:
+        return (self[index] for index in range(len(self)))
+
+    def get_batch(self, indices: Sequence[int] | Tokens) -> tuple[Tokens, Tokens]:
+        """Give the windows of `indices` as two C-contiguous arrays [B, T]."""
+        return self.gather(self.window_starts(self._checked_indices(indices)))
+
+    def get_windows(self, indices: Sequence[int] | Tokens) -> TokenWindows:
+        """Give the windows of `indices` and where documents begin in them."""
+        self._require_documents()
+        starts = self.window_starts(self._checked_indices(indices))
+        inputs, targets = self.gather(starts)
+        segment_ids = np.empty(inputs.shape, dtype=np.int32)
+        positions = np.empty(inputs.shape, dtype=np.int32)
+        self.fill_segments(starts, _all_rows(starts), segment_ids, positions)
+        return TokenWindows(inputs, targets, segment_ids, positions)
+
+    def _checked_indices(self, indices: Sequence[int] | Tokens) -> Indices:
+        array = np.asarray(indices)
+        if array.size == 0:
+            return np.empty(0, dtype=np.uint64)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise UsageError(f"expected a row of indices, not {array.dtype} of shape {array.shape}")
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= len(self):
+            raise IndexError(f"window {low if low < 0 else high} of {len(self)}")
+        return array.astype(np.uint64)
+
+    def window_starts(self, indices: Indices) -> Indices:
+        """Give the first token of each window."""
+        last = np.uint64(self.last_start)
+        starts = np.minimum(indices * np.uint64(self.stride), last)
+        if self.windows == "documents":
+            self._call(lambda stream: stream.align_to_documents(starts, self.stride))
+            np.minimum(starts, last, out=starts)
+        return starts
+
+    def plan_rows(self, order: Order, *, seed: int, first: int, count: int) -> list[RowPlan]:
+        """Say where samples `first` to `first + count` of a run begin.
+
+        `random` draws from all tokens a window can begin at, not only multiples of the stride.
+        """
+        if order == "random" and self.windows == "stream":
+            size = self.last_start + 1
+            starts = order_indices(order, seed=seed, size=size, first=first, count=count)
+        else:
+            indices = order_indices(order, seed=seed, size=len(self), first=first, count=count)
+            starts = self.window_starts(indices)
+        return [RowPlan(self, starts, _all_rows(starts))]
+
+    def epoch_of(self, samples: int) -> int:
+        """Give the epoch a run is in after `samples` samples."""
+        return samples // len(self)
+
+    def gather(self, starts: Indices) -> tuple[Tokens, Tokens]:
+        """Read a window from each start."""
+        shape = (len(starts), self.sequence_length)
+        inputs = empty_array(shape, self.output_dtype)
+        targets = empty_array(shape, self.output_dtype)
+        self.fill_rows(starts, _all_rows(starts), inputs, targets)
+        return inputs, targets
+
+    def fill_rows(self, starts: Indices, rows: Indices, inputs: Tokens, targets: Tokens) -> None:
+        """Read windows into rows of arrays that are there; other threads go on meanwhile."""
+        self._call(lambda stream: stream.gather(starts, rows, inputs, targets))
+
+    def fill_segments(
+        self,
+        starts: Indices,
+        rows: Indices,
+        segment_ids: npt.NDArray[np.int32],
+        positions: npt.NDArray[np.int32],
+    ) -> None:
+        """Write the documents of windows into rows of arrays that are there already."""
+        self._call(lambda stream: stream.segments(starts, rows, segment_ids, positions))
+
+    def read_tokens(self, first: int, count: int) -> Tokens:
+        """Give `count` tokens from place `first` of the split."""
+        if first < 0 or count < 0 or first + count > self.num_tokens:
+            raise IndexError(f"tokens {first} to {first + count} of {self.num_tokens}")
+        tokens = np.empty(count, dtype=self.output_dtype)
+        self._call(lambda stream: stream.read(first, tokens))
+        return tokens
+
+    def describe(self) -> str:
+        """Say what is read, in the words of a training log."""
+        source = self.source
+        last = source.first_token + self.num_tokens
+        lines = [
+            f"Using memory-mapped tokens: {source.path}",
+            f"   Total tokens: {source.total_tokens:,}",
+            f"   Using {self.split} portion: {self.num_tokens:,} tokens"
+            + (f" in {len(source.shards):,} shards" if len(source.shards) > 1 else "")
+            + (f" (indices {source.first_token:,} to {last:,})" if source.path.is_file() else ""),
+            f"TokenDataset ({self.split}): {len(self):,} sequences from {self.num_tokens:,} tokens",
+        ]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenDataset({str(self.source.path)!r}, split={self.split!r}, "
+            f"sequence_length={self.sequence_length}, stride={self.stride}, windows={len(self)})"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stream": None}  # a worker process opens its own files
+
+    def _call(self, work: Callable[[_native.TokenStream], None]) -> None:
+        try:
+            work(self._open_stream())
+        except _native.ReadError as error:
+            self._raise_read_error(*error.args)
+
+    def _open_stream(self) -> _native.TokenStream:
+        # After a fork the parent's stream may be locked by a thread that is not there any more.
+        if self._stream is None or self._stream_pid != os.getpid():
+            rows = [
+                (
+                    str(shard.path),
+                    shard.byte_offset,
+                    shard.num_tokens,
+                    str(documents_path(shard.path)),
+                    shard.num_documents,
+                )
+                for shard in self.source.shards
+            ]
+            self._stream = _native.TokenStream(
+                rows,
+                item_bytes=self.source.dtype.itemsize,
+                id_limit=self._id_limit(),
+                max_open_files=_max_open_files(),
+            )
+            self._stream_pid = os.getpid()
+        return self._stream
+
+    def _id_limit(self) -> int:
+        stored = self.source.dtype
+        limits = [1 << (8 * stored.itemsize - (stored.kind == "i")), (1 << 64) - 1]
+        limits.append(_OUTPUT_LIMITS[self.output_dtype.name])
+        if self.vocab_size is not None:
+            limits.append(self.vocab_size)
+        return min(limits)
+
+    def _raise_read_error(self, kind: str, path: str, position: int, value: int) -> NoReturn:
+        name = os.path.basename(path)  # noqa: PTH119
+        verify = f"lowtide verify {self.source.path}"
+        if kind == "id_too_large":
+            stored = self.source.dtype
+            if stored.kind == "i" and value >> (8 * stored.itemsize - 1):
+                value -= 1 << 8 * stored.itemsize
+            limit = self._id_limit()
+            what = "the vocabulary" if limit == self.vocab_size else self.output_dtype.name
+            raise DataError(
+                f"{name} has id {value} at token {position}, {what} ends at {limit - 1}",
+                path=path,
+                next_step="was it made with another tokenizer or dtype? " + verify,
+            )
+        if kind == "too_short":
+            raise DataError(
+                f"{name} holds {position} bytes, expected at least {value}: it was cut short",
+                path=path,
+                next_step=verify,
+            )
+        raise from_os_error(OSError(value, os.strerror(value), path))
+
+
+def empty_array(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
+    """Make an array in memory that an earlier batch had: new pages cost more than filling them."""
+    return _native.empty_rows(*shape, dtype.name)
+
+
+def _all_rows(starts: Indices) -> Indices:
+    return np.arange(len(starts), dtype=np.uint64)
+
+
+def _max_open_files() -> int:
+    """Give how many shards stay open at once: many are quick, few leave others room."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return _MAX_OPEN_FILES
+    return max(1, min(_MAX_OPEN_FILES, allowed // 8))

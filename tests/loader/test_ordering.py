@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.errors import UsageError
+from lowtide.loader.ordering import check_order, derive_seed, order_indices, permuted_index
+
+SEEDS = st.integers(0, 2**64 - 1)
+
+
+@given(seed=SEEDS, size=st.integers(1, 5000), epoch=st.integers(0, 3))
+def test_every_index_appears_once_per_epoch(seed: int, size: int, epoch: int) -> None:
+    indices = order_indices("shuffle", seed=seed, size=size, first=epoch * size, count=size)
+    assert np.array_equal(np.sort(indices), np.arange(size))
+
+
+@given(
+    seed=SEEDS,
+    size=st.one_of(st.integers(1, 600), st.integers(1, 2**50)),
+    epoch=st.integers(0, 1000),
+    place=st.floats(0, 1, exclude_max=True),
+)
+def test_native_order_equals_the_reference(seed: int, size: int, epoch: int, place: float) -> None:
+    index = min(int(place * size), size - 1)
+    native = order_indices("shuffle", seed=seed, size=size, first=epoch * size + index, count=1)
+    assert native[0] == permuted_index(index, seed=seed, epoch=epoch, size=size)
+
+
+@given(seed=SEEDS, size=st.integers(1, 3000), first=st.integers(0, 9000), count=st.integers(0, 300))
+def test_any_piece_of_the_order_is_the_same_piece(
+    seed: int, size: int, first: int, count: int
+) -> None:
+    for order in ("shuffle", "random", "sequential"):
+        whole = order_indices(order, seed=seed, size=size, first=0, count=first + count)
+        piece = order_indices(order, seed=seed, size=size, first=first, count=count)
+        assert np.array_equal(whole[first:], piece)
+
+
+def test_huge_sizes_stay_inside() -> None:
+    for size in (2**32 + 1, 2**48 - 5, 2**60):
+        indices = order_indices("shuffle", seed=5, size=size, first=3 * size - 500, count=1000)
+        assert int(indices.max()) < size
+        assert len(np.unique(indices[:500])) == 500
+
+
+@pytest.mark.parametrize("size", [7, 64, 257, 1000, 4096])
+def test_places_are_uniform_over_seeds(size: int) -> None:
+    """Chi-squared of where the first, a middle and the last index go, over many seeds."""
+    trials, bins = 4000, min(size, 32)
+    for index in (0, size // 2, size - 1):
+        places = [
+            int(order_indices("shuffle", seed=seed, size=size, first=index, count=1)[0])
+            for seed in range(trials)
+        ]
+        edges = np.linspace(0, size, bins + 1)
+        counts, _ = np.histogram(places, bins=edges)
+        expected = np.diff(np.ceil(edges)) * trials / size
+        chi_squared = float(((counts - expected) ** 2 / expected).sum())
+        # mean bins - 1, standard deviation sqrt(2 (bins - 1)); five of them is one in millions
+        assert chi_squared < bins - 1 + 5 * np.sqrt(2 * (bins - 1))
+
+
+def test_small_shuffles_take_every_permutation() -> None:
+    seen: dict[tuple[int, ...], int] = {}
+    for seed in range(6000):
+        order = tuple(order_indices("shuffle", seed=seed, size=4, first=0, count=4).tolist())
+        seen[order] = seen.get(order, 0) + 1
+    assert len(seen) == 24
+    assert max(abs(count - 250) for count in seen.values()) < 5 * np.sqrt(250)
+
+
+@pytest.mark.parametrize("size", [300, 5000, 100_000])
+def test_neighbours_in_order_are_not_neighbours_in_data(size: int) -> None:
+    """Serial correlation, runs and fixed points of a long shuffle are those of a random one."""
+    order = order_indices("shuffle", seed=11, size=size, first=0, count=size).astype(np.float64)
+    bound = 5 / np.sqrt(size)
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < bound
+    assert abs(np.corrcoef(order, np.arange(size))[0, 1]) < bound
+    ascents = float((order[1:] > order[:-1]).mean())
+    assert abs(ascents - 0.5) < bound
+    adjacent = int((np.abs(np.diff(order)) == 1).sum())
+    assert adjacent < 2 + 5 * np.sqrt(2)  # Poisson with mean 2
+
+
+def test_epochs_and_seeds_give_unrelated_orders() -> None:
+    size = 20_000
+    first = order_indices("shuffle", seed=1, size=size, first=0, count=size).astype(np.float64)
+    second = order_indices("shuffle", seed=1, size=size, first=size, count=size)
+    other = order_indices("shuffle", seed=2, size=size, first=0, count=size)
+    for order in (second, other):
+        assert abs(np.corrcoef(first, order.astype(np.float64))[0, 1]) < 5 / np.sqrt(size)
+        assert int((first == order).sum()) < 12  # Poisson with mean 1
+
+
+def test_random_draws_are_uniform_and_repeat() -> None:
+    size, count = 1000, 200_000
+    draws = order_indices("random", seed=4, size=size, first=0, count=count)
+    counts = np.bincount(draws.astype(np.int64), minlength=size)
+    chi_squared = float(((counts - count / size) ** 2 / (count / size)).sum())
+    assert abs(chi_squared - (size - 1)) < 5 * np.sqrt(2 * (size - 1))
+
+
+def test_derived_seeds_differ() -> None:
+    seeds = {derive_seed(seed, name) for seed in range(20) for name in ("a", "b", "ab")}
+    assert len(seeds) == 60
+
+
+def test_an_unknown_order_is_named() -> None:
+    with pytest.raises(UsageError, match="'shuffled' is not one of shuffle, random, sequential"):
+        check_order("shuffled")

@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.loader.windows import TokenDataset
+
+from .conftest import MakeDataset
+
+_NUMBERS = itertools.count()
+
+
+def test_windows_cross_shards_and_shift_by_one(counting_dataset: Path) -> None:
+    data = TokenDataset(counting_dataset, sequence_length=64)
+    assert data.num_tokens == 2000
+    for index in range(len(data)):
+        inputs, targets = data[index]
+        start = min(index * 64, 2000 - 65)
+        assert np.array_equal(inputs, np.arange(start, start + 64))
+        assert np.array_equal(targets, inputs + 1)
+        assert inputs.dtype == targets.dtype == np.int64
+
+
+def test_a_batch_is_its_windows(counting_dataset: Path) -> None:
+    data = TokenDataset(counting_dataset, sequence_length=50, stride=13)
+    indices = [3, 0, len(data) - 1, 3, 20]
+    inputs, targets = data.get_batch(indices)
+    assert inputs.shape == targets.shape == (5, 50)
+    assert inputs.flags.c_contiguous and targets.flags.c_contiguous
+    for row, index in enumerate(indices):
+        assert np.array_equal(inputs[row], data[index][0])
+        assert np.array_equal(targets[row], data[index][1])
+
+
+@given(
+    num_tokens=st.integers(2, 400), sequence_length=st.integers(1, 60), stride=st.integers(1, 60)
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_no_token_is_lost(
+    tmp_path: Path, num_tokens: int, sequence_length: int, stride: int
+) -> None:
+    if num_tokens <= sequence_length or stride > sequence_length:
+        return
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(num_tokens, dtype=np.uint16))
+    data = TokenDataset(path, split="all", sequence_length=sequence_length, stride=stride)
+    inputs, targets = data.get_batch(range(len(data)))
+    assert set(targets.ravel().tolist()) == set(range(1, num_tokens))
+    assert set(inputs.ravel().tolist()) == set(range(num_tokens - 1))
+    # and not one window more than that takes
+    assert (len(data) - 2) * stride + sequence_length < num_tokens - 1
+
+
+def test_arrays_stay_as_they_were_while_others_are_read(counting_dataset: Path) -> None:
+    """Memory of batches is used again only after the batch is gone."""
+    data = TokenDataset(counting_dataset, sequence_length=32)
+    kept = [data.get_batch([index, index + 1]) for index in range(20)]
+    row = data.get_batch([5])[0][0]  # the batch itself is gone, its row is not
+    for _ in range(50):
+        data.get_batch([40, 41])
+    for index, (inputs, targets) in enumerate(kept):
+        assert inputs[0, 0] == index * 32 and targets[1, 0] == (index + 1) * 32 + 1
+    assert np.array_equal(row, np.arange(160, 192))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32", "uint32", "int64", "uint8"])
+@pytest.mark.parametrize("header", [True, False])
+def test_npy_and_raw_files_of_any_id_type(tmp_path: Path, dtype: str, header: bool) -> None:
+    ids = np.arange(200).astype(dtype)
+    path = tmp_path / "ids.npy"
+    if header:
+        np.save(path, ids)
+    else:
+        ids.tofile(path)
+    data = TokenDataset(path, split="all", sequence_length=8, dtype=None if header else dtype)
+    inputs, _ = data.get_batch(range(len(data)))
+    assert np.array_equal(inputs.ravel()[:192], ids[:192])
+    assert data.source.dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize("output_dtype", ["int64", "int32", "uint16"])
+def test_output_types(tmp_path: Path, output_dtype: str) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(100, dtype=np.int32))
+    data = TokenDataset(path, sequence_length=8, output_dtype=output_dtype)  # pyright: ignore[reportArgumentType]
+    inputs, targets = data[0]
+    assert inputs.dtype == targets.dtype == np.dtype(output_dtype)
+    assert inputs.tolist() == list(range(8))
+
+
+def test_train_and_validation_portions_of_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(1003, dtype=np.int32))
+    train = TokenDataset(path, split="train", sequence_length=10)
+    val = TokenDataset(path, split="val", sequence_length=10)
+    assert (train.num_tokens, val.num_tokens) == (902, 101)
+    assert train[len(train) - 1][1][-1] == 901
+    assert val[0][0][0] == 902 and val[len(val) - 1][1][-1] == 1002
+    fixed = TokenDataset(path, split="val", sequence_length=10, val_tokens=50)
+    assert fixed.num_tokens == 50 and fixed[0][0][0] == 953
+    rest = TokenDataset(path, split="train", sequence_length=10, val_tokens=50)
+    assert rest.num_tokens == 953
+    assert len({data.fingerprint for data in (train, val, fixed, rest)}) == 4
+
+
+def test_the_log_lines_of_the_guide(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(1290, dtype=np.int32))
+    text = TokenDataset(path, sequence_length=128).describe()
+    assert "Total tokens: 1,290" in text
+    assert "Using train portion: 1,161 tokens (indices 0 to 1,161)" in text
+    assert text.splitlines()[-1] == "TokenDataset (train): 10 sequences from 1,161 tokens"
+
+
+def test_validation_split_of_a_dataset(counting_dataset: Path) -> None:
+    val = TokenDataset(counting_dataset, split="val", sequence_length=100)
+    assert val.num_tokens == 300 and val[0][0][0] == 5000
+    assert TokenDataset(counting_dataset, eval_only=True, sequence_length=100).split == "val"
+    both = TokenDataset(counting_dataset, split="all", sequence_length=100)
+    assert both.num_tokens == 2300
+    assert val.vocab_size == 60000 and val.tokenizer_dir == str(counting_dataset)
+
+
+def test_nanogpt_folder_and_flat_folder(tmp_path: Path) -> None:
+    np.arange(100, 400).astype("<u2").tofile(tmp_path / "train.bin")
+    np.arange(400, 500).astype("<u2").tofile(tmp_path / "val.bin")
+    assert TokenDataset(tmp_path, sequence_length=16)[0][0][0] == 100
+    assert TokenDataset(tmp_path, split="val", sequence_length=16)[0][0][0] == 400
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number in range(3):
+        np.arange(number * 50, number * 50 + 50).astype("<u2").tofile(flat / f"part{number}.bin")
+    data = TokenDataset(flat, eval_only=True, sequence_length=149)
+    assert data.num_tokens == 150 and data[0][1].tolist() == list(range(1, 150))
+    with pytest.raises(DataError, match="has no train split") as caught:
+        TokenDataset(flat, sequence_length=16)
+    assert "eval_only=True" in str(caught.value)
+
+
+def test_a_wide_file_is_not_taken_for_a_narrow_one(tmp_path: Path) -> None:
+    path = tmp_path / "ids.bin"
+    np.arange(1, 500).astype("<u4").tofile(path)
+    with pytest.raises(DataError, match="looks like uint32"):
+        TokenDataset(path, sequence_length=16)
+    assert TokenDataset(path, sequence_length=16, dtype="uint32")[0][0][0] == 1
+
+
+def test_pickle_and_fork_read_the_same(counting_dataset: Path) -> None:
+    data = TokenDataset(counting_dataset, sequence_length=64)
+    expected = data[7][0].tolist()
+    assert pickle.loads(pickle.dumps(data))[7][0].tolist() == expected
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, b"ok" if data[7][0].tolist() == expected else b"no")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 2) == b"ok"
+    os.close(reader)
+    os.waitpid(child, 0)
+
+
+# documents
+
+
+def test_segments_follow_documents_across_shards(make_dataset: MakeDataset) -> None:
+    # documents of 5, 3 | (2 more of the same document) 2 + 4, 6, with an end at the shard's end
+    root = make_dataset([[np.zeros(5), np.zeros(3)], [np.zeros(6), np.zeros(6)]])
+    data = TokenDataset(root, sequence_length=9, stride=4)
+    found = data.get_windows(range(len(data)))
+    assert found.segment_ids[0].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 2]
+    assert found.positions[0].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 0]
+    assert found.segment_ids[1].tolist() == [0, 1, 1, 1, 2, 2, 2, 2, 2]
+    assert found.positions[1].tolist() == [0, 0, 1, 2, 0, 1, 2, 3, 4]
+    assert found.segment_ids[2].tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1]
+
+
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=4),
+    sequence_length=st.integers(1, 50),
+    stride=st.integers(1, 50),
+)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None
+)
+def test_documents_against_a_plain_count(
+    make_dataset: MakeDataset, lengths: list[list[int]], sequence_length: int, stride: int
+) -> None:
+    flat = [length for shard in lengths for length in shard]
+    total = sum(flat)
+    if total <= sequence_length:
+        return
+    shards = [[np.zeros(length) for length in shard] for shard in lengths]
+    root = make_dataset(shards, name=f"data{next(_NUMBERS)}")
+    starts = np.cumsum([0, *flat])[:-1]
+    number = np.repeat(np.arange(len(flat)), flat)
+    data = TokenDataset(root, sequence_length=sequence_length, stride=stride)
+    found = data.get_windows(range(len(data)))
+    for row, begin in enumerate(data.window_starts(np.arange(len(data), dtype=np.uint64))):
+        expected = number[int(begin) : int(begin) + sequence_length]
+        assert np.array_equal(found.segment_ids[row], expected - expected[0])
+        places = np.arange(int(begin), int(begin) + sequence_length)
+        assert np.array_equal(
+            found.positions[row], places - np.maximum(starts[expected], int(begin))
+        )
+    aligned = TokenDataset(
+        root, sequence_length=sequence_length, stride=stride, windows="documents"
+    )
+    last = aligned.last_start
+    for index in range(len(aligned)):
+        nominal = min(index * stride, last)
+        inside = starts[(starts >= nominal) & (starts < nominal + stride)]
+        want = int(inside[0]) if len(inside) else nominal
+        assert aligned.window_starts(np.array([index], dtype=np.uint64))[0] == min(want, last)
+
+
+def test_many_documents_are_searched_not_scanned(make_dataset: MakeDataset) -> None:
+    lengths = np.random.default_rng(1).integers(1, 4, 5000)
+    root = make_dataset([[np.zeros(length) for length in lengths]])
+    data = TokenDataset(root, sequence_length=20, windows="documents")
+    ends = set(np.cumsum(lengths).tolist()) | {0}
+    starts = data.window_starts(np.arange(len(data) - 2, dtype=np.uint64))
+    assert all(int(start) in ends for start in starts)
+
+
+def test_documents_need_their_ends(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(100, dtype=np.int32))
+    with pytest.raises(DataError, match="where documents end"):
+        TokenDataset(path, sequence_length=8, windows="documents")
+    with pytest.raises(DataError, match="where documents end"):
+        TokenDataset(path, sequence_length=8).get_windows([0])
+
+
+# integrity
+
+
+def test_too_little_data_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(100, dtype=np.int32))
+    with pytest.raises(DataError, match=r"holds 90 tokens, one window of 1024 needs 1025"):
+        TokenDataset(path)
+    empty = tmp_path / "empty.bin"
+    empty.touch()
+    with pytest.raises(DataError, match="holds 0 tokens"):
+        TokenDataset(empty, split="all")
+
+
+def test_a_missing_file_is_named(tmp_path: Path, counting_dataset: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.npy not found"):
+        TokenDataset(tmp_path / "nowhere.npy")
+    (tmp_path / "text.txt").write_text("words")
+    with pytest.raises(DataError, match="lowtide pretokenize"):
+        TokenDataset(tmp_path / "text.npy")
+    with pytest.raises(DataError, match=r"text\.txt is text, not tokens"):
+        TokenDataset(tmp_path / "text.txt")
+    (counting_dataset / "train" / "shard_00002.bin").unlink()
+    with pytest.raises(DataError, match=r"shard_00002\.bin"):
+        TokenDataset(counting_dataset, sequence_length=64)
+
+
+def test_a_shard_that_shrinks_while_open_is_an_error_not_a_crash(counting_dataset: Path) -> None:
+    data = TokenDataset(counting_dataset, sequence_length=64)
+    _ = data[0]  # shard 0 is open
+    for name in ("shard_00000.bin", "shard_00004.bin"):
+        os.truncate(counting_dataset / "train" / name, 100)
+    with pytest.raises(DataError, match=r"shard_00000\.bin .* cut short"):
+        _ = data[5]
+    with pytest.raises(DataError, match=r"shard_00004\.bin holds 100 bytes"):
+        _ = data[len(data) - 1]
+
+
+def test_a_shard_that_goes_away_is_named(counting_dataset: Path) -> None:
+    data = TokenDataset(counting_dataset, sequence_length=64)
+    (counting_dataset / "train" / "shard_00004.bin").unlink()
+    with pytest.raises(LowtideError, match=r"no such file[\s\S]*shard_00004\.bin"):
+        _ = data[len(data) - 1]
+
+
+def test_ids_beyond_the_vocabulary_are_found_on_touch(counting_dataset: Path) -> None:
+    path = counting_dataset / "train" / "shard_00004.bin"
+    ids = np.fromfile(path, dtype="<u2")
+    ids[500] = 60000
+    ids.tofile(path)
+    data = TokenDataset(counting_dataset, sequence_length=64)
+    _ = data[0]
+    with pytest.raises(
+        DataError, match=r"shard_00004\.bin has id 60000 at token 500, the vocabulary ends at 59999"
+    ):
+        data.get_batch(range(len(data)))
+
+
+def test_negative_and_too_large_ids_of_plain_files(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    ids = np.arange(100, dtype=np.int32)
+    ids[50] = -3
+    np.save(path, ids)
+    with pytest.raises(DataError, match="has id -3 at token 50"):
+        TokenDataset(path, split="all", sequence_length=99)[0]
+    ids[50] = 70000
+    np.save(path, ids)
+    with pytest.raises(DataError, match="has id 70000 at token 50, uint16 ends at 65535"):
+        TokenDataset(path, split="all", sequence_length=99, output_dtype="uint16")[0]
+    with pytest.raises(DataError, match="has id 70000 at token 50, the vocabulary ends at 50256"):
+        TokenDataset(path, split="all", sequence_length=99, vocab_size=50257)[0]
+
+
+def test_a_dataset_of_a_larger_vocabulary_is_refused(counting_dataset: Path) -> None:
+    with pytest.raises(DataError, match="vocabulary of 60000 does not fit into the 50257"):
+        TokenDataset(counting_dataset, sequence_length=64, vocab_size=50257)
+
+
+def test_damaged_and_foreign_npy_files(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(100, dtype=np.int32))
+    os.truncate(path, 300)
+    with pytest.raises(DataError, match=r"cut short: its header promises 100 tokens, 43 are there"):
+        TokenDataset(path, sequence_length=8)
+    path.write_bytes(path.read_bytes().replace(b"'descr'", b"'d(scr'"))
+    with pytest.raises(DataError, match="damaged NumPy header"):
+        TokenDataset(path, sequence_length=8)
+    np.save(path, np.zeros((4, 5), dtype=np.int32))
+    with pytest.raises(DataError, match=r"shape \(4, 5\), expected one row"):
+        TokenDataset(path, sequence_length=8)
+    np.save(path, np.zeros(50, dtype=np.float32))
+    with pytest.raises(DataError, match="float32"):
+        TokenDataset(path, sequence_length=8)
+    np.save(path, np.zeros(50, dtype=">i4"))
+    with pytest.raises(DataError, match="little-endian"):
+        TokenDataset(path, sequence_length=8)
+    np.save(path, np.zeros(50, dtype=np.int32))
+    with pytest.raises(DataError, match="holds int32, not uint16 as given"):
+        TokenDataset(path, sequence_length=8, dtype="uint16")
+    path.write_bytes(b"\x01\x02\x03" * 101)
+    with pytest.raises(DataError, match="no NumPy header"):
+        TokenDataset(path, sequence_length=8)
+    with pytest.raises(DataError, match="303 bytes, not a whole number of uint16"):
+        TokenDataset(path, sequence_length=8, dtype="uint16")
+
+
+def test_settings_that_make_no_sense(counting_dataset: Path) -> None:
+    for options, message in (
+        ({"sequence_length": 0}, "sequence_length is 0"),
+        ({"stride": -1}, "stride is -1"),
+        ({"split": "test"}, "split 'test'"),
+        ({"windows": "files"}, "windows 'files'"),
+        ({"output_dtype": "float32"}, "output_dtype 'float32'"),
+        ({"val_fraction": 1.5}, "val_fraction 1.5"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            TokenDataset(counting_dataset, **options)
+    data = TokenDataset(counting_dataset, sequence_length=64)
+    for index in (len(data), -len(data) - 1):
+        with pytest.raises(IndexError):
+            _ = data[index]
+    with pytest.raises(IndexError):
+        data.get_batch([0, len(data)])
+    with pytest.raises(UsageError):
+        data.get_batch([0.5])  # pyright: ignore[reportArgumentType]
+    assert data.get_batch([])[0].shape == (0, 64)
+    assert data[-1][0].tolist() == data[len(data) - 1][0].tolist()
+
+
+def test_thousands_of_shards_in_few_descriptors(tmp_path: Path) -> None:
+    folder = tmp_path / "flat"
+    folder.mkdir()
+    for number in range(3000):
+        np.full(10, number, dtype="<u2").tofile(folder / f"{number:05}.bin")
+    data = TokenDataset(folder, eval_only=True, sequence_length=30, dtype="uint16")
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    order = np.random.default_rng(2).permutation(len(data))
+    for begin in range(0, len(data), 100):
+        inputs, _ = data.get_batch(order[begin : begin + 100])
+        assert inputs[0, 0] == min(order[begin] * 30, data.last_start) // 10
+    assert len(os.listdir("/proc/self/fd")) - before <= 256  # noqa: PTH208
