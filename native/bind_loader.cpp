@@ -142,20 +142,15 @@ struct PooledBuffer {
   size_t bytes;
 };
 
-// An uninitialised array [rows, columns] in memory of the pool, which gets it back at the end.
-nb::object empty_rows(size_t rows, size_t columns, const std::string& dtype) {
-  const nb::dlpack::dtype type = dtype == "int64"    ? nb::dtype<int64_t>()
-                                 : dtype == "int32"  ? nb::dtype<int32_t>()
-                                 : dtype == "uint16" ? nb::dtype<uint16_t>()
-                                                     : throw nb::value_error("unknown dtype");
-  const size_t bytes = rows * columns * (type.bits / 8);
+// Uninitialised bytes in memory of the pool, which gets it back when the last view of it is gone.
+nb::object empty_bytes(size_t bytes) {
   auto* const buffer = new PooledBuffer{BufferPool::instance().acquire(bytes), bytes};
   const nb::capsule owner(buffer, [](void* pointer) noexcept {
     auto* const mine = static_cast<PooledBuffer*>(pointer);
     BufferPool::instance().release(mine->data, mine->bytes);
     delete mine;
   });
-  const nb::ndarray<nb::numpy> array(buffer->data, {rows, columns}, owner, {}, type);
+  const nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> array(buffer->data, {bytes}, owner);
   return nb::cast(array, nb::rv_policy::reference);
 }
 
@@ -182,7 +177,7 @@ void bind_order(nb::module_& m) {
 void bind_loader(nb::module_& m) {
   bind_stream(m);
   bind_order(m);
-  m.def("empty_rows", &empty_rows, nb::arg("rows"), nb::arg("columns"), nb::arg("dtype"));
+  m.def("empty_bytes", &empty_bytes);
 }
 
 }  // namespace lowtide

@@ -349,7 +349,8 @@ class TokenDataset:
 
 def empty_array(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
     """Make an array in memory that an earlier batch had: new pages cost more than filling them."""
-    return _native.empty_rows(*shape, dtype.name)
+    num_bytes = shape[0] * shape[1] * dtype.itemsize
+    return _native.empty_bytes(num_bytes).view(dtype).reshape(shape)
 
 
 def _all_rows(starts: Indices) -> Indices:
