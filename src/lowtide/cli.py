@@ -15,10 +15,13 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lowtide.errors import LowtideError, UsageError, from_os_error
 from lowtide.settings import read_config_file, unknown_name_message
+
+if TYPE_CHECKING:
+    from lowtide.demo import DemoSettings
 
 __all__ = ["main"]
 
@@ -44,7 +47,18 @@ class _Verb:
 # of the stages. Help for the flags comes from the docstrings of the settings' fields.
 
 
-_VERBS: dict[str, _Verb] = {}
+def _demo(settings: DemoSettings) -> None:
+    """Go the whole way on text every machine has: tokenizer, dataset, model, text."""
+    from lowtide.demo import describe_results, run_demo
+
+    results = run_demo(settings)
+    print()
+    print(describe_results(results, settings.out_dir))
+
+
+_VERBS: dict[str, _Verb] = {
+    "demo": _Verb(_demo, "lowtide.demo:DemoSettings"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,189 @@
+"""The demo: its text, its commands, its journal, and how it stops and goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide import demo
+from lowtide.demo import DemoSettings, StageResult, describe_results, run_demo
+from lowtide.errors import DataError, LowtideError, UsageError
+
+# Stands for `python -m lowtide`: notes its call, and fails where the file "fail" says so.
+FAKE_PROGRAM = """
+import os, pathlib, signal, sys
+verb = sys.argv[1]
+with open("calls", "a") as file:
+    file.write(verb + "\\n")
+failing = pathlib.Path("fail")
+if failing.exists() and failing.read_text() == verb:
+    sys.exit(1)
+pausing = pathlib.Path("pause")
+if pausing.exists() and pausing.read_text() == verb:
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    print("paused", flush=True)
+    signal.pause()
+block = b"x" * (32 << 20)
+"""
+VERBS = ["train-tokenizer", "prepare", "train", "generate"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("some words\n" * 100)
+    return path
+
+
+@pytest.fixture
+def fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    script = tmp_path / "program.py"
+    script.write_text(FAKE_PROGRAM)
+    monkeypatch.setattr(demo, "_PROGRAM", (sys.executable, str(script)))
+    return script
+
+
+def calls_in(folder: Path) -> list[str]:
+    return (folder / "calls").read_text().split()
+
+
+def test_the_library_is_one_document_per_file(tmp_path: Path) -> None:
+    path = tmp_path / "python.jsonl"
+    demo._write_library_sources(path)
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    sources = [row["source"] for row in rows]
+    assert len(rows) >= 50
+    assert len(set(sources)) == len(sources)
+    assert "json/decoder.py" in sources
+    assert not any("site-packages" in source or "/test/" in source for source in sources)
+    decoder = next(row for row in rows if row["source"] == "json/decoder.py")
+    assert decoder["text"] == Path(json.decoder.__file__).read_text(encoding="utf-8")
+    again = tmp_path / "again.jsonl"
+    demo._write_library_sources(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_python_without_sources_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.py").write_text("pass\n")
+    monkeypatch.setattr(demo.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    with pytest.raises(DataError) as caught:
+        demo._write_library_sources(tmp_path / "python.jsonl")
+    assert "only 1 source files" in caught.value.message
+    assert "--text FILE" in str(caught.value.next_step)
+    assert not (tmp_path / "python.jsonl").exists()
+
+
+@pytest.mark.usefixtures("fake_program")
+def test_stages_run_in_order_and_are_measured(text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    results = run_demo(text=text, out_dir=folder, memory="500MB")
+    assert [result.verb for result in results] == VERBS == calls_in(folder)
+    for result in results:
+        assert result.seconds > 0
+        assert (32 << 20) < result.peak_bytes < (200 << 20)  # the child's own, as the kernel saw it
+        assert result.budget_bytes == 500_000_000
+        assert not result.was_there
+    script = (folder / "commands.sh").read_text()
+    assert [line.split()[1] for line in script.splitlines() if line.startswith("lowtide")] == VERBS
+    assert os.access(folder / "commands.sh", os.X_OK)
+
+
+@pytest.mark.usefixtures("fake_program")
+def test_a_second_run_makes_nothing_anew_but_text(text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    first = run_demo(text=text, out_dir=folder)
+    second = run_demo(text=text, out_dir=folder)
+    assert calls_in(folder) == [*VERBS, "generate"]
+    assert [result.was_there for result in second] == [True, True, True, False]
+    assert [result.seconds for result in second[:3]] == [result.seconds for result in first[:3]]
+    run_demo(text=text, out_dir=folder, prompt="other")
+    assert calls_in(folder) == [*VERBS, "generate", "generate"]
+
+
+@pytest.mark.usefixtures("fake_program")
+def test_other_settings_in_the_same_folder_are_refused(text: Path, tmp_path: Path) -> None:
+    run_demo(text=text, out_dir=tmp_path / "out")
+    with pytest.raises(UsageError, match="other settings"):
+        run_demo(text=text, out_dir=tmp_path / "out", max_iters=7)
+
+
+@pytest.mark.usefixtures("fake_program")
+def test_a_failing_stage_stops_and_the_same_command_goes_on(text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "fail").write_text("prepare")
+    with pytest.raises(LowtideError, match="prepare ended with exit code 1") as caught:
+        run_demo(text=text, out_dir=folder)
+    assert f"lowtide demo --text {text} --out-dir {folder} goes on here" in str(caught.value)
+    (folder / "fail").unlink()
+    results = run_demo(text=text, out_dir=folder)
+    assert calls_in(folder) == ["train-tokenizer", "prepare", "prepare", "train", "generate"]
+    attempts = json.loads((folder / "demo.json").read_text())["prepare"]
+    assert results[1].seconds == attempts["seconds"] > results[0].seconds * 0.1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_only_the_demo_gets_reaches_the_stage(
+    text: Path, tmp_path: Path, fake_program: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "pause").write_text("train")
+    program = (
+        "import sys; from lowtide import cli, demo\n"
+        f"demo._PROGRAM = (sys.executable, {str(fake_program)!r})\n"
+        "demo._GRACE_SECONDS = 0.0\n"
+        f"sys.exit(cli.main(['demo', '--text', {str(text)!r}, '--out-dir', {str(folder)!r}]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "paused\n"
+        process.send_signal(number)
+        message = process.stderr.read()
+        assert process.wait() == 130
+    assert message.endswith("interrupted; the same command goes on where it stopped\n")
+    journal = json.loads((folder / "demo.json").read_text())
+    assert [journal[verb]["finished"] for verb in VERBS[:3]] == [True, True, False]
+
+
+def test_bad_text_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_bytes(b"")
+    with pytest.raises(DataError, match="empty"):
+        run_demo(text=tmp_path / "empty.txt", out_dir=tmp_path / "out")
+    with pytest.raises(DataError, match="not found"):
+        run_demo(text=tmp_path / "absent.txt", out_dir=tmp_path / "out")
+    assert not (tmp_path / "out" / "demo.json").exists()
+
+
+def test_the_table_shows_time_rate_and_peak_against_budget() -> None:
+    results = [
+        StageResult("prepare", 2.0, 100 << 20, 1 << 30, 8 << 20, "B", was_there=True),
+        StageResult("train", 75.0, 512 << 20, 1 << 30, 750_000, "tokens", was_there=False),
+    ]
+    lines = describe_results(results, Path("demo")).splitlines()
+    assert lines[0].split() == ["stage", "time", "throughput", "peak", "memory", "budget", "used"]
+    assert lines[1].split()[:4] == ["prepare", "(was", "there)", "2.0s"]
+    assert lines[1].endswith("4.0 MiB/s    100.0 MiB  1.0 GiB   10%")
+    assert lines[2].split() == [
+        "train",
+        "1:15",
+        "10k",
+        "tokens/s",
+        "512.0",
+        "MiB",
+        "1.0",
+        "GiB",
+        "50%",
+    ]
+    assert "1:17 in all" in lines[4]
