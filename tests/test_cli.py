@@ -190,6 +190,32 @@ def test_usage_errors_exit_with_2(
     assert verb.settings is None
 
 
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [("1e6", 1_000_000), ("1_000", 1000), ("12345678901234567", 12345678901234567)],
+)
+def test_whole_numbers_as_people_write_them(verb: Recorder, word: str, number: int) -> None:
+    assert cli.main(["count-words", "--input-files", "a", "--num-rounds", word]) == 0
+    assert verb.settings.num_rounds == number
+
+
+@pytest.mark.parametrize("word", ["1.5", "x", "1e-3", "inf", "nan"])
+def test_what_is_no_whole_number_is_named(
+    verb: Recorder, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    assert cli.main(["count-words", "--input-files", "a", "--num-rounds", word]) == 2
+    assert f"'{word}' is not a whole number" in capsys.readouterr().err
+
+
+def test_optional_values_are_shown_plainly(
+    verb: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["count-words", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--memory TEXT" in out
+    assert "{None}" not in out
+
+
 def test_unknown_verb_names_the_nearest(verb: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cont-words"]) == 2
     assert "unknown verb 'cont-words'; did you mean count-words?" in capsys.readouterr().err

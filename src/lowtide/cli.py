@@ -7,20 +7,24 @@ Memory:  whatever the verb's stage takes
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
 import signal
 import sys
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Union, get_args
 
 from lowtide.errors import LowtideError, UsageError, from_os_error
 from lowtide.settings import read_config_file, unknown_name_message
 
 if TYPE_CHECKING:
+    from tyro.constructors import ConstructorRegistry
+
     from lowtide.demo import DemoSettings
 
 __all__ = ["main"]
@@ -169,8 +173,62 @@ def _parse_settings(name: str, verb: _Verb, words: list[str]) -> Any:
         default = _partial_settings(cls, options, missing=tyro.MISSING)
     description = f"{verb.summary}." + (f"\n\nAlso:{also}" if also else "")
     return tyro.cli(
-        cls, args=words, default=default, prog=f"lowtide {name}", description=description
+        cls,
+        args=words,
+        default=default,
+        prog=f"lowtide {name}",
+        description=description,
+        registry=_plain_values(),
     )
+
+
+def _plain_values() -> ConstructorRegistry:
+    """Let tyro show an optional number or path as one (`INT`, not `{None}|INT`), and read 1e6."""
+    from tyro.constructors import (
+        ConstructorRegistry,
+        PrimitiveConstructorSpec,
+        PrimitiveTypeInfo,
+    )
+
+    readers: dict[Any, tuple[str, Callable[[str], Any]]] = {
+        str: ("TEXT", str),
+        Path: ("PATH", Path),
+        int: ("INT", _read_int),
+        float: ("FLOAT", float),
+    }
+
+    def rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        is_union = info.type_origin in (Union, types.UnionType)
+        choices: set[Any] = set(get_args(info.type)) if is_union else {info.type}
+        choices -= {type(None)}
+        if choices == {str, int}:  # a size, read as it was written
+            choices = {str}
+        if len(choices) != 1 or not choices <= readers.keys():
+            return None
+        (kind,) = choices
+        metavar, read = readers[kind]
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=metavar,
+            instance_from_str=lambda words: read(words[0]),
+            is_instance=lambda value: value is None or isinstance(value, (kind, int)),
+            str_from_instance=lambda value: ["none" if value is None else str(value)],
+        )
+
+    registry = ConstructorRegistry()
+    registry.primitive_rule(rule)
+    return registry
+
+
+def _read_int(word: str) -> int:
+    """Read a whole number, also as people write large ones: 1_000_000, 1e6."""
+    try:
+        return int(word)
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            if float(word).is_integer():
+                return int(float(word))
+    raise ValueError(f"{word!r} is not a whole number")
 
 
 def _take_config_file(words: list[str]) -> tuple[Path | None, list[str]]:
