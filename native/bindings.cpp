@@ -1,10 +1,25 @@
-#include <nanobind/nanobind.h>
+// The module lowtide._native: one bind function per part.
+#include "bindings.hpp"
 
-namespace lowtide {
-void bind_loader(nanobind::module_& m);
-}  // namespace lowtide
+#include <system_error>
 
 NB_MODULE(_native, m) {
   m.doc() = "lowtide's native core";
+  // An error of the operating system reaches Python as OSError(errno, message, path).
+  nanobind::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const std::system_error& error) {
+      std::string what = error.what();  // "PATH: message"
+      const std::string tail = ": " + error.code().message();
+      if (what.size() > tail.size() && what.ends_with(tail)) {
+        what.resize(what.size() - tail.size());
+      }
+      nanobind::object value = nanobind::make_tuple(error.code().value(),
+                                                    error.code().message().c_str(), what.c_str());
+      PyErr_SetObject(PyExc_OSError, value.ptr());
+    }
+  });
   lowtide::bind_loader(m);
+  lowtide::bind_tokenizer(m);
 }

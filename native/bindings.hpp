@@ -1,0 +1,31 @@
+// What every part's bindings share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <memory>
+#include <vector>
+
+namespace lowtide {
+
+namespace nb = nanobind;
+
+template <typename T>
+using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+// Gives a vector to NumPy without copying it.
+template <typename T>
+Array<T> to_array(std::vector<T>&& values) {
+  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+  T* const data = owned->data();
+  const size_t size = owned->size();
+  nb::capsule owner(owned.release(),
+                    [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return Array<T>(data, {size}, owner);
+}
+
+void bind_loader(nb::module_& m);
+void bind_tokenizer(nb::module_& m);
+
+}  // namespace lowtide

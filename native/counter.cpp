@@ -1,0 +1,475 @@
+#include "counter.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+#include <queue>
+#include <system_error>
+#include <thread>
+
+#include "windows.hpp"
+
+namespace lowtide {
+
+namespace {
+
+constexpr size_t kHotSets = 8192;       // times 64 bytes: half a megabyte, inside a core's own cache
+constexpr size_t kBatch = 128;          // pieces per shard before they are handed on
+constexpr size_t kLongBatchBytes = 4096;
+constexpr size_t kEndsBatch = 4096;
+constexpr size_t kRunBufferBytes = 1 << 16;
+
+int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length) {
+  const int order = std::memcmp(a, b, std::min(a_length, b_length));
+  if (order != 0) return order;
+  return a_length < b_length ? -1 : a_length > b_length;
+}
+
+struct FileCloser {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, FileCloser>;
+
+File open_file(const std::string& path, const char* mode) {
+  File file(std::fopen(path.c_str(), mode));
+  if (!file) throw std::system_error(errno, std::generic_category(), path);
+  std::setvbuf(file.get(), nullptr, _IOFBF, kRunBufferBytes);
+  return file;
+}
+
+void write_all(std::FILE* file, const void* data, size_t size, const std::string& path) {
+  if (std::fwrite(data, 1, size, file) != size) {
+    throw std::system_error(errno, std::generic_category(), path);
+  }
+}
+
+// Reads one run in order.
+class RunReader {
+ public:
+  explicit RunReader(const std::string& path) : path_(path), file_(open_file(path, "rb")) {
+    advance();
+  }
+  bool done() const { return done_; }
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+  uint64_t count() const { return count_; }
+  void advance() {
+    uint32_t length;
+    if (std::fread(&length, 1, sizeof(length), file_.get()) != sizeof(length)) {
+      if (std::ferror(file_.get())) throw std::system_error(errno, std::generic_category(), path_);
+      done_ = true;
+      return;
+    }
+    bytes_.resize(length);
+    if (std::fread(&count_, 1, sizeof(count_), file_.get()) != sizeof(count_) ||
+        std::fread(bytes_.data(), 1, length, file_.get()) != length) {
+      throw std::runtime_error("run file ends in the middle of a piece: " + path_);
+    }
+  }
+
+ private:
+  std::string path_;
+  File file_;
+  std::vector<uint8_t> bytes_;
+  uint64_t count_ = 0;
+  bool done_ = false;
+};
+
+void merge_runs(const std::vector<std::string>& paths, const CountShard::Sink& sink) {
+  std::vector<std::unique_ptr<RunReader>> readers;
+  for (const std::string& path : paths) readers.push_back(std::make_unique<RunReader>(path));
+  const auto later = [](const RunReader* a, const RunReader* b) {
+    return compare_bytes(a->bytes().data(), a->bytes().size(), b->bytes().data(),
+                         b->bytes().size()) > 0;
+  };
+  std::priority_queue<RunReader*, std::vector<RunReader*>, decltype(later)> queue(later);
+  for (const auto& reader : readers) {
+    if (!reader->done()) queue.push(reader.get());
+  }
+  std::vector<uint8_t> bytes;
+  while (!queue.empty()) {
+    RunReader* reader = queue.top();
+    bytes = reader->bytes();
+    uint64_t count = 0;
+    while (!queue.empty() && queue.top()->bytes() == bytes) {
+      reader = queue.top();
+      queue.pop();
+      count += reader->count();
+      reader->advance();
+      if (!reader->done()) queue.push(reader);
+    }
+    sink(bytes.data(), bytes.size(), count);
+  }
+}
+
+}  // namespace
+
+CountShard::CountShard() { clear(); }
+
+void CountShard::clear() {
+  slots_ = std::vector<Slot>(64);
+  long_slots_ = std::vector<LongSlot>(16);
+  arena_ = {};
+  mask_ = slots_.size() - 1;
+  long_mask_ = long_slots_.size() - 1;
+  used_ = long_used_ = 0;
+}
+
+size_t CountShard::bytes() const {
+  return slots_.size() * sizeof(Slot) + long_slots_.size() * sizeof(LongSlot) + arena_.capacity();
+}
+
+size_t CountShard::bytes_after_growth() const {
+  size_t bytes = this->bytes();
+  const auto nearly_full = [](size_t used, size_t size) { return (used + kBatch) * 4 > size * 3; };
+  if (nearly_full(used_, slots_.size())) bytes += slots_.size() * sizeof(Slot);
+  if (nearly_full(long_used_, long_slots_.size())) {
+    bytes += long_slots_.size() * sizeof(LongSlot);
+  }
+  if (arena_.size() + kLongBatchBytes > arena_.capacity()) bytes += arena_.capacity();
+  return bytes;
+}
+
+void CountShard::grow() {
+  std::vector<Slot> old(slots_.size() * 2);
+  old.swap(slots_);
+  mask_ = slots_.size() - 1;
+  for (const Slot& slot : old) {
+    if (slot.count == 0) continue;
+    size_t i = hash_key(slot.key) & mask_;
+    while (slots_[i].count != 0) i = (i + 1) & mask_;
+    slots_[i] = slot;
+  }
+}
+
+void CountShard::grow_long() {
+  std::vector<LongSlot> old(long_slots_.size() * 2);
+  old.swap(long_slots_);
+  long_mask_ = long_slots_.size() - 1;
+  for (const LongSlot& slot : old) {
+    if (slot.count == 0) continue;
+    size_t i = slot.hash & long_mask_;
+    while (long_slots_[i].count != 0) i = (i + 1) & long_mask_;
+    long_slots_[i] = slot;
+  }
+}
+
+void CountShard::add(const PieceKey& key, uint64_t hash, uint64_t count) {
+  size_t i = hash & mask_;
+  while (slots_[i].count != 0) {
+    if (slots_[i].key == key) {
+      slots_[i].count += count;
+      return;
+    }
+    i = (i + 1) & mask_;
+  }
+  slots_[i] = {key, count};
+  if (++used_ * 4 > slots_.size() * 3) grow();
+}
+
+void CountShard::add_long(const uint8_t* bytes, size_t length, uint64_t hash, uint64_t count) {
+  size_t i = hash & long_mask_;
+  while (long_slots_[i].count != 0) {
+    LongSlot& slot = long_slots_[i];
+    if (slot.hash == hash && slot.length == length &&
+        std::memcmp(arena_.data() + slot.offset, bytes, length) == 0) {
+      slot.count += count;
+      return;
+    }
+    i = (i + 1) & long_mask_;
+  }
+  long_slots_[i] = {hash, count, static_cast<uint32_t>(arena_.size()),
+                    static_cast<uint32_t>(length)};
+  arena_.insert(arena_.end(), bytes, bytes + length);
+  if (++long_used_ * 4 > long_slots_.size() * 3) grow_long();
+}
+
+void CountShard::for_each(const Sink& sink) const {
+  for (const Slot& slot : slots_) {
+    if (slot.count != 0) {
+      sink(reinterpret_cast<const uint8_t*>(&slot.key), slot.key.length(), slot.count);
+    }
+  }
+  for (const LongSlot& slot : long_slots_) {
+    if (slot.count != 0) sink(arena_.data() + slot.offset, slot.length, slot.count);
+  }
+}
+
+void CountShard::write_run(const std::string& path) const {
+  std::vector<Entry> entries;
+  entries.reserve(size());
+  for_each([&](const uint8_t* bytes, size_t length, uint64_t count) {
+    entries.push_back({bytes, length, count});
+  });
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return compare_bytes(a.bytes, a.length, b.bytes, b.length) < 0;
+  });
+  const File file = open_file(path, "wb");
+  for (const Entry& entry : entries) {
+    const uint32_t length = static_cast<uint32_t>(entry.length);
+    write_all(file.get(), &length, sizeof(length), path);
+    write_all(file.get(), &entry.count, sizeof(entry.count), path);
+    write_all(file.get(), entry.bytes, entry.length, path);
+  }
+  if (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0) {
+    throw std::system_error(errno, std::generic_category(), path);
+  }
+}
+
+// What one thread has to itself.
+struct PieceCounter::Local {
+  struct Way {
+    PieceKey key;
+    uint64_t hash;
+    uint64_t count;  // 0: empty
+  };
+  struct alignas(64) Set {
+    Way ways[2];
+  };
+  std::vector<Set> hot = std::vector<Set>(kHotSets);
+  std::vector<Way> batches = std::vector<Way>(kShards * kBatch);
+  size_t batch_sizes[kShards] = {};
+  std::vector<uint8_t> long_batches[kShards];
+  std::vector<uint32_t> ends = std::vector<uint32_t>(kEndsBatch);
+  std::vector<uint8_t> window;
+};
+
+PieceCounter::PieceCounter(Pattern pattern, std::vector<std::string> specials, size_t num_threads,
+                           size_t table_bytes, size_t window_bytes, std::string spill_dir)
+    : pattern_(pattern),
+      split_(splitter(pattern)),
+      specials_(std::move(specials)),
+      num_threads_(std::max<size_t>(1, num_threads)),
+      shard_bytes_(table_bytes / kShards),
+      window_bytes_(window_bytes),
+      spill_dir_(std::move(spill_dir)) {
+  for (size_t i = 0; i < num_threads_; ++i) locals_.push_back(std::make_unique<Local>());
+}
+
+PieceCounter::~PieceCounter() = default;
+
+void PieceCounter::run_threads(const std::function<void(Local&)>& work) {
+  std::vector<std::exception_ptr> errors(num_threads_);
+  std::vector<std::thread> threads;
+  const auto guarded = [&](size_t i) {
+    try {
+      work(*locals_[i]);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
+  for (size_t i = 1; i < num_threads_; ++i) threads.emplace_back(guarded, i);
+  guarded(0);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+void PieceCounter::count_file(const std::string& path, uint64_t begin, uint64_t end) {
+  FileWindows windows(path, begin, end, window_bytes_, specials_);
+  run_threads([&](Local& local) {
+    while (windows.next(local.window)) {
+      count_window(local, local.window.data(), local.window.size());
+      bytes_done_.fetch_add(local.window.size(), std::memory_order_relaxed);
+      if (local.window.capacity() > 4 * window_bytes_) local.window = {};
+    }
+  });
+}
+
+void PieceCounter::count_texts(const std::vector<Text>& texts) {
+  std::mutex mutex;
+  size_t index = 0, offset = 0;
+  const auto next = [&](Text& part) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    while (index < texts.size() && offset >= texts[index].length) ++index, offset = 0;
+    if (index == texts.size()) return false;
+    const Text& text = texts[index];
+    const size_t end = text.length - offset <= window_bytes_
+                           ? text.length
+                           : find_cut(text.data, text.length, offset + window_bytes_, specials_);
+    part = {text.data + offset, end - offset};
+    offset = end;
+    return true;
+  };
+  run_threads([&](Local& local) {
+    Text part;
+    while (next(part)) {
+      count_window(local, part.data, part.length);
+      bytes_done_.fetch_add(part.length, std::memory_order_relaxed);
+    }
+  });
+}
+
+void PieceCounter::count_window(Local& local, const uint8_t* text, size_t length) {
+  size_t at = 0;
+  while (at < length) {
+    const SpecialFinder::Match match = specials_.find(text, length, at);
+    const size_t end = match.begin == SpecialFinder::npos ? length : match.begin;
+    count_segment(local, text + at, end - at);
+    at = end + match.length;
+  }
+}
+
+void PieceCounter::count_segment(Local& local, const uint8_t* text, size_t length) {
+  const uint8_t* const text_end = text + length;
+  size_t position = 0, begin = 0;
+  uint64_t pieces = 0;
+  while (position < length) {
+    const size_t count = split_(text, length, &position, local.ends.data(), kEndsBatch);
+    pieces += count;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t end = local.ends[i];
+      const uint8_t* const piece = text + begin;
+      const size_t size = end - begin;
+      begin = end;
+      if (size > kInlineBytes) {
+        const uint64_t hash = hash_bytes(piece, size);
+        std::vector<uint8_t>& batch = local.long_batches[hash >> 58];
+        const uint32_t size32 = static_cast<uint32_t>(size);
+        const uint8_t* const header = reinterpret_cast<const uint8_t*>(&size32);
+        batch.insert(batch.end(), header, header + sizeof(size32));
+        batch.insert(batch.end(), piece, piece + size);
+        if (batch.size() > kLongBatchBytes) flush_long(local, hash >> 58);
+        continue;
+      }
+      const PieceKey key = piece_key(piece, size, text_end);
+      const uint64_t hash = hash_key(key);
+      Local::Way* const ways = local.hot[hash % kHotSets].ways;
+      if (ways[0].key == key) {  // an empty way has the key of no piece
+        ++ways[0].count;
+      } else if (ways[1].key == key) {
+        // The more frequent of the two keeps the place that newcomers cannot take.
+        if (++ways[1].count > ways[0].count) std::swap(ways[0], ways[1]);
+      } else {
+        if (ways[1].count != 0) {
+          const size_t shard = ways[1].hash >> 58;
+          local.batches[shard * kBatch + local.batch_sizes[shard]] = ways[1];
+          if (++local.batch_sizes[shard] == kBatch) flush_shard(local, shard);
+        }
+        ways[1] = {key, hash, 1};
+      }
+    }
+  }
+  pieces_done_.fetch_add(pieces, std::memory_order_relaxed);
+}
+
+void PieceCounter::flush_shard(Local& local, size_t index) {
+  Shard& shard = shards_[index];
+  const Local::Way* const batch = local.batches.data() + index * kBatch;
+  const size_t size = local.batch_sizes[index];
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  spill_if_full(index);
+  const size_t before = shard.table.size();
+  for (size_t i = 0; i < std::min<size_t>(size, 8); ++i) shard.table.prefetch(batch[i].hash);
+  for (size_t i = 0; i < size; ++i) {
+    if (i + 8 < size) shard.table.prefetch(batch[i + 8].hash);
+    shard.table.add(batch[i].key, batch[i].hash, batch[i].count);
+  }
+  distinct_.fetch_add(shard.table.size() - before, std::memory_order_relaxed);
+  local.batch_sizes[index] = 0;
+}
+
+void PieceCounter::flush_long(Local& local, size_t index) {
+  Shard& shard = shards_[index];
+  std::vector<uint8_t>& batch = local.long_batches[index];
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  spill_if_full(index);
+  const size_t before = shard.table.size();
+  for (size_t at = 0; at < batch.size();) {
+    uint32_t length;
+    std::memcpy(&length, batch.data() + at, sizeof(length));
+    const uint8_t* const bytes = batch.data() + at + sizeof(length);
+    shard.table.add_long(bytes, length, hash_bytes(bytes, length), 1);
+    at += sizeof(length) + length;
+  }
+  distinct_.fetch_add(shard.table.size() - before, std::memory_order_relaxed);
+  batch.clear();
+  if (batch.capacity() > 16 * kLongBatchBytes) batch.shrink_to_fit();
+}
+
+void PieceCounter::flush(Local& local) {
+  for (Local::Set& set : local.hot) {
+    for (Local::Way& way : set.ways) {
+      if (way.count == 0) continue;
+      const size_t shard = way.hash >> 58;
+      local.batches[shard * kBatch + local.batch_sizes[shard]] = way;
+      if (++local.batch_sizes[shard] == kBatch) flush_shard(local, shard);
+      way = {};
+    }
+  }
+  for (size_t shard = 0; shard < kShards; ++shard) {
+    flush_shard(local, shard);
+    flush_long(local, shard);
+  }
+}
+
+void PieceCounter::spill_if_full(size_t index) {
+  const CountShard& table = shards_[index].table;
+  if (table.size() > 0 && table.bytes_after_growth() > shard_bytes_) spill(index);
+}
+
+std::string PieceCounter::spill(size_t index) {
+  Shard& shard = shards_[index];
+  const uint64_t number = runs_made_.fetch_add(1, std::memory_order_relaxed);
+  char name[64];
+  std::snprintf(name, sizeof(name), "/counts_%02zu_%08llu.run", index,
+                static_cast<unsigned long long>(number));
+  const std::string path = spill_dir_ + name;
+  shard.table.write_run(path);
+  shard.table.clear();
+  shard.runs.push_back(path);
+  return path;
+}
+
+std::vector<std::string> PieceCounter::checkpoint() {
+  for (const auto& local : locals_) flush(*local);
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < kShards; ++i) {
+    if (shards_[i].table.size() > 0) spill(i);
+    runs.insert(runs.end(), shards_[i].runs.begin(), shards_[i].runs.end());
+  }
+  return runs;
+}
+
+void PieceCounter::adopt(std::vector<std::string> runs) {
+  for (const std::string& run : runs) {
+    size_t index = 0;
+    unsigned long long number = 0;
+    const size_t slash = run.rfind('/');
+    const char* const name = run.c_str() + (slash == std::string::npos ? 0 : slash + 1);
+    if (std::sscanf(name, "counts_%02zu_%08llu.run", &index, &number) != 2 || index >= kShards) {
+      throw std::runtime_error("not a run file: " + run);
+    }
+    shards_[index].runs.push_back(run);
+    runs_made_ = std::max<uint64_t>(runs_made_, number + 1);
+  }
+}
+
+void PieceCounter::drain(const CountShard::Sink& sink) {
+  for (const auto& local : locals_) flush(*local);
+  locals_.clear();
+  uint64_t distinct = 0;
+  const auto counted = [&](const uint8_t* bytes, size_t length, uint64_t count) {
+    ++distinct;
+    sink(bytes, length, count);
+  };
+  for (size_t i = 0; i < kShards; ++i) {
+    Shard& shard = shards_[i];
+    if (shard.runs.empty()) {
+      shard.table.for_each(counted);
+    } else {
+      if (shard.table.size() > 0) spill(i);
+      merge_runs(shard.runs, counted);
+    }
+    shard.table.clear();
+  }
+  distinct_ = distinct;
+}
+
+uint64_t PieceCounter::distinct() const { return distinct_.load(std::memory_order_relaxed); }
+
+}  // namespace lowtide

@@ -1,0 +1,126 @@
+// Count the pieces of text of any size in a fixed amount of memory, on any number of threads.
+//
+// In:      files (through windows) or texts in memory
+// Out:     every distinct piece with its 64-bit count, in an order that depends on the pieces alone
+//          where they were spilled, and on nothing that the caller may rely on where they were not
+// Memory:  `table_bytes` for the tables, and about 2 MiB and one window per thread
+//
+// Each thread counts into a small table that stays in its own cache and takes nine pieces out of
+// ten; what falls out of it goes, in batches, to 64 tables shared by all and chosen by hash. A
+// shared table that would outgrow its part of `table_bytes` is written out as a sorted run and
+// starts again empty; runs and what is left are merged at the end.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "pieces.hpp"
+#include "specials.hpp"
+#include "splitter.hpp"
+
+namespace lowtide {
+
+// One of the shared tables.
+class CountShard {
+ public:
+  CountShard();
+  void add(const PieceKey& key, uint64_t hash, uint64_t count);
+  void add_long(const uint8_t* bytes, size_t length, uint64_t hash, uint64_t count);
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_]); }
+
+  using Sink = std::function<void(const uint8_t*, size_t, uint64_t)>;
+  void for_each(const Sink& sink) const;
+  void write_run(const std::string& path) const;  // sorted by bytes
+  void clear();
+
+  size_t bytes() const;
+  size_t bytes_after_growth() const;  // what one more piece could make of it
+  size_t size() const { return used_ + long_used_; }
+
+ private:
+  struct Slot {
+    PieceKey key;
+    uint64_t count;  // 0: empty
+  };
+  struct LongSlot {
+    uint64_t hash;
+    uint64_t count;
+    uint32_t offset, length;
+  };
+  struct Entry {
+    const uint8_t* bytes;
+    size_t length;
+    uint64_t count;
+  };
+  void grow();
+  void grow_long();
+
+  std::vector<Slot> slots_;
+  std::vector<LongSlot> long_slots_;
+  std::vector<uint8_t> arena_;
+  size_t mask_, long_mask_;
+  size_t used_ = 0, long_used_ = 0;
+};
+
+class PieceCounter {
+ public:
+  PieceCounter(Pattern pattern, std::vector<std::string> specials, size_t num_threads,
+               size_t table_bytes, size_t window_bytes, std::string spill_dir);
+  ~PieceCounter();
+
+  void count_file(const std::string& path, uint64_t begin, uint64_t end);
+  struct Text {
+    const uint8_t* data;
+    size_t length;
+  };
+  void count_texts(const std::vector<Text>& texts);
+
+  // Moves everything counted so far into run files on the disk; their names, oldest first.
+  std::vector<std::string> checkpoint();
+  // Starts from the run files of an earlier checkpoint.
+  void adopt(std::vector<std::string> runs);
+
+  // Hands every piece to `sink` and frees the tables on the way. Counting is over after it.
+  void drain(const CountShard::Sink& sink);
+
+  uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
+  uint64_t pieces_done() const { return pieces_done_.load(std::memory_order_relaxed); }
+  uint64_t distinct() const;  // of what the shared tables hold; exact after checkpoint() or drain()
+  uint64_t spilled_runs() const { return runs_made_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Local;
+  static constexpr size_t kShards = 64;
+  struct Shard {
+    std::mutex mutex;
+    CountShard table;
+    std::vector<std::string> runs;
+  };
+
+  void run_threads(const std::function<void(Local&)>& work);
+  void count_window(Local& local, const uint8_t* text, size_t length);
+  void count_segment(Local& local, const uint8_t* text, size_t length);
+  void flush_shard(Local& local, size_t shard);
+  void flush_long(Local& local, size_t shard);
+  void flush(Local& local);
+  void spill_if_full(size_t index);
+  std::string spill(size_t index);
+
+  const Pattern pattern_;
+  const SplitFunction split_;
+  const SpecialFinder specials_;
+  const size_t num_threads_;
+  const size_t shard_bytes_;
+  const size_t window_bytes_;
+  const std::string spill_dir_;
+  std::vector<Shard> shards_{kShards};
+  std::vector<std::unique_ptr<Local>> locals_;
+  std::atomic<uint64_t> bytes_done_{0}, pieces_done_{0}, runs_made_{0}, distinct_{0};
+};
+
+}  // namespace lowtide

@@ -1,0 +1,60 @@
+#include "specials.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace lowtide {
+
+SpecialFinder::SpecialFinder(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {
+  by_length_.resize(tokens_.size());
+  std::iota(by_length_.begin(), by_length_.end(), size_t{0});
+  std::stable_sort(by_length_.begin(), by_length_.end(),
+                   [&](size_t a, size_t b) { return tokens_[a].size() > tokens_[b].size(); });
+  int distinct = 0;
+  for (const std::string& token : tokens_) {
+    const uint8_t first = static_cast<uint8_t>(token[0]);
+    distinct += !is_first_[first];
+    is_first_[first] = true;
+    longest_ = std::max(longest_, token.size());
+  }
+  if (distinct == 1) only_first_ = static_cast<uint8_t>(tokens_[0][0]);
+}
+
+SpecialFinder::Match SpecialFinder::find(const uint8_t* text, size_t length, size_t from) const {
+  if (tokens_.empty()) return {npos, 0, 0};
+  size_t at = from;
+  while (at < length) {
+    if (only_first_ >= 0) {
+      const void* hit = std::memchr(text + at, only_first_, length - at);
+      if (hit == nullptr) break;
+      at = static_cast<size_t>(static_cast<const uint8_t*>(hit) - text);
+    } else {
+      while (at < length && !is_first_[text[at]]) ++at;
+      if (at == length) break;
+    }
+    for (const size_t index : by_length_) {
+      const std::string& token = tokens_[index];
+      if (token.size() <= length - at && std::memcmp(text + at, token.data(), token.size()) == 0) {
+        return {at, token.size(), index};
+      }
+    }
+    ++at;
+  }
+  return {npos, 0, 0};
+}
+
+bool SpecialFinder::spans(const uint8_t* text, size_t length, size_t at) const {
+  for (const std::string& token : tokens_) {
+    const size_t size = token.size();
+    for (size_t before = 1; before < size && before <= at; ++before) {
+      if (at - before + size <= length && text[at] == static_cast<uint8_t>(token[before]) &&
+          std::memcmp(text + at - before, token.data(), size) == 0) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace lowtide

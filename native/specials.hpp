@@ -1,0 +1,41 @@
+// Find special tokens in text: the leftmost first, at one place the longest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lowtide {
+
+class SpecialFinder {
+ public:
+  SpecialFinder() = default;
+  // `tokens` are non-empty; equal ones are found as the first of them.
+  explicit SpecialFinder(std::vector<std::string> tokens);
+
+  struct Match {
+    size_t begin;  // npos if there is none
+    size_t length;
+    size_t index;  // in the list given
+  };
+  static constexpr size_t npos = static_cast<size_t>(-1);
+
+  // The first occurrence at or after `from`.
+  Match find(const uint8_t* text, size_t length, size_t from) const;
+  // True if an occurrence begins before `at` and ends after it.
+  bool spans(const uint8_t* text, size_t length, size_t at) const;
+
+  bool empty() const { return tokens_.empty(); }
+  size_t longest() const { return longest_; }
+  size_t length_of(size_t index) const { return tokens_[index].size(); }
+
+ private:
+  std::vector<std::string> tokens_;
+  std::vector<size_t> by_length_;  // indices, longest first
+  bool is_first_[256] = {};
+  int only_first_ = -1;  // the one first byte, if they all share it
+  size_t longest_ = 0;
+};
+
+}  // namespace lowtide

@@ -1,0 +1,314 @@
+#include "splitter.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lowtide {
+
+namespace {
+
+constexpr uint32_t bit(CharClass cls) { return 1u << cls; }
+constexpr uint32_t kLetters = bit(kUpper) | bit(kLower) | bit(kLetter);
+constexpr uint32_t kNumbers = bit(kNumber);
+constexpr uint32_t kBlanks = bit(kNewline) | bit(kSpace);
+constexpr uint32_t kSymbols = bit(kOther) | bit(kMark);  // [^\s\p{L}\p{N}]
+constexpr uint32_t kHeads = bit(kUpper) | bit(kLetter) | bit(kMark);  // o200k's first half of a word
+constexpr uint32_t kTails = bit(kLower) | bit(kLetter) | bit(kMark);  // and its second
+
+inline bool in(CharClass cls, uint32_t set) { return (bit(cls) & set) != 0; }
+
+inline const uint8_t* skip(const uint8_t* p, const uint8_t* end, uint32_t set) {
+  while (p < end) {
+    const Char c = char_at(p, end);
+    if (!in(c.cls, set)) break;
+    p += c.length;
+  }
+  return p;
+}
+
+inline const uint8_t* skip_bytes(const uint8_t* p, const uint8_t* end, bool slash) {
+  while (p < end && (*p == '\n' || *p == '\r' || (slash && *p == '/'))) ++p;
+  return p;
+}
+
+// The length of 's 't 'm 'd 're 've 'll at `p`, which is an apostrophe; 0 if there is none.
+inline size_t contraction_length(const uint8_t* p, const uint8_t* end, bool fold_case) {
+  const auto letter = [&](size_t i) -> int {
+    if (p + i >= end) return 0;
+    return fold_case && p[i] >= 'A' && p[i] <= 'Z' ? p[i] | 0x20 : p[i];
+  };
+  switch (letter(1)) {
+    case 's':
+    case 't':
+    case 'm':
+    case 'd':
+      return 2;
+    case 'r':
+    case 'v':
+      return letter(2) == 'e' ? 3 : 0;
+    case 'l':
+      return letter(2) == 'l' ? 3 : 0;
+    case 0xC5:  // U+017F, the long s, folds to s
+      return fold_case && p + 2 < end && p[2] == 0xBF ? 3 : 0;
+    default:
+      return 0;
+  }
+}
+
+// The blanks at `p` as "\s+(?!\S)|\s+" takes them: all at the end of the text, else all but the last.
+inline const uint8_t* blank_piece(const uint8_t* p, const uint8_t* end) {
+  const uint8_t* last = p;
+  const uint8_t* q = p;
+  while (q < end) {
+    const Char c = char_at(q, end);
+    if (!in(c.cls, kBlanks)) return last == p ? q : last;
+    last = q;
+    q += c.length;
+  }
+  return q;
+}
+
+// The same with "\s*[\r\n]+" before it.
+inline const uint8_t* blank_piece_by_line(const uint8_t* p, const uint8_t* end) {
+  const uint8_t* after_newline = nullptr;
+  for (const uint8_t* q = p; q < end;) {
+    const Char c = char_at(q, end);
+    if (!in(c.cls, kBlanks)) break;
+    q += c.length;
+    if (c.cls == kNewline) after_newline = q;
+  }
+  return after_newline != nullptr ? after_newline : blank_piece(p, end);
+}
+
+inline const uint8_t* up_to_three_numbers(const uint8_t* p, const uint8_t* end) {
+  for (int i = 0; i < 3 && p < end; ++i) {
+    const Char c = char_at(p, end);
+    if (c.cls != kNumber) break;
+    p += c.length;
+  }
+  return p;
+}
+
+// o200k's first two alternatives from `p`, which is where their optional first character is over.
+// Heads are taken greedily; if no lower-case letter follows, they are given back until the last one
+// taken can be a tail. Returns nullptr if that leaves nothing.
+const uint8_t* o200k_word_with_tail(const uint8_t* p, const uint8_t* end) {
+  const uint8_t* after_tail = nullptr;
+  const uint8_t* q = p;
+  while (q < end) {
+    const Char c = char_at(q, end);
+    if (!in(c.cls, kHeads)) {
+      if (c.cls == kLower) return skip(q, end, kTails);
+      break;
+    }
+    q += c.length;
+    if (in(c.cls, kTails)) after_tail = q;
+  }
+  return after_tail;
+}
+
+inline const uint8_t* o200k_word_from(const uint8_t* p, const uint8_t* body, const uint8_t* end) {
+  if (const uint8_t* q = o200k_word_with_tail(body, end)) return q;
+  if (body != p) {  // the first character given back: only a mark can be part of the word itself
+    if (const uint8_t* q = o200k_word_with_tail(p, end)) return q;
+  }
+  const uint8_t* q = skip(body, end, kHeads);
+  return q != body ? q : nullptr;
+}
+
+const uint8_t* o200k_word(const uint8_t* p, const uint8_t* end, const Char& first) {
+  const bool may_prefix = !in(first.cls, kLetters | kNumbers | bit(kNewline));
+  const uint8_t* q = o200k_word_from(p, may_prefix ? p + first.length : p, end);
+  if (q != nullptr && q < end && *q == '\'') q += contraction_length(q, end, true);
+  return q;
+}
+
+}  // namespace
+
+template <>
+const uint8_t* next_piece<Pattern::kGpt2>(const uint8_t* p, const uint8_t* end) {
+  const Char first = char_at(p, end);
+  if (*p == '\'') {
+    if (const size_t length = contraction_length(p, end, false)) return p + length;
+  }
+  const uint8_t* body = p;
+  CharClass cls = first.cls;
+  if (*p == ' ' && p + 1 < end) {
+    body = p + 1;
+    cls = char_at(body, end).cls;
+  }
+  if (in(cls, kLetters)) return skip(body, end, kLetters);
+  if (in(cls, kNumbers)) return skip(body, end, kNumbers);
+  if (in(cls, kSymbols)) return skip(body, end, kSymbols);
+  return blank_piece(p, end);
+}
+
+template <>
+const uint8_t* next_piece<Pattern::kCl100k>(const uint8_t* p, const uint8_t* end) {
+  const Char first = char_at(p, end);
+  if (*p == '\'') {
+    if (const size_t length = contraction_length(p, end, true)) return p + length;
+  }
+  if (in(first.cls, kLetters)) return skip(p, end, kLetters);
+  if (first.cls == kNumber) return up_to_three_numbers(p, end);
+  const uint8_t* second = p + first.length;
+  const bool has_second = second < end;
+  const CharClass second_cls = has_second ? char_at(second, end).cls : kOther;
+  if (first.cls != kNewline && has_second && in(second_cls, kLetters)) {
+    return skip(second, end, kLetters);
+  }
+  const bool space_then_symbol = *p == ' ' && has_second && in(second_cls, kSymbols);
+  if (in(first.cls, kSymbols) || space_then_symbol) {
+    return skip_bytes(skip(space_then_symbol ? second : p, end, kSymbols), end, false);
+  }
+  return blank_piece_by_line(p, end);
+}
+
+template <>
+const uint8_t* next_piece<Pattern::kO200k>(const uint8_t* p, const uint8_t* end) {
+  const Char first = char_at(p, end);
+  if (first.cls == kNumber) return up_to_three_numbers(p, end);
+  if (const uint8_t* q = o200k_word(p, end, first)) return q;
+  const uint8_t* second = p + first.length;
+  const bool space_then_symbol =
+      *p == ' ' && second < end && in(char_at(second, end).cls, kSymbols);
+  if (in(first.cls, kSymbols) || space_then_symbol) {
+    return skip_bytes(skip(space_then_symbol ? second : p, end, kSymbols), end, true);
+  }
+  return blank_piece_by_line(p, end);
+}
+
+namespace {
+
+template <Pattern pattern>
+size_t split_scalar(const uint8_t* text, size_t length, size_t* position, uint32_t* ends,
+                    size_t capacity) {
+  const uint8_t* p = text + *position;
+  const uint8_t* const end = text + length;
+  size_t count = 0;
+  while (p < end && count < capacity) {
+    p = next_piece<pattern>(p, end);
+    ends[count++] = static_cast<uint32_t>(p - text);
+  }
+  *position = static_cast<size_t>(p - text);
+  return count;
+}
+
+#if defined(__x86_64__)
+
+struct BlockMasks {
+  uint64_t letter, number, space, blank, high, apostrophe;
+};
+
+// Bytes 9 to 13 are the ASCII blanks besides the space.
+__attribute__((target("avx512f,avx512bw,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline BlockMasks
+classify_avx512(const uint8_t* p) {
+  const __m512i x = _mm512_loadu_si512(p);
+  const __m512i folded = _mm512_or_si512(x, _mm512_set1_epi8(0x20));
+  BlockMasks m;
+  m.letter = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(folded, _mm512_set1_epi8('a')),
+                                    _mm512_set1_epi8(26));
+  m.number =
+      _mm512_cmplt_epu8_mask(_mm512_sub_epi8(x, _mm512_set1_epi8('0')), _mm512_set1_epi8(10));
+  m.space = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(' '));
+  m.blank = m.space | _mm512_cmplt_epu8_mask(_mm512_sub_epi8(x, _mm512_set1_epi8(9)),
+                                             _mm512_set1_epi8(5));
+  m.high = _mm512_movepi8_mask(x);
+  m.apostrophe = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('\''));
+  return m;
+}
+
+__attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline uint64_t join_avx2(
+    __m256i low, __m256i high) {
+  return static_cast<uint32_t>(_mm256_movemask_epi8(low)) |
+         static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(high))) << 32;
+}
+
+__attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline __m256i below_avx2(
+    __m256i x, char base, char count) {
+  const __m256i shifted = _mm256_sub_epi8(x, _mm256_set1_epi8(base));
+  return _mm256_cmpeq_epi8(_mm256_min_epu8(shifted, _mm256_set1_epi8(count - 1)), shifted);
+}
+
+__attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline BlockMasks
+classify_avx2(const uint8_t* p) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32));
+  const __m256i fold = _mm256_set1_epi8(0x20), quote = _mm256_set1_epi8('\'');
+  BlockMasks m;
+  m.letter = join_avx2(below_avx2(_mm256_or_si256(x, fold), 'a', 26),
+                       below_avx2(_mm256_or_si256(y, fold), 'a', 26));
+  m.number = join_avx2(below_avx2(x, '0', 10), below_avx2(y, '0', 10));
+  m.space = join_avx2(_mm256_cmpeq_epi8(x, fold), _mm256_cmpeq_epi8(y, fold));
+  m.blank = m.space | join_avx2(below_avx2(x, 9, 5), below_avx2(y, 9, 5));
+  m.high = join_avx2(x, y);
+  m.apostrophe = join_avx2(_mm256_cmpeq_epi8(x, quote), _mm256_cmpeq_epi8(y, quote));
+  return m;
+}
+
+#define LOWTIDE_TARGET "avx512f,avx512bw,bmi,bmi2,lzcnt,popcnt"
+#define LOWTIDE_CLASSIFY classify_avx512
+#define LOWTIDE_SPLIT split_gpt2_avx512
+#include "splitter_block.inc"
+#undef LOWTIDE_TARGET
+#undef LOWTIDE_CLASSIFY
+#undef LOWTIDE_SPLIT
+
+#define LOWTIDE_TARGET "avx2,bmi,bmi2,lzcnt,popcnt"
+#define LOWTIDE_CLASSIFY classify_avx2
+#define LOWTIDE_SPLIT split_gpt2_avx2
+#include "splitter_block.inc"
+#undef LOWTIDE_TARGET
+#undef LOWTIDE_CLASSIFY
+#undef LOWTIDE_SPLIT
+
+#endif
+
+}  // namespace
+
+SplitFunction scalar_splitter(Pattern pattern) {
+  switch (pattern) {
+    case Pattern::kCl100k:
+      return split_scalar<Pattern::kCl100k>;
+    case Pattern::kO200k:
+      return split_scalar<Pattern::kO200k>;
+    case Pattern::kGpt2:
+      break;
+  }
+  return split_scalar<Pattern::kGpt2>;
+}
+
+SplitFunction splitter(Pattern pattern) {
+#if defined(__x86_64__)
+  if (pattern == Pattern::kGpt2 && __builtin_cpu_supports("bmi2")) {
+    if (__builtin_cpu_supports("avx512bw")) return split_gpt2_avx512;
+    if (__builtin_cpu_supports("avx2")) return split_gpt2_avx2;
+  }
+#endif
+  return scalar_splitter(pattern);
+}
+
+namespace {
+// The class of the character that ends before text[at]; a stray byte is kOther.
+CharClass class_before(const uint8_t* text, size_t at) {
+  size_t start = at - 1;
+  while (start > 0 && at - start < 4 && (text[start] & 0xC0) == 0x80) --start;
+  const Char c = char_at(text + start, text + at);
+  return start + c.length == at ? c.cls : kOther;
+}
+}  // namespace
+
+bool is_safe_cut(const uint8_t* text, size_t length, size_t at) {
+  if (at < 2 || at >= length || (text[at] & 0xC0) == 0x80) return false;
+  const CharClass right = char_at(text + at, text + length).cls;
+  if (text[at - 1] == '\n') {
+    return !in(class_before(text, at - 1), kBlanks) && !in(right, kBlanks) && text[at] != '/';
+  }
+  if (right == kMark || text[at] == '\'') return false;
+  const CharClass left = class_before(text, at);
+  if (in(left, kLetters)) return !in(right, kLetters);
+  return left == kNumber && right != kNumber;
+}
+
+}  // namespace lowtide

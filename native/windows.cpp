@@ -1,0 +1,98 @@
+#include "windows.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+#include "splitter.hpp"
+
+namespace lowtide {
+
+namespace {
+constexpr size_t kProbeBytes = 1 << 14;
+constexpr size_t kLargestWindow = size_t{1} << 31;
+}  // namespace
+
+size_t find_cut(const uint8_t* text, size_t length, size_t at, const SpecialFinder& specials) {
+  for (; at < length; ++at) {
+    if (is_safe_cut(text, length, at) && !specials.spans(text, length, at)) return at;
+  }
+  return length;
+}
+
+FileWindows::FileWindows(std::string path, uint64_t begin, uint64_t end, size_t window_bytes,
+                         const SpecialFinder& specials)
+    : path_(std::move(path)),
+      end_(end),
+      window_bytes_(window_bytes),
+      specials_(specials),
+      next_(begin) {
+  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file_ < 0) throw std::system_error(errno, std::generic_category(), path_);
+  ::posix_fadvise(file_, 0, 0, POSIX_FADV_SEQUENTIAL);
+}
+
+FileWindows::~FileWindows() {
+  if (file_ >= 0) ::close(file_);
+}
+
+size_t FileWindows::read(uint64_t offset, uint8_t* data, size_t size) const {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t got = ::pread(file_, data + done, size - done, static_cast<off_t>(offset + done));
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      throw std::system_error(errno, std::generic_category(), path_);
+    }
+    if (got == 0) throw std::runtime_error("the file became shorter while it was read: " + path_);
+    done += static_cast<size_t>(got);
+  }
+  return done;
+}
+
+uint64_t FileWindows::cut_at_or_after(uint64_t at) {
+  // Behind a candidate, a character and the rest of a special token must be in sight; before it,
+  // a newline with the character before it and the start of a special token.
+  const size_t margin = 16 + specials_.longest();
+  uint64_t from = at;
+  while (from < end_) {
+    const uint64_t first = from > margin ? from - margin : 0;
+    const uint64_t last = std::min<uint64_t>(end_, from + kProbeBytes + margin);
+    probe_.resize(static_cast<size_t>(last - first));
+    read(first, probe_.data(), probe_.size());
+    const size_t stop = last == end_ ? probe_.size() : probe_.size() - margin;
+    for (size_t i = static_cast<size_t>(from - first); i < stop; ++i) {
+      if (is_safe_cut(probe_.data(), probe_.size(), i) &&
+          !specials_.spans(probe_.data(), probe_.size(), i)) {
+        return first + i;
+      }
+    }
+    from = first + stop;
+  }
+  return end_;
+}
+
+bool FileWindows::next(std::vector<uint8_t>& buffer) {
+  uint64_t begin, end;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    begin = next_;
+    if (begin >= end_) return false;
+    end = end_ - begin <= window_bytes_ ? end_ : cut_at_or_after(begin + window_bytes_);
+    next_ = end;
+  }
+  if (end - begin > kLargestWindow) {
+    throw std::runtime_error("no place to cut in " + std::to_string(end - begin) +
+                             " bytes from offset " + std::to_string(begin) + " of " + path_ +
+                             ": is it text?");
+  }
+  buffer.resize(static_cast<size_t>(end - begin));
+  read(begin, buffer.data(), buffer.size());
+  return true;
+}
+
+}  // namespace lowtide

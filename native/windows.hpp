@@ -1,0 +1,46 @@
+// Read a file in windows that no piece and no special token reaches across.
+//
+// In:      a file, or a part of one, given by offsets
+// Out:     windows of about `window_bytes`, in order, for any number of threads
+// Memory:  one window per thread. Windows are read, not mapped: measured, pread into a buffer that
+//          stays in the cache is as fast as faulting pages in, and resident memory is exactly the buffer.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "specials.hpp"
+
+namespace lowtide {
+
+class FileWindows {
+ public:
+  FileWindows(std::string path, uint64_t begin, uint64_t end, size_t window_bytes,
+              const SpecialFinder& specials);
+  ~FileWindows();
+  FileWindows(const FileWindows&) = delete;
+  FileWindows& operator=(const FileWindows&) = delete;
+
+  // Fills `buffer` with the next window and returns true, or false at the end. Thread-safe.
+  bool next(std::vector<uint8_t>& buffer);
+
+ private:
+  uint64_t cut_at_or_after(uint64_t at);
+  size_t read(uint64_t offset, uint8_t* data, size_t size) const;
+
+  const std::string path_;
+  const uint64_t end_;
+  const size_t window_bytes_;
+  const SpecialFinder& specials_;
+  int file_ = -1;
+  std::mutex mutex_;
+  uint64_t next_ = 0;
+  std::vector<uint8_t> probe_;
+};
+
+// Where to cut in-memory text at or after `at`: a safe cut outside special tokens, or `length`.
+size_t find_cut(const uint8_t* text, size_t length, size_t at, const SpecialFinder& specials);
+
+}  // namespace lowtide
