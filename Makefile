@@ -12,11 +12,11 @@ PYTEST_ARGS ?= -q -n auto --maxprocesses 4
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-NATIVE := $(wildcard native/*.txt native/*.cpp native/*.hpp native/*/*.cpp native/*/*.hpp)
+NATIVE := $(wildcard native/*)
 CPP    := $(filter %.cpp %.hpp,$(NATIVE))
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check format setup clean help
+.PHONY: demo test check sanitize format setup clean help
 
 help:
 	@sed -n 's/^# \{0,3\}//p' Makefile | head -6
@@ -33,6 +33,22 @@ check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+# The native tests once more, on a build that stops at the first wrong access or overflow. It is
+# installed beside the usual one; the editable install must step aside for it to be found.
+SANITIZED := build/sanitized
+SANITIZED_TESTS ?= tests/corpus tests/tokenizer tests/dataset tests/loader
+sanitize: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --no-deps --upgrade \
+	  --target $(SANITIZED) --config-settings=build-dir=build/sanitized-objects \
+	  --config-settings=cmake.define.LOWTIDE_SANITIZE=ON .
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=$(SANITIZED) \
+	$(BIN)/python -c "import sys; \
+	  sys.meta_path[:] = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]; \
+	  import lowtide._native as native; assert '$(SANITIZED)' in native.__file__, native; \
+	  import pytest; sys.exit(pytest.main(sys.argv[1:]))" -q -p no:cacheprovider \
+	  $(wildcard $(SANITIZED_TESTS))
 
 format: $(STAMPS)/tools
 	$(BIN)/ruff format .
