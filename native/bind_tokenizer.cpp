@@ -1,12 +1,15 @@
 // Python's view of splitting, counting and merge learning. No logic lives here.
 #include "bindings.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "counter.hpp"
+#include "encode_jobs.hpp"
 #include "merger.hpp"
+#include "native_vocabulary.hpp"
 #include "splitter.hpp"
 #include "windows.hpp"
 
@@ -88,6 +91,108 @@ Array<uint32_t> merges(const MergeLearner& learner) {
   return to_array(std::move(flat));
 }
 
+std::vector<Vocabulary::MergeRule> rules_from(const std::vector<std::string>& tokens,
+                                              const std::optional<Input<uint32_t>>& merges) {
+  if (!merges) return Vocabulary::rules_by_rank(tokens);
+  std::vector<Vocabulary::MergeRule> rules;
+  const uint32_t* const flat = merges->data();
+  for (uint32_t rank = 0; rank * size_t{3} + 2 < merges->size(); ++rank) {
+    rules.push_back({flat[rank * 3], flat[rank * 3 + 1], rank, flat[rank * 3 + 2]});
+  }
+  return rules;
+}
+
+void make_vocabulary(NativeVocabulary* self, const std::string& pattern,
+                     const std::vector<nb::bytes>& tokens,
+                     const std::optional<Input<uint32_t>>& merges,
+                     const std::vector<std::pair<nb::bytes, uint32_t>>& specials, bool whole_pieces,
+                     size_t cache_bytes) {
+  std::vector<std::string> token_bytes = as_strings(tokens);
+  std::vector<Vocabulary::Special> special_list;
+  for (const auto& [bytes, id] : specials) {
+    special_list.push_back({std::string(bytes.c_str(), bytes.size()), id});
+  }
+  std::vector<Vocabulary::MergeRule> rules = rules_from(token_bytes, merges);
+  auto vocabulary = std::make_shared<const Vocabulary>(
+      pattern_named(pattern), std::move(token_bytes), std::move(rules), std::move(special_list),
+      whole_pieces);
+  new (self) NativeVocabulary{vocabulary, {vocabulary, cache_bytes}};
+}
+
+std::string_view view(const nb::bytes& text) {
+  return {static_cast<const char*>(text.data()), text.size()};
+}
+
+Array<uint32_t> encode(NativeVocabulary& self, nb::bytes text, bool specials) {
+  std::vector<uint32_t> ids;
+  const std::string_view bytes = view(text);
+  {
+    const nb::gil_scoped_release release;
+    EncoderPool::Lease encoder(self.pool);
+    if (specials) {
+      encoder->encode_with_specials(bytes, ids);
+    } else {
+      encoder->encode_ordinary(bytes, ids);
+    }
+  }
+  return to_array(std::move(ids));
+}
+
+nb::tuple encode_many(NativeVocabulary& self, const std::vector<nb::bytes>& texts, bool specials,
+                      size_t num_threads) {
+  std::vector<std::string_view> views;
+  for (const nb::bytes& text : texts) views.push_back(view(text));
+  EncodedTexts encoded;
+  {
+    const nb::gil_scoped_release release;
+    encoded = encode_texts(self.pool, views, specials, num_threads);
+  }
+  return nb::make_tuple(to_array(std::move(encoded.ids)), to_array(std::move(encoded.ends)));
+}
+
+uint64_t encode_file_part(NativeVocabulary& self, const std::string& input_path, uint64_t begin,
+                          uint64_t end, int output_file, const std::string& output_path,
+                          uint64_t output_offset, size_t id_bytes, bool specials,
+                          size_t num_threads, size_t window_bytes) {
+  const nb::gil_scoped_release release;
+  return encode_file(self.pool,
+                     {input_path, output_path, begin, end, output_file, output_offset, id_bytes,
+                      specials, num_threads, window_bytes},
+                     self.bytes_done);
+}
+
+// The last place where `text` can be cut, also if more text follows it; 0 if there is none.
+size_t last_cut(const NativeVocabulary& self, nb::bytes text) {
+  const SpecialFinder& specials = self.vocabulary->special_finder();
+  const uint8_t* const data = static_cast<const uint8_t*>(text.data());
+  // What follows could complete a special token that begins in the last bytes.
+  const size_t margin = std::max<size_t>(4, specials.longest());
+  for (size_t at = text.size() > margin ? text.size() - margin : 0; at > 0; --at) {
+    if (is_safe_cut(data, text.size(), at) && !specials.spans(data, text.size(), at)) return at;
+  }
+  return 0;
+}
+
+// Where the first special token begins; -1 if there is none.
+int64_t find_special(const NativeVocabulary& self, nb::bytes text) {
+  const SpecialFinder::Match match = self.vocabulary->special_finder().find(
+      static_cast<const uint8_t*>(text.data()), text.size(), 0);
+  return match.begin == SpecialFinder::npos ? -1 : static_cast<int64_t>(match.begin);
+}
+
+nb::bytes decode(const NativeVocabulary& self, const Input<uint32_t>& ids) {
+  std::string text;
+  const uint32_t* const data = ids.data();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (data[i] >= self.vocabulary->size()) {
+      throw std::out_of_range("id " + std::to_string(data[i]) + " at place " + std::to_string(i) +
+                              ", the vocabulary has " + std::to_string(self.vocabulary->size()));
+    }
+    text += self.vocabulary->token(data[i]);
+  }
+  return nb::bytes(text.data(), text.size());
+}
+
 TieBreak tie_break_named(const std::string& name) {
   if (name == "huggingface") return TieBreak::kHuggingFace;
   if (name == "cs336") return TieBreak::kCs336;
@@ -124,6 +229,23 @@ void bind_tokenizer(nb::module_& m) {
       .def_prop_ro("distinct", &PieceCounter::distinct)
       .def_prop_ro("spilled_runs", &PieceCounter::spilled_runs);
 
+  nb::class_<NativeVocabulary>(m, "Vocabulary")
+      .def("__init__", &make_vocabulary, nb::arg("pattern"), nb::arg("tokens"),
+           nb::arg("merges").none(), nb::arg("specials"), nb::kw_only(), nb::arg("whole_pieces"),
+           nb::arg("cache_bytes"))
+      .def("encode", &encode, nb::arg("text"), nb::arg("specials"))
+      .def("encode_many", &encode_many, nb::arg("texts"), nb::arg("specials"),
+           nb::arg("num_threads"))
+      .def("encode_file", &encode_file_part, nb::kw_only(), nb::arg("input_path"),
+           nb::arg("begin"), nb::arg("end"), nb::arg("output_file"), nb::arg("output_path"),
+           nb::arg("output_offset"), nb::arg("id_bytes"), nb::arg("specials"),
+           nb::arg("num_threads"), nb::arg("window_bytes"))
+      .def("find_special", &find_special, nb::arg("text"))
+      .def("last_cut", &last_cut, nb::arg("text"))
+      .def("decode", &decode, nb::arg("ids"))
+      .def_prop_ro("bytes_done",
+                   [](const NativeVocabulary& self) { return self.bytes_done.load(); });
+
   nb::class_<MergeLearner>(m, "MergeLearner")
       .def(
           "__init__",
@@ -135,10 +257,10 @@ void bind_tokenizer(nb::module_& m) {
       .def("take", &take, nb::arg("counter"), nb::call_guard<nb::gil_scoped_release>())
       .def("take_items", &take_items, nb::arg("items"))
       .def("build", &MergeLearner::build, nb::call_guard<nb::gil_scoped_release>())
-      .def("learn", &MergeLearner::learn, nb::arg("target_tokens"), nb::arg("max_merges"),
+      .def("learn", &MergeLearner::learn, nb::arg("target"), nb::arg("max_merges"),
            nb::arg("min_frequency"), nb::call_guard<nb::gil_scoped_release>())
       .def("merges", &merges)
-      .def_prop_ro("tokens_made", &MergeLearner::tokens_made)
+      .def_prop_ro("merges_done", &MergeLearner::merges_done)
       .def_prop_ro("num_words", &MergeLearner::num_words)
       .def_prop_ro("num_symbols", &MergeLearner::num_symbols)
       .def_prop_ro("num_pairs", &MergeLearner::num_pairs)

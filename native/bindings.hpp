@@ -14,6 +14,10 @@ namespace nb = nanobind;
 template <typename T>
 using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
+// A one-dimensional array from Python, contiguous and of the right type.
+template <typename T>
+using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 // Gives a vector to NumPy without copying it.
 template <typename T>
 Array<T> to_array(std::vector<T>&& values) {

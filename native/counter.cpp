@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <exception>
 #include <queue>
 #include <system_error>
-#include <thread>
 
+#include "threads.hpp"
 #include "windows.hpp"
 
 namespace lowtide {
@@ -251,28 +250,12 @@ PieceCounter::PieceCounter(Pattern pattern, std::vector<std::string> specials, s
 
 PieceCounter::~PieceCounter() = default;
 
-void PieceCounter::run_threads(const std::function<void(Local&)>& work) {
-  std::vector<std::exception_ptr> errors(num_threads_);
-  std::vector<std::thread> threads;
-  const auto guarded = [&](size_t i) {
-    try {
-      work(*locals_[i]);
-    } catch (...) {
-      errors[i] = std::current_exception();
-    }
-  };
-  for (size_t i = 1; i < num_threads_; ++i) threads.emplace_back(guarded, i);
-  guarded(0);
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
-
 void PieceCounter::count_file(const std::string& path, uint64_t begin, uint64_t end) {
   FileWindows windows(path, begin, end, window_bytes_, specials_);
-  run_threads([&](Local& local) {
-    while (windows.next(local.window)) {
+  run_threads(num_threads_, [&](size_t thread) {
+    Local& local = *locals_[thread];
+    uint64_t index;
+    while (windows.next(local.window, index)) {
       count_window(local, local.window.data(), local.window.size());
       bytes_done_.fetch_add(local.window.size(), std::memory_order_relaxed);
       if (local.window.capacity() > 4 * window_bytes_) local.window = {};
@@ -295,7 +278,8 @@ void PieceCounter::count_texts(const std::vector<Text>& texts) {
     offset = end;
     return true;
   };
-  run_threads([&](Local& local) {
+  run_threads(num_threads_, [&](size_t thread) {
+    Local& local = *locals_[thread];
     Text part;
     while (next(part)) {
       count_window(local, part.data, part.length);

@@ -102,7 +102,6 @@ class PieceCounter {
     std::vector<std::string> runs;
   };
 
-  void run_threads(const std::function<void(Local&)>& work);
   void count_window(Local& local, const uint8_t* text, size_t length);
   void count_segment(Local& local, const uint8_t* text, size_t length);
   void flush_shard(Local& local, size_t shard);

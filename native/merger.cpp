@@ -158,28 +158,31 @@ bool MergeLearner::pop_best(int64_t min_frequency, uint32_t& pair) {
   return false;
 }
 
-bool MergeLearner::learn(size_t target_tokens, size_t max_merges, int64_t min_frequency) {
+size_t MergeLearner::made() const {
+  return tie_break_ == TieBreak::kHuggingFace ? tokens_.size() - 256 : merges_.size();
+}
+
+bool MergeLearner::learn(size_t target, size_t max_merges, int64_t min_frequency) {
   min_frequency = std::max<int64_t>(1, min_frequency);
   for (size_t i = 0; i < max_merges; ++i) {
-    if (tokens_.size() - 256 >= target_tokens) return false;
     uint32_t pair;
-    if (!pop_best(min_frequency, pair)) return false;
+    if (made() >= target || !pop_best(min_frequency, pair)) return false;
     merge(pair);
-    tokens_made_.store(tokens_.size() - 256, std::memory_order_relaxed);
+    merges_done_.store(merges_.size(), std::memory_order_relaxed);
   }
-  return tokens_.size() - 256 < target_tokens;
+  return made() < target;
 }
 
 void MergeLearner::merge(uint32_t pair) {
-  const Pair chosen = pairs_[pair];
+  const uint32_t left = pairs_[pair].left, right = pairs_[pair].right;
   const uint32_t first = first_entry(pair);
-  std::string bytes = tokens_[chosen.left] + tokens_[chosen.right];
+  std::string bytes = tokens_[left] + tokens_[right];
   uint32_t token = static_cast<uint32_t>(tokens_.size());
   ++stamp_;
   with_left_.resize(token + 1);
   with_right_.resize(token + 1);
   const auto known = token_ids_.find(bytes);
-  if (known != token_ids_.end() && tie_break_ == TieBreak::kHuggingFace) {
+  if (known != token_ids_.end()) {
     token = known->second;
     find_existing_pairs(token);
   } else {
@@ -187,28 +190,48 @@ void MergeLearner::merge(uint32_t pair) {
     tokens_.push_back(std::move(bytes));
   }
   const auto plain = [this](uint32_t symbol) { return symbol < 256 ? byte_of_[symbol] : symbol; };
-  merges_.push_back({plain(chosen.left), plain(chosen.right), plain(token)});
+  merges_.push_back({plain(left), plain(right), plain(token)});
 
   first_new_ = static_cast<uint32_t>(counts_.size());
   new_postings_.clear();
   last_word_.clear();
-  const uint32_t n = chosen.num_words;
-  pairs_[pair].num_words = 0;
-  dead_postings_ += n;
-  for (uint32_t k = 0; k < n; ++k) {
-    // The list may move while it is read only in place_new_postings, after this loop.
-    const uint32_t* const words = postings_.data() + chosen.postings;
-    if (k + 24 < n) __builtin_prefetch(&words_[words[k + 24]]);
-    if (k + 12 < n) __builtin_prefetch(&symbols_[words_[words[k + 12]].begin]);
-    merge_in_word(words[k], first, token);
+  for (const uint32_t entry : entries_of(pair)) {
+    const Pair chosen = pairs_[entry];
+    pairs_[entry].num_words = 0;
+    dead_postings_ += chosen.num_words;
+    merge_in_words(chosen, first, token);
   }
+  if (tie_break_ == TieBreak::kCs336) counts_[first] = 0;
   place_new_postings();
   for (uint32_t entry = first_new_; entry < counts_.size(); ++entry) push(entry);
-  visits_ += n;
   if (visits_ >= kVisitsBetweenChecks) {
     visits_ = 0;
     release_if_large();
   }
+}
+
+// The entries whose words are merged together: all of the pair's by cs336's rule, the one that was
+// chosen by Hugging Face's.
+std::vector<uint32_t> MergeLearner::entries_of(uint32_t pair) const {
+  std::vector<uint32_t> entries = {pair};
+  if (tie_break_ == TieBreak::kHuggingFace || first_entry_.empty()) return entries;
+  const uint32_t first = first_entry(pair);
+  if (first != pair) entries.push_back(first);
+  for (const auto& [entry, its_first] : first_entry_) {
+    if (its_first == first && entry != pair) entries.push_back(entry);
+  }
+  return entries;
+}
+
+void MergeLearner::merge_in_words(const Pair& entry, uint32_t pair, uint32_t token) {
+  const uint32_t* const words = postings_.data() + entry.postings;  // nothing moves it meanwhile
+  const uint32_t n = entry.num_words;
+  for (uint32_t k = 0; k < n; ++k) {
+    if (k + 24 < n) __builtin_prefetch(&words_[words[k + 24]]);
+    if (k + 12 < n) __builtin_prefetch(&symbols_[words_[words[k + 12]].begin]);
+    merge_in_word(words[k], pair, token);
+  }
+  visits_ += n;
 }
 
 void MergeLearner::merge_in_word(uint32_t index, uint32_t pair, uint32_t token) {

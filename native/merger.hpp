@@ -12,6 +12,11 @@
 // and afterwards a pair's count only falls. That makes the queue simple: an entry that is too high is
 // put back with its present count, and pairs below a threshold stay out of the queue altogether until
 // the threshold is lowered and one pass over the counts finds them.
+//
+// Two different pairs can spell the same token ("a" + "aa", "aa" + "a"). Both rules take the second
+// one for the first one's token, so a pair can gain occurrences after all: it then gets a second
+// entry. Hugging Face's trainer merges each entry by itself and never takes a merged pair's count
+// back; cs336's rule counts afresh each time. Rare as it is, each is followed to the letter.
 #pragma once
 
 #include <atomic>
@@ -26,9 +31,8 @@ namespace lowtide {
 
 // Which of several pairs with the same count is merged first.
 enum class TieBreak : uint8_t {
-  kHuggingFace,  // the smallest pair of ids, bytes numbered in the order of their printable forms;
-                 // a merge that spells a token there already is gets that token's id
-  kCs336,        // the greatest pair of byte strings; every merge is a new token
+  kHuggingFace,  // the smallest pair of ids, bytes numbered in the order of their printable forms
+  kCs336,        // the greatest pair of byte strings
 };
 
 struct Merge {
@@ -42,12 +46,12 @@ class MergeLearner {
 
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);
   void build();  // after the last piece, before the first merge
-  // Learns until there are `target_tokens` tokens beside the bytes, or `max_merges` more merges, or
-  // no pair occurs `min_frequency` times. Returns true if more could be learned.
-  bool learn(size_t target_tokens, size_t max_merges, int64_t min_frequency);
+  // Learns until there are `target` tokens beside the bytes (kCs336: merges), or `max_merges` more
+  // merges, or no pair occurs `min_frequency` times. Returns true if more could be learned.
+  bool learn(size_t target, size_t max_merges, int64_t min_frequency);
 
   const std::vector<Merge>& merges() const { return merges_; }
-  size_t tokens_made() const { return tokens_made_.load(std::memory_order_relaxed); }
+  size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
   size_t num_words() const { return words_.size(); }
   size_t num_symbols() const { return symbols_.size(); }
   size_t num_pairs() const { return counts_.size(); }
@@ -88,6 +92,7 @@ class MergeLearner {
   bool refill(int64_t min_frequency);
   bool pop_best(int64_t min_frequency, uint32_t& pair);
   void merge(uint32_t pair);
+  void merge_in_words(const Pair& entry, uint32_t pair, uint32_t token);
   void merge_in_word(uint32_t word, uint32_t pair, uint32_t token);
   uint32_t add_occurrence(uint32_t left, uint32_t right, uint32_t token, uint32_t word,
                           int64_t count);
@@ -95,6 +100,8 @@ class MergeLearner {
   void find_existing_pairs(uint32_t token);
   void place_new_postings();
   uint32_t first_entry(uint32_t pair) const;
+  std::vector<uint32_t> entries_of(uint32_t pair) const;
+  size_t made() const;
   void compact_postings();
   void release_if_large();
 
@@ -108,9 +115,7 @@ class MergeLearner {
   MappedArray<uint32_t> postings_;
   std::vector<Candidate> queue_;
   int64_t threshold_ = 0;
-  // A pair that comes back after its token was made a second time has a second entry with the new
-  // occurrences; both share the count of the first, as they do in Hugging Face's trainer.
-  std::unordered_map<uint32_t, uint32_t> first_entry_;
+  std::unordered_map<uint32_t, uint32_t> first_entry_;  // of a later entry: whose count it shares
   std::vector<Merge> merges_;
   uint8_t byte_of_[256];    // bytes in the order that ties follow
   uint32_t symbol_of_[256];
@@ -123,7 +128,7 @@ class MergeLearner {
   std::vector<uint32_t> last_word_;  // by new entry: the word of its latest posting
   size_t dead_postings_ = 0;
   size_t visits_ = 0;
-  std::atomic<size_t> tokens_made_{0};
+  std::atomic<size_t> merges_done_{0};
 };
 
 }  // namespace lowtide

@@ -76,7 +76,7 @@ uint64_t FileWindows::cut_at_or_after(uint64_t at) {
   return end_;
 }
 
-bool FileWindows::next(std::vector<uint8_t>& buffer) {
+bool FileWindows::next(std::vector<uint8_t>& buffer, uint64_t& index) {
   uint64_t begin, end;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -84,6 +84,7 @@ bool FileWindows::next(std::vector<uint8_t>& buffer) {
     if (begin >= end_) return false;
     end = end_ - begin <= window_bytes_ ? end_ : cut_at_or_after(begin + window_bytes_);
     next_ = end;
+    index = next_index_++;
   }
   if (end - begin > kLargestWindow) {
     throw std::runtime_error("no place to cut in " + std::to_string(end - begin) +

@@ -23,8 +23,9 @@ class FileWindows {
   FileWindows(const FileWindows&) = delete;
   FileWindows& operator=(const FileWindows&) = delete;
 
-  // Fills `buffer` with the next window and returns true, or false at the end. Thread-safe.
-  bool next(std::vector<uint8_t>& buffer);
+  // Fills `buffer` with the next window and returns true, or false at the end; `index` counts the
+  // windows. Thread-safe.
+  bool next(std::vector<uint8_t>& buffer, uint64_t& index);
 
  private:
   uint64_t cut_at_or_after(uint64_t at);
@@ -36,7 +37,7 @@ class FileWindows {
   const SpecialFinder& specials_;
   int file_ = -1;
   std::mutex mutex_;
-  uint64_t next_ = 0;
+  uint64_t next_ = 0, next_index_ = 0;
   std::vector<uint8_t> probe_;
 };
 

@@ -1,0 +1,185 @@
+#include "encode_jobs.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <functional>
+#include <stdexcept>
+#include <system_error>
+
+#include "threads.hpp"
+#include "windows.hpp"
+
+namespace lowtide {
+
+std::unique_ptr<Encoder> EncoderPool::take() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!free_.empty()) {
+      std::unique_ptr<Encoder> encoder = std::move(free_.back());
+      free_.pop_back();
+      return encoder;
+    }
+  }
+  return std::make_unique<Encoder>(vocabulary_, cache_bytes_);
+}
+
+void EncoderPool::give(std::unique_ptr<Encoder> encoder) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(encoder));
+}
+
+namespace {
+
+constexpr size_t kShareBytes = 1 << 18;  // of text that a thread takes at a time
+
+// Splits the list into runs of about kShareBytes, so that small texts do not cost a lock each.
+std::vector<size_t> share_ends(const std::vector<std::string_view>& texts) {
+  std::vector<size_t> ends;
+  size_t bytes = 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    bytes += texts[i].size();
+    if (bytes >= kShareBytes || i + 1 == texts.size()) {
+      ends.push_back(i + 1);
+      bytes = 0;
+    }
+  }
+  return ends;
+}
+
+}  // namespace
+
+EncodedTexts encode_texts(EncoderPool& pool, const std::vector<std::string_view>& texts,
+                          bool specials, size_t num_threads) {
+  const std::vector<size_t> shares = share_ends(texts);
+  std::vector<std::vector<uint32_t>> parts(shares.size());
+  EncodedTexts result;
+  result.ends.resize(texts.size());
+  std::atomic<size_t> next{0};
+  run_threads(std::min(num_threads, std::max<size_t>(1, shares.size())), [&](size_t) {
+    EncoderPool::Lease encoder(pool);
+    for (size_t share = next++; share < shares.size(); share = next++) {
+      std::vector<uint32_t>& ids = parts[share];
+      for (size_t i = share == 0 ? 0 : shares[share - 1]; i < shares[share]; ++i) {
+        if (specials) {
+          encoder->encode_with_specials(texts[i], ids);
+        } else {
+          encoder->encode_ordinary(texts[i], ids);
+        }
+        result.ends[i] = ids.size();
+      }
+    }
+  });
+  size_t total = 0, text = 0;
+  for (size_t share = 0; share < shares.size(); ++share) {
+    for (; text < shares[share]; ++text) result.ends[text] += total;
+    total += parts[share].size();
+  }
+  if (parts.size() == 1) {
+    result.ids = std::move(parts[0]);
+    return result;
+  }
+  result.ids.reserve(total);
+  for (std::vector<uint32_t>& part : parts) {
+    result.ids.insert(result.ids.end(), part.begin(), part.end());
+    part = {};
+  }
+  return result;
+}
+
+namespace {
+
+void write_at(const FileEncoding& job, uint64_t offset, const void* data, size_t size) {
+  const char* bytes = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t written = ::pwrite(job.output_file, bytes, size, static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      throw std::system_error(errno, std::generic_category(), job.output_path);
+    }
+    bytes += written;
+    offset += static_cast<uint64_t>(written);
+    size -= static_cast<size_t>(written);
+  }
+}
+
+// Hands out places in the output in the order of the windows.
+class Turns {
+ public:
+  explicit Turns(uint64_t first) : next_offset_(first) {}
+  // Waits for the windows before `index`, then takes `size` bytes of the output.
+  uint64_t take(uint64_t index, uint64_t size) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    turn_.wait(lock, [&] { return now_ == index || failed_; });
+    if (failed_) throw std::runtime_error("another thread failed");
+    const uint64_t offset = next_offset_;
+    next_offset_ += size;
+    ++now_;
+    turn_.notify_all();
+    return offset;
+  }
+  void fail() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failed_ = true;
+    turn_.notify_all();
+  }
+  uint64_t end() const { return next_offset_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable turn_;
+  uint64_t now_ = 0, next_offset_;
+  bool failed_ = false;
+};
+
+template <typename Id>
+void encode_windows(EncoderPool& pool, const FileEncoding& job, FileWindows& windows, Turns& turns,
+                    std::atomic<uint64_t>& bytes_done) {
+  EncoderPool::Lease encoder(pool);
+  std::vector<uint8_t> window;
+  std::vector<Id> ids;
+  uint64_t index;
+  while (windows.next(window, index)) {
+    const std::string_view text(reinterpret_cast<const char*>(window.data()), window.size());
+    ids.clear();
+    if (job.specials) {
+      encoder->encode_with_specials(text, ids);
+    } else {
+      encoder->encode_ordinary(text, ids);
+    }
+    const size_t size = ids.size() * sizeof(Id);
+    write_at(job, turns.take(index, size), ids.data(), size);
+    bytes_done.fetch_add(window.size(), std::memory_order_relaxed);
+  }
+}
+
+}  // namespace
+
+uint64_t encode_file(EncoderPool& pool, const FileEncoding& job,
+                     std::atomic<uint64_t>& bytes_done) {
+  const Vocabulary& vocabulary = *pool.vocabulary();
+  if (job.id_bytes == 2 && vocabulary.size() > 65536) {
+    throw std::invalid_argument("ids of this vocabulary do not fit 16 bits");
+  }
+  static const SpecialFinder no_specials;
+  FileWindows windows(job.input_path, job.begin, job.end, job.window_bytes,
+                      job.specials ? vocabulary.special_finder() : no_specials);
+  Turns turns(job.output_offset);
+  run_threads(job.num_threads, [&](size_t) {
+    try {
+      if (job.id_bytes == 2) {
+        encode_windows<uint16_t>(pool, job, windows, turns, bytes_done);
+      } else {
+        encode_windows<uint32_t>(pool, job, windows, turns, bytes_done);
+      }
+    } catch (...) {
+      turns.fail();
+      throw;
+    }
+  });
+  return (turns.end() - job.output_offset) / job.id_bytes;
+}
+
+}  // namespace lowtide

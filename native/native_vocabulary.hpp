@@ -1,0 +1,19 @@
+// What Python holds as _native.Vocabulary: a vocabulary and the encoders that work on it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "encode_jobs.hpp"
+#include "vocabulary.hpp"
+
+namespace lowtide {
+
+struct NativeVocabulary {
+  std::shared_ptr<const Vocabulary> vocabulary;
+  EncoderPool pool;
+  std::atomic<uint64_t> bytes_done{0};  // of encode_file, for whoever watches
+};
+
+}  // namespace lowtide

@@ -1,0 +1,83 @@
+#include "vocabulary.hpp"
+
+#include <stdexcept>
+
+namespace lowtide {
+
+namespace {
+std::vector<std::string> bytes_of(const std::vector<Vocabulary::Special>& specials) {
+  std::vector<std::string> bytes;
+  for (const Vocabulary::Special& special : specials) bytes.push_back(special.bytes);
+  return bytes;
+}
+}  // namespace
+
+Vocabulary::Vocabulary(Pattern pattern, std::vector<std::string> tokens,
+                       std::vector<MergeRule> merges, std::vector<Special> specials,
+                       bool whole_pieces)
+    : pattern_(pattern),
+      whole_pieces_(whole_pieces),
+      tokens_(std::move(tokens)),
+      specials_(std::move(specials)),
+      finder_(bytes_of(specials_)) {
+  if (tokens_.size() > kMaxTokens) throw std::invalid_argument("more than 2^24 tokens");
+  byte_ids_.fill(kNoToken);
+  std::vector<bool> is_special(tokens_.size());
+  for (const Special& special : specials_) {
+    if (special.id >= tokens_.size()) throw std::invalid_argument("special token beyond the ids");
+    is_special[special.id] = true;
+  }
+  for (uint32_t id = 0; id < tokens_.size(); ++id) {
+    if (is_special[id] || tokens_[id].empty()) continue;
+    if (tokens_[id].size() == 1) {
+      uint32_t& byte_id = byte_ids_[static_cast<uint8_t>(tokens_[id][0])];
+      if (byte_id == kNoToken) byte_id = id;
+    }
+    if (whole_pieces_) by_bytes_.emplace(tokens_[id], id);
+  }
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (byte_ids_[byte] == kNoToken) {
+      throw std::invalid_argument("no token for byte " + std::to_string(byte));
+    }
+  }
+  size_t capacity = 16;
+  while (capacity < merges.size() * 2) capacity *= 2;
+  slots_.assign(capacity, {kEmptyKey, {kNoToken, kNoToken}});
+  mask_ = capacity - 1;
+  for (const MergeRule& rule : merges) {
+    if (rule.left >= size() || rule.right >= size() || rule.token >= size()) {
+      throw std::invalid_argument("merge of a token beyond the ids");
+    }
+    const uint64_t key = uint64_t{rule.left} << 32 | rule.right;
+    size_t i = hash_pair(key) & mask_;
+    while (slots_[i].key != kEmptyKey && slots_[i].key != key) i = (i + 1) & mask_;
+    slots_[i] = {key, {rule.rank, rule.token}};  // of two equal rules the later one counts
+  }
+  byte_pairs_.resize(256 * 256);
+  for (unsigned left = 0; left < 256; ++left) {
+    for (unsigned right = 0; right < 256; ++right) {
+      byte_pairs_[left << 8 | right] = merge(byte_ids_[left], byte_ids_[right]);
+    }
+  }
+}
+
+std::vector<Vocabulary::MergeRule> Vocabulary::rules_by_rank(
+    const std::vector<std::string>& tokens) {
+  std::unordered_map<std::string_view, uint32_t> ids;
+  for (uint32_t id = 0; id < tokens.size(); ++id) {
+    if (!tokens[id].empty()) ids.emplace(tokens[id], id);
+  }
+  std::vector<MergeRule> rules;
+  for (uint32_t id = 0; id < tokens.size(); ++id) {
+    const std::string_view token = tokens[id];
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = ids.find(token.substr(0, cut));
+      if (left == ids.end()) continue;
+      const auto right = ids.find(token.substr(cut));
+      if (right != ids.end()) rules.push_back({left->second, right->second, id, id});
+    }
+  }
+  return rules;
+}
+
+}  // namespace lowtide
