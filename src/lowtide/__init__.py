@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
     from lowtide.loader.batches import BatchLoader
+    from lowtide.loader.mixtures import Mixture
+    from lowtide.loader.tensors import create_dataloaders
     from lowtide.loader.windows import TokenDataset
     from lowtide.memory import MemoryBudget
 
@@ -24,8 +26,10 @@ _HOMES = {
     "DataError": "lowtide.errors",
     "LowtideError": "lowtide.errors",
     "MemoryBudget": "lowtide.memory",
+    "Mixture": "lowtide.loader.mixtures",
     "TokenDataset": "lowtide.loader.windows",
     "UsageError": "lowtide.errors",
+    "create_dataloaders": "lowtide.loader.tensors",
 }
 
 __all__ = [
@@ -34,9 +38,11 @@ __all__ = [
     "DataError",
     "LowtideError",
     "MemoryBudget",
+    "Mixture",
     "TokenDataset",
     "UsageError",
     "__version__",
+    "create_dataloaders",
 ]
 
 

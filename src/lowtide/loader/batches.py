@@ -20,7 +20,16 @@ from lowtide.errors import DataError, UsageError
 from lowtide.loader.ordering import Order, check_order
 from lowtide.loader.windows import RowPlan, Tokens, TokenWindows, empty_array
 
-__all__ = ["BatchLoader", "SampleSource", "planned_bytes"]
+__all__ = [
+    "BatchLoader",
+    "SampleSource",
+    "Share",
+    "check_rank",
+    "check_state",
+    "make_state",
+    "planned_bytes",
+    "rank_share",
+]
 
 STATE_VERSION = 1
 Allocate = Callable[[tuple[int, int], np.dtype[Any]], Tokens]
@@ -58,13 +67,68 @@ def planned_bytes(
 
 
 @dataclass(frozen=True)
-class _Share:
-    """The samples of one global batch, and which of them belong to this rank."""
+class Share:
+    """The samples of one global batch, and which of them belong to one rank."""
 
     first: int
-    count: int
+    end: int
     rank_first: int
     rank_count: int
+
+
+def rank_share(
+    first: int, *, batch_size: int, rank: int, world_size: int, end: int | None = None
+) -> Share | None:
+    """Give the batch that begins with sample `first`, None where it would begin at `end`."""
+    count = batch_size * world_size
+    if end is not None:
+        count = min(count, end - first)
+    if count <= 0:
+        return None
+    # A last, smaller batch is dealt out evenly, so that no rank waits for rows it never gets.
+    begin, stop = count * rank // world_size, count * (rank + 1) // world_size
+    return Share(first, first + count, first + begin, stop - begin)
+
+
+def make_state(dataset: SampleSource, *, order: Order, seed: int, samples: int) -> dict[str, Any]:
+    """Give the state of a run that has been given `samples` samples."""
+    return {
+        "version": STATE_VERSION,
+        "samples": samples,
+        "epoch": dataset.epoch_of(samples),
+        "order": order,
+        "seed": seed,
+        "fingerprint": dataset.fingerprint,
+    }
+
+
+def check_state(state: Mapping[str, Any], dataset: SampleSource, *, order: Order, seed: int) -> int:
+    """Give the samples a state counts; refuse one of other data, another order or seed."""
+    if state.get("version") != STATE_VERSION:
+        raise DataError(
+            f"loader state of version {state.get('version')!r}, this lowtide reads {STATE_VERSION}"
+        )
+    for name, here in (("order", order), ("seed", seed)):
+        if state[name] != here:
+            raise DataError(
+                f"the loader's {name} was {state[name]!r} when its state was saved, "
+                f"now it is {here!r}",
+                next_step=f"give {name}={state[name]!r} to go on, or start a new run",
+            )
+    if state["fingerprint"] != dataset.fingerprint:
+        raise DataError(
+            "the data, or how it is cut into windows, changed since the loader's state was saved: "
+            "its place in the data means nothing any more",
+            next_step="bring back the data and settings of that run, or start a new run from its "
+            "weights",
+        )
+    return int(state["samples"])
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    """Refuse a rank that does not exist."""
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} does not lie between 0 and {world_size - 1}")
 
 
 class BatchLoader:
@@ -101,12 +165,10 @@ class BatchLoader:
             ("batch_size", batch_size, 1),
             ("prefetch_batches", prefetch_batches, 0),
             ("num_threads", num_threads, 1),
-            ("world_size", world_size, 1),
         ):
             if value < least:
                 raise UsageError(f"{name} is {value}, expected at least {least}")
-        if not 0 <= rank < world_size:
-            raise UsageError(f"rank {rank} does not lie between 0 and {world_size - 1}")
+        check_rank(rank, world_size)
         self.dataset = dataset
         self.batch_size = batch_size
         self.order: Order = order
@@ -143,7 +205,7 @@ class BatchLoader:
             if share is None:
                 raise StopIteration
             batch = self._make_batch(share)
-            self._samples = self._planned = share.first + share.count
+            self._samples = self._planned = share.end
             return batch
         self._fill_queue()
         if not self._queue:
@@ -168,22 +230,19 @@ class BatchLoader:
             share = self._share(self._planned)
             if share is None:
                 return
-            self._planned = share.first + share.count
+            self._planned = share.end
             self._queue.append((self._planned, self._pool.submit(self._make_batch, share)))
 
-    def _share(self, first: int) -> _Share | None:
-        """Give the batch that begins with sample `first`, None past the end."""
-        count = self.batch_size * self.world_size
-        if self._end is not None:
-            count = min(count, self._end - first)
-        if count <= 0:
-            return None
-        # A last, smaller batch is dealt out evenly, so that no rank waits for rows it never gets.
-        begin = count * self.rank // self.world_size
-        end = count * (self.rank + 1) // self.world_size
-        return _Share(first, count, first + begin, end - begin)
+    def _share(self, first: int) -> Share | None:
+        return rank_share(
+            first,
+            batch_size=self.batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            end=self._end,
+        )
 
-    def _make_batch(self, share: _Share) -> Any:
+    def _make_batch(self, share: Share) -> Any:
         shape = (share.rank_count, self.dataset.sequence_length)
         inputs = self._allocate(shape, self.dataset.output_dtype)
         targets = self._allocate(shape, self.dataset.output_dtype)
@@ -202,38 +261,13 @@ class BatchLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Give what is needed to go on after the last delivered batch."""
-        return {
-            "version": STATE_VERSION,
-            "samples": self._samples,
-            "epoch": self.epoch,
-            "order": self.order,
-            "seed": self.seed,
-            "fingerprint": self.dataset.fingerprint,
-        }
+        return make_state(self.dataset, order=self.order, seed=self.seed, samples=self._samples)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; ranks, threads and batch size may differ, data may not."""
-        if state.get("version") != STATE_VERSION:
-            raise DataError(
-                f"loader state of version {state.get('version')!r}, this lowtide reads "
-                f"{STATE_VERSION}"
-            )
-        for name, here in (("order", self.order), ("seed", self.seed)):
-            if state[name] != here:
-                raise DataError(
-                    f"the loader's {name} was {state[name]!r} when its state was saved, "
-                    f"now it is {here!r}",
-                    next_step=f"give {name}={state[name]!r} to go on, or start a new run",
-                )
-        if state["fingerprint"] != self.dataset.fingerprint:
-            raise DataError(
-                "the data, or how it is cut into windows, changed since the loader's state was "
-                "saved: its place in the data means nothing any more",
-                next_step="bring back the data and settings of that run, or start a new run from "
-                "its weights",
-            )
+        samples = check_state(state, self.dataset, order=self.order, seed=self.seed)
         self._drop_queue()
-        self._samples = self._planned = int(state["samples"])
+        self._samples = self._planned = samples
 
     def _drop_queue(self) -> None:
         for _, future in self._queue:

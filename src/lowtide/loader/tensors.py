@@ -1,17 +1,46 @@
-"""What torch users need of the loader; the only module of this stage that imports torch."""
+"""The loader for torch users: datasets, a data module, data loaders; torch is imported here alone.
+
+In:      .npy files, .bin files or prepared datasets
+Out:     (inputs, targets) tensors [B, T] of int64
+Memory:  `prefetch_factor` batches per worker, and what the workers' interpreters take; the tokens
+         themselves stay on disk, so nothing is copied into workers or grows in them
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import warnings
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
-from lowtide.loader.windows import Tokens
+from lowtide.errors import UsageError
+from lowtide.loader.batches import check_rank, check_state, make_state, rank_share
+from lowtide.loader.ordering import Order
+from lowtide.loader.sources import Split
+from lowtide.loader.windows import TokenDataset, Tokens
 
-__all__ = ["empty_pinned"]
+__all__ = [
+    "LocalDataModule",
+    "LocalTokenizedDataset",
+    "LocalTokenizedDatasetFixed",
+    "TokenDataLoader",
+    "create_dataloaders",
+    "empty_pinned",
+]
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+PathLike = str | os.PathLike[str]
 
 _TORCH_TYPES = {"int64": torch.int64, "int32": torch.int32, "uint16": torch.uint16}
+_MAX_WORKERS = 1024
+_READ_AHEAD_WINDOWS = 64
 
 
 def empty_pinned(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
@@ -21,3 +50,338 @@ def empty_pinned(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
     """
     pinned = torch.cuda.is_available()
     return torch.empty(shape, dtype=_TORCH_TYPES[dtype.name], pin_memory=pinned).numpy()
+
+
+def _as_tensors(inputs: Tokens, targets: Tokens) -> Batch:
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+class LocalTokenizedDatasetFixed(Dataset[Batch]):
+    """A map-style dataset: item i is window i, as two tensors [T]."""
+
+    def __init__(
+        self,
+        data_path: PathLike,
+        max_length: int = 1024,
+        *,
+        split: Split = "all",
+        stride: int | None = None,
+        dtype: npt.DTypeLike | None = None,
+    ) -> None:
+        self.data = TokenDataset(
+            data_path, split=split, sequence_length=max_length, stride=stride, dtype=dtype
+        )
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Batch:
+        return _as_tensors(*self.data[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Batch]:
+        """Read a whole batch in one call; torch's DataLoader prefers this where it is there."""
+        inputs, targets = _as_tensors(*self.data.get_batch(indices))
+        return list(zip(inputs, targets, strict=True))
+
+
+class LocalTokenizedDataset(IterableDataset[Batch]):
+    """An iterable dataset: each pass gives every window once, shuffled anew, shared by the workers.
+
+    Without `batch_size` items are windows, and workers take turns window by window. With it items
+    are whole batches and workers take turns batch by batch, so that `DataLoader(dataset,
+    batch_size=None, num_workers=n)` gives the same batches for any n. Passes count by themselves,
+    with workers that stay and workers that do not; `set_epoch` sets the next one.
+    """
+
+    def __init__(
+        self,
+        data_path: PathLike,
+        max_length: int = 1024,
+        *,
+        shuffle: bool = True,
+        seed: int = 42,
+        batch_size: int | None = None,
+        split: Split = "all",
+        stride: int | None = None,
+        dtype: npt.DTypeLike | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        check_rank(rank, world_size)
+        self.data = TokenDataset(
+            data_path, split=split, sequence_length=max_length, stride=stride, dtype=dtype
+        )
+        self.order: Order = "shuffle" if shuffle else "sequential"
+        self.seed = seed
+        self.batch_size = batch_size
+        self.rank = rank
+        self.world_size = world_size
+        # One counter of passes per worker, in memory all of them share: a worker that is started
+        # anew for each pass must still know which pass it is.
+        self._passes = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of one pass, over all ranks and workers."""
+        return len(self.data)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`."""
+        self._passes.fill_(epoch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        worker_id, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        if num_workers > _MAX_WORKERS:
+            raise UsageError(f"{num_workers} workers, at most {_MAX_WORKERS} can share a dataset")
+        first = int(self._passes[worker_id]) * len(self.data)
+        self._passes[worker_id] += 1
+        if self.batch_size is None:
+            return self._iter_windows(first, worker_id, num_workers)
+        return self._iter_batches(first, worker_id, num_workers, self.batch_size)
+
+    def _iter_windows(self, first: int, worker_id: int, num_workers: int) -> Iterator[Batch]:
+        """Give every n-th window, where n counts the workers of all ranks."""
+        every = num_workers * self.world_size
+        mine = worker_id * self.world_size + self.rank
+        for begin in range(0, len(self.data), _READ_AHEAD_WINDOWS * every):
+            count = min(_READ_AHEAD_WINDOWS * every, len(self.data) - begin)
+            (plan,) = self.data.plan_rows(
+                self.order, seed=self.seed, first=first + begin, count=count
+            )
+            inputs, targets = self.data.gather(plan.starts[mine::every].copy())
+            yield from zip(*_as_tensors(inputs, targets), strict=True)
+
+    def _iter_batches(
+        self, first: int, worker_id: int, num_workers: int, batch_size: int
+    ) -> Iterator[Batch]:
+        end = first + len(self.data)
+        step = batch_size * self.world_size
+        for begin in range(first + worker_id * step, end, num_workers * step):
+            share = rank_share(
+                begin,
+                batch_size=batch_size,
+                rank=self.rank,
+                world_size=self.world_size,
+                end=end,
+            )
+            if share is not None:
+                yield _read_range(
+                    self.data, self.order, self.seed, share.rank_first, share.rank_count
+                )
+
+
+def _read_range(data: TokenDataset, order: Order, seed: int, first: int, count: int) -> Batch:
+    (plan,) = data.plan_rows(order, seed=seed, first=first, count=count)
+    return _as_tensors(*data.gather(plan.starts))
+
+
+@contextlib.contextmanager
+def _many_workers_allowed() -> Generator[None, None, None]:
+    """Let more workers than cores pass without a warning: they are what the user asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+class _RangeDataset(Dataset[Batch]):
+    """What workers of a TokenDataLoader hold: the way from a range of samples to a batch."""
+
+    def __init__(self, data: TokenDataset, order: Order, seed: int) -> None:
+        self.data = data
+        self.order: Order = order
+        self.seed = seed
+
+    def __getitem__(self, samples: tuple[int, int]) -> Batch:
+        return _read_range(self.data, self.order, self.seed, *samples)
+
+
+class _RangeSampler(Sampler[tuple[int, int]]):
+    """The ranges of samples of the batches left in the epoch; it stays in the main process."""
+
+    def __init__(self, size: int, *, batch_size: int, rank: int, world_size: int) -> None:
+        self.size = size
+        self.batch_size = batch_size
+        self.rank = rank
+        self.world_size = world_size
+        self.first = 0
+
+    def __len__(self) -> int:
+        return -(-self.size // (self.batch_size * self.world_size))
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        first = self.first
+        end = (first // self.size + 1) * self.size
+        while (
+            share := rank_share(
+                first,
+                batch_size=self.batch_size,
+                rank=self.rank,
+                world_size=self.world_size,
+                end=end,
+            )
+        ) is not None:
+            yield share.rank_first, share.rank_count
+            first = share.end
+
+
+class TokenDataLoader(DataLoader[Batch]):
+    """A torch DataLoader over a TokenDataset; each `for` is an epoch, resumable after any batch.
+
+    The order is that of BatchLoader: it depends on the seed and the data alone, so batches are the
+    same for any number of workers. `state_dict()` counts the batches that were delivered. A `for`
+    that was left early is not gone on with: the next one is the next epoch, unless a state was
+    loaded in between.
+    """
+
+    def __init__(
+        self,
+        data: TokenDataset,
+        *,
+        batch_size: int,
+        order: Order = "shuffle",
+        seed: int = 42,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        pin_memory: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        check_rank(rank, world_size)
+        if batch_size < 1:
+            raise UsageError(f"batch_size is {batch_size}, expected at least 1")
+        self._data = data
+        self._order: Order = order
+        self._seed = seed
+        self._samples = 0
+        self._resumed = False
+        self._rows_per_batch = batch_size * world_size
+        self._ranges = _RangeSampler(
+            len(data), batch_size=batch_size, rank=rank, world_size=world_size
+        )
+        with _many_workers_allowed():
+            super().__init__(
+                _RangeDataset(data, order, seed),
+                sampler=self._ranges,
+                batch_size=None,
+                num_workers=num_workers,
+                prefetch_factor=prefetch_factor if num_workers > 0 else None,
+                persistent_workers=num_workers > 0,
+                pin_memory=pin_memory,
+            )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch, from 0."""
+        return self._samples // len(self._data)
+
+    def __iter__(self) -> Iterator[Batch]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if self._samples % len(self._data) and not self._resumed:
+            self._samples = (self.epoch + 1) * len(self._data)
+        self._resumed = False
+        self._ranges.first = self._samples
+        end = (self.epoch + 1) * len(self._data)
+        with _many_workers_allowed():
+            batches = super().__iter__()
+        for batch in batches:
+            self._samples = min(self._samples + self._rows_per_batch, end)
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what is needed to go on after the last delivered batch."""
+        return make_state(self._data, order=self._order, seed=self._seed, samples=self._samples)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next `for` go on where `state` was taken, with any number of workers."""
+        self._samples = check_state(state, self._data, order=self._order, seed=self._seed)
+        self._resumed = True
+
+
+def create_dataloaders(
+    train_data_path: PathLike,
+    val_data_path: PathLike | None = None,
+    *,
+    batch_size: int = 32,
+    max_length: int = 1024,
+    num_workers: int = 4,
+    prefetch_factor: int = 4,
+    seed: int = 42,
+    stride: int | None = None,
+    dtype: npt.DTypeLike | None = None,
+    val_fraction: float = 0.1,
+    pin_memory: bool | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+) -> tuple[TokenDataLoader, TokenDataLoader]:
+    """Make a shuffled loader of the training tokens and a sequential one of the validation tokens.
+
+    With two files each is taken whole; with one, or a prepared dataset, its own two parts are.
+    `pin_memory` defaults to whether there is CUDA.
+    """
+
+    def make(path: PathLike, split: Split, order: Order) -> TokenDataLoader:
+        data = TokenDataset(
+            path,
+            split=split,
+            sequence_length=max_length,
+            stride=stride,
+            dtype=dtype,
+            val_fraction=val_fraction,
+        )
+        return TokenDataLoader(
+            data,
+            batch_size=batch_size,
+            order=order,
+            seed=seed,
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def part(path: PathLike, split: Split) -> Split:
+        return split if val_data_path is None or Path(path).is_dir() else "all"
+
+    val_path = train_data_path if val_data_path is None else val_data_path
+    return (
+        make(train_data_path, part(train_data_path, "train"), "shuffle"),
+        make(val_path, part(val_path, "val"), "sequential"),
+    )
+
+
+class LocalDataModule:
+    """Both loaders under the names data modules have; made once, at first use."""
+
+    def __init__(
+        self, train_data_path: PathLike, val_data_path: PathLike | None = None, **options: Any
+    ) -> None:
+        self._paths = (train_data_path, val_data_path)
+        self._options = options
+        self._loaders: tuple[TokenDataLoader, TokenDataLoader] | None = None
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the data; wrong paths and settings are found here."""
+        if self._loaders is None:
+            self._loaders = create_dataloaders(*self._paths, **self._options)
+
+    def _opened(self) -> tuple[TokenDataLoader, TokenDataLoader]:
+        self.setup()
+        assert self._loaders is not None
+        return self._loaders
+
+    def train_dataloader(self) -> TokenDataLoader:
+        """The shuffled loader of the training tokens."""
+        return self._opened()[0]
+
+    def val_dataloader(self) -> TokenDataLoader:
+        """The sequential loader of the validation tokens."""
+        return self._opened()[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state of the training loader."""
+        return self.train_dataloader().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with training where `state` was taken."""
+        self.train_dataloader().load_state_dict(state)

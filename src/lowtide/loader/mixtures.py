@@ -1,0 +1,166 @@
+"""Several datasets as one, in exact proportions: replay of general text while adapting to a domain.
+
+In:      named TokenDatasets and their weights
+Out:     rows of batches, each from the dataset whose turn it is
+Memory:  that of the datasets; whose turn it is follows from the number of the sample alone
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+import numpy as np
+
+from lowtide import _native
+from lowtide.errors import DataError, UsageError
+from lowtide.files import checksum_bytes
+from lowtide.loader.ordering import Order, derive_seed
+from lowtide.loader.windows import RowPlan, TokenDataset
+
+__all__ = ["Mixture", "exact_weights"]
+
+_MAX_TOTAL = 1 << 40
+
+
+def exact_weights(weights: Mapping[str, float]) -> dict[str, int]:
+    """Turn weights into the smallest whole numbers of the same proportions.
+
+    Numbers are taken as they are written: 0.1 is a tenth, not the nearest binary fraction.
+
+    >>> exact_weights({"domain": 0.9, "general": 0.1})
+    {'domain': 9, 'general': 1}
+    """
+    fractions: dict[str, Fraction] = {}
+    for name, weight in weights.items():
+        if not math.isfinite(weight) or weight <= 0:
+            raise UsageError(
+                f"the weight of {name!r} is {weight}, expected a number above 0",
+                next_step="leave a dataset out to give it no weight",
+            )
+        fractions[name] = Fraction(str(weight))
+    scale = math.lcm(*(fraction.denominator for fraction in fractions.values()))
+    numbers = {name: int(fraction * scale) for name, fraction in fractions.items()}
+    common = math.gcd(*numbers.values())
+    numbers = {name: number // common for name, number in numbers.items()}
+    total = sum(numbers.values())
+    if total > _MAX_TOTAL:  # weights of a dozen digits: rounding here changes nothing anyone sees
+        numbers = {name: max(1, number * _MAX_TOTAL // total) for name, number in numbers.items()}
+    return numbers
+
+
+class Mixture:
+    """Datasets mixed by weight: after any number of samples each has had its share, to within one.
+
+    A dataset that is used up starts its next epoch, in another order, on its own. `len` and the
+    epoch of a mixture are those of its first dataset: one epoch is when that has been seen once.
+
+    Example: nine windows of the domain for each one of general text.
+
+        mixture = Mixture({"domain": domain, "general": general}, {"domain": 0.9, "general": 0.1})
+        loader = BatchLoader(mixture, batch_size=32)
+    """
+
+    def __init__(
+        self, datasets: Mapping[str, TokenDataset], weights: Mapping[str, float] | None = None
+    ) -> None:
+        if not datasets:
+            raise UsageError("a mixture of nothing", next_step="name at least one dataset")
+        sizes: Mapping[str, float] = {name: len(data) for name, data in datasets.items()}
+        weights = sizes if weights is None else weights
+        if set(weights) != set(datasets):
+            odd = ", ".join(sorted(set(weights) ^ set(datasets)))
+            raise UsageError(f"datasets and weights name different things: {odd}")
+        self.datasets = dict(datasets)
+        self.weights = exact_weights({name: weights[name] for name in datasets})
+        self._names = list(self.datasets)
+        self._schedule = _native.MixtureSchedule([self.weights[name] for name in self._names])
+        first = self.datasets[self._names[0]]
+        self.sequence_length = first.sequence_length
+        self.output_dtype = first.output_dtype
+        for name in self._names[1:]:
+            self._check_alike(self._names[0], name)
+
+    def _check_alike(self, first_name: str, name: str) -> None:
+        """Refuse datasets whose rows cannot stand in one batch, or whose ids mean other things."""
+        first, other = self.datasets[first_name], self.datasets[name]
+        for what in ("sequence_length", "output_dtype", "vocab_size", "tokenizer_fingerprint"):
+            one, two = getattr(first, what), getattr(other, what)
+            if one != two and one is not None and two is not None:
+                raise DataError(
+                    f"{first_name} and {name} differ in {what}: {one} and {two}",
+                    path=other.source.path,
+                    next_step="prepare both with the same tokenizer, and cut both alike",
+                )
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The size of the vocabulary, where one of the datasets knows it."""
+        known = [data.vocab_size for data in self.datasets.values() if data.vocab_size is not None]
+        return known[0] if known else None
+
+    @property
+    def tokenizer_dir(self) -> str | None:
+        """The folder of the tokenizer, where one of the datasets knows it."""
+        known = [data.tokenizer_dir for data in self.datasets.values() if data.tokenizer_dir]
+        return known[0] if known else None
+
+    @property
+    def tokenizer_fingerprint(self) -> str | None:
+        """The fingerprint of that tokenizer."""
+        prints = [data.tokenizer_fingerprint for data in self.datasets.values()]
+        return next((value for value in prints if value), None)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all datasets together."""
+        return sum(data.num_tokens for data in self.datasets.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a dataset, a name or a weight does."""
+        parts = [f"{name} {self.weights[name]} {data.fingerprint}" for name, data in self._items()]
+        return checksum_bytes("\n".join(parts).encode())
+
+    def _items(self) -> list[tuple[str, TokenDataset]]:
+        return list(self.datasets.items())
+
+    def __len__(self) -> int:
+        """Give the samples after which the first dataset has been seen once."""
+        first = self._names[0]
+        total = sum(self.weights.values())
+        return -(-len(self.datasets[first]) * total // self.weights[first])
+
+    def samples_taken(self, samples: int) -> dict[str, int]:
+        """Say how many of a run's first `samples` samples each dataset gave."""
+        taken = np.empty(len(self._names), dtype=np.uint64)
+        self._schedule.slots(samples, np.empty(0, dtype=np.uint32), taken)
+        return dict(zip(self._names, taken.tolist(), strict=True))
+
+    def epochs_of(self, samples: int) -> dict[str, float]:
+        """Say how often each dataset has been seen after `samples` samples of a run."""
+        taken = self.samples_taken(samples)
+        return {name: taken[name] / len(data) for name, data in self._items()}
+
+    def epoch_of(self, samples: int) -> int:
+        """Give the epoch of the first dataset."""
+        first = self._names[0]
+        return self.samples_taken(samples)[first] // len(self.datasets[first])
+
+    def plan_rows(self, order: Order, *, seed: int, first: int, count: int) -> list[RowPlan]:
+        """Say where samples `first` to `first + count` of a run come from."""
+        sources = np.empty(count, dtype=np.uint32)
+        taken = np.empty(len(self._names), dtype=np.uint64)
+        self._schedule.slots(first, sources, taken)
+        plans: list[RowPlan] = []
+        for number, (name, data) in enumerate(self._items()):
+            rows = np.flatnonzero(sources == number).astype(np.uint64)
+            if len(rows) == 0:
+                continue
+            # Consecutive samples of a mixture are consecutive samples of each of its datasets.
+            (plan,) = data.plan_rows(
+                order, seed=derive_seed(seed, name), first=int(taken[number]), count=len(rows)
+            )
+            plans.append(RowPlan(data, plan.starts, rows))
+        return plans

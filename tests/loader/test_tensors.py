@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowtide.errors import DataError, UsageError
+from lowtide.loader.batches import BatchLoader
+from lowtide.loader.windows import TokenDataset
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+from lowtide.loader.tensors import (  # noqa: E402
+    LocalDataModule,
+    LocalTokenizedDataset,
+    LocalTokenizedDatasetFixed,
+    TokenDataLoader,
+    create_dataloaders,
+    empty_pinned,
+)
+
+
+@pytest.fixture
+def train_path(tmp_path: Path) -> Path:
+    path = tmp_path / "owt_train_tokens.npy"
+    np.save(path, np.arange(1000, dtype=np.int32))
+    return path
+
+
+@pytest.fixture
+def val_path(tmp_path: Path) -> Path:
+    path = tmp_path / "owt_valid_tokens.npy"
+    np.save(path, np.arange(5000, 5200, dtype=np.int32))
+    return path
+
+
+def rows(batches: Any) -> list[list[int]]:
+    return [inputs[:, 0].tolist() for inputs, _ in batches]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_call_of_the_guide(train_path: Path, val_path: Path, num_workers: int) -> None:
+    train_loader, val_loader = create_dataloaders(
+        train_data_path=train_path,
+        val_data_path=val_path,
+        batch_size=8,
+        max_length=32,
+        num_workers=num_workers,
+        prefetch_factor=4,
+        seed=42,
+    )
+    inputs, targets = next(iter(train_loader))
+    assert inputs.shape == targets.shape == (8, 32)
+    assert inputs.dtype == torch.int64
+    seen = []
+    for inputs, targets in train_loader:
+        assert torch.equal(targets, inputs + 1)  # the ids count up, headers are no tokens
+        seen += inputs[:, 0].tolist()
+    assert sorted(seen) == [min(index * 32, 967) for index in range(32)]
+    assert rows(val_loader)[0][:3] == [5000, 5032, 5064]
+    assert rows(val_loader) == rows(val_loader)
+
+
+def test_batches_are_the_same_for_any_number_of_workers(train_path: Path) -> None:
+    data = TokenDataset(train_path, split="all", sequence_length=16)
+    loaders = [TokenDataLoader(data, batch_size=5, num_workers=n) for n in (0, 1, 3)]
+    first = [rows(loader) for loader in loaders]
+    second = [rows(loader) for loader in loaders]
+    assert first[0] == first[1] == first[2]
+    assert second[0] == second[1] == second[2]
+    assert first[0] != second[0]
+    with BatchLoader(data, batch_size=5, seed=42) as other:
+        assert rows(next(other) for _ in range(12)) == first[0][:12]
+
+
+def test_ranks_share_an_epoch(train_path: Path) -> None:
+    data = TokenDataset(train_path, split="all", sequence_length=16)
+    alone = rows(TokenDataLoader(data, batch_size=6))
+    ranks = [rows(TokenDataLoader(data, batch_size=3, rank=r, world_size=2)) for r in range(2)]
+    assert [a + b for a, b in zip(*ranks, strict=True)] == alone
+
+
+@pytest.mark.parametrize("workers", [(0, 2), (2, 0)])
+def test_resume_with_another_number_of_workers(train_path: Path, workers: tuple[int, int]) -> None:
+    data = TokenDataset(train_path, split="all", sequence_length=16)
+    whole = TokenDataLoader(data, batch_size=4)
+    expected = rows(whole) + rows(whole)
+    stopped = TokenDataLoader(data, batch_size=4, num_workers=workers[0])
+    rows(stopped)
+    found = []
+    for batch in stopped:
+        found += rows([batch])
+        if len(found) == 5:
+            break
+    state = stopped.state_dict()
+    assert state["samples"] == len(data) + 20 and state["epoch"] == 1
+    resumed = TokenDataLoader(data, batch_size=4, num_workers=workers[1])
+    resumed.load_state_dict(state)
+    assert found + rows(resumed) == expected[len(expected) // 2 :]
+    assert resumed.epoch == 2
+
+
+def test_a_pass_left_early_is_not_gone_on_with(val_path: Path) -> None:
+    data = TokenDataset(val_path, split="all", sequence_length=16)
+    loader = TokenDataLoader(data, batch_size=2, order="sequential")
+    first = [rows([batch]) for batch, _ in zip(loader, range(3), strict=False)]
+    again = [rows([batch]) for batch, _ in zip(loader, range(3), strict=False)]
+    assert first == again
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_iterable_workers_do_not_overlap(
+    train_path: Path, num_workers: int, persistent: bool
+) -> None:
+    dataset = LocalTokenizedDataset(train_path, max_length=16, seed=1)
+    loader = DataLoader(
+        dataset,
+        batch_size=8,
+        num_workers=num_workers,
+        persistent_workers=persistent and num_workers > 0,
+    )
+    passes = [[row for batch in rows(loader) for row in batch] for _ in range(2)]
+    everything = [min(index * 16, 983) for index in range(dataset.num_windows)]
+    assert sorted(passes[0]) == sorted(passes[1]) == everything
+    assert passes[0] != passes[1]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_iterable_batches_are_the_same_for_any_number_of_workers(train_path: Path) -> None:
+    found = []
+    for num_workers in (0, 2, 3):
+        dataset = LocalTokenizedDataset(train_path, max_length=16, batch_size=4)
+        found.append([rows(DataLoader(dataset, batch_size=None, num_workers=num_workers))] * 2)
+    assert found[0] == found[1] == found[2]
+
+
+def test_iterable_ranks_and_epochs(train_path: Path) -> None:
+    parts = [
+        LocalTokenizedDataset(train_path, max_length=16, rank=rank, world_size=3)
+        for rank in range(3)
+    ]
+    seen = sorted(int(inputs[0]) for part in parts for inputs, _ in part)
+    assert seen == [min(index * 16, 983) for index in range(parts[0].num_windows)]
+    one = parts[0]
+    one.set_epoch(7)
+    first = [int(inputs[0]) for inputs, _ in one]
+    second = [int(inputs[0]) for inputs, _ in one]
+    one.set_epoch(7)
+    assert [int(inputs[0]) for inputs, _ in one] == first != second
+    plain = LocalTokenizedDataset(train_path, max_length=16, shuffle=False)
+    assert [int(inputs[0]) for inputs, _ in plain][:3] == [0, 16, 32]
+
+
+def test_map_style_dataset_in_a_plain_data_loader(train_path: Path) -> None:
+    dataset = LocalTokenizedDatasetFixed(train_path, max_length=16)
+    inputs, targets = dataset[3]
+    assert inputs.tolist() == list(range(48, 64)) and torch.equal(targets, inputs + 1)
+    batches = list(DataLoader(dataset, batch_size=10, num_workers=2))
+    assert sum(len(inputs) for inputs, _ in batches) == len(dataset)
+    assert rows(batches)[0] == [index * 16 for index in range(10)]
+
+
+def test_data_module(train_path: Path, val_path: Path) -> None:
+    module = LocalDataModule(
+        train_path, val_path, batch_size=4, max_length=16, num_workers=0, seed=3
+    )
+    train = module.train_dataloader()
+    rows(train)
+    assert train is module.train_dataloader()
+    other = LocalDataModule(train_path, batch_size=4, max_length=16, num_workers=0, seed=3)
+    assert rows(other.val_dataloader())[0][0] == 900
+    with pytest.raises(DataError, match="changed since"):  # one takes the file whole, one in part
+        other.load_state_dict(module.state_dict())
+    missing = LocalDataModule(train_path.with_name("none.npy"), batch_size=4)
+    with pytest.raises(DataError, match=r"none\.npy not found"):
+        missing.setup()
+    with pytest.raises(UsageError, match="batch_size is 0"):
+        create_dataloaders(train_path, batch_size=0, max_length=16)
+
+
+def test_a_prepared_dataset_gives_its_own_splits(counting_dataset: Path) -> None:
+    train, val = create_dataloaders(counting_dataset, batch_size=4, max_length=50, num_workers=0)
+    assert max(max(batch) for batch in rows(train)) < 2000
+    assert min(min(batch) for batch in rows(val)) == 5000
+    _, other = create_dataloaders(
+        counting_dataset, counting_dataset, batch_size=4, max_length=50, num_workers=0
+    )
+    assert rows(other) == rows(val)
+
+
+def test_pinned_arrays_are_ordinary_arrays_elsewhere() -> None:
+    array = empty_pinned((3, 5), np.dtype("int32"))
+    assert array.shape == (3, 5) and array.dtype == np.int32 and array.flags.c_contiguous
+    assert torch.from_numpy(array).is_pinned() == torch.cuda.is_available()
+
+
+def test_only_this_module_imports_torch() -> None:
+    code = (
+        "import sys; import lowtide.loader.batches, lowtide.loader.mixtures, "
+        "lowtide.loader.windows; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
