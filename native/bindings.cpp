@@ -20,6 +20,7 @@ NB_MODULE(_native, m) {
       PyErr_SetObject(PyExc_OSError, value.ptr());
     }
   });
+  lowtide::bind_corpus(m);
   lowtide::bind_loader(m);
   lowtide::bind_tokenizer(m);
 }

@@ -31,8 +31,10 @@ __all__ = [
     "load_shard_tokens",
     "pick_dtype",
     "scan_shard",
+    "shard_from_row",
     "shard_name",
     "shard_number",
+    "shard_row",
     "write_metadata",
     "write_shard",
 ]
@@ -171,6 +173,18 @@ def shard_row(root: Path, shard: ShardInfo) -> dict[str, Any]:
     }
 
 
+def shard_from_row(root: Path, row: Mapping[str, Any]) -> ShardInfo:
+    """Give the shard that a metadata row describes."""
+    return ShardInfo(
+        path=root / row["file"],
+        num_tokens=int(row["tokens"]),
+        num_documents=int(row["documents"]),
+        min_id=int(row["min_id"]),
+        max_id=int(row["max_id"]),
+        checksum=row["xxh3_128"],
+    )
+
+
 def write_metadata(
     root: str | Path,
     *,
@@ -283,16 +297,7 @@ def _find_shards(
         path = root / row["file"]
         known.add(path.name)
         _check_size(path, int(row["tokens"]), dtype)
-        shards.append(
-            ShardInfo(
-                path=path,
-                num_tokens=int(row["tokens"]),
-                num_documents=int(row["documents"]),
-                min_id=int(row["min_id"]),
-                max_id=int(row["max_id"]),
-                checksum=row["xxh3_128"],
-            )
-        )
+        shards.append(shard_from_row(root, row))
     strangers = [
         path
         for path in sorted((root / split).glob("*.bin"))

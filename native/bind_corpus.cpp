@@ -1,0 +1,247 @@
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "bindings.hpp"
+#include "corpus_clean.hpp"
+#include "corpus_dedup.hpp"
+#include "corpus_json.hpp"
+#include "dataset_gather.hpp"
+
+namespace lowtide {
+using namespace nb::literals;
+namespace {
+
+template <typename T>
+std::span<const T> as_span(const Input<T>& array) {
+  return {array.data(), array.shape(0)};
+}
+
+// Rows of a plain struct, handed over as raw bytes.
+template <typename Row>
+std::span<const Row> as_rows(const Input<uint8_t>& array) {
+  if (array.shape(0) % sizeof(Row) != 0 ||
+      reinterpret_cast<uintptr_t>(array.data()) % alignof(Row) != 0) {
+    throw std::invalid_argument("rows are cut off or not aligned");
+  }
+  return {reinterpret_cast<const Row*>(array.data()), array.shape(0) / sizeof(Row)};
+}
+
+std::string_view as_text(const Input<uint8_t>& array) {
+  return {reinterpret_cast<const char*>(array.data()), array.shape(0)};
+}
+
+template <typename T, typename Owner>
+Array<const uint8_t> view_bytes(const T* data, size_t count, Owner& owner) {
+  return Array<const uint8_t>(reinterpret_cast<const uint8_t*>(data), {count * sizeof(T)},
+                              nb::find(owner));
+}
+
+Array<uint8_t> give_text(std::string&& text) {
+  auto* held = new std::string(std::move(text));
+  nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::string*>(p); });
+  return Array<uint8_t>(reinterpret_cast<uint8_t*>(held->data()), {held->size()}, owner);
+}
+
+nb::list list_counts(const std::array<RuleCount, kNumRules>& counts) {
+  nb::list rows;
+  for (const RuleCount& row : counts) rows.append(nb::make_tuple(row.count, row.bytes));
+  return rows;
+}
+
+nb::list list_samples(const std::vector<Sample>& samples) {
+  nb::list rows;
+  for (const Sample& sample : samples) {
+    rows.append(nb::make_tuple(sample.rule, nb::bytes(sample.text.data(), sample.text.size())));
+  }
+  return rows;
+}
+
+BlockCleaner::Compose make_compose(nb::callable compose) {
+  return [compose](const std::string& line) {
+    nb::gil_scoped_acquire hold;
+    const nb::bytes result = nb::cast<nb::bytes>(compose(nb::bytes(line.data(), line.size())));
+    return std::string(result.c_str(), result.size());
+  };
+}
+
+BlockCleaner* clean_block(Input<uint8_t> data, Input<uint64_t> begins, Input<uint64_t> ends,
+                          Input<uint64_t> input_indexes, Input<uint64_t> ordinals,
+                          Input<uint64_t> flags, const CleanOptions& options,
+                          nb::callable compose) {
+  const size_t count = begins.shape(0);
+  for (const auto* array : {&ends, &input_indexes, &ordinals, &flags}) {
+    if (array->shape(0) != count) throw std::invalid_argument("arrays differ in length");
+  }
+  const std::string_view text = as_text(data);
+  for (size_t row = 0; row < count; ++row) {
+    if (begins.data()[row] > ends.data()[row] || ends.data()[row] > text.size()) {
+      throw std::invalid_argument("a document lies outside its block");
+    }
+  }
+  const BlockCleaner::Compose call = make_compose(std::move(compose));
+  auto cleaner = std::make_unique<BlockCleaner>(options, call);
+  {
+    nb::gil_scoped_release release;
+    cleaner->text.reserve(text.size());
+    for (size_t row = 0; row < count; ++row) {
+      const uint64_t begin = begins.data()[row], end = ends.data()[row];
+      cleaner->add_document(text.substr(begin, end - begin), input_indexes.data()[row],
+                            ordinals.data()[row], flags.data()[row]);
+    }
+    cleaner->finish();
+  }
+  return cleaner.release();
+}
+
+std::pair<Array<uint64_t>, Array<uint64_t>> find_documents(Input<uint8_t> data,
+                                                           const nb::bytes& separator,
+                                                           uint64_t begin, uint64_t end) {
+  if (begin > end || end > data.shape(0)) throw std::invalid_argument("range outside the block");
+  std::vector<uint64_t> begins, ends;
+  {
+    const char *needle = separator.c_str(), *text = reinterpret_cast<const char*>(data.data());
+    const size_t needle_size = separator.size();
+    nb::gil_scoped_release release;
+    for (uint64_t at = begin;;) {
+      const void* found =
+          needle_size == 0 ? nullptr : memmem(text + at, end - at, needle, needle_size);
+      begins.push_back(at);
+      ends.push_back(found == nullptr ? end : static_cast<const char*>(found) - text);
+      if (found == nullptr) break;
+      at = ends.back() + needle_size;
+    }
+  }
+  return {to_array(std::move(begins)), to_array(std::move(ends))};
+}
+
+nb::tuple extract_rows(Input<uint8_t> data, const std::string& field) {
+  JsonRows rows;
+  {
+    nb::gil_scoped_release release;
+    rows = extract_jsonl(as_text(data), field);
+  }
+  return nb::make_tuple(give_text(std::move(rows.text)), to_array(std::move(rows.ends)),
+                        to_array(std::move(rows.offsets)), to_array(std::move(rows.bad_offsets)));
+}
+
+KeptDocuments* keep_block(Input<uint8_t> text, Input<uint8_t> documents, Input<uint32_t> removed,
+                          const CleanOptions& options) {
+  auto kept = std::make_unique<KeptDocuments>();
+  const auto rows = as_rows<DocumentRow>(documents);
+  bool good;
+  {
+    nb::gil_scoped_release release;
+    good = keep_documents(as_text(text), rows, as_span(removed), options, *kept);
+  }
+  if (!good) throw std::invalid_argument("a document lies outside its block");
+  return kept.release();
+}
+
+int gather(Input<int32_t> descriptors, Input<uint64_t> offsets, Input<uint64_t> sizes,
+           nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
+  if (descriptors.shape(0) != sizes.shape(0) || offsets.shape(0) != sizes.shape(0)) {
+    throw std::invalid_argument("arrays differ in length");
+  }
+  nb::gil_scoped_release release;
+  return gather_bytes(as_span(descriptors), as_span(offsets), as_span(sizes),
+                      {reinterpret_cast<char*>(out.data()), out.shape(0)});
+}
+
+void bind_options(nb::module_& m) {
+  nb::class_<CleanOptions>(m, "CleanOptions")
+      .def(nb::init<>())
+      .def_rw("normalize", &CleanOptions::normalize)
+      .def_rw("lowercase", &CleanOptions::lowercase)
+      .def_rw("filter", &CleanOptions::filter)
+      .def_rw("dedup", &CleanOptions::dedup)
+      .def_rw("collect_characters", &CleanOptions::collect_characters)
+      .def_rw("min_line_chars", &CleanOptions::min_line_chars)
+      .def_rw("max_line_chars", &CleanOptions::max_line_chars)
+      .def_rw("min_line_words", &CleanOptions::min_line_words)
+      .def_rw("min_document_chars", &CleanOptions::min_document_chars)
+      .def_rw("max_document_chars", &CleanOptions::max_document_chars)
+      .def_rw("min_document_words", &CleanOptions::min_document_words)
+      .def_rw("max_repetition", &CleanOptions::max_repetition)
+      .def_rw("min_dedup_chars", &CleanOptions::min_dedup_chars);
+}
+
+}  // namespace
+
+void bind_corpus(nb::module_& m) {
+  bind_options(m);
+  nb::class_<BlockCleaner>(m, "CleanedBlock")
+      .def_prop_ro(
+          "text",
+          [](BlockCleaner& self) { return view_bytes(self.text.data(), self.text.size(), self); })
+      .def_prop_ro("documents",
+                   [](BlockCleaner& self) {
+                     return view_bytes(self.documents.data(), self.documents.size(), self);
+                   })
+      .def_prop_ro("hashes",
+                   [](BlockCleaner& self) {
+                     return view_bytes(self.hashes.data(), self.hashes.size(), self);
+                   })
+      .def_prop_ro("radix_ends",
+                   [](BlockCleaner& self) {
+                     return view_bytes(self.radix_ends.data(), self.radix_ends.size(), self);
+                   })
+      .def_prop_ro("characters",
+                   [](BlockCleaner& self) {
+                     return view_bytes(self.characters.data(), self.characters.size(), self);
+                   })
+      .def_prop_ro("counts", [](BlockCleaner& self) { return list_counts(self.counts); })
+      .def_prop_ro("samples", [](BlockCleaner& self) { return list_samples(self.samples); })
+      .def_ro("documents_in", &BlockCleaner::documents_in)
+      .def_ro("lines_in", &BlockCleaner::lines_in)
+      .def_ro("bytes_in", &BlockCleaner::bytes_in);
+  nb::class_<KeptDocuments>(m, "KeptDocuments")
+      .def_prop_ro(
+          "text",
+          [](KeptDocuments& self) { return view_bytes(self.text.data(), self.text.size(), self); })
+      .def_prop_ro("begins",
+                   [](KeptDocuments& self) {
+                     return view_bytes(self.begins.data(), self.begins.size(), self);
+                   })
+      .def_prop_ro(
+          "ends",
+          [](KeptDocuments& self) { return view_bytes(self.ends.data(), self.ends.size(), self); })
+      .def_prop_ro(
+          "rows",
+          [](KeptDocuments& self) { return view_bytes(self.rows.data(), self.rows.size(), self); })
+      .def_prop_ro("counts", [](KeptDocuments& self) { return list_counts(self.counts); })
+      .def_prop_ro("samples", [](KeptDocuments& self) { return list_samples(self.samples); });
+  nb::class_<DuplicateFinder>(m, "DuplicateFinder")
+      .def(nb::init<size_t>(), "capacity"_a)
+      .def(
+          "add",
+          [](DuplicateFinder& self, uint64_t block, Input<uint8_t> rows, uint32_t pass_index,
+             uint32_t num_passes) {
+            const auto span = as_rows<HashRow>(rows);
+            nb::gil_scoped_release release;
+            return self.add(block, span, pass_index, num_passes);
+          },
+          "block"_a, "rows"_a, "pass_index"_a, "num_passes"_a)
+      .def("take",
+           [](DuplicateFinder& self) {
+             std::vector<uint64_t> found;
+             {
+               nb::gil_scoped_release release;
+               found = self.take();
+             }
+             return to_array(std::move(found));
+           })
+      .def_static("planned_bytes", &DuplicateFinder::planned_bytes, "rows"_a);
+  m.def("clean_block", &clean_block, "data"_a, "begins"_a, "ends"_a, "input_indexes"_a,
+        "ordinals"_a, "flags"_a, "options"_a, "compose"_a);
+  m.def("find_documents", &find_documents, "data"_a, "separator"_a, "begin"_a, "end"_a);
+  m.def("extract_jsonl", &extract_rows, "data"_a, "field"_a);
+  m.def("keep_documents", &keep_block, "text"_a, "documents"_a, "removed"_a, "options"_a);
+  m.def("gather_bytes", &gather, "descriptors"_a, "offsets"_a, "sizes"_a, "out"_a);
+}
+
+}  // namespace lowtide

@@ -1,0 +1,331 @@
+#include "corpus_clean.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "corpus_unicode.hpp"
+
+namespace lowtide {
+namespace {
+
+constexpr uint32_t kSamplesPerRule = 3;
+constexpr size_t kSampleBytes = 160;
+constexpr uint32_t kMaxEmptyLines = 2;
+constexpr size_t kRepetitionBytes = 64;
+constexpr uint64_t kLineSeed = 1, kDocumentSeed = 2;
+
+// Whether a line is printable ASCII with single blanks only, so that cleaning would not change it.
+bool is_plain(const char* bytes, size_t size) {
+  uint8_t odd = 0;
+  uint8_t before = 0;
+  const auto* line = reinterpret_cast<const uint8_t*>(bytes);
+  if (size == 0) return true;
+  odd |= line[0] < 0x20 || line[0] > 0x7E;
+  for (size_t at = 1; at < size; ++at) {
+    const uint8_t here = line[at];
+    before = line[at - 1];
+    odd |= static_cast<uint8_t>((here < 0x20) | (here > 0x7E) | ((here == ' ') & (before == ' ')));
+  }
+  return odd == 0 && line[size - 1] != ' ';
+}
+
+std::string_view shorten(std::string_view text) {
+  if (text.size() <= kSampleBytes) return text;
+  size_t end = kSampleBytes;
+  while (end > 0 && (text[end] & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+bool writes_without_blanks(uint32_t code) {
+  return code >= 0x2E80 || (code >= 0x0E00 && code <= 0x0EFF) ||
+         (code >= 0x1000 && code <= 0x109F) || (code >= 0x1780 && code <= 0x17FF);
+}
+
+}  // namespace
+
+bool has_words(std::string_view text, uint64_t wanted) {
+  uint64_t words = 0;
+  bool inside = false;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  for (size_t at = 0; at < text.size() && words < wanted;) {
+    const Decoded next = decode_utf8(bytes + at, text.size() - at);
+    at += next.size;
+    if (next.code < 0x80 ? next.code <= ' ' : classify_code_point(next.code) == kClassBlank) {
+      inside = false;
+    } else if (writes_without_blanks(next.code)) {
+      ++words;
+      inside = false;
+    } else if (!inside) {
+      ++words;
+      inside = true;
+    }
+  }
+  return words >= wanted;
+}
+
+double measure_repetition(std::string_view line) {
+  const size_t size = line.size();
+  if (size < kRepetitionBytes) return 0;
+  size_t same = 0;
+  for (size_t at = 1; at < size; ++at) same += line[at] == line[at - 1];
+  const double runs = static_cast<double>(same) / static_cast<double>(size - 1);
+  // A sample of the line's 8-byte pieces, chosen by their content, so that a phrase said again
+  // chooses the same pieces again.
+  constexpr size_t kTable = 1024, kMost = 512;
+  uint64_t table[kTable] = {};
+  size_t taken = 0, again = 0;
+  for (size_t at = 0; at + 8 <= size && taken < kMost; ++at) {
+    const uint64_t mixed = load64(line.data() + at) * 0x9E3779B97F4A7C15ULL;
+    if (mixed >> 60 != 0) continue;
+    const uint64_t key = mixed | 1;
+    ++taken;
+    size_t slot = (mixed >> 40) % kTable;
+    while (table[slot] != 0 && table[slot] != key) slot = (slot + 1) % kTable;
+    again += table[slot] == key;
+    table[slot] = key;
+  }
+  const double phrases = taken >= 16 ? static_cast<double>(again) / static_cast<double>(taken) : 0;
+  return std::max(runs, phrases);
+}
+
+BlockCleaner::BlockCleaner(const CleanOptions& options, const Compose& compose)
+    : options_(options), compose_(&compose) {
+  if (options_.collect_characters) characters.resize(0x110000 / 64);
+}
+
+void BlockCleaner::drop(Rule rule, std::string_view what) {
+  counts[rule].count += 1;
+  counts[rule].bytes += what.size();
+  if (num_samples_[rule] < kSamplesPerRule && !what.empty()) {
+    ++num_samples_[rule];
+    samples.push_back({static_cast<uint32_t>(rule), std::string(shorten(what))});
+  }
+}
+
+void BlockCleaner::add_document(std::string_view raw, uint64_t input_index, uint64_t ordinal,
+                                uint64_t flags) {
+  documents_in += (flags & kDocumentFirst) != 0;
+  bytes_in += raw.size();
+  document_begin_ = line_begin_ = text.size();
+  hash_mark_ = hashes.size();
+  line_base_ = line_number_;
+  // A part of a larger document may begin with the empty lines that belong to it.
+  empty_lines_ = (flags & kDocumentFirst) != 0 ? kMaxEmptyLines : 0;
+  const char* at = raw.data();
+  const char* const end = at + raw.size();
+  while (at < end) {
+    const auto* newline = static_cast<const char*>(std::memchr(at, '\n', end - at));
+    const char* line_end = newline != nullptr ? newline : end;
+    add_line(at, line_end, newline != nullptr);
+    at = newline != nullptr ? newline + 1 : end;
+  }
+  end_document(input_index, ordinal, flags);
+}
+
+void BlockCleaner::add_line(const char* begin, const char* end, bool ends_with_newline) {
+  ++lines_in;
+  const auto* first = reinterpret_cast<const unsigned char*>(begin);
+  const auto* last = reinterpret_cast<const unsigned char*>(end);
+  if (!options_.normalize) {
+    add_exact_line(first, last, ends_with_newline);
+  } else if (is_plain(begin, end - begin)) {
+    text.append(begin, end);
+    end_line(ends_with_newline, false, true);
+  } else {
+    if (ends_with_newline && end > begin && end[-1] == '\r') --last;
+    add_unicode_line(first, last, ends_with_newline);
+  }
+}
+
+void BlockCleaner::add_exact_line(const unsigned char* begin, const unsigned char* end,
+                                  bool ends_with_newline) {
+  bool ascii = true;
+  while (begin < end) {
+    const Decoded next = decode_utf8(begin, end - begin);
+    ascii &= next.size == 1 && next.valid;
+    if (next.valid) {
+      text.append(reinterpret_cast<const char*>(begin), next.size);
+    } else {
+      drop(kRuleInvalidUtf8, {reinterpret_cast<const char*>(begin), 0});
+      counts[kRuleInvalidUtf8].bytes += next.size;
+      append_utf8(text, next.code);
+    }
+    begin += next.size;
+  }
+  end_line(ends_with_newline, false, ascii);
+}
+
+void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned char* end,
+                                    bool ends_with_newline) {
+  bool unstable = false, ascii = true;
+  uint8_t last_class = 0;
+  while (begin < end) {
+    const Decoded next = decode_utf8(begin, end - begin);
+    if (!next.valid) {
+      counts[kRuleInvalidUtf8].count += 1;
+      counts[kRuleInvalidUtf8].bytes += next.size;
+    }
+    const uint8_t kind = classify_code_point(next.code);
+    begin += next.size;
+    if (kind == kClassBlank) {
+      // Indentation stays as it is. Elsewhere a run of blanks is one blank; a lone tab stays.
+      const bool indentation =
+          text.find_first_not_of(" \t", line_begin_) == std::string::npos && next.code < 0x80;
+      const bool after_blank =
+          text.size() > line_begin_ && (text.back() == ' ' || text.back() == '\t');
+      if (indentation || !after_blank) {
+        text.push_back(next.code == '\t' ? '\t' : ' ');
+      } else {
+        text.back() = ' ';
+      }
+      last_class = 0;
+      continue;
+    }
+    if (kind == kClassDrop) {
+      counts[kRuleControlCharacter].count += 1;
+      counts[kRuleControlCharacter].bytes += next.size;
+      continue;
+    }
+    if (kind == kClassNewline) {
+      end_line(true, unstable, ascii);
+      unstable = false, ascii = true, last_class = 0;
+      ++lines_in;
+      continue;
+    }
+    if (kind == kClassUnstable || (kind != 0 && kind < last_class)) unstable = true;
+    last_class = kind == kClassUnstable ? 0 : kind;
+    ascii &= next.code < 0x80;
+    append_utf8(text, next.code);
+  }
+  end_line(ends_with_newline, unstable, ascii);
+}
+
+void BlockCleaner::end_line(bool newline, bool unstable, bool ascii) {
+  if (options_.normalize) {
+    while (text.size() > line_begin_ && (text.back() == ' ' || text.back() == '\t'))
+      text.pop_back();
+    if (unstable || (options_.lowercase && !ascii)) {
+      const std::string before = text.substr(line_begin_);
+      const std::string after = (*compose_)(before);
+      if (unstable && after != before) {
+        counts[kRuleComposed].count += 1;
+        counts[kRuleComposed].bytes += before.size();
+      }
+      text.replace(line_begin_, std::string::npos, after);
+    } else if (options_.lowercase) {
+      for (size_t at = line_begin_; at < text.size(); ++at) {
+        if (text[at] >= 'A' && text[at] <= 'Z') text[at] = static_cast<char>(text[at] | 0x20);
+      }
+    }
+  }
+  const std::string_view line(text.data() + line_begin_, text.size() - line_begin_);
+  if (line.empty()) {
+    if (options_.normalize && empty_lines_ >= kMaxEmptyLines) return;
+    ++empty_lines_;
+  } else {
+    if (!keep_line(line)) {
+      text.resize(line_begin_);
+      return;
+    }
+    empty_lines_ = 0;
+    if (options_.dedup && is_worth_hashing(line)) {
+      const Hash128 hash = hash128(line.data(), line.size(), kLineSeed);
+      hashes.push_back(
+          {hash.high, static_cast<uint32_t>(hash.low), static_cast<uint32_t>(line_number_)});
+    }
+  }
+  ++line_number_;
+  if (newline) text.push_back('\n');
+  line_begin_ = text.size();
+}
+
+// Short lines may repeat; indentation does not make a line long.
+bool BlockCleaner::is_worth_hashing(std::string_view line) const {
+  const size_t begin = line.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return false;
+  const size_t bytes = line.size() - begin;
+  return bytes >= options_.min_dedup_chars &&
+         (bytes >= 4 * options_.min_dedup_chars ||
+          count_code_points(line.data() + begin, bytes) >= options_.min_dedup_chars);
+}
+
+bool BlockCleaner::keep_line(std::string_view line) {
+  if (!options_.filter) return true;
+  if (options_.min_line_chars > 0 || options_.max_line_chars > 0) {
+    const size_t chars = count_code_points(line.data(), line.size());
+    if (chars < options_.min_line_chars) return drop(kRuleLineTooShort, line), false;
+    if (options_.max_line_chars > 0 && chars > options_.max_line_chars) {
+      return drop(kRuleLineTooLong, line), false;
+    }
+  }
+  if (options_.min_line_words > 0 && !has_words(line, options_.min_line_words)) {
+    return drop(kRuleLineFewWords, line), false;
+  }
+  if (options_.max_repetition < 1 && measure_repetition(line) > options_.max_repetition) {
+    return drop(kRuleLineRepetitive, line), false;
+  }
+  return true;
+}
+
+bool BlockCleaner::keep_document(std::string_view document, bool whole) {
+  if (document.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    if (whole) drop(kRuleDocumentEmpty, document);
+    return !whole;
+  }
+  if (!options_.filter || !whole) return true;
+  const size_t chars = count_code_points(document.data(), document.size());
+  if (chars < options_.min_document_chars) return drop(kRuleDocumentTooShort, document), false;
+  if (options_.max_document_chars > 0 && chars > options_.max_document_chars) {
+    return drop(kRuleDocumentTooLong, document), false;
+  }
+  if (!has_words(document, options_.min_document_words)) {
+    return drop(kRuleDocumentFewWords, document), false;
+  }
+  return true;
+}
+
+void BlockCleaner::end_document(uint64_t input_index, uint64_t ordinal, uint64_t flags) {
+  if (options_.normalize && (flags & kDocumentLast) != 0) {
+    while (text.size() > document_begin_ && text.back() == '\n') text.pop_back();
+  }
+  const std::string_view document(text.data() + document_begin_, text.size() - document_begin_);
+  const bool whole = flags == (kDocumentFirst | kDocumentLast);
+  if (!keep_document(document, whole)) {
+    text.resize(document_begin_);
+    hashes.resize(hash_mark_);
+    line_number_ = line_base_;
+    return;
+  }
+  const Hash128 hash = hash128(document.data(), document.size(), kDocumentSeed);
+  if (options_.dedup && whole) {
+    hashes.push_back({hash.high, static_cast<uint32_t>(hash.low),
+                      kDocumentMark | static_cast<uint32_t>(documents.size())});
+  }
+  if (options_.collect_characters) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(document.data());
+    for (size_t at = 0; at < document.size();) {
+      const Decoded next = decode_utf8(bytes + at, document.size() - at);
+      characters[next.code >> 6] |= uint64_t{1} << (next.code & 63);
+      at += next.size;
+    }
+  }
+  documents.push_back(
+      {input_index, ordinal, document_begin_, text.size(), hash.low, hash.high, line_base_, flags});
+}
+
+void BlockCleaner::finish() {
+  compose_ = nullptr;
+  std::array<uint64_t, 256> next{};
+  for (const HashRow& row : hashes) ++radix_ends[row.high >> 56];
+  uint64_t total = 0;
+  for (size_t value = 0; value < 256; ++value) {
+    next[value] = total;
+    total += radix_ends[value];
+    radix_ends[value] = total;
+  }
+  std::vector<HashRow> sorted(hashes.size());
+  for (const HashRow& row : hashes) sorted[next[row.high >> 56]++] = row;
+  hashes.swap(sorted);
+}
+
+}  // namespace lowtide

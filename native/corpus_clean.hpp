@@ -1,0 +1,129 @@
+// Cleaning and filtering: raw documents in, clean text, counts and line hashes out.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "corpus_hash.hpp"
+
+namespace lowtide {
+
+struct CleanOptions {
+  bool normalize = true;
+  bool lowercase = false;
+  bool filter = true;
+  bool dedup = true;
+  bool collect_characters = false;
+  uint64_t min_line_chars = 0;
+  uint64_t max_line_chars = 0;  // 0: no limit
+  uint64_t min_line_words = 0;
+  uint64_t min_document_chars = 0;
+  uint64_t max_document_chars = 0;  // 0: no limit
+  uint64_t min_document_words = 0;
+  double max_repetition = 1.0;
+  uint64_t min_dedup_chars = 0;
+};
+
+// Why something was removed or changed; the Python side has the same list of names.
+enum Rule : uint32_t {
+  kRuleInvalidUtf8,
+  kRuleControlCharacter,
+  kRuleComposed,
+  kRuleLineTooShort,
+  kRuleLineTooLong,
+  kRuleLineFewWords,
+  kRuleLineRepetitive,
+  kRuleDocumentEmpty,
+  kRuleDocumentTooShort,
+  kRuleDocumentTooLong,
+  kRuleDocumentFewWords,
+  kRuleDuplicateLine,
+  kRuleDuplicateDocument,
+  kRuleDocumentRemnant,
+  kNumRules,
+};
+
+struct RuleCount {
+  uint64_t count = 0;
+  uint64_t bytes = 0;
+};
+
+struct Sample {
+  uint32_t rule;
+  std::string text;
+};
+
+constexpr uint64_t kDocumentFirst = 1;  // the document begins here
+constexpr uint64_t kDocumentLast = 2;   // and ends here; else it is a part of a larger one
+
+// One document of a block, as stored in work files.
+struct DocumentRow {
+  uint64_t input_index;
+  uint64_t ordinal;
+  uint64_t begin;  // of its text in the block's text
+  uint64_t end;
+  uint64_t hash_low;
+  uint64_t hash_high;
+  uint64_t line_base;  // number of its first line within the block
+  uint64_t flags;
+};
+
+// A line or document that may be a duplicate, as stored in work files: 96 bits of hash.
+struct HashRow {
+  uint64_t high;
+  uint32_t low;
+  uint32_t line;  // kDocumentMark + row of the document, or the line's number
+};
+constexpr uint32_t kDocumentMark = 0x80000000u;
+
+class BlockCleaner {
+ public:
+  // `compose` is called for the rare line that is not NFC (or, lower-casing, not ASCII).
+  using Compose = std::function<std::string(const std::string&)>;
+
+  BlockCleaner(const CleanOptions& options, const Compose& compose);
+
+  void add_document(std::string_view raw, uint64_t input_index, uint64_t ordinal, uint64_t flags);
+  // Forget `compose`, and sort the hashes by their first byte; `radix_ends` then says where each
+  // value's rows end.
+  void finish();
+
+  std::string text;
+  std::vector<DocumentRow> documents;
+  std::vector<HashRow> hashes;
+  std::array<uint64_t, 256> radix_ends{};
+  std::array<RuleCount, kNumRules> counts{};
+  std::vector<Sample> samples;
+  std::vector<uint64_t> characters;  // a bit per code point, when collected
+  uint64_t documents_in = 0, bytes_in = 0, lines_in = 0;
+
+ private:
+  void add_line(const char* begin, const char* end, bool ends_with_newline);
+  void add_unicode_line(const unsigned char* begin, const unsigned char* end,
+                        bool ends_with_newline);
+  void add_exact_line(const unsigned char* begin, const unsigned char* end, bool ends_with_newline);
+  void end_line(bool newline, bool unstable, bool ascii);
+  bool is_worth_hashing(std::string_view line) const;
+  bool keep_line(std::string_view line);
+  void end_document(uint64_t input_index, uint64_t ordinal, uint64_t flags);
+  bool keep_document(std::string_view document, bool whole);
+  void drop(Rule rule, std::string_view what);
+
+  CleanOptions options_;
+  const Compose* compose_;
+  size_t document_begin_ = 0, line_begin_ = 0, hash_mark_ = 0;
+  uint64_t line_number_ = 0, line_base_ = 0;
+  uint32_t empty_lines_ = 0;
+  std::array<uint32_t, kNumRules> num_samples_{};
+};
+
+// How much of a line says what the line already said: 0 (nothing) to 1 (all of it).
+double measure_repetition(std::string_view line);
+bool has_words(std::string_view text, uint64_t wanted);
+
+}  // namespace lowtide

@@ -1,0 +1,138 @@
+#include "corpus_dedup.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "corpus_unicode.hpp"
+
+namespace lowtide {
+namespace {
+
+constexpr uint32_t kSamplesPerRule = 3;
+constexpr size_t kSampleBytes = 160;
+
+void count(KeptDocuments& kept, Rule rule, std::string_view what) {
+  RuleCount& counter = kept.counts[rule];
+  counter.count += 1;
+  counter.bytes += what.size();
+  if (counter.count <= kSamplesPerRule) {
+    size_t end = std::min(what.size(), kSampleBytes);
+    while (end > 0 && end < what.size() && (what[end] & 0xC0) == 0x80) --end;
+    kept.samples.push_back({static_cast<uint32_t>(rule), std::string(what.substr(0, end))});
+  }
+}
+
+// Copy a document's lines except the removed ones; runs of empty lines left by them are shortened.
+void copy_lines(std::string_view document, uint64_t line, std::span<const uint32_t> removed,
+                const CleanOptions& options, KeptDocuments& kept) {
+  const size_t begin = kept.text.size();
+  auto next = std::lower_bound(removed.begin(), removed.end(), static_cast<uint32_t>(line));
+  const char* at = document.data();
+  const char* const end = at + document.size();
+  const char* copied = at;
+  uint32_t empty_lines = 2;
+  for (; at < end; ++line) {
+    if (next == removed.end() && empty_lines < 2) break;  // the rest is as cleaning left it
+    const auto* newline = static_cast<const char*>(std::memchr(at, '\n', end - at));
+    const char* after = newline != nullptr ? newline + 1 : end;
+    const bool is_empty = newline == at;
+    const bool is_removed = next != removed.end() && *next == line;
+    if (is_removed) {
+      ++next;
+      count(kept, kRuleDuplicateLine, {at, static_cast<size_t>(after - at)});
+    }
+    if (is_removed || (is_empty && options.normalize && empty_lines >= 2)) {
+      kept.text.append(copied, at);
+      copied = after;
+    } else {
+      empty_lines = is_empty ? empty_lines + 1 : 0;
+    }
+    at = after;
+  }
+  kept.text.append(copied, end);
+  if (options.normalize) {
+    while (kept.text.size() > begin && kept.text.back() == '\n') kept.text.pop_back();
+  }
+}
+
+}  // namespace
+
+DuplicateFinder::DuplicateFinder(size_t capacity)
+    : slots_(capacity + capacity / 2 + 64), capacity_(capacity) {}
+
+bool DuplicateFinder::add(uint64_t block, std::span<const HashRow> rows, uint32_t pass,
+                          uint32_t num_passes) {
+  __extension__ using Wide = unsigned __int128;
+  const size_t num_slots = slots_.size();
+  for (const HashRow& row : rows) {
+    if (num_passes > 1 && row.low % num_passes != pass) continue;
+    size_t at =
+        static_cast<size_t>(static_cast<Wide>(scatter64(row.high ^ row.low)) * num_slots >> 64);
+    while (slots_[at].used != 0 && (slots_[at].high != row.high || slots_[at].low != row.low)) {
+      if (++at == num_slots) at = 0;
+    }
+    if (slots_[at].used != 0) {
+      duplicates_.push_back(block << 32 | row.line);
+      continue;
+    }
+    if (held_ == capacity_) return false;
+    ++held_;
+    slots_[at] = {row.high, row.low, 1};
+  }
+  return true;
+}
+
+std::vector<uint64_t> DuplicateFinder::take() {
+  std::sort(duplicates_.begin(), duplicates_.end());
+  return std::move(duplicates_);
+}
+
+bool keep_documents(std::string_view text, std::span<const DocumentRow> documents,
+                    std::span<const uint32_t> removed, const CleanOptions& options,
+                    KeptDocuments& kept) {
+  const auto marks = std::lower_bound(removed.begin(), removed.end(), kDocumentMark);
+  const std::span<const uint32_t> lines(removed.begin(), marks);
+  kept.text.reserve(text.size());
+  auto next_line = lines.begin();
+  auto next_document = marks;
+  for (size_t row = 0; row < documents.size(); ++row) {
+    const DocumentRow& source = documents[row];
+    if (source.begin > source.end || source.end > text.size()) return false;
+    const std::string_view document = text.substr(source.begin, source.end - source.begin);
+    if (next_document != removed.end() && (*next_document & ~kDocumentMark) == row) {
+      ++next_document;
+      count(kept, kRuleDuplicateDocument, document);
+      continue;
+    }
+    const uint64_t line_end =
+        row + 1 < documents.size() ? documents[row + 1].line_base : uint64_t{kDocumentMark};
+    while (next_line != lines.end() && *next_line < source.line_base) ++next_line;
+    auto last_line = next_line;
+    while (last_line != lines.end() && *last_line < line_end) ++last_line;
+    const size_t begin = kept.text.size();
+    if (last_line == next_line) {
+      kept.text.append(document);
+    } else {
+      copy_lines(document, source.line_base, {next_line, last_line}, options, kept);
+      const std::string_view rest(kept.text.data() + begin, kept.text.size() - begin);
+      const bool whole = source.flags == (kDocumentFirst | kDocumentLast);
+      const uint64_t min_chars = options.filter ? options.min_document_chars : 0;
+      const bool short_rest = count_code_points(rest.data(), rest.size()) < min_chars;
+      if (whole && (short_rest || rest.find_first_not_of(" \t\r\n") == std::string_view::npos)) {
+        count(kept, kRuleDocumentRemnant, rest);
+        kept.text.resize(begin);
+        continue;
+      }
+      // A later part of a large document still needs the line border that separated it.
+      if ((source.flags & kDocumentLast) == 0 && options.normalize && document.ends_with('\n')) {
+        kept.text.push_back('\n');
+      }
+    }
+    kept.begins.push_back(begin);
+    kept.ends.push_back(kept.text.size());
+    kept.rows.push_back(row);
+  }
+  return true;
+}
+
+}  // namespace lowtide

@@ -1,0 +1,21 @@
+// Taking one text field out of every row of a jsonl block, without building the rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lowtide {
+
+struct JsonRows {
+  std::string text;                   // the fields' values, one after the other, as UTF-8
+  std::vector<uint64_t> ends;         // where each ends in `text`
+  std::vector<uint64_t> offsets;      // where its row starts in the block
+  std::vector<uint64_t> bad_offsets;  // rows that are no JSON object with text in that field
+};
+
+// `field` is compared with the key as it would read without escapes.
+JsonRows extract_jsonl(std::string_view block, std::string_view field);
+
+}  // namespace lowtide

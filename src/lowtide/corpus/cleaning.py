@@ -1,0 +1,247 @@
+"""Clean and filter blocks of documents, natively, and say what was removed and why.
+
+In:      TextBlock (reading)
+Out:     CleanedBlock (native): clean text, document rows, hashes of lines for deduplication
+Memory:  about three times the block
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import _native
+from lowtide.corpus.reading import ReadingOptions, TextBlock
+from lowtide.errors import DataError
+
+__all__ = [
+    "DOCUMENT_ROW",
+    "HASH_ROW_BYTES",
+    "RULES",
+    "CleaningOptions",
+    "Report",
+    "clean_block",
+    "native_options",
+]
+
+RULES = (
+    "invalid_utf8",
+    "control_character",
+    "composed_line",
+    "line_too_short",
+    "line_too_long",
+    "line_few_words",
+    "line_repetitive",
+    "document_empty",
+    "document_too_short",
+    "document_too_long",
+    "document_few_words",
+    "duplicate_line",
+    "duplicate_document",
+    "document_remnant",
+)
+"""In the order of the native enumeration."""
+
+DOCUMENT_ROW = np.dtype(
+    [
+        (name, "<u8")
+        for name in (
+            "input_index",
+            "ordinal",
+            "begin",
+            "end",
+            "hash_low",
+            "hash_high",
+            "line_base",
+            "flags",
+        )
+    ]
+)
+HASH_ROW_BYTES = 16
+FIRST, LAST = 1, 2
+_SAMPLES_PER_RULE = 3
+
+
+@dataclass(frozen=True)
+class CleaningOptions:
+    """What cleaning and filtering do; every threshold is a flag of `lowtide prepare`."""
+
+    normalize: bool = True
+    lowercase: bool = False
+    filter: bool = True
+    dedup: bool = True
+    min_line_chars: int = 0
+    max_line_chars: int = 100_000
+    min_line_words: int = 0
+    min_document_chars: int = 20
+    max_document_chars: int = 0
+    min_document_words: int = 3
+    max_repetition: float = 0.8
+    min_dedup_chars: int = 20
+
+
+def native_options(
+    options: CleaningOptions, *, collect_characters: bool = False
+) -> _native.CleanOptions:
+    """Give the options as the native core takes them."""
+    native = _native.CleanOptions()
+    for name in options.__dataclass_fields__:
+        setattr(native, name, getattr(options, name))
+    native.collect_characters = collect_characters
+    return native
+
+
+class Report:
+    """What was read, and what was removed and why: counts and bytes per rule, a few examples."""
+
+    def __init__(self) -> None:
+        self.documents_in = 0
+        self.lines_in = 0
+        self.bytes_in = 0
+        self.counts = [[0, 0] for _ in RULES]
+        self.samples: list[list[str]] = [[] for _ in RULES]
+
+    def add(
+        self,
+        counts: list[Any],
+        samples: list[Any],
+        *,
+        documents_in: int = 0,
+        lines_in: int = 0,
+        bytes_in: int = 0,
+    ) -> None:
+        """Add the counts of one block; blocks in order give the same examples each time."""
+        self.documents_in += documents_in
+        self.lines_in += lines_in
+        self.bytes_in += bytes_in
+        for row, (count, size) in zip(self.counts, counts, strict=True):
+            row[0] += count
+            row[1] += size
+        for rule, text in samples:
+            if len(self.samples[rule]) < _SAMPLES_PER_RULE:
+                self.samples[rule].append(
+                    text if isinstance(text, str) else text.decode("utf-8", "replace")
+                )
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the report as it goes into the metadata."""
+        return {
+            "documents_in": self.documents_in,
+            "lines_in": self.lines_in,
+            "bytes_in": self.bytes_in,
+            "rules": {
+                rule: {"count": count, "bytes": size, "examples": self.samples[number]}
+                for number, (rule, (count, size)) in enumerate(zip(RULES, self.counts, strict=True))
+                if count
+            },
+        }
+
+
+def clean_block(
+    block: TextBlock,
+    reading: ReadingOptions,
+    options: CleaningOptions,
+    *,
+    paths: dict[int, Path],
+    collect_characters: bool = False,
+) -> _native.CleanedBlock:
+    """Take a block apart into documents and clean them; other Python threads go on meanwhile."""
+    data, rows = _locate_documents(block, reading, paths)
+    compose = _compose_lower if options.lowercase else _compose
+    return _native.clean_block(
+        data,
+        *rows,
+        native_options(options, collect_characters=collect_characters),
+        compose,
+    )
+
+
+def _compose(line: bytes) -> bytes:
+    return unicodedata.normalize("NFC", line.decode()).encode()
+
+
+def _compose_lower(line: bytes) -> bytes:
+    return unicodedata.normalize("NFC", line.decode().lower()).encode()
+
+
+Rows = tuple[
+    npt.NDArray[np.uint64],
+    npt.NDArray[np.uint64],
+    npt.NDArray[np.uint64],
+    npt.NDArray[np.uint64],
+    npt.NDArray[np.uint64],
+]
+
+
+def _locate_documents(
+    block: TextBlock, reading: ReadingOptions, paths: dict[int, Path]
+) -> tuple[npt.NDArray[np.uint8], Rows]:
+    """Give a block's bytes, and begins, ends, inputs, ordinals and flags of its documents."""
+    data = np.frombuffer(block.data, dtype=np.uint8)
+    if block.kind == "jsonl":
+        return _locate_json_rows(block, data, reading, paths)
+    if block.row_ends is not None:
+        ends = block.row_ends
+        ordinals = np.arange(len(ends), dtype=np.uint64) + np.uint64(block.segments[0].offset)
+        return data, _rows(ends, ordinals, block.segments[0].input_index)
+    parts: list[Rows] = []
+    for segment in block.segments:
+        begins, ends = _native.find_documents(data, reading.separator, segment.begin, segment.end)
+        ordinals = begins - np.uint64(segment.begin) + np.uint64(segment.offset)
+        parts.append(
+            (
+                begins,
+                ends,
+                np.full(len(begins), segment.input_index, dtype=np.uint64),
+                ordinals,
+                np.full(len(begins), FIRST | LAST, dtype=np.uint64),
+            )
+        )
+    if not parts:
+        return data, _rows(np.empty(0, np.uint64), np.empty(0, np.uint64), 0)
+    rows: Any = tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
+    if block.continues:
+        rows[4][0] &= ~np.uint64(FIRST)
+    if block.continued:
+        rows[4][-1] &= ~np.uint64(LAST)
+    return data, rows
+
+
+def _rows(ends: npt.NDArray[np.uint64], ordinals: npt.NDArray[np.uint64], index: int) -> Rows:
+    begins = np.concatenate([np.zeros(1, np.uint64), ends[:-1]]) if len(ends) else ends
+    return (
+        begins.astype(np.uint64),
+        ends,
+        np.full(len(ends), index, dtype=np.uint64),
+        ordinals,
+        np.full(len(ends), FIRST | LAST, dtype=np.uint64),
+    )
+
+
+def _locate_json_rows(
+    block: TextBlock,
+    data: npt.NDArray[np.uint8],
+    reading: ReadingOptions,
+    paths: dict[int, Path],
+) -> tuple[npt.NDArray[np.uint8], Rows]:
+    segment = block.segments[0]
+    text, ends, offsets, bad = _native.extract_jsonl(data, reading.text_field)
+    if len(bad):
+        first = segment.offset + int(bad[0])
+        message = f"row at byte {first}: no JSON object with text in field {reading.text_field!r}"
+        if not reading.skip_bad:
+            raise DataError(
+                message,
+                path=paths.get(segment.input_index),
+                next_step="name the field with --text-field, "
+                "or skip such rows with --skip-bad-inputs",
+            )
+        more = f" (and {len(bad) - 1} more rows near it)" if len(bad) > 1 else ""
+        reading.on_notice(f"{paths.get(segment.input_index)}: {message}; skipped{more}")
+    ordinals = offsets + np.uint64(segment.offset)
+    return text, _rows(ends, ordinals, segment.input_index)

@@ -1,0 +1,151 @@
+"""Find every line and document that came before, exactly, in a fixed amount of memory.
+
+In:      work files of cleaned blocks: hashes of lines and documents, grouped by their first byte
+Out:     one file per partition: which lines of which block to leave out
+Memory:  `table_bytes` per worker; hashes are 96 bits wide and never all in memory
+
+Blocks are added in the order of the corpus and the first occurrence stays, so the answer depends on
+neither the number of workers nor the memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import _native, files
+from lowtide.corpus.blocks import BlockTable
+from lowtide.corpus.cleaning import HASH_ROW_BYTES
+from lowtide.corpus.workers import WorkerPool
+from lowtide.corpus.workfiles import open_work_file
+
+__all__ = ["MIN_TABLE_BYTES", "Partition", "RemovedLines", "find_duplicates", "plan_partitions"]
+
+MIN_TABLE_BYTES = 8 << 20
+_ROW_BYTES = 24  # a slot and a half of 16 bytes
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Hashes whose first byte is in [first, last), and of those every `num_passes`-th."""
+
+    number: int
+    first: int
+    last: int
+    pass_index: int
+    num_passes: int
+    num_rows: int
+
+
+def plan_partitions(table: BlockTable, *, table_bytes: int, num_workers: int) -> list[Partition]:
+    """Cut the hashes into partitions that fit `table_bytes`, at least one for each worker."""
+    total = int(table.radix_counts.sum())
+    limit = min(table_bytes // _ROW_BYTES, -(-total // num_workers) + 1)
+    partitions: list[Partition] = []
+
+    def add(first: int, last: int, rows: int) -> None:
+        passes = (
+            max(1, -(-rows // max(table_bytes // _ROW_BYTES * 3 // 4, 1))) if rows > limit else 1
+        )
+        for index in range(passes):
+            partitions.append(Partition(len(partitions), first, last, index, passes, rows))
+
+    first = rows = 0
+    for value in range(256):
+        count = int(table.radix_counts[value])
+        if rows and rows + count > limit:
+            add(first, value, rows)
+            first, rows = value, 0
+        rows += count
+    if rows:
+        add(first, 256, rows)
+    return partitions
+
+
+def find_duplicates(
+    table: BlockTable,
+    folder: Path,
+    pool: WorkerPool,
+    *,
+    table_bytes: int,
+    on_done: Callable[[int], None],
+) -> RemovedLines:
+    """Find the duplicates of every partition that is not done yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partitions = plan_partitions(table, table_bytes=table_bytes, num_workers=pool.num_workers)
+    paths = [
+        folder / f"{part.first:03d}-{part.last:03d}-{part.pass_index}-{part.num_passes}.removed"
+        for part in partitions
+    ]
+
+    def tasks() -> Iterator[Callable[[], int]]:
+        for part, path in zip(partitions, paths, strict=True):
+            yield lambda part=part, path=path: _find_in_partition(table, part, path, table_bytes)
+
+    for rows in pool.run(tasks()):
+        on_done(rows)
+    return RemovedLines(paths, len(table))
+
+
+def _find_in_partition(table: BlockTable, part: Partition, path: Path, table_bytes: int) -> int:
+    if path.exists():
+        return part.num_rows // part.num_passes
+    rows = -(-part.num_rows // part.num_passes)
+    capacity = part.num_rows if part.num_passes == 1 else min(rows * 2, table_bytes // _ROW_BYTES)
+    finder = _native.DuplicateFinder(capacity)
+    index = np.zeros(len(table) + 1, dtype="<u8")
+    partial = files.partial_path(path)
+    with partial.open("wb") as file:
+        for block, block_path in enumerate(table.paths):
+            index[block + 1] = index[block]
+            if table.num_hashes[block] == 0:
+                continue
+            rows_of_block = _read_rows(block_path, part)
+            if not finder.add(block, rows_of_block, part.pass_index, part.num_passes):
+                raise MemoryError("more different lines in one partition than was planned for")
+            lines = finder.take().astype("<u4")  # the lower half: the line within the block
+            index[block + 1] += len(lines)
+            file.write(lines.data)
+        file.write(index.data)
+    partial.replace(path)
+    return part.num_rows // part.num_passes
+
+
+def _read_rows(path: Path, part: Partition) -> npt.NDArray[np.uint8]:
+    work = open_work_file(path)
+    ends = work.read("radix_ends").view(np.int64)
+    begin = int(ends[part.first - 1]) if part.first else 0
+    end = int(ends[part.last - 1])
+    return work.read("hashes", begin=begin * HASH_ROW_BYTES, end=end * HASH_ROW_BYTES)
+
+
+class RemovedLines:
+    """The duplicates of all partitions, asked for block by block."""
+
+    def __init__(self, paths: list[Path], num_blocks: int) -> None:
+        self._paths = paths
+        self._num_blocks = num_blocks
+
+    def load(self, block: int) -> npt.NDArray[np.uint32]:
+        """Give the sorted lines (and marked documents) to leave out of a block."""
+        parts: list[npt.NDArray[np.uint32]] = []
+        for path in self._paths:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                size = os.fstat(descriptor).st_size
+                index_at = size - 8 * (self._num_blocks + 1)
+                begin, end = np.frombuffer(os.pread(descriptor, 16, index_at + 8 * block), "<u8")
+                count = int(end - begin)
+                if count:
+                    raw = os.pread(descriptor, 4 * count, 4 * int(begin))
+                    parts.append(np.frombuffer(raw, dtype="<u4"))
+            finally:
+                os.close(descriptor)
+        if not parts:
+            return np.empty(0, dtype=np.uint32)
+        return np.sort(np.concatenate(parts))

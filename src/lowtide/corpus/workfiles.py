@@ -1,0 +1,122 @@
+"""Files of unfinished work: named sections after a small header, whole or not there at all.
+
+In:      arrays of one task's result
+Out:     PATH, renamed when it is whole; `read_section` reads parts of it
+Memory:  what the caller holds; a reader holds one section
+
+They are not flushed to the disk: a killed process loses nothing that was written, and after a power
+cut `is_intact` tells by the checksum which of them can still be used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lowtide import files
+from lowtide.errors import DataError
+
+__all__ = ["WorkFile", "is_intact", "open_work_file", "write_work_file"]
+
+_MAGIC = b"LTWORK01"
+_PREFIX = struct.Struct("<8sQ16s")  # magic, bytes of the JSON header, xxh3-128 of what follows it
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class WorkFile:
+    """A finished task's file: its header, and where its sections are."""
+
+    path: Path
+    header: dict[str, Any]
+    sections: dict[str, tuple[int, int]]
+
+    def read(self, name: str, *, begin: int = 0, end: int | None = None) -> npt.NDArray[np.uint8]:
+        """Read bytes `begin` to `end` of a section."""
+        offset, size = self.sections[name]
+        end = size if end is None else end
+        with self.path.open("rb", buffering=0) as file:
+            return _read_exactly(file.fileno(), offset + begin, end - begin, self.path)
+
+
+def _read_exactly(descriptor: int, offset: int, size: int, path: Path) -> npt.NDArray[np.uint8]:
+    buffer = np.empty(size, dtype=np.uint8)
+    view = buffer.data
+    done = 0
+    while done < size:
+        count = os.preadv(descriptor, [view[done:]], offset + done)
+        if count == 0:
+            raise DataError("file ends too early", path=path)
+        done += count
+    return buffer
+
+
+def write_work_file(
+    path: Path, header: Mapping[str, Any], sections: Mapping[str, npt.NDArray[Any]]
+) -> None:
+    """Write a task's result under its final name, all of it or nothing."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in sections.items()}
+    table: dict[str, tuple[int, int]] = {}
+    position = 0
+    for name, array in arrays.items():
+        table[name] = (position, array.nbytes)
+        position += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    text = json.dumps({"header": dict(header), "sections": table}).encode()
+    text += b" " * (-(_PREFIX.size + len(text)) % _ALIGNMENT)
+    digest = xxhash.xxh3_128(text)
+    for array in arrays.values():
+        digest.update(_bytes_of(array))
+    partial = files.partial_path(path)
+    with partial.open("wb", buffering=0) as file:
+        _write(file, _PREFIX.pack(_MAGIC, len(text), digest.digest()) + text)
+        for array in arrays.values():
+            _write(file, _bytes_of(array))
+            _write(file, b"\0" * (-array.nbytes % _ALIGNMENT))
+    partial.replace(path)
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    return array.data.cast("B") if array.nbytes else memoryview(b"")
+
+
+def _write(file: Any, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while len(view):  # an unbuffered write may take only a part, as at the end of a disk
+        view = view[file.write(view) :]
+
+
+def open_work_file(path: Path) -> WorkFile:
+    """Read a work file's header."""
+    with path.open("rb", buffering=0) as file:
+        prefix = file.read(_PREFIX.size)
+        if len(prefix) != _PREFIX.size or not prefix.startswith(_MAGIC):
+            raise DataError("this is not a work file of lowtide", path=path)
+        _, size, _ = _PREFIX.unpack(prefix)
+        text = _read_exactly(file.fileno(), _PREFIX.size, size, path)
+    value = json.loads(text.tobytes())
+    base = _PREFIX.size + size
+    sections = {name: (base + offset, count) for name, (offset, count) in value["sections"].items()}
+    return WorkFile(path, value["header"], sections)
+
+
+def is_intact(path: Path) -> bool:
+    """Tell whether a work file holds what was written into it."""
+    try:
+        work = open_work_file(path)
+        with path.open("rb", buffering=0) as file:
+            _, size, expected = _PREFIX.unpack(file.read(_PREFIX.size))
+            digest = xxhash.xxh3_128(_read_exactly(file.fileno(), _PREFIX.size, size, path).data)
+            for offset, count in work.sections.values():
+                digest.update(_read_exactly(file.fileno(), offset, count, path).data)
+    except (DataError, OSError, ValueError, KeyError):
+        return False
+    return digest.digest() == expected

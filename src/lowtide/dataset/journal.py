@@ -1,0 +1,113 @@
+"""Remember what an unfinished preparation is, so that the same command can go on with it.
+
+In:      the settings that decide the result, and the inputs as they are on disk
+Out:     OUT_DIR/.work/plan.json, beside the work files of every phase
+Memory:  one small row per input
+
+Work files are renamed when they are whole and are not flushed to the disk. A kill -9 loses none of
+them. After a restart of the machine (another boot id) each one is checked by its checksum.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lowtide import files
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.workfiles import is_intact
+from lowtide.errors import UsageError
+
+__all__ = ["WORK_NAME", "has_plan", "open_journal", "remove_work"]
+
+WORK_NAME = ".work"
+_PLAN_NAME = "plan.json"
+
+
+def open_journal(
+    root: Path,
+    *,
+    settings: Mapping[str, Any],
+    inputs: Sequence[InputFile],
+    restart: bool,
+    on_notice: Callable[[str], None],
+) -> Path:
+    """Give the folder for work files: new, or that of the same command when it was interrupted."""
+    work = root / WORK_NAME
+    plan = {
+        "settings": dict(settings),
+        "inputs": [[str(source.path), source.size_bytes, source.modified_ns] for source in inputs],
+    }
+    plan_path = work / _PLAN_NAME
+    if restart:
+        remove_work(root)
+    if plan_path.exists():
+        stored = files.read_json(plan_path)
+        _check_same(stored, plan, root)
+        if stored.get("boot") != _boot_id():
+            _check_work_files(work, on_notice)
+        on_notice("going on where the last command stopped")
+    elif work.exists():
+        remove_work(root)
+    work.mkdir(parents=True, exist_ok=True)
+    files.write_json(plan_path, {**plan, "boot": _boot_id()})
+    return work
+
+
+def has_plan(root: Path) -> bool:
+    """Tell whether a command was interrupted here."""
+    return (root / WORK_NAME / _PLAN_NAME).exists()
+
+
+def remove_work(root: Path) -> None:
+    """Remove unfinished work; the plan goes first, so a kill meanwhile leaves nothing to trust."""
+    work = root / WORK_NAME
+    (work / _PLAN_NAME).unlink(missing_ok=True)
+    if work.exists():
+        shutil.rmtree(work)
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def _check_same(stored: Mapping[str, Any], plan: Mapping[str, Any], root: Path) -> None:
+    next_step = "give the same command again, or start over with --restart"
+    for name, value in plan["settings"].items():
+        before = stored["settings"].get(name)
+        if before != value:
+            flag = name.replace("_", "-")
+            raise UsageError(
+                f"unfinished work here was begun with --{flag} {before}, now it is {value}",
+                path=root / WORK_NAME,
+                next_step=next_step,
+            )
+    if stored["inputs"] != [list(row) for row in plan["inputs"]]:
+        before = {row[0]: row for row in stored["inputs"]}
+        changed = [row[0] for row in plan["inputs"] if before.get(row[0]) != list(row)]
+        which = changed[0] if changed else "the list of inputs"
+        raise UsageError(
+            f"{which} changed since this work was begun",
+            path=root / WORK_NAME,
+            next_step="start over with --restart",
+        )
+
+
+def _check_work_files(work: Path, on_notice: Callable[[str], None]) -> None:
+    """Keep what survived a restart of the machine whole, drop the rest."""
+    lost = 0
+    for path in sorted(work.glob("*/*.block")) + sorted(work.glob("*/*.ids")):
+        if not is_intact(path):
+            path.unlink()
+            lost += 1
+    for path in work.glob("*/*.removed"):  # cheap to find again
+        path.unlink()
+    if lost:
+        for path in work.glob("*/*.ids"):  # they may depend on what was lost
+            path.unlink()
+        on_notice(f"the machine was restarted meanwhile; {lost} work files are made again")

@@ -1,0 +1,343 @@
+"""Prepare a dataset: clean, filter, deduplicate, encode, shuffle, split, write shards.
+
+In:      files of text (PrepareSettings)
+Out:     a dataset folder; its metadata file comes last
+Memory:  shares of one budget: blocks in work, a table of hashes, rows of documents, tokenizer
+
+Every phase is a list of tasks whose results are files that appear whole; what is there is not done
+again. So a killed command goes on where it was, and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide import files
+from lowtide.corpus.blocks import (
+    BLOCK_BYTES_HELD,
+    BlockTable,
+    CleanJob,
+    clean_corpus,
+    load_block_table,
+)
+from lowtide.corpus.cleaning import Report
+from lowtide.corpus.deduplication import MIN_TABLE_BYTES, RemovedLines, find_duplicates
+from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.reading import plan_streams
+from lowtide.corpus.workers import WorkerPool
+from lowtide.corpus.workfiles import open_work_file
+from lowtide.dataset import layout
+from lowtide.dataset.encoding import EncodeJob, encode_corpus, keep_block
+from lowtide.dataset.journal import has_plan, open_journal, remove_work
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.sharding import ShardJob, plan_shards, write_shards
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.memory import MemoryBudget, format_size, usable_cores
+from lowtide.progress import Progress
+from lowtide.settings import build_settings, settings_as_json
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["PrepareResult", "prepare_dataset"]
+
+_TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
+_NOT_IN_PLAN = ("out_dir", "input_files", "processes", "memory", "dry_run", "restart")
+
+
+@dataclass(frozen=True)
+class PrepareResult:
+    """What a preparation made, or would make."""
+
+    info: layout.DatasetInfo | None
+    """None after a dry run."""
+    report: dict[str, Any]
+    """What was read, and what was removed and why."""
+    notices: list[str]
+    seconds: float
+    peak_bytes: int
+    budget_bytes: int
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How the budget is divided."""
+
+    num_workers: int
+    table_bytes: int
+    range_bytes: int
+    max_row_bytes: int
+
+
+def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) -> PrepareResult:
+    """Prepare a dataset from text files, in a fixed amount of memory.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.txt").write_text("a few words to learn from, one after the other\\n")
+    >>> result = prepare_dataset(
+    ...     input_files=[folder / "a.txt"], out_dir=folder / "out", tokenization="char"
+    ... )
+    >>> result.info.num_tokens("train") + result.info.num_tokens("val")
+    47
+    """
+    settings = settings or build_settings(PrepareSettings, options)
+    if has_plan(settings.out_dir) and (settings.out_dir / layout.METADATA_NAME).exists():
+        return _finish_cleaning_up(settings.out_dir)
+    _refuse_finished(settings.out_dir)
+    budget = MemoryBudget.from_setting(settings.memory)
+    shares = plan_shares(settings, budget)
+    with (
+        Progress("prepare", budget_bytes=budget.total_bytes) as progress,
+        WorkerPool(shares.num_workers) as pool,
+    ):
+        inputs = expand_inputs(settings.input_files, on_notice=progress.note)
+        check_disk(settings.out_dir, inputs, progress)
+        return _Preparation(settings, shares, inputs, pool, progress).run()
+
+
+def _plan_settings(settings: PrepareSettings) -> dict[str, Any]:
+    """Give the settings that decide the result, and so have to be the same to go on."""
+    return {
+        key: value
+        for key, value in settings_as_json(settings).items()
+        if key not in _NOT_IN_PLAN
+    }
+
+
+def _finish_cleaning_up(root: Path) -> PrepareResult:
+    """End a command that was killed after its last write, while it removed its work files."""
+    info = layout.load_dataset_info(root)
+    remove_work(root)
+    metadata = info.metadata
+    return PrepareResult(info, metadata["cleaning"], metadata["notices"], 0.0, 0, 0)
+
+
+def _refuse_finished(root: Path) -> None:
+    if (root / layout.METADATA_NAME).exists():
+        raise UsageError(
+            "there is a finished dataset here already",
+            path=root,
+            next_step="choose another --out-dir, or add to it with lowtide append",
+        )
+    strangers = [
+        path.name
+        for split in layout.SPLITS
+        for path in (root / split).glob("*.bin")
+        if not (root / ".work").exists()
+    ]
+    if strangers:
+        raise UsageError(
+            f"{strangers[0]} is here already, but no dataset that it belongs to",
+            path=root,
+            next_step="choose another --out-dir",
+        )
+
+
+def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
+    """Divide the budget; one too small is refused with the smallest that would do."""
+    workers = settings.processes or usable_cores()
+    block = settings.reading(max_row_bytes=1).block_bytes * BLOCK_BYTES_HELD
+    budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES)
+    budget.reserve("blocks in work", wanted_bytes=block * (workers + 1))
+    rest = budget.remaining_bytes
+    table = budget.reserve(
+        "table of hashes",
+        wanted_bytes=max(rest // 2, MIN_TABLE_BYTES),
+        minimum_bytes=MIN_TABLE_BYTES,
+    )
+    return Shares(
+        num_workers=workers,
+        table_bytes=table // workers,
+        range_bytes=max(table // workers, 1 << 20),
+        max_row_bytes=max(rest // 4 // (workers + 1), 16 << 20),
+    )
+
+
+def check_disk(root: Path, inputs: list[InputFile], progress: Progress) -> None:
+    """Refuse a job that cannot fit: clean text, hashes, and ids twice, for each byte of text."""
+    expansion = {None: 1.0, "gzip": 4.0, "zstd": 4.5, "xz": 5.0}
+    text = sum(
+        source.size_bytes * (3.0 if source.kind == "parquet" else expansion[source.compression])
+        for source in inputs
+    )
+    needed = int(text * 2.3)
+    free = files.free_disk_bytes(root)
+    progress.note(
+        f"{len(inputs)} files, about {format_size(text)} of text; "
+        f"needs up to {format_size(needed)} of disk meanwhile, {format_size(free)} are free"
+    )
+    if needed > free:
+        raise BudgetError(
+            f"preparing {format_size(text)} of text needs about {format_size(needed)} of disk, "
+            f"{format_size(free)} are free",
+            path=root,
+            next_step="free some space, or prepare fewer files and lowtide append the rest later",
+        )
+
+
+class _Preparation:
+    """One run of `lowtide prepare`, phase by phase."""
+
+    def __init__(
+        self,
+        settings: PrepareSettings,
+        shares: Shares,
+        inputs: list[InputFile],
+        pool: WorkerPool,
+        progress: Progress,
+    ) -> None:
+        self.settings = settings
+        self.shares = shares
+        self.inputs = inputs
+        self.pool = pool
+        self.progress = progress
+        self.created = not settings.out_dir.exists()
+        self.work = open_journal(
+            settings.out_dir,
+            settings=_plan_settings(settings),
+            inputs=inputs,
+            restart=settings.restart,
+            on_notice=progress.note,
+        )
+
+    def run(self) -> PrepareResult:
+        settings = self.settings
+        if settings.tokenization != "char" and not settings.dry_run:
+            Tokenizer.load(settings.tokenization)  # an unknown name is better told now
+        table = self.clean()
+        removed = self.find_duplicates(table) if settings.dedup else None
+        if settings.dry_run:
+            return self.finish_dry_run(table, removed)
+        tokenizer = self.load_tokenizer(table)
+        job = EncodeJob(
+            table=table,
+            removed=removed,
+            cleaning=settings.cleaning,
+            tokenizer=tokenizer,
+            shuffle=settings.shuffle,
+            seed=settings.seed,
+            folder=self.work / "encoded",
+        )
+        self.encode(job)
+        info = self.write(job, tokenizer, table)
+        remove_work(settings.out_dir)
+        return self.result(info, table.report, table.notices)
+
+    def result(
+        self, info: layout.DatasetInfo | None, report: Report, notices: list[str]
+    ) -> PrepareResult:
+        return PrepareResult(
+            info=info,
+            report=report.as_json(),
+            notices=notices,
+            seconds=self.progress.seconds,
+            peak_bytes=self.progress.peak_bytes,
+            budget_bytes=self.progress.budget_bytes or 0,
+        )
+
+    def clean(self) -> BlockTable:
+        reading = self.settings.reading(max_row_bytes=self.shares.max_row_bytes)
+        job = CleanJob(
+            streams=plan_streams(self.inputs, reading),
+            reading=reading,
+            cleaning=self.settings.cleaning,
+            folder=self.work / "clean",
+            collect_characters=self.settings.tokenization == "char",
+        )
+        total = sum(source.size_bytes for source in self.inputs)
+        with self.progress.phase("clean", total=total, unit="B") as phase:
+            clean_corpus(job, self.pool, on_done=phase.advance)
+            table = load_block_table(job)
+        for notice in table.notices:
+            self.progress.note(notice)
+        return table
+
+    def find_duplicates(self, table: BlockTable) -> RemovedLines:
+        total = int(table.num_hashes.sum())
+        with self.progress.phase("deduplicate", total=total, unit="lines") as phase:
+            return find_duplicates(
+                table,
+                self.work / "duplicates",
+                self.pool,
+                table_bytes=self.shares.table_bytes,
+                on_done=phase.advance,
+            )
+
+    def finish_dry_run(self, table: BlockTable, removed: RemovedLines | None) -> PrepareResult:
+        with self.progress.phase("count", total=len(table), unit="blocks") as phase:
+            for block in range(len(table)):
+                kept, _ = keep_block(table, block, removed, self.settings.cleaning)
+                table.report.add(kept.counts, kept.samples)
+                phase.advance()
+        remove_work(self.settings.out_dir)
+        if self.created:
+            self.settings.out_dir.rmdir()
+        return self.result(None, table.report, table.notices)
+
+    def load_tokenizer(self, table: BlockTable) -> Tokenizer:
+        if self.settings.tokenization != "char":
+            return Tokenizer.load(self.settings.tokenization)
+        assert table.characters is not None
+        bits = np.unpackbits(table.characters.view(np.uint8), bitorder="little")
+        return Tokenizer.from_characters(map(chr, np.flatnonzero(bits).tolist()))
+
+    def encode(self, job: EncodeJob) -> None:
+        total = int(job.table.text_bytes.sum())
+        tokens = 0
+        with self.progress.phase("encode", total=total, unit="B") as phase:
+
+            def done(text_bytes: int, num_tokens: int) -> None:
+                nonlocal tokens
+                tokens += num_tokens
+                phase.advance(text_bytes, tokens=tokens)
+
+            encode_corpus(job, self.pool, on_done=done)
+
+    def write(
+        self, encode_job: EncodeJob, tokenizer: Tokenizer, table: BlockTable
+    ) -> layout.DatasetInfo:
+        settings = self.settings
+        paths = [encode_job.path(block) for block in range(len(table))]
+        for path in paths:
+            header = open_work_file(path).header
+            table.report.add(header["counts"], header["samples"])
+        job = ShardJob(
+            root=settings.out_dir,
+            encoded=paths,
+            shuffle=settings.shuffle,
+            val_fraction=settings.val_fraction,
+            tokens_per_shard=settings.tokens_per_shard,
+            vocab_size=tokenizer.vocab_size,
+            range_bytes=self.shares.range_bytes,
+            done_folder=self.work / "shards",
+        )
+        plan = plan_shards(job)
+        total = sum(last - first for _, _, first, last in plan.shards)
+        if total == 0:
+            raise DataError(
+                "no text is left after cleaning, filtering and deduplication",
+                path=settings.out_dir,
+                next_step="see what was removed, and why, with --dry-run",
+            )
+        with self.progress.phase("write shards", total=total, unit="tokens") as phase:
+            shards = write_shards(job, plan, self.pool, on_done=phase.advance)
+        tokenizer.save(settings.out_dir)
+        return layout.write_metadata(
+            settings.out_dir,
+            shards=shards,
+            vocab_size=tokenizer.vocab_size,
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            tokenization=settings.tokenization,
+            tokens_per_shard=settings.tokens_per_shard,
+            input_files=[str(source.path) for source in self.inputs],
+            more={
+                "split": {"mode": plan.split_mode, "val_fraction": settings.val_fraction},
+                "end_of_text_id": tokenizer.end_of_text_id,
+                "cleaning": table.report.as_json(),
+                "notices": table.notices,
+                "settings": _plan_settings(settings),
+            },
+        )

@@ -1,0 +1,128 @@
+"""Settings of the dataset stage's verbs; each field's docstring is its help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.corpus.cleaning import CleaningOptions
+from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingOptions
+from lowtide.errors import UsageError
+
+__all__ = ["PrepareSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareSettings:
+    """Text of any size to checked, shuffled shards of ids."""
+
+    input_files: tuple[str, ...]
+    """Files, folders or globs: txt, jsonl, parquet, each plain or .gz, .zst, .xz."""
+    out_dir: Path
+    """The dataset's folder."""
+    tokenization: str = "gpt2"
+    """gpt2, char (a vocabulary of all characters of the corpus), or a tokenizer's folder."""
+    tokens_per_shard: int = 10_000_000
+    """Every shard but the last of a split has exactly this many tokens."""
+    val_fraction: float = 0.1
+    """The share of documents kept apart for validation; 0 for none."""
+
+    document_separator: str = DEFAULT_SEPARATOR
+    """What stands between documents in text files; "" makes each file one document."""
+    text_field: str = "text"
+    """The field of jsonl rows, the column of parquet files, that holds the text."""
+    encoding: str = "utf-8"
+    """The encoding of text files."""
+    skip_bad_inputs: bool = False
+    """Leave out files and rows that cannot be read (each is named) instead of stopping."""
+
+    normalize: bool = True
+    """Unicode NFC, one kind of newline, no control characters, no runs of blanks or empty lines."""
+    lowercase: bool = False
+    """Lower-case everything (with normalize)."""
+    filter: bool = True
+    """Remove lines and documents by the limits below."""
+    min_line_chars: int = 0
+    """Remove lines with fewer characters; 0 keeps short lines, which verse, code and lists need."""
+    max_line_chars: int = 100_000
+    """Remove lines with more characters (data dumps, minified code); 0 for no limit."""
+    min_line_words: int = 0
+    """Remove lines with fewer words; 0 for no limit."""
+    min_document_chars: int = 20
+    """Remove documents with fewer characters."""
+    max_document_chars: int = 0
+    """Remove documents with more characters; 0 for no limit."""
+    min_document_words: int = 3
+    """Remove documents with fewer words."""
+    max_repetition: float = 0.8
+    """Remove lines of 64 bytes or more of which a larger share repeats itself; 1 for no limit."""
+    dedup: bool = True
+    """Remove every document, and every line, that came before in the inputs."""
+    min_dedup_chars: int = 20
+    """Lines with fewer characters may repeat: names of speakers, brackets, list marks."""
+
+    shuffle: bool = True
+    """Shuffle documents, all of them with all; else they stay in order."""
+    seed: int = 0
+    """Decides the shuffle."""
+    processes: int | None = None
+    """Workers; default: one for each core. The result does not depend on it."""
+    memory: str | None = None
+    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    dry_run: bool = False
+    """Read, clean and count, and report what would be written, but write no dataset."""
+    restart: bool = False
+    """Throw away unfinished work of an earlier command in this folder."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
+        object.__setattr__(self, "out_dir", Path(self.out_dir))
+        if not 0 <= self.val_fraction < 1:
+            raise UsageError(
+                f"--val-fraction {self.val_fraction} must be at least 0 and less than 1"
+            )
+        if self.tokens_per_shard < 2:
+            raise UsageError(f"--tokens-per-shard {self.tokens_per_shard} must be at least 2")
+        if self.processes is not None and self.processes < 1:
+            raise UsageError(f"--processes {self.processes} must be at least 1")
+        if not 0 < self.max_repetition <= 1:
+            raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
+        if len(self.document_separator.encode()) > 1024:
+            raise UsageError("--document-separator is longer than 1024 bytes")
+        for name in _LIMITS:
+            if getattr(self, name) < 0:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)} is negative")
+
+    @property
+    def cleaning(self) -> CleaningOptions:
+        """The part of the settings that cleaning takes."""
+        return CleaningOptions(
+            **{name: getattr(self, name) for name in CleaningOptions.__dataclass_fields__}
+        )
+
+    def reading(self, *, max_row_bytes: int, block_bytes: int = BLOCK_BYTES) -> ReadingOptions:
+        """The part of the settings that reading takes."""
+        return ReadingOptions(
+            separator=self.document_separator.encode(),
+            text_field=self.text_field,
+            encoding=self.encoding,
+            block_bytes=block_bytes,
+            max_row_bytes=max_row_bytes,
+            skip_bad=self.skip_bad_inputs,
+        )
+
+
+_LIMITS = (
+    "min_line_chars",
+    "max_line_chars",
+    "min_line_words",
+    "min_document_chars",
+    "max_document_chars",
+    "min_document_words",
+    "min_dedup_chars",
+    "seed",
+)
+
+
+def _as_sequence(value: object) -> tuple[object, ...]:
+    return (value,) if isinstance(value, str | Path) else tuple(value)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
