@@ -58,6 +58,11 @@ def test_values_take_the_type_of_their_field() -> None:
     assert settings.source == "gpt2"
 
 
+def test_one_file_may_stand_for_a_list_of_files() -> None:
+    for given in ("a.txt", Path("a.txt")):
+        assert build_settings(Settings, {"input_files": given}).input_files == (Path("a.txt"),)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -72,7 +77,8 @@ def test_values_take_the_type_of_their_field() -> None:
         ({"pair": [1]}, "expected 2 values"),
         ({"memory": [1]}, "expected text or a whole number"),
         ({"names": ["x"]}, "an object of names and values"),
-        ({"input_files": "a.txt"}, "setting input_files is 'a.txt', expected a list"),
+        ({"input_files": 7}, "setting input_files is 7, expected a list"),
+        ({"pair": "ab"}, "expected 2 values"),
         ({"inner": {"widht": 8}}, "did you mean width?"),
     ],
 )

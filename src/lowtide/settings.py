@@ -112,6 +112,8 @@ def _convert_sequence(value: Any, kind: Any, name: str) -> Any:
     inner = get_args(kind)
     if isinstance(value, Mapping) and inner[:1] == (str,):
         value = [f"{key}={item}" for key, item in value.items()]  # as flags write NAME=VALUE
+    if isinstance(value, str | Path) and set(inner) & {str, Path}:
+        value = [value]  # one file where several may be given
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise _wrong_type(value, "a list", name)
     items: list[Any] = list(value)

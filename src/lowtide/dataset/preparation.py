@@ -101,9 +101,7 @@ def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) 
 def _plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     """Give the settings that decide the result, and so have to be the same to go on."""
     return {
-        key: value
-        for key, value in settings_as_json(settings).items()
-        if key not in _NOT_IN_PLAN
+        key: value for key, value in settings_as_json(settings).items() if key not in _NOT_IN_PLAN
     }
 
 
