@@ -309,6 +309,20 @@ def test_signals_reach_a_running_verb(number: signal.Signals) -> None:
     assert "Traceback" not in err
 
 
+def test_ending_a_forked_worker_is_quiet() -> None:
+    program = (
+        "import multiprocessing, signal, sys; from lowtide import cli\n"
+        "def work(settings):\n"
+        "    worker = multiprocessing.get_context('fork').Process(target=signal.pause)\n"
+        "    worker.start(); worker.terminate(); worker.join(); print(worker.exitcode)\n"
+        "cli._parse_settings = lambda *a: None\n"
+        "cli._VERBS['work'] = cli._Verb(work, '')\n"
+        "sys.exit(cli.main(['work']))"
+    )
+    done = run_python("-c", program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-15\n", "")
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     program = (
         "import sys; from lowtide import cli\n"

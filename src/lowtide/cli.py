@@ -13,11 +13,12 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Union, get_args
+from typing import TYPE_CHECKING, Any, Union, get_args
 
 from lowtide.errors import LowtideError, UsageError, from_os_error
 from lowtide.settings import read_config_file, unknown_name_message
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit code; the entry point of `lowtide`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    signal.signal(signal.SIGTERM, _interrupt)
+    _interrupt_on_sigterm()
     try:
         _dispatch(words)
         sys.stdout.flush()
@@ -89,9 +90,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _interrupt(signal_number: int, frame: object) -> NoReturn:
+def _interrupt_on_sigterm() -> None:
     """Treat a polite request to end (SLURM, systemd, docker stop) like Ctrl-C."""
-    raise KeyboardInterrupt
+    owner = os.getpid()
+
+    def interrupt(signal_number: int, frame: object) -> None:
+        if os.getpid() == owner:
+            raise KeyboardInterrupt
+        # A forked worker: whoever ends it wants it gone, without our message.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if threading.current_thread() is threading.main_thread():  # Python allows it nowhere else
+        signal.signal(signal.SIGTERM, interrupt)
 
 
 def _report(error: Exception) -> int:
