@@ -1,6 +1,7 @@
 // Python's view of splitting, counting and merge learning. No logic lives here.
 #include "bindings.hpp"
 
+#include <malloc.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -74,6 +75,7 @@ void take(MergeLearner& learner, PieceCounter& counter) {
   counter.drain([&](const uint8_t* bytes, size_t length, uint64_t count) {
     learner.add_piece(bytes, length, count);
   });
+  ::malloc_trim(0);  // the tables are gone; give their pages back before learning needs them
 }
 
 void take_items(MergeLearner& learner, const std::vector<std::pair<nb::bytes, uint64_t>>& items) {
@@ -100,6 +102,15 @@ std::vector<Vocabulary::MergeRule> rules_from(const std::vector<std::string>& to
     rules.push_back({flat[rank * 3], flat[rank * 3 + 1], rank, flat[rank * 3 + 2]});
   }
   return rules;
+}
+
+// The rules of a ranked vocabulary as rows (left, right, token).
+Array<uint32_t> rules_by_rank(const std::vector<nb::bytes>& tokens) {
+  std::vector<uint32_t> flat;
+  for (const Vocabulary::MergeRule& rule : Vocabulary::rules_by_rank(as_strings(tokens))) {
+    flat.insert(flat.end(), {rule.left, rule.right, rule.token});
+  }
+  return to_array(std::move(flat));
 }
 
 void make_vocabulary(NativeVocabulary* self, const std::string& pattern,
@@ -150,17 +161,6 @@ nb::tuple encode_many(NativeVocabulary& self, const std::vector<nb::bytes>& text
   return nb::make_tuple(to_array(std::move(encoded.ids)), to_array(std::move(encoded.ends)));
 }
 
-uint64_t encode_file_part(NativeVocabulary& self, const std::string& input_path, uint64_t begin,
-                          uint64_t end, int output_file, const std::string& output_path,
-                          uint64_t output_offset, size_t id_bytes, bool specials,
-                          size_t num_threads, size_t window_bytes) {
-  const nb::gil_scoped_release release;
-  return encode_file(self.pool,
-                     {input_path, output_path, begin, end, output_file, output_offset, id_bytes,
-                      specials, num_threads, window_bytes},
-                     self.bytes_done);
-}
-
 // The last place where `text` can be cut, also if more text follows it; 0 if there is none.
 size_t last_cut(const NativeVocabulary& self, nb::bytes text) {
   const SpecialFinder& specials = self.vocabulary->special_finder();
@@ -207,6 +207,9 @@ void bind_tokenizer(nb::module_& m) {
   m.def("safe_cuts", &safe_cuts, nb::arg("text"), nb::arg("specials"),
         "The offsets where `text` can be split apart without changing its pieces.");
 
+  m.def("rules_by_rank", &rules_by_rank, nb::arg("tokens"),
+        "Every pair of tokens that spells a token, as flat rows (left, right, token).");
+
   nb::class_<PieceCounter>(m, "PieceCounter")
       .def(
           "__init__",
@@ -219,7 +222,7 @@ void bind_tokenizer(nb::module_& m) {
           nb::arg("pattern"), nb::arg("specials"), nb::kw_only(), nb::arg("num_threads"),
           nb::arg("table_bytes"), nb::arg("window_bytes"), nb::arg("spill_dir"))
       .def("count_file", &PieceCounter::count_file, nb::arg("path"), nb::arg("begin"),
-           nb::arg("end"), nb::call_guard<nb::gil_scoped_release>())
+           nb::arg("stop"), nb::arg("end"), nb::call_guard<nb::gil_scoped_release>())
       .def("count_texts", &count_texts, nb::arg("texts"))
       .def("checkpoint", &PieceCounter::checkpoint, nb::call_guard<nb::gil_scoped_release>())
       .def("adopt", &PieceCounter::adopt, nb::arg("runs"))
@@ -236,15 +239,24 @@ void bind_tokenizer(nb::module_& m) {
       .def("encode", &encode, nb::arg("text"), nb::arg("specials"))
       .def("encode_many", &encode_many, nb::arg("texts"), nb::arg("specials"),
            nb::arg("num_threads"))
-      .def("encode_file", &encode_file_part, nb::kw_only(), nb::arg("input_path"),
-           nb::arg("begin"), nb::arg("end"), nb::arg("output_file"), nb::arg("output_path"),
-           nb::arg("output_offset"), nb::arg("id_bytes"), nb::arg("specials"),
-           nb::arg("num_threads"), nb::arg("window_bytes"))
+      .def(
+          "encode_file",
+          [](NativeVocabulary& self, std::string input_path, uint64_t begin, uint64_t stop,
+             uint64_t end, int output_file, std::string output_path, uint64_t output_offset,
+             size_t id_bytes, bool specials, size_t num_threads, size_t window_bytes) {
+            const nb::gil_scoped_release release;
+            return encode_file(self.pool,
+                               {std::move(input_path), std::move(output_path), begin, stop, end,
+                                output_file, output_offset, id_bytes, specials, num_threads,
+                                window_bytes});
+          },
+          nb::kw_only(), nb::arg("input_path"), nb::arg("begin"), nb::arg("stop"), nb::arg("end"),
+          nb::arg("output_file"), nb::arg("output_path"), nb::arg("output_offset"),
+          nb::arg("id_bytes"), nb::arg("specials"), nb::arg("num_threads"),
+          nb::arg("window_bytes"))
       .def("find_special", &find_special, nb::arg("text"))
       .def("last_cut", &last_cut, nb::arg("text"))
-      .def("decode", &decode, nb::arg("ids"))
-      .def_prop_ro("bytes_done",
-                   [](const NativeVocabulary& self) { return self.bytes_done.load(); });
+      .def("decode", &decode, nb::arg("ids"));
 
   nb::class_<MergeLearner>(m, "MergeLearner")
       .def(

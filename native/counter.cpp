@@ -250,8 +250,9 @@ PieceCounter::PieceCounter(Pattern pattern, std::vector<std::string> specials, s
 
 PieceCounter::~PieceCounter() = default;
 
-void PieceCounter::count_file(const std::string& path, uint64_t begin, uint64_t end) {
-  FileWindows windows(path, begin, end, window_bytes_, specials_);
+uint64_t PieceCounter::count_file(const std::string& path, uint64_t begin, uint64_t stop,
+                                  uint64_t end) {
+  FileWindows windows(path, begin, stop, end, window_bytes_, specials_);
   run_threads(num_threads_, [&](size_t thread) {
     Local& local = *locals_[thread];
     uint64_t index;
@@ -261,6 +262,7 @@ void PieceCounter::count_file(const std::string& path, uint64_t begin, uint64_t 
       if (local.window.capacity() > 4 * window_bytes_) local.window = {};
     }
   });
+  return windows.position();
 }
 
 void PieceCounter::count_texts(const std::vector<Text>& texts) {

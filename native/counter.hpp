@@ -73,7 +73,9 @@ class PieceCounter {
                size_t table_bytes, size_t window_bytes, std::string spill_dir);
   ~PieceCounter();
 
-  void count_file(const std::string& path, uint64_t begin, uint64_t end);
+  // Counts a file of `end` bytes from `begin` (0, or what an earlier call returned) to the first cut
+  // at or after `stop`, and returns that place.
+  uint64_t count_file(const std::string& path, uint64_t begin, uint64_t stop, uint64_t end);
   struct Text {
     const uint8_t* data;
     size_t length;

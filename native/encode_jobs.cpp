@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <functional>
@@ -135,8 +136,8 @@ class Turns {
 };
 
 template <typename Id>
-void encode_windows(EncoderPool& pool, const FileEncoding& job, FileWindows& windows, Turns& turns,
-                    std::atomic<uint64_t>& bytes_done) {
+void encode_windows(EncoderPool& pool, const FileEncoding& job, FileWindows& windows,
+                    Turns& turns) {
   EncoderPool::Lease encoder(pool);
   std::vector<uint8_t> window;
   std::vector<Id> ids;
@@ -151,35 +152,33 @@ void encode_windows(EncoderPool& pool, const FileEncoding& job, FileWindows& win
     }
     const size_t size = ids.size() * sizeof(Id);
     write_at(job, turns.take(index, size), ids.data(), size);
-    bytes_done.fetch_add(window.size(), std::memory_order_relaxed);
   }
 }
 
 }  // namespace
 
-uint64_t encode_file(EncoderPool& pool, const FileEncoding& job,
-                     std::atomic<uint64_t>& bytes_done) {
+std::pair<uint64_t, uint64_t> encode_file(EncoderPool& pool, const FileEncoding& job) {
   const Vocabulary& vocabulary = *pool.vocabulary();
   if (job.id_bytes == 2 && vocabulary.size() > 65536) {
     throw std::invalid_argument("ids of this vocabulary do not fit 16 bits");
   }
   static const SpecialFinder no_specials;
-  FileWindows windows(job.input_path, job.begin, job.end, job.window_bytes,
+  FileWindows windows(job.input_path, job.begin, job.stop, job.end, job.window_bytes,
                       job.specials ? vocabulary.special_finder() : no_specials);
   Turns turns(job.output_offset);
   run_threads(job.num_threads, [&](size_t) {
     try {
       if (job.id_bytes == 2) {
-        encode_windows<uint16_t>(pool, job, windows, turns, bytes_done);
+        encode_windows<uint16_t>(pool, job, windows, turns);
       } else {
-        encode_windows<uint32_t>(pool, job, windows, turns, bytes_done);
+        encode_windows<uint32_t>(pool, job, windows, turns);
       }
     } catch (...) {
       turns.fail();
       throw;
     }
   });
-  return (turns.end() - job.output_offset) / job.id_bytes;
+  return {(turns.end() - job.output_offset) / job.id_bytes, windows.position()};
 }
 
 }  // namespace lowtide

@@ -5,12 +5,12 @@
 // Memory:  per thread one encoder's caches, one window and its ids; texts in memory: their ids
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "encoder.hpp"
@@ -56,17 +56,18 @@ struct EncodedTexts {
 EncodedTexts encode_texts(EncoderPool& pool, const std::vector<std::string_view>& texts,
                           bool specials, size_t num_threads);
 
-// Appends the ids of a part of a file to `output_file` (a descriptor) from `output_offset` on, as
-// uint16 or uint32; returns how many.
+// Encodes a file of `end` bytes from `begin` (0, or where an earlier part stopped) to the first cut at
+// or after `stop`, into `output_file` (a descriptor) from `output_offset` on, as uint16 or uint32.
 struct FileEncoding {
   std::string input_path, output_path;
-  uint64_t begin, end;
+  uint64_t begin, stop, end;
   int output_file;
   uint64_t output_offset;
   size_t id_bytes;
   bool specials;
   size_t num_threads, window_bytes;
 };
-uint64_t encode_file(EncoderPool& pool, const FileEncoding& job, std::atomic<uint64_t>& bytes_done);
+// Gives how many ids were written, and where the next part begins.
+std::pair<uint64_t, uint64_t> encode_file(EncoderPool& pool, const FileEncoding& job);
 
 }  // namespace lowtide

@@ -7,7 +7,9 @@
 namespace lowtide {
 
 namespace {
-constexpr size_t kVisitsBetweenChecks = 1 << 13;
+// With the arrays in files, a visit can bring in a few stretches of 64 KiB: 64 visits, some 20 MiB.
+constexpr size_t kVisitsBetweenChecks = 64;
+constexpr size_t kPiecesBetweenChecks = 1 << 13;
 constexpr size_t kCompactionFloor = 1 << 20;
 
 // Byte-level tokenizers write bytes as printable characters; these are the bytes whose character is
@@ -51,7 +53,7 @@ void MergeLearner::add_piece(const uint8_t* bytes, size_t length, uint64_t count
   if (words_.size() >= kNoPair) throw std::runtime_error("more than 4 billion distinct pieces");
   words_.push_back({symbols_.size(), count, static_cast<uint32_t>(length)});
   for (size_t i = 0; i < length; ++i) symbols_.push_back({symbol_of_[bytes[i]], kNoPair});
-  if ((words_.size() & (kVisitsBetweenChecks - 1)) == 0) release_if_large();
+  if ((words_.size() & (kPiecesBetweenChecks - 1)) == 0) release_if_large();
 }
 
 void MergeLearner::build() {
@@ -76,7 +78,7 @@ void MergeLearner::build() {
         ++pairs_[pair].num_words;
       }
     }
-    if ((w & (kVisitsBetweenChecks - 1)) == 0) release_if_large();
+    if ((w & (kPiecesBetweenChecks - 1)) == 0) release_if_large();
   }
   uint64_t total = 0;
   for (size_t pair = 0; pair < pairs_.size(); ++pair) {
@@ -204,10 +206,6 @@ void MergeLearner::merge(uint32_t pair) {
   if (tie_break_ == TieBreak::kCs336) counts_[first] = 0;
   place_new_postings();
   for (uint32_t entry = first_new_; entry < counts_.size(); ++entry) push(entry);
-  if (visits_ >= kVisitsBetweenChecks) {
-    visits_ = 0;
-    release_if_large();
-  }
 }
 
 // The entries whose words are merged together: all of the pair's by cs336's rule, the one that was
@@ -230,8 +228,8 @@ void MergeLearner::merge_in_words(const Pair& entry, uint32_t pair, uint32_t tok
     if (k + 24 < n) __builtin_prefetch(&words_[words[k + 24]]);
     if (k + 12 < n) __builtin_prefetch(&symbols_[words_[words[k + 12]].begin]);
     merge_in_word(words[k], pair, token);
+    if (in_files_ && (++visits_ & (kVisitsBetweenChecks - 1)) == 0) release_if_large();
   }
-  visits_ += n;
 }
 
 void MergeLearner::merge_in_word(uint32_t index, uint32_t pair, uint32_t token) {

@@ -1,8 +1,6 @@
 // What Python holds as _native.Vocabulary: a vocabulary and the encoders that work on it.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <memory>
 
 #include "encode_jobs.hpp"
@@ -13,7 +11,6 @@ namespace lowtide {
 struct NativeVocabulary {
   std::shared_ptr<const Vocabulary> vocabulary;
   EncoderPool pool;
-  std::atomic<uint64_t> bytes_done{0};  // of encode_file, for whoever watches
 };
 
 }  // namespace lowtide

@@ -24,9 +24,10 @@ size_t find_cut(const uint8_t* text, size_t length, size_t at, const SpecialFind
   return length;
 }
 
-FileWindows::FileWindows(std::string path, uint64_t begin, uint64_t end, size_t window_bytes,
-                         const SpecialFinder& specials)
+FileWindows::FileWindows(std::string path, uint64_t begin, uint64_t stop, uint64_t end,
+                         size_t window_bytes, const SpecialFinder& specials)
     : path_(std::move(path)),
+      stop_(stop),
       end_(end),
       window_bytes_(window_bytes),
       specials_(specials),
@@ -81,7 +82,7 @@ bool FileWindows::next(std::vector<uint8_t>& buffer, uint64_t& index) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     begin = next_;
-    if (begin >= end_) return false;
+    if (begin >= end_ || begin >= stop_) return false;
     end = end_ - begin <= window_bytes_ ? end_ : cut_at_or_after(begin + window_bytes_);
     next_ = end;
     index = next_index_++;

@@ -17,7 +17,8 @@ namespace lowtide {
 
 class FileWindows {
  public:
-  FileWindows(std::string path, uint64_t begin, uint64_t end, size_t window_bytes,
+  // Windows of the bytes from `begin` (a safe cut) to `end`; none begins at or after `stop`.
+  FileWindows(std::string path, uint64_t begin, uint64_t stop, uint64_t end, size_t window_bytes,
               const SpecialFinder& specials);
   ~FileWindows();
   FileWindows(const FileWindows&) = delete;
@@ -26,13 +27,15 @@ class FileWindows {
   // Fills `buffer` with the next window and returns true, or false at the end; `index` counts the
   // windows. Thread-safe.
   bool next(std::vector<uint8_t>& buffer, uint64_t& index);
+  // Where the next window would begin.
+  uint64_t position() const { return next_; }
 
  private:
   uint64_t cut_at_or_after(uint64_t at);
   size_t read(uint64_t offset, uint8_t* data, size_t size) const;
 
   const std::string path_;
-  const uint64_t end_;
+  const uint64_t stop_, end_;
   const size_t window_bytes_;
   const SpecialFinder& specials_;
   int file_ = -1;

@@ -1,0 +1,35 @@
+"""Encode text character by character: one table lookup per code point.
+
+Memory:  4 bytes per code point up to the largest known one (at most 4.3 MB)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
+
+__all__ = ["CharacterTable"]
+
+
+class CharacterTable:
+    """The ids of characters; one that is not known becomes <unk>."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._unknown = vocabulary.special_tokens[UNKNOWN]
+        special_ids = set(vocabulary.special_tokens.values())
+        codes = {
+            ord(token.decode("utf-8", "surrogatepass")): id
+            for id, token in enumerate(vocabulary.tokens)
+            if token and id not in special_ids
+        }
+        self._table = np.full(max(codes, default=0) + 2, self._unknown, dtype=np.uint32)
+        for code, id in codes.items():
+            self._table[code] = id
+
+    def encode(self, text: str) -> npt.NDArray[np.uint32]:
+        """Give the ids of the characters of `text`."""
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+        # The last place of the table stands for everything beyond it.
+        return self._table[np.minimum(codes, len(self._table) - 1)]

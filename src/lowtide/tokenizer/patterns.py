@@ -1,0 +1,59 @@
+"""The split patterns: their names, and the regular expressions that other programs know them by.
+
+lowtide scans these patterns with native code; the expressions serve to write files that other
+programs read, to recognise the patterns in theirs, and as the truth in tests.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from lowtide.errors import DataError
+
+__all__ = ["EXPRESSIONS", "PATTERN_NAMES", "Pattern", "pattern_of_expression"]
+
+Pattern = Literal["gpt2", "cl100k", "o200k"]
+PATTERN_NAMES: tuple[Pattern, ...] = get_args(Pattern)
+
+_O200K_PREFIX = r"[^\r\n\p{L}\p{N}]?"
+_O200K_HEADS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_O200K_TAILS = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+
+EXPRESSIONS: dict[Pattern, str] = {
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "cl100k": (
+        _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "o200k": "|".join(
+        [
+            f"{_O200K_PREFIX}{_O200K_HEADS}*{_O200K_TAILS}+{_CONTRACTIONS}?",
+            f"{_O200K_PREFIX}{_O200K_HEADS}+{_O200K_TAILS}*{_CONTRACTIONS}?",
+            r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ]
+    ),
+}
+
+# Other ways to write the same, found in published files.
+_OTHER_SPELLINGS: dict[str, Pattern] = {
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s": "gpt2",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s": "cl100k",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+": "cl100k",
+}
+
+
+def pattern_of_expression(expression: str, *, path: object = None) -> Pattern:
+    """Give the pattern that a regular expression spells; an unknown one is an error."""
+    for name, known in EXPRESSIONS.items():
+        if expression == known:
+            return name
+    if expression in _OTHER_SPELLINGS:
+        return _OTHER_SPELLINGS[expression]
+    raise DataError(
+        f"unknown split pattern {expression!r}; known are {', '.join(PATTERN_NAMES)}",
+        path=str(path) if path is not None else None,
+    )

@@ -1,0 +1,424 @@
+"""Text to ids and back: the Tokenizer, for byte-level BPE and for characters.
+
+In:      text (str or bytes; any bytes)
+Out:     ids as NumPy arrays, or straight into a file
+Memory:  per thread at work a cache of `CACHE_BYTES`; streams are held a window at a time
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import _native
+from lowtide.errors import DataError, UsageError, from_os_error
+from lowtide.files import partial_path, publish
+from lowtide.memory import usable_cores
+from lowtide.tokenizer.characters import CharacterTable
+from lowtide.tokenizer.formats import (
+    load_vocabulary,
+    write_tiktoken,
+    write_tokenizer_json,
+    write_vocab_and_merges,
+)
+from lowtide.tokenizer.patterns import Pattern
+from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary
+
+__all__ = ["CACHE_BYTES", "SpecialMode", "Tokenizer"]
+
+SpecialMode = Literal["text", "allow", "forbid"]
+Ids = npt.NDArray[np.uint32]
+
+CACHE_BYTES = 16 << 20
+WINDOW_BYTES = 1 << 20
+_SPECIAL_MODES = ("text", "allow", "forbid")
+
+
+class Tokenizer:
+    """A vocabulary at work.
+
+    >>> tokenizer = Tokenizer.from_merges([(b"h", b"i")], special_tokens=["<|endoftext|>"])
+    >>> tokenizer.encode("hi!").tolist()
+    [257, 34]
+    >>> tokenizer.decode([257, 34])
+    'hi!'
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, name: str = "tokenizer") -> None:
+        self.data = vocabulary
+        self.name = name
+        self._characters: CharacterTable | None = None
+        self._native: _native.Vocabulary | None = None
+        self._fingerprint: str | None = None
+        if vocabulary.kind == "char":
+            self._characters = CharacterTable(vocabulary)
+            self._special_expression = _any_of(vocabulary.special_tokens)
+            return
+        merges = vocabulary.merges
+        try:
+            self._native = _native.Vocabulary(
+                vocabulary.pattern,
+                list(vocabulary.tokens),
+                None if merges is None else np.ascontiguousarray(merges).reshape(-1),
+                [(text.encode(), id) for text, id in vocabulary.special_tokens.items()],
+                whole_pieces=vocabulary.whole_pieces,
+                cache_bytes=CACHE_BYTES,
+            )
+        except ValueError as error:
+            raise DataError(f"this vocabulary cannot be used: {error}") from None
+
+    # Making one
+
+    @classmethod
+    def load(cls, source: str | Path) -> Tokenizer:
+        """Load a folder or file (tokenizer.json, vocab.json + merges.txt, .tiktoken), or "gpt2"."""
+        vocabulary = load_vocabulary(source)
+        path = Path(source)
+        name = path.resolve().name if path.is_dir() else path.stem
+        if path.name == "tokenizer.json":
+            name = path.resolve().parent.name
+        return cls(vocabulary, name="char" if vocabulary.kind == "char" else name)
+
+    @classmethod
+    def from_merges(
+        cls,
+        merges: Iterable[tuple[bytes, bytes]],
+        *,
+        special_tokens: Iterable[str] = (END_OF_TEXT,),
+        pattern: Pattern = "gpt2",
+    ) -> Tokenizer:
+        """Make a tokenizer of merges alone; ids are special tokens, 256 bytes, merges."""
+        return cls(Vocabulary.from_merges(merges, special_tokens=special_tokens, pattern=pattern))
+
+    @classmethod
+    def from_vocabulary(
+        cls,
+        vocabulary: Mapping[int, bytes],
+        merges: Iterable[tuple[bytes, bytes]],
+        special_tokens: Iterable[str] | None = None,
+        *,
+        pattern: Pattern = "gpt2",
+    ) -> Tokenizer:
+        """Make a tokenizer of tokens by id and merges; special tokens not in it get new ids."""
+        tokens = dict(vocabulary)
+        ids = {token: id for id, token in reversed(tokens.items())}
+        specials: dict[str, int] = {}
+        for text in special_tokens or ():
+            if text.encode() not in ids:
+                ids[text.encode()] = max(tokens, default=-1) + 1
+                tokens[ids[text.encode()]] = text.encode()
+            specials[text] = ids[text.encode()]
+        return cls(Vocabulary.from_tokens(tokens, merges, special_tokens=specials, pattern=pattern))
+
+    @classmethod
+    def from_characters(
+        cls, characters: Iterable[str], special_tokens: Iterable[str] = (END_OF_TEXT, UNKNOWN)
+    ) -> Tokenizer:
+        """Make a character tokenizer that knows exactly these characters."""
+        return cls(
+            Vocabulary.from_characters(characters, special_tokens=special_tokens), name="char"
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json into `folder`."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tokenizer_json(folder / "tokenizer.json", self.data)
+
+    def save_vocabulary(self, folder: str | Path) -> None:
+        """Write vocab.json and merges.txt into `folder`."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_vocab_and_merges(folder, self.data)
+
+    def save_tiktoken(self, path: str | Path) -> None:
+        """Write a .tiktoken file; it holds ranks only, so special tokens and pattern go by name."""
+        write_tiktoken(path, self.data)
+
+    # What it is
+
+    @property
+    def kind(self) -> str:
+        """`bpe` or `char`."""
+        return self.data.kind
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are; the largest id is one less."""
+        return len(self.data.tokens)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of everything that decides ids; equal fingerprints give equal ids."""
+        if self._fingerprint is None:
+            self._fingerprint = self.data.fingerprint
+        return self._fingerprint
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """Special tokens and their ids."""
+        return dict(self.data.special_tokens)
+
+    @property
+    def end_of_text_id(self) -> int | None:
+        """The id of <|endoftext|>, which stands between documents."""
+        return self.data.special_tokens.get(END_OF_TEXT)
+
+    @property
+    def vocabulary(self) -> dict[int, bytes]:
+        """Tokens by id."""
+        return {id: token for id, token in enumerate(self.data.tokens) if token}
+
+    @property
+    def merges(self) -> list[tuple[bytes, bytes]]:
+        """The merges in the order they apply."""
+        return self.data.merge_bytes() if self.kind == "bpe" else []
+
+    @property
+    def native(self) -> _native.Vocabulary:
+        """What native code takes to encode by itself; BPE only."""
+        if self._native is None:
+            raise UsageError("a character tokenizer has no native vocabulary")
+        return self._native
+
+    def token_bytes(self, id: int) -> bytes:
+        """Give the bytes of one token."""
+        if not 0 <= id < self.vocab_size:
+            raise UsageError(f"id {id} is not in the vocabulary of {self.vocab_size}")
+        return self.data.tokens[id]
+
+    # Text to ids
+
+    def encode(self, text: str | bytes, *, special: SpecialMode = "text") -> Ids:
+        """Give the ids of `text`.
+
+        `special` says what special tokens in it are: ordinary "text", "allow" (their ids), or
+        "forbid" (an error).
+        """
+        self._check_mode(special)
+        if self._native is None:
+            return self._encode_characters(_as_text(text), special)
+        data = _as_bytes(text)
+        if special == "forbid":
+            self._refuse_specials(data)
+        return self._native.encode(data, special == "allow")
+
+    def encode_batch(
+        self,
+        texts: Sequence[str | bytes],
+        *,
+        special: SpecialMode = "text",
+        num_threads: int | None = None,
+    ) -> list[Ids]:
+        """Give the ids of each text, on several threads; the arrays share one block of memory."""
+        self._check_mode(special)
+        if self._native is None:
+            return [self.encode(text, special=special) for text in texts]
+        data = [_as_bytes(text) for text in texts]
+        if special == "forbid":
+            for item in data:
+                self._refuse_specials(item)
+        threads = num_threads or usable_cores()
+        ids, ends = self._native.encode_many(data, special == "allow", threads)
+        return np.split(ids, ends[:-1].astype(np.int64)) if len(data) else []
+
+    def encode_iterable(
+        self, texts: Iterable[str | bytes], *, special: SpecialMode = "allow"
+    ) -> Iterator[int]:
+        """Give the ids of a stream one by one, as if its strings were one long text.
+
+        Only a window of the text is held, whatever its length; an open file is such a stream.
+        """
+        for ids in self.iter_encoded(texts, special=special):
+            yield from ids.tolist()
+
+    def iter_encoded(
+        self, texts: Iterable[str | bytes], *, special: SpecialMode = "allow"
+    ) -> Iterator[Ids]:
+        """Give the ids of a stream, an array per window."""
+        self._check_mode(special)
+        held = bytearray()
+        checked = 0  # up to here no place to cut was found
+        for text in texts:
+            held += _as_bytes(text)
+            if len(held) - checked < WINDOW_BYTES:
+                continue
+            cut = self._last_cut(bytes(held))
+            if cut:
+                yield self.encode(bytes(held[:cut]), special=special)
+                del held[:cut]
+            checked = len(held) if not cut else 0
+        if held:
+            yield self.encode(bytes(held), special=special)
+
+    def encode_file(
+        self,
+        path: str | Path,
+        out_path: str | Path,
+        *,
+        special: SpecialMode = "allow",
+        dtype: npt.DTypeLike | None = None,
+        num_threads: int | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Encode a text file into a file of raw little-endian ids; give how many.
+
+        Memory does not depend on the file's size. `dtype` is uint16 where the vocabulary fits it,
+        else uint32. `on_progress` is told the bytes read so far.
+        """
+        item = self._file_dtype(dtype)
+        try:
+            if self._native is None or special == "forbid":
+                return self._encode_file_slowly(path, out_path, special, item, on_progress)
+            return self._encode_file_natively(
+                path, out_path, special, item, num_threads or usable_cores(), on_progress
+            )
+        except OSError as error:
+            raise from_os_error(error) from None
+
+    def _encode_file_natively(
+        self,
+        path: str | Path,
+        out_path: str | Path,
+        special: SpecialMode,
+        item: np.dtype[Any],
+        num_threads: int,
+        on_progress: Callable[[int], None] | None,
+    ) -> int:
+        size = os.path.getsize(path)  # noqa: PTH202
+        count = position = 0
+        with partial_path(out_path).open("wb") as out:
+            while position < size:
+                added, position = self.native.encode_file(
+                    input_path=os.fspath(path),
+                    begin=position,
+                    stop=min(size, position + (256 << 20)),
+                    end=size,
+                    output_file=out.fileno(),
+                    output_path=os.fspath(out_path),
+                    output_offset=count * item.itemsize,
+                    id_bytes=item.itemsize,
+                    specials=special == "allow",
+                    num_threads=num_threads,
+                    window_bytes=WINDOW_BYTES,
+                )
+                count += added
+                if on_progress is not None:
+                    on_progress(position)
+        publish(out_path)
+        return count
+
+    def _encode_file_slowly(
+        self,
+        path: str | Path,
+        out_path: str | Path,
+        special: SpecialMode,
+        item: np.dtype[Any],
+        on_progress: Callable[[int], None] | None,
+    ) -> int:
+        count = 0
+        with Path(path).open("rb") as file, partial_path(out_path).open("wb") as out:
+            blocks = iter(lambda: file.read(WINDOW_BYTES), b"")
+            for ids in self.iter_encoded(blocks, special=special):
+                out.write(ids.astype(item).tobytes())
+                count += len(ids)
+                if on_progress is not None:
+                    on_progress(file.tell())
+        publish(out_path)
+        return count
+
+    def _file_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+        small = self.vocab_size <= 1 << 16
+        item = np.dtype(dtype if dtype is not None else ("<u2" if small else "<u4"))
+        if item not in (np.dtype("<u2"), np.dtype("<u4")):
+            raise UsageError(f"ids are written as uint16 or uint32, not {item}")
+        if item.itemsize == 2 and not small:
+            raise UsageError(f"a vocabulary of {self.vocab_size} does not fit uint16")
+        return item
+
+    def _encode_characters(self, text: str, special: SpecialMode) -> Ids:
+        assert self._characters is not None
+        if special == "text" or not self.data.special_tokens:
+            return self._characters.encode(text)
+        parts: list[Ids] = []
+        begin = 0
+        for match in self._special_expression.finditer(text):
+            if special == "forbid":
+                raise DataError(f"special token {match.group()!r} in the text at {match.start()}")
+            id = np.array([self.data.special_tokens[match.group()]], dtype=np.uint32)
+            parts += [self._characters.encode(text[begin : match.start()]), id]
+            begin = match.end()
+        return np.concatenate([*parts, self._characters.encode(text[begin:])])
+
+    def _last_cut(self, data: bytes) -> int:
+        """Give the last place where `data` can be cut if more follows; 0 if there is none."""
+        if self._native is not None:
+            return self._native.last_cut(data)
+        longest = max((len(text.encode()) for text in self.data.special_tokens), default=1)
+        cut = max(len(data) - longest, 0)
+        while cut > 0 and data[cut] & 0xC0 == 0x80:
+            cut -= 1
+        for text in self.data.special_tokens:
+            token = text.encode()
+            inside = data.find(token, max(cut - len(token) + 1, 0), cut + len(token) - 1)
+            if inside >= 0:
+                cut = min(cut, inside)
+        return cut
+
+    def _refuse_specials(self, data: bytes) -> None:
+        place = self.native.find_special(data)
+        if place >= 0:
+            raise DataError(
+                f"special token in the text at byte {place}",
+                next_step='encode it as text (special="text") or as its id (special="allow")',
+            )
+
+    def _check_mode(self, special: str) -> None:
+        if special not in _SPECIAL_MODES:
+            raise UsageError(f"special is {special!r}, expected one of {_SPECIAL_MODES}")
+
+    # Ids to text
+
+    def decode_bytes(self, ids: Iterable[int] | npt.NDArray[Any]) -> bytes:
+        """Give the bytes that `ids` stand for."""
+        array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids))
+        if array.size == 0:
+            return b""
+        if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= self.vocab_size:
+            raise UsageError(
+                f"ids from {array.min()} to {array.max()}: "
+                f"expected whole numbers from 0 to {self.vocab_size - 1}"
+            )
+        if self._native is not None:
+            return self._native.decode(np.ascontiguousarray(array.reshape(-1), dtype=np.uint32))
+        return b"".join(self.data.tokens[id] for id in array.reshape(-1).tolist())
+
+    def decode(self, ids: Iterable[int] | npt.NDArray[Any], *, errors: str = "replace") -> str:
+        """Give the text that `ids` stand for; bytes that are no UTF-8 become U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", errors)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name!r}, kind={self.kind!r}, vocab_size={self.vocab_size})"
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which UTF-8 cannot hold
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def _as_text(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Match any of `texts`, the longest first."""
+    return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)))

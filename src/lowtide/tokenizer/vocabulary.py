@@ -1,0 +1,158 @@
+"""What decides a tokenizer's ids, as plain data: tokens, merges, special tokens, pattern.
+
+Memory:  a few hundred bytes per token
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import _native
+from lowtide.errors import DataError, UsageError
+from lowtide.tokenizer.patterns import Pattern
+
+__all__ = ["END_OF_TEXT", "UNKNOWN", "Vocabulary", "merges_by_rank"]
+
+END_OF_TEXT = "<|endoftext|>"
+UNKNOWN = "<unk>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """Tokens by id and how text becomes them."""
+
+    kind: Literal["bpe", "char"]
+    tokens: tuple[bytes, ...]
+    """Bytes by id; empty where an id is not used. Special tokens are here too."""
+    special_tokens: Mapping[str, int]
+    """Ids of the special tokens."""
+    pattern: Pattern = "gpt2"
+    merges: npt.NDArray[np.uint32] | None = None
+    """Rows (left id, right id, token id) in the order they apply. None: ids are ranks, and any two
+    tokens that together spell a token merge into it, the lowest id first (tiktoken's rule)."""
+    whole_pieces: bool = False
+    """A piece that is a token is that token, whatever the merges say."""
+
+    def __post_init__(self) -> None:
+        for text, id in self.special_tokens.items():
+            if not 0 <= id < len(self.tokens):
+                raise DataError(f"special token {text!r} has id {id}, beyond the vocabulary")
+
+    @property
+    def fingerprint(self) -> str:
+        """A hexadecimal digest of everything that decides ids."""
+        digest = hashlib.sha256()
+        head = [self.kind, self.pattern if self.kind == "bpe" else "", str(self.whole_pieces)]
+        digest.update("\n".join(head).encode())
+        for token in self.tokens:
+            digest.update(len(token).to_bytes(4, "little") + token)
+        for text, id in sorted(self.special_tokens.items(), key=lambda item: item[1]):
+            digest.update(f"\n{id} {text}".encode())
+        if self.merges is not None:
+            digest.update(np.ascontiguousarray(self.merges, dtype="<u4").tobytes())
+        return digest.hexdigest()[:32]
+
+    @classmethod
+    def from_merges(
+        cls,
+        merges: Iterable[tuple[bytes, bytes]],
+        *,
+        special_tokens: Iterable[str] = (),
+        pattern: Pattern = "gpt2",
+    ) -> Vocabulary:
+        """Number tokens as lowtide does: special tokens, the 256 bytes, then one id per merge."""
+        specials = list(dict.fromkeys(special_tokens))
+        merges = list(merges)
+        tokens = [text.encode() for text in specials] + [bytes([byte]) for byte in range(256)]
+        tokens += [left + right for left, right in merges]
+        seen: set[bytes] = set()
+        for id, token in enumerate(tokens[len(specials) :], len(specials)):
+            if token in seen:
+                tokens[id] = b""  # a token made twice keeps its first id; the second never occurs
+            seen.add(token)
+        return cls.from_tokens(
+            dict(enumerate(tokens)),
+            merges,
+            special_tokens={text: id for id, text in enumerate(specials)},
+            pattern=pattern,
+        )
+
+    @classmethod
+    def from_tokens(
+        cls,
+        tokens: Mapping[int, bytes],
+        merges: Iterable[tuple[bytes, bytes]],
+        *,
+        special_tokens: Mapping[str, int],
+        pattern: Pattern = "gpt2",
+        whole_pieces: bool = False,
+    ) -> Vocabulary:
+        """Make a vocabulary of tokens by id and merges of bytes."""
+        table = [b""] * (max([*tokens, *special_tokens.values()], default=-1) + 1)
+        for id, token in tokens.items():
+            table[id] = token
+        for text, id in special_tokens.items():
+            table[id] = text.encode()
+        special_ids = set(special_tokens.values())
+        ids: dict[bytes, int] = {}
+        for id, token in enumerate(table):
+            if token and id not in special_ids:
+                ids.setdefault(token, id)
+        rows: list[tuple[int, int, int]] = []
+        for left, right in merges:
+            try:
+                rows.append((ids[left], ids[right], ids[left + right]))
+            except KeyError as error:
+                raise DataError(
+                    f"merge of {left!r} and {right!r}: no token {error.args[0]!r}"
+                ) from None
+        return cls(
+            kind="bpe",
+            tokens=tuple(table),
+            special_tokens=dict(special_tokens),
+            pattern=pattern,
+            merges=np.array(rows, dtype=np.uint32).reshape(-1, 3),
+            whole_pieces=whole_pieces,
+        )
+
+    @classmethod
+    def from_characters(
+        cls, characters: Iterable[str], *, special_tokens: Iterable[str] = (END_OF_TEXT, UNKNOWN)
+    ) -> Vocabulary:
+        """Make a character vocabulary: special tokens, then the characters in their order."""
+        specials = list(dict.fromkeys(special_tokens))
+        if UNKNOWN not in specials:
+            raise UsageError(f"a character tokenizer needs {UNKNOWN} among its special tokens")
+        distinct = sorted(set(characters))
+        if any(len(character) != 1 for character in distinct):
+            raise UsageError("characters must be single code points")
+        tokens = [text.encode() for text in specials]
+        tokens += [character.encode("utf-8", "surrogatepass") for character in distinct]
+        return cls(
+            kind="char",
+            tokens=tuple(tokens),
+            special_tokens={text: id for id, text in enumerate(specials)},
+        )
+
+    def merge_bytes(self) -> list[tuple[bytes, bytes]]:
+        """Give the merges as pairs of bytes, in order."""
+        rows = self.merges
+        if rows is None:
+            rows = merges_by_rank(self.tokens, self.special_tokens)
+        return [(self.tokens[left], self.tokens[right]) for left, right, _ in rows.tolist()]
+
+
+def merges_by_rank(
+    tokens: Sequence[bytes], special_tokens: Mapping[str, int]
+) -> npt.NDArray[np.uint32]:
+    """Give for a ranked vocabulary every pair of tokens that spells a token, in order of rank."""
+    ordinary = list(tokens)
+    for id in special_tokens.values():
+        ordinary[id] = b""
+    return _native.rules_by_rank(ordinary).reshape(-1, 3)
