@@ -21,7 +21,7 @@ from lowtide.dataset.layout import METADATA_NAME, DatasetInfo, documents_path, l
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
 
-__all__ = ["ShardSpan", "Split", "TokenSource", "find_tokens"]
+__all__ = ["ShardSpan", "Split", "TokenSource", "find_tokens", "sample_fingerprint"]
 
 Split = Literal["train", "val", "all"]
 
@@ -181,7 +181,7 @@ def _describe_file(path: Path, *, dtype: np.dtype[Any] | None) -> TokenSource:
             size = os.fstat(file.fileno()).st_size
             header = _read_npy_header(file, path)
             sample = os.pread(file.fileno(), _SAMPLE_BYTES, 0)
-            fingerprint = _sample_fingerprint(file.fileno(), size)
+            fingerprint = sample_fingerprint(file.fileno(), size)
     except FileNotFoundError:
         raise DataError(
             f"{path.name} not found", path=path, next_step=_advice_for_missing(path)
@@ -277,7 +277,7 @@ def _headerless_dtype(path: Path, given: np.dtype[Any] | None, sample: bytes) ->
     )
 
 
-def _sample_fingerprint(descriptor: int, size: int) -> str:
+def sample_fingerprint(descriptor: int, size: int) -> str:
     """Hash a file's size, its ends and 14 places between: cheap, and no copy of a file differs."""
     places = sorted({size * i // 15 for i in range(15)} | {max(0, size - _SAMPLE_BYTES)})
     samples = [os.pread(descriptor, _SAMPLE_BYTES, place) for place in places]

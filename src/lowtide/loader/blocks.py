@@ -1,0 +1,192 @@
+"""Blocks of windows cut from a stream of encoded texts: the bounded shuffle of streaming.
+
+In:      texts with their ids (texts)
+Out:     TokenBlock: as many windows as the shuffle buffer holds, in a computed order
+Memory:  one block: buffer windows x stride x 4 bytes, and the texts of one group
+
+A block knows the place in the texts it begins at. A run that stops inside a block goes on by
+reading that block again, so its state is a place and a count instead of a buffer full of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.loader.ordering import derive_seed, order_indices
+from lowtide.loader.texts import Place, TextEncoder, TextSource, iter_encoded
+from lowtide.loader.windows import Tokens
+
+__all__ = ["BlockStart", "TokenBlock", "Windowing", "iter_token_blocks"]
+
+Ids = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """How a stream of tokens is cut into windows and blocks."""
+
+    sequence_length: int
+    stride: int
+    buffer_windows: int
+    """Windows that are shuffled together; 1 or less leaves them in order."""
+
+    def count_windows(self, num_tokens: int) -> int:
+        """Give the windows over so many tokens; the last one ends with the last token."""
+        last_start = num_tokens - self.sequence_length - 1
+        return 0 if last_start < 0 else -(-last_start // self.stride) + 1
+
+
+@dataclass(frozen=True)
+class BlockStart:
+    """Where a block begins."""
+
+    number: int = 0
+    place: Place | None = None
+    """The text its first token is in; None is the beginning."""
+    skip_tokens: int = 0
+    """Tokens of that text that earlier blocks have had."""
+    documents: int = 0
+    """Documents that ended before that text."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Give it as plain values."""
+        place = None if self.place is None else list(self.place)
+        return {**self.__dict__, "place": place}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> BlockStart:
+        """Make it from what `as_json` gave."""
+        place = values["place"]
+        return cls(
+            number=int(values["number"]),
+            place=None if place is None else tuple(place),
+            skip_tokens=int(values["skip_tokens"]),
+            documents=int(values["documents"]),
+        )
+
+
+@dataclass(frozen=True)
+class TokenBlock:
+    """Some windows over tokens in memory."""
+
+    start: BlockStart
+    tokens: Ids
+    num_windows: int
+    windowing: Windowing
+    seed: int
+
+    def fill(self, first: int, inputs: Tokens, targets: Tokens) -> None:
+        """Write windows `first` on, in the block's order, into the rows of two arrays."""
+        count, length = inputs.shape
+        numbers = np.arange(first, first + count, dtype=np.uint64)
+        if self.windowing.buffer_windows > 1:
+            numbers = order_indices(
+                "shuffle",
+                seed=derive_seed(self.seed, f"block {self.start.number}"),
+                size=self.num_windows,
+                first=first,
+                count=count,
+            )
+        last_start = len(self.tokens) - length - 1
+        for row, number in enumerate(numbers.tolist()):
+            begin = min(number * self.windowing.stride, last_start)
+            inputs[row] = self.tokens[begin : begin + length]
+            targets[row] = self.tokens[begin + 1 : begin + length + 1]
+
+
+def iter_token_blocks(
+    source: TextSource,
+    encoder: TextEncoder,
+    windowing: Windowing,
+    *,
+    seed: int,
+    order_files: bool,
+    start: BlockStart | None = None,
+    max_documents: int | None = None,
+) -> Iterator[TokenBlock]:
+    """Cut the texts of one epoch into blocks, from `start` on.
+
+    A block is finished only when a whole window is there for the next one; what is left at the end
+    belongs to the last, so no tail is lost.
+    """
+    here = start or BlockStart()
+    held = _HeldTokens(here)
+    wanted = _block_tokens(windowing)
+    texts = iter_encoded(
+        source,
+        encoder,
+        seed=seed if order_files else None,
+        place=here.place,
+        max_documents=None if max_documents is None else max_documents - here.documents,
+    )
+    for text, ids in texts:
+        held.append(ids, text.place, text.ends_document)
+        while held.num_tokens >= wanted:
+            yield held.cut(windowing, seed=seed, num_windows=_block_windows(windowing, seed, held))
+    if windowing.count_windows(held.num_tokens) > 0:
+        yield held.cut(windowing, seed=seed, num_windows=None)
+
+
+def _block_tokens(windowing: Windowing) -> int:
+    """Give the tokens of a full block and of the next one's first window."""
+    windows = max(1, windowing.buffer_windows)
+    return windows * windowing.stride + windowing.sequence_length + 1
+
+
+def _block_windows(windowing: Windowing, seed: int, held: _HeldTokens) -> int:
+    """Give the windows of the next block.
+
+    The first of an epoch is cut short at random, so that other windows meet in the blocks of each
+    epoch. Only when it is known that there is more than one: what fits in one is shuffled whole.
+    """
+    windows = max(1, windowing.buffer_windows)
+    if held.start.number > 0:
+        return windows
+    return 1 + derive_seed(seed, "first block") % windows
+
+
+class _HeldTokens:
+    """Tokens that are read but in no block yet, and which texts they are of."""
+
+    def __init__(self, start: BlockStart) -> None:
+        self.start = start
+        self.num_tokens = 0
+        self._parts: list[Ids] = []
+        self._marks: list[tuple[int, BlockStart]] = []  # where each text begins
+        self._documents = start.documents
+        self._skip = start.skip_tokens
+
+    def append(self, ids: Ids, place: Place, ends_document: bool) -> None:
+        mark = BlockStart(place=place, skip_tokens=self._skip, documents=self._documents)
+        self._marks.append((self.num_tokens, mark))
+        self._documents += ends_document
+        ids = ids[self._skip :]
+        self._skip = 0  # only the first text was begun by an earlier block
+        self._parts.append(ids)
+        self.num_tokens += len(ids)
+
+    def cut(self, windowing: Windowing, *, seed: int, num_windows: int | None) -> TokenBlock:
+        """Take the next block off; without a number it takes all that is left."""
+        tokens = np.concatenate(self._parts)
+        if num_windows is None:
+            windows = windowing.count_windows(len(tokens))
+            return TokenBlock(self.start, tokens, windows, windowing, seed)
+        end = (num_windows - 1) * windowing.stride + windowing.sequence_length + 1
+        block = TokenBlock(self.start, tokens[:end].copy(), num_windows, windowing, seed)
+        self._drop(num_windows * windowing.stride, tokens)
+        return block
+
+    def _drop(self, count: int, tokens: Ids) -> None:
+        position = max(i for i, (begin, _) in enumerate(self._marks) if begin <= count)
+        begin, mark = self._marks[position]
+        self.start = replace(
+            mark, number=self.start.number + 1, skip_tokens=mark.skip_tokens + count - begin
+        )
+        self._marks = [(at - count, later) for at, later in self._marks[position:]]
+        self._parts = [tokens[count:]]
+        self.num_tokens = len(tokens) - count

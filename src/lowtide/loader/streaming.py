@@ -1,0 +1,400 @@
+"""Batches straight from text: tokenized on the fly, shuffled in a buffer, exactly resumable.
+
+In:      text files, or a Hugging Face dataset; a tokenizer
+Out:     {"input_ids", "targets"} [B, T], one epoch per `for`
+Memory:  two blocks of `shuffle_buffer_size` windows (planned_bytes says how much) and one of text
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lowtide.errors import DataError, UsageError
+from lowtide.files import atomic_file, checksum_bytes
+from lowtide.loader.batches import Share, check_rank, rank_share
+from lowtide.loader.blocks import BlockStart, TokenBlock, Windowing, iter_token_blocks
+from lowtide.loader.texts import (
+    FileTexts,
+    HubTexts,
+    TextSource,
+    epoch_seed,
+    iter_encoded,
+    make_encoder,
+)
+from lowtide.loader.windows import TokenDataset, Tokens
+
+__all__ = ["StreamingDataLoader", "estimate_memory_usage", "planned_bytes"]
+
+STATE_VERSION = 1
+PathLike = str | os.PathLike[str]
+Batch = dict[str, Tokens]
+
+
+def planned_bytes(*, seq_len: int, shuffle_buffer_size: int, stride: int | None = None) -> int:
+    """Give the memory streaming takes: the block in use and the next, each held twice while cut.
+
+    >>> planned_bytes(seq_len=128, shuffle_buffer_size=10_000)
+    28868608
+    """
+    block = max(1, shuffle_buffer_size) * (stride or seq_len) * 4
+    text = 8 << 20
+    return 4 * block + text
+
+
+def estimate_memory_usage(
+    num_sequences: int, seq_len: int, batch_size: int
+) -> dict[str, float | str]:
+    """Compare all sequences in memory with one batch of them: inputs and targets, 4 bytes an id.
+
+    >>> estimate_memory_usage(num_sequences=100_000, seq_len=128, batch_size=32)
+    {'full_load_mb': 97.66, 'streaming_mb': 0.03, 'memory_savings': '99.97%'}
+    """
+    for name, value in (
+        ("num_sequences", num_sequences),
+        ("seq_len", seq_len),
+        ("batch_size", batch_size),
+    ):
+        if value < 1:
+            raise UsageError(f"{name} is {value}, expected at least 1")
+    row_mb = seq_len * 2 * 4 / (1 << 20)
+    full = num_sequences * row_mb
+    streaming = min(batch_size, num_sequences) * row_mb
+    return {
+        "full_load_mb": round(full, 2),
+        "streaming_mb": round(streaming, 2),
+        "memory_savings": f"{100 * (1 - streaming / full):.2f}%",
+    }
+
+
+@dataclass(frozen=True)
+class _StoredBlock:
+    """All windows of an epoch, over tokens that were written to disk once."""
+
+    data: TokenDataset
+    epoch: int
+    seed: int
+    shuffle: bool
+    start: BlockStart = field(default_factory=BlockStart)
+
+    @property
+    def num_windows(self) -> int:
+        return len(self.data)
+
+    def fill(self, first: int, inputs: Tokens, targets: Tokens) -> None:
+        order = "shuffle" if self.shuffle else "sequential"
+        (plan,) = self.data.plan_rows(
+            order,
+            seed=self.seed,
+            first=self.epoch * len(self.data) + first,
+            count=len(inputs),
+        )
+        self.data.fill_rows(plan.starts, plan.rows, inputs, targets)
+
+
+Block = TokenBlock | _StoredBlock
+
+
+class StreamingDataLoader:
+    """Batches of windows over texts that are tokenized while they are read.
+
+    Documents follow each other with the end-of-text token between them (where the tokenizer has
+    one), and windows of `seq_len` begin every `stride` tokens. `shuffle_buffer_size` windows are
+    shuffled together, in another order each epoch, and files are read in another order too. Each
+    `for` is one epoch; `state_dict()` lets another process go on after any batch. With several
+    ranks each reads all the text and gives its own rows of the same global batches.
+
+    `streaming=False` tokenizes everything once into a temporary file on disk and shuffles all
+    windows together: slower to start, a full shuffle, and still nothing in memory.
+    `max_examples` takes the first so many documents only.
+    """
+
+    def __init__(
+        self,
+        dataset_id: str | None = None,
+        *,
+        tokenizer: Any,
+        files: PathLike | Sequence[PathLike] | None = None,
+        seq_len: int = 128,
+        batch_size: int = 32,
+        streaming: bool = True,
+        shuffle_buffer_size: int = 10_000,
+        stride: int | None = None,
+        max_examples: int | None = None,
+        text_column: str = "text",
+        split: str = "train",
+        config_name: str | None = None,
+        end_of_text: str = "<|endoftext|>",
+        seed: int = 42,
+        drop_last: bool = False,
+        output_dtype: Literal["int32", "int64"] = "int32",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        check_rank(rank, world_size)
+        for name, value in (
+            ("seq_len", seq_len),
+            ("batch_size", batch_size),
+            ("stride", stride),
+            ("max_examples", max_examples),
+        ):
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}, expected at least 1")
+        if (dataset_id is None) == (files is None):
+            raise UsageError("give either dataset_id or files")
+        self._source: TextSource = (
+            HubTexts(
+                dataset_id,
+                split=split,
+                text_column=text_column,
+                config_name=config_name,
+                streaming=streaming,
+            )
+            if dataset_id is not None
+            else FileTexts(_path_list(files), text_column=text_column)
+        )
+        self._encoder = make_encoder(tokenizer, end_of_text=end_of_text)
+        self._windowing = Windowing(seq_len, stride or seq_len, shuffle_buffer_size)
+        self.seq_len = seq_len
+        self.batch_size = batch_size
+        self.streaming = streaming
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self._max_examples = max_examples
+        self._drop_last = drop_last
+        self._dtype = np.dtype(output_dtype)
+        self._epoch = 0
+        self._start = BlockStart()  # of the block the next window is in
+        self._delivered = 0  # windows of that block
+        self._resumed = False
+        self._stored: TokenDataset | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next `for`, or of the one that runs."""
+        return self._epoch
+
+    @property
+    def end_of_text_id(self) -> int | None:
+        """What stands between documents; None if the tokenizer has no such token."""
+        return self._encoder.end_of_text_id
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the texts, the tokenizer, and how windows are cut and ordered."""
+        parts = (
+            self._source.fingerprint,
+            self._encoder.fingerprint,
+            self._windowing,
+            self.streaming,
+            self._max_examples,
+            self.seed,
+        )
+        return checksum_bytes("\n".join(map(str, parts)).encode())
+
+    def __iter__(self) -> Iterator[Batch]:
+        if not self._resumed and (self._delivered or self._start.number):
+            self._finish_epoch()  # the last `for` was left early
+        self._resumed = False
+        blocks = _BlockReader(self._iter_blocks())
+        try:
+            share = self._next_share(0, blocks)
+            if share is None:
+                raise self._too_little(blocks.seen_windows)
+            while share is not None:
+                batch = self._make_batch(share, blocks)
+                following = self._next_share(share.end, blocks)
+                if following is None:  # known now, so a state taken after this batch can tell
+                    self._finish_epoch()
+                else:
+                    blocks.drop(until=share.end)
+                    self._start, self._delivered = blocks.position(share.end)
+                yield batch
+                share = following
+        finally:
+            blocks.close()
+
+    def _too_little(self, num_windows: int) -> DataError:
+        if num_windows:
+            return DataError(
+                f"the texts give {num_windows} windows, fewer than one batch",
+                next_step="use a smaller batch_size, or drop_last=False",
+            )
+        return DataError(
+            f"the texts hold fewer than the {self.seq_len + 1} tokens that one window of "
+            f"{self.seq_len} needs",
+            next_step="add text, or use a smaller seq_len",
+        )
+
+    def _finish_epoch(self) -> None:
+        self._epoch += 1
+        self._start, self._delivered = BlockStart(), 0
+
+    def _next_share(self, first: int, blocks: _BlockReader) -> Share | None:
+        """Give the next batch's windows, counted from where this `for` began."""
+        wanted = self.batch_size * self.world_size
+        available = blocks.available(until=first + wanted)
+        if self._drop_last and available < first + wanted:
+            return None
+        return rank_share(
+            first,
+            batch_size=self.batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            end=min(available, first + wanted),
+        )
+
+    def _make_batch(self, share: Share, blocks: _BlockReader) -> Batch:
+        shape = (share.rank_count, self.seq_len)
+        inputs, targets = np.empty(shape, self._dtype), np.empty(shape, self._dtype)
+        blocks.fill(share.rank_first, inputs, targets)
+        return {"input_ids": inputs, "targets": targets}
+
+    def _iter_blocks(self) -> Iterator[tuple[Block, int]]:
+        """Give the epoch's blocks from where we are, each with the windows of it already given."""
+        if not self.streaming:
+            yield (
+                _StoredBlock(
+                    self._store_tokens(),
+                    self._epoch,
+                    self.seed,
+                    shuffle=self._windowing.buffer_windows > 1,
+                ),
+                self._delivered,
+            )
+            return
+        skip = self._delivered
+        for block in iter_token_blocks(
+            self._source,
+            self._encoder,
+            self._windowing,
+            seed=epoch_seed(self.seed, self._epoch),
+            order_files=self._max_examples is None and self._windowing.buffer_windows > 1,
+            start=self._start,
+            max_documents=self._max_examples,
+        ):
+            yield block, skip
+            skip = 0
+
+    def _store_tokens(self) -> TokenDataset:
+        """Tokenize everything into a temporary file, once; it goes when the loader does."""
+        if self._stored is not None:
+            return self._stored
+        folder = Path(tempfile.mkdtemp(prefix="lowtide-tokens-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        path = folder / "tokens.bin"
+        texts = iter_encoded(
+            self._source, self._encoder, seed=None, max_documents=self._max_examples
+        )
+        with atomic_file(path) as file:
+            for _, ids in texts:
+                file.write(np.ascontiguousarray(ids, dtype="<u4").data)
+        self._stored = TokenDataset(
+            path,
+            split="all",
+            sequence_length=self.seq_len,
+            stride=self._windowing.stride,
+            dtype="uint32",
+            output_dtype="int64" if self._dtype.itemsize == 8 else "int32",
+        )
+        return self._stored
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what is needed to go on after the last delivered batch: a place and a few counts."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": self._epoch,
+            "block": self._start.as_json(),
+            "delivered": self._delivered,
+            "fingerprint": self.fingerprint,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next `for` go on where `state` was taken; batch size and ranks may differ."""
+        if state.get("version") != STATE_VERSION:
+            raise DataError(
+                f"loader state of version {state.get('version')!r}, this lowtide reads "
+                f"{STATE_VERSION}"
+            )
+        if state["fingerprint"] != self.fingerprint:
+            raise DataError(
+                "the texts, the tokenizer or the settings of the loader changed since its state "
+                "was saved: its place in the texts means nothing any more",
+                next_step="bring back what that run had, or start a new run from its weights",
+            )
+        self._epoch = int(state["epoch"])
+        self._start = BlockStart.from_json(state["block"])
+        self._delivered = int(state["delivered"])
+        self._resumed = True
+
+
+def _path_list(files: PathLike | Sequence[PathLike] | None) -> list[PathLike]:
+    if files is None:
+        return []
+    return [files] if isinstance(files, str | os.PathLike) else list(files)
+
+
+class _BlockReader:
+    """The blocks that batches are being made of, and one more that a thread prepares.
+
+    Windows are counted from the beginning of the `for`.
+    """
+
+    def __init__(self, blocks: Iterator[tuple[Block, int]]) -> None:
+        self._blocks = blocks
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="lowtide-text")
+        self._ahead: Future[tuple[Block, int] | None] = self._submit()
+        self._open: list[tuple[int, int, Block]] = []  # first window, skipped, block
+        self._ended = False
+        self.seen_windows = 0
+
+    def _submit(self) -> Future[tuple[Block, int] | None]:
+        return self._pool.submit(next, self._blocks, None)
+
+    def available(self, *, until: int) -> int:
+        """Open blocks until there are `until` windows or no more; give how many there are."""
+        while self.seen_windows < until and not self._ended:
+            found = self._ahead.result()
+            if found is None:
+                self._ended = True
+                break
+            block, skipped = found
+            self._open.append((self.seen_windows, skipped, block))
+            self.seen_windows += block.num_windows - skipped
+            self._ahead = self._submit()
+        return self.seen_windows
+
+    def fill(self, first: int, inputs: Tokens, targets: Tokens) -> None:
+        """Write windows `first` on into the rows of two arrays, across blocks."""
+        row = 0
+        for begin, skipped, block in self._open:
+            end = begin + block.num_windows - skipped
+            count = min(end, first + len(inputs)) - max(begin, first + row)
+            if count > 0:
+                inside = first + row - begin + skipped
+                block.fill(inside, inputs[row : row + count], targets[row : row + count])
+                row += count
+
+    def drop(self, *, until: int) -> None:
+        """Forget blocks that end before window `until`, but keep the last: it says where we are."""
+        while len(self._open) > 1 and self._open[1][0] <= until:
+            del self._open[0]
+
+    def position(self, window: int) -> tuple[BlockStart, int]:
+        """Give the block that window is in, and how many windows of it come before."""
+        begin, skipped, block = self._open[0]
+        return block.start, window - begin + skipped
+
+    def close(self) -> None:
+        """Wait for the thread, which is never far from the end of a block."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,271 @@
+"""Texts in a fixed order that can be entered anywhere, and their ids, for tokenizing on the fly.
+
+In:      text files (as stage 1 reads them) or a Hugging Face dataset; any of three tokenizers
+Out:     Text: some bytes, where they stand, whether a document ends with them; ids of texts
+Memory:  one block of stage 1, or one row of the dataset
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.reading import (
+    BLOCK_BYTES,
+    ReadingOptions,
+    block_documents,
+    iter_blocks,
+    plan_streams,
+)
+from lowtide.errors import DataError, LowtideError, UsageError, from_os_error
+from lowtide.files import checksum_bytes
+from lowtide.loader.ordering import derive_seed, order_indices
+from lowtide.loader.sources import sample_fingerprint
+
+__all__ = [
+    "FileTexts",
+    "HubTexts",
+    "Text",
+    "TextEncoder",
+    "TextSource",
+    "epoch_seed",
+    "iter_encoded",
+    "make_encoder",
+]
+
+Place = tuple[int, ...]
+Ids = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A document, or a part of one that is very large."""
+
+    data: bytes
+    place: Place
+    """Where to begin reading to get this text first again."""
+    ends_document: bool = True
+
+
+class TextSource(Protocol):
+    """Where texts come from."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
+        """Give the texts from `place` on; the seed orders files, None leaves them as they are."""
+        ...
+
+
+class FileTexts:
+    """Text, jsonl or parquet files, plain or compressed."""
+
+    def __init__(
+        self,
+        paths: Iterable[str | os.PathLike[str]],
+        *,
+        text_column: str = "text",
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self._options = ReadingOptions(text_field=text_column, block_bytes=block_bytes)
+        self._inputs = expand_inputs([Path(path) for path in paths])
+        self._paths = {source.index: source.path for source in self._inputs}
+        self._streams = plan_streams(self._inputs, self._options)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a file does."""
+        prints = [_file_fingerprint(source) for source in self._inputs]
+        return checksum_bytes("\n".join([self._options.text_field, *prints]).encode())
+
+    def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
+        """Give the texts from `place` (file, block, document) on."""
+        first_stream, first_block, first_document = place or (0, 0, 0)
+        for number in range(first_stream, len(self._streams)):
+            stream = self._streams[self._stream_at(number, seed)]
+            skipped = first_block if number == first_stream else 0
+            for block_number, block in enumerate(iter_blocks(stream, self._options, known=skipped)):
+                if block is None:
+                    continue
+                here = (number, block_number) == (first_stream, first_block)
+                documents = block_documents(block, self._options, self._paths)
+                for index, document in enumerate(documents):
+                    if here and index < first_document:
+                        continue
+                    yield Text(document.text, (number, block_number, index), document.is_last)
+
+    def _stream_at(self, number: int, seed: int | None) -> int:
+        if seed is None:
+            return number
+        size = len(self._streams)
+        return int(order_indices("shuffle", seed=seed, size=size, first=number, count=1)[0])
+
+
+def _file_fingerprint(source: InputFile) -> str:
+    try:
+        with source.path.open("rb", buffering=0) as file:
+            return f"{source.path.name} {sample_fingerprint(file.fileno(), source.size_bytes)}"
+    except OSError as error:
+        raise from_os_error(error) from error
+
+
+class HubTexts:
+    """A dataset of the Hugging Face hub, or a local folder that their library reads."""
+
+    def __init__(
+        self,
+        dataset_id: str,
+        *,
+        split: str = "train",
+        text_column: str = "text",
+        config_name: str | None = None,
+        streaming: bool = True,
+    ) -> None:
+        self._identity = f"{dataset_id}\n{config_name}\n{split}\n{text_column}"
+        self._dataset_id = dataset_id
+        self._text_column = text_column
+        try:
+            from datasets import load_dataset
+        except ImportError:
+            raise LowtideError(
+                f"reading {dataset_id!r} needs the package datasets",
+                next_step="pip install 'lowtide[datasets]'",
+            ) from None
+        try:
+            self._rows: Any = load_dataset(
+                dataset_id, config_name, split=split, streaming=streaming
+            )
+        except (ValueError, OSError) as error:  # their errors for unknown names, splits, no network
+            raise DataError(
+                f"the dataset {dataset_id!r} cannot be read: {error}",
+                next_step="check its name and split, and the network",
+            ) from error
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the names; what the hub holds under them is not looked at."""
+        return checksum_bytes(self._identity.encode())
+
+    def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
+        """Give the texts from `place` (row) on; the seed orders the dataset's own files."""
+        first = place[0] if place else 0
+        rows = self._rows
+        if seed is not None and hasattr(rows, "num_shards") and rows.num_shards > 1:
+            # A buffer of one: files are put in another order, rows stay as they are in them.
+            rows = rows.shuffle(seed=seed % (1 << 32), buffer_size=1)
+        rows = rows.skip(first)
+        for number, row in enumerate(rows, start=first):
+            yield Text(self._text_of(row, number), (number,))
+
+    def _text_of(self, row: Any, number: int) -> bytes:
+        text = row.get(self._text_column)
+        if isinstance(text, str):
+            return text.encode("utf-8", "replace")
+        raise DataError(
+            f"row {number} of {self._dataset_id!r} has no text in column {self._text_column!r}; "
+            f"there is {', '.join(row)}",
+            next_step="name the column of text with text_column",
+        )
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """A tokenizer as the loader needs it, whoever made it."""
+
+    encode: Callable[[Sequence[bytes]], list[Ids]]
+    end_of_text_id: int | None
+    fingerprint: str
+
+
+def make_encoder(tokenizer: Any, *, end_of_text: str = "<|endoftext|>") -> TextEncoder:
+    """Adapt a lowtide Tokenizer, a tokenizers.Tokenizer, or anything whose `encode` gives ids."""
+    if hasattr(tokenizer, "fingerprint") and hasattr(tokenizer, "encode_batch"):
+        return TextEncoder(
+            encode=lambda texts: list(tokenizer.encode_batch(list(texts))),
+            end_of_text_id=tokenizer.special_tokens.get(end_of_text),
+            fingerprint=str(tokenizer.fingerprint),
+        )
+    if hasattr(tokenizer, "token_to_id") and hasattr(tokenizer, "encode_batch"):
+        return TextEncoder(
+            encode=lambda texts: _encode_by_tokenizers(tokenizer, texts),
+            end_of_text_id=tokenizer.token_to_id(end_of_text),
+            fingerprint=checksum_bytes(tokenizer.to_str().encode()),
+        )
+    if hasattr(tokenizer, "encode"):
+        return TextEncoder(
+            encode=lambda texts: [_encode_one(tokenizer, text) for text in texts],
+            end_of_text_id=getattr(tokenizer, "eos_token_id", None),
+            fingerprint=f"{type(tokenizer).__name__} {getattr(tokenizer, 'vocab_size', '')}",
+        )
+    raise UsageError(
+        f"a {type(tokenizer).__name__} is no tokenizer: it has no encode",
+        next_step='give lowtide.Tokenizer.load("gpt2"), or a tokenizers.Tokenizer',
+    )
+
+
+def _encode_by_tokenizers(tokenizer: Any, texts: Sequence[bytes]) -> list[Ids]:
+    strings = [text.decode("utf-8", "replace") for text in texts]
+    found = tokenizer.encode_batch(strings, add_special_tokens=False)
+    return [np.asarray(encoding.ids, dtype=np.uint32) for encoding in found]
+
+
+def _encode_one(tokenizer: Any, text: bytes) -> Ids:
+    found = tokenizer.encode(text.decode("utf-8", "replace"))
+    ids = np.asarray(getattr(found, "ids", found))
+    if ids.size and (ids.dtype.kind not in "iu" or int(ids.min()) < 0):
+        raise DataError(f"{type(tokenizer).__name__}.encode gave {ids.dtype}, expected ids")
+    return ids.astype(np.uint32)
+
+
+def iter_encoded(
+    source: TextSource,
+    encoder: TextEncoder,
+    *,
+    seed: int | None,
+    place: Place | None = None,
+    max_documents: int | None = None,
+    group_bytes: int = 1 << 20,
+) -> Iterator[tuple[Text, Ids]]:
+    """Give each text with its ids, the end-of-text id after each document.
+
+    Texts are encoded in groups of about `group_bytes`, which a threaded tokenizer likes.
+    """
+    texts = source.iter_texts(seed=seed, place=place)
+    if max_documents is not None:
+        texts = _take_documents(texts, max_documents)
+    end = np.empty(0, dtype=np.uint32)
+    if encoder.end_of_text_id is not None:
+        end = np.array([encoder.end_of_text_id], dtype=np.uint32)
+    group: list[Text] = []
+    held = 0
+
+    def encoded() -> Iterator[tuple[Text, Ids]]:
+        for text, ids in zip(group, encoder.encode([text.data for text in group]), strict=True):
+            yield text, np.concatenate([ids, end]) if text.ends_document else ids
+
+    for text in texts:
+        group.append(text)
+        held += len(text.data)
+        if held >= group_bytes:
+            yield from encoded()
+            group, held = [], 0
+    if group:
+        yield from encoded()
+
+
+def _take_documents(texts: Iterator[Text], count: int) -> Iterator[Text]:
+    while count > 0 and (text := next(texts, None)) is not None:
+        yield text
+        count -= text.ends_document
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Give the seed of one epoch."""
+    return derive_seed(seed, f"epoch {epoch}")

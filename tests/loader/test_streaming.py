@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lowtide.errors import DataError, UsageError
+from lowtide.loader.blocks import Windowing, iter_token_blocks
+from lowtide.loader.streaming import StreamingDataLoader, estimate_memory_usage, planned_bytes
+from lowtide.loader.texts import FileTexts, make_encoder
+
+
+class ByteTokenizer:
+    """A tokenizer as the contract has it: each byte an id, 256 the end of a text."""
+
+    fingerprint = "bytes"
+    special_tokens = {"<|endoftext|>": 256}  # noqa: RUF012
+
+    def encode_batch(self, texts: list[bytes]) -> list[Any]:
+        return [np.frombuffer(text, dtype=np.uint8).astype(np.uint32) for text in texts]
+
+
+@pytest.fixture
+def text_files(tmp_path: Path) -> list[Path]:
+    """Three files of documents whose bytes tell their place: 40 documents of 10 to 49 bytes."""
+    rng = np.random.default_rng(3)
+    paths = []
+    for number in range(3):
+        documents = [
+            bytes(rng.integers(97, 123, size).astype(np.uint8))
+            for size in rng.integers(10, 50, 13 + number)
+        ]
+        path = tmp_path / f"part{number}.txt"
+        path.write_bytes(b"<|endoftext|>".join(documents))
+        paths.append(path)
+    return paths
+
+
+def make(files: Any, **options: Any) -> StreamingDataLoader:
+    values = {"seq_len": 16, "batch_size": 4, "shuffle_buffer_size": 10, "tokenizer": None}
+    values |= options
+    values["tokenizer"] = values["tokenizer"] or ByteTokenizer()
+    return StreamingDataLoader(files=files, **values)
+
+
+def stream_of(paths: list[Path]) -> list[int]:
+    """All tokens of the files in order, with an end after each document."""
+    tokens: list[int] = []
+    for path in paths:
+        for document in path.read_bytes().split(b"<|endoftext|>"):
+            tokens += [*document, 256]
+    return tokens
+
+
+def windows_of(batches: Any) -> list[tuple[int, ...]]:
+    found = []
+    for batch in batches:
+        assert np.array_equal(batch["input_ids"][:, 1:], batch["targets"][:, :-1])
+        found += [
+            (*row, last)
+            for row, last in zip(
+                batch["input_ids"].tolist(), batch["targets"][:, -1].tolist(), strict=True
+            )
+        ]
+    return found
+
+
+def all_windows(tokens: list[int], length: int, stride: int) -> list[tuple[int, ...]]:
+    last = len(tokens) - length - 1
+    starts = [min(k * stride, last) for k in range(-(-last // stride) + 1)]
+    return [tuple(tokens[start : start + length + 1]) for start in starts]
+
+
+def test_without_shuffling_it_is_the_text_with_ends_between(text_files: list[Path]) -> None:
+    loader = make(text_files, shuffle_buffer_size=1)
+    expected = all_windows(stream_of(text_files), 16, 16)
+    assert windows_of(loader) == expected
+    assert windows_of(loader) == expected
+    assert loader.epoch == 2 and loader.end_of_text_id == 256
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("stride", [None, 5])
+def test_an_epoch_has_every_window_once_in_another_order(
+    text_files: list[Path], streaming: bool, stride: int | None
+) -> None:
+    one_file = text_files[:1]  # the order of files changes which windows cross their borders
+    loader = make(one_file, streaming=streaming, stride=stride)
+    expected = all_windows(stream_of(one_file), 16, stride or 16)
+    first, second = windows_of(loader), windows_of(loader)
+    assert sorted(first) == sorted(second) == sorted(expected)
+    assert first != second and first != expected
+    assert windows_of(make(one_file, streaming=streaming, stride=stride)) == first
+    assert windows_of(make(one_file, streaming=streaming, stride=stride, seed=1)) != first
+
+
+def test_what_fits_in_the_buffer_is_shuffled_whole(text_files: list[Path]) -> None:
+    loader = make(text_files[:1], shuffle_buffer_size=1000)
+    expected = all_windows(stream_of(text_files[:1]), 16, 16)
+    places = [expected.index(window) for window in windows_of(loader)]
+    assert sorted(places) == list(range(len(expected)))
+    assert max(abs(place - index) for index, place in enumerate(places)) > len(places) // 2
+
+
+@given(
+    stop=st.integers(0, 60),
+    buffer=st.integers(1, 30),
+    stride=st.integers(1, 20),
+    world_size=st.sampled_from([1, 2, 3]),
+    streaming=st.booleans(),
+    max_examples=st.sampled_from([None, 7, 25]),
+)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+)
+def test_resume_anywhere_gives_the_same_batches(
+    text_files: list[Path],
+    stop: int,
+    buffer: int,
+    stride: int,
+    world_size: int,
+    streaming: bool,
+    max_examples: int | None,
+) -> None:
+    options = {
+        "shuffle_buffer_size": buffer,
+        "stride": stride,
+        "streaming": streaming,
+        "max_examples": max_examples,
+    }
+    whole = make(text_files, batch_size=6, **options)
+    batches = [batch["input_ids"].tolist() for _ in range(2) for batch in whole]
+    stop = min(stop, len(batches) - 1)
+    stopped = make(text_files, batch_size=6, **options)
+    passes = itertools.chain.from_iterable(iter(stopped) for _ in range(2))
+    for batch in itertools.islice(passes, stop):
+        assert batch["input_ids"].shape[1] == 16
+    state = json.loads(json.dumps(stopped.state_dict()))
+    assert len(json.dumps(state)) < 300
+    ranks = [
+        make(text_files, batch_size=6 // world_size, rank=r, world_size=world_size, **options)
+        for r in range(world_size)
+    ]
+    for loader in ranks:
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+    found = [
+        [row for batch in together for row in batch["input_ids"].tolist()]
+        for together in zip(
+            *(itertools.chain(iter(loader), iter(loader)) for loader in ranks), strict=False
+        )
+    ]
+    # the resumed run goes on to the end of the second epoch, at most one epoch further
+    assert found[: len(batches) - stop] == batches[stop : stop + len(found)]
+    assert len(found) >= len(batches) - stop
+
+
+def test_a_for_left_early_is_followed_by_the_next_epoch(text_files: list[Path]) -> None:
+    loader, other = make(text_files), make(text_files)
+    windows_of(other)
+    next(iter(loader))
+    assert windows_of(loader) == windows_of(other)
+
+
+def test_max_examples_takes_the_first_documents_each_epoch(text_files: list[Path]) -> None:
+    tokens = stream_of(text_files)
+    ends = [index for index, token in enumerate(tokens) if token == 256]
+    loader = make(text_files, max_examples=20)
+    expected = all_windows(tokens[: ends[19] + 1], 16, 16)
+    for _ in range(2):
+        assert sorted(windows_of(loader)) == sorted(expected)
+
+
+def test_batches_have_the_shape_of_the_guide(text_files: list[Path]) -> None:
+    loader = make(text_files, seq_len=12, batch_size=32, drop_last=True)
+    shapes = {batch["input_ids"].shape for batch in loader}
+    assert shapes == {(32, 12)}
+    batch = next(iter(make(text_files, output_dtype="int64")))
+    assert batch["input_ids"].dtype == np.int64
+    assert next(iter(make(text_files)))["targets"].dtype == np.int32
+
+
+def test_jsonl_and_compressed_files(tmp_path: Path, text_files: list[Path]) -> None:
+    plain = windows_of(make(text_files[:1], shuffle_buffer_size=1))
+    packed = tmp_path / "packed.txt.gz"
+    packed.write_bytes(gzip.compress(text_files[0].read_bytes()))
+    assert windows_of(make(packed, shuffle_buffer_size=1)) == plain
+    rows = text_files[0].read_text().split("<|endoftext|>")
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("".join(json.dumps({"story": row}) + "\n" for row in rows))
+    assert windows_of(make([lines], text_column="story", shuffle_buffer_size=1)) == plain
+    with pytest.raises(DataError, match="story"):
+        windows_of(make([lines]))
+
+
+def test_tokenizers_of_hugging_face(text_files: list[Path]) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {chr(code): code for code in range(97, 123)} | {"<|endoftext|>": 256}
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    found = windows_of(make(text_files, tokenizer=theirs))
+    assert found == windows_of(make(text_files))
+
+
+def test_any_object_that_encodes(text_files: list[Path]) -> None:
+    class Theirs:
+        eos_token_id = 256
+
+        def encode(self, text: str) -> list[int]:
+            return list(text.encode())
+
+    assert windows_of(make(text_files, tokenizer=Theirs())) == windows_of(make(text_files))
+    with pytest.raises(UsageError, match="a list is no tokenizer"):
+        make(text_files, tokenizer=[1])
+
+
+def test_changed_texts_or_settings_are_refused(text_files: list[Path]) -> None:
+    state = make(text_files).state_dict()
+    make(text_files, batch_size=9).load_state_dict(state)
+    for changed in (
+        make(text_files, seed=1),
+        make(text_files, seq_len=17),
+        make(text_files, shuffle_buffer_size=11),
+        make(text_files[:2]),
+    ):
+        with pytest.raises(DataError, match="changed since its state was saved"):
+            changed.load_state_dict(state)
+    text_files[1].write_bytes(text_files[1].read_bytes()[:-1] + b"?")
+    with pytest.raises(DataError, match="changed since its state was saved"):
+        make(text_files).load_state_dict(state)
+    with pytest.raises(DataError, match="version None"):
+        make(text_files).load_state_dict({})
+
+
+def test_too_little_text_and_wrong_settings(tmp_path: Path, text_files: list[Path]) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("few words")
+    with pytest.raises(DataError, match="fewer than the 65 tokens"):
+        list(make(short, seq_len=64))
+    with pytest.raises(DataError, match="fewer than one batch"):
+        list(make(text_files, batch_size=1000, drop_last=True))
+    for options, message in (
+        ({"seq_len": 0}, "seq_len is 0"),
+        ({"max_examples": 0}, "max_examples is 0"),
+        ({"rank": 1}, "rank 1"),
+        ({"dataset_id": "x"}, "either dataset_id or files"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make(text_files, **options)
+    with pytest.raises(DataError):
+        make(tmp_path / "none.txt")
+
+
+def test_blocks_are_bounded(text_files: list[Path]) -> None:
+    windowing = Windowing(sequence_length=16, stride=16, buffer_windows=5)
+    blocks = list(
+        iter_token_blocks(
+            FileTexts(text_files),
+            make_encoder(ByteTokenizer()),
+            windowing,
+            seed=1,
+            order_files=True,
+        )
+    )
+    assert len(blocks) > 5
+    assert all(block.num_windows <= 6 for block in blocks)
+    assert all(len(block.tokens) <= 6 * 16 + 17 for block in blocks)
+    assert [block.start.number for block in blocks] == list(range(len(blocks)))
+
+
+def test_a_dataset_read_by_their_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path / "stories"
+    folder.mkdir()
+    texts = [f"story number {number} is told here" for number in range(60)]
+    for part in range(3):
+        rows = texts[part * 20 : part * 20 + 20]
+        lines = "".join(json.dumps({"text": row}) + "\n" for row in rows)
+        (folder / f"part{part}.jsonl").write_text(lines)
+    for streaming in (True, False):
+        options: dict[str, Any] = {
+            "tokenizer": ByteTokenizer(),
+            "seq_len": 16,
+            "batch_size": 4,
+            "shuffle_buffer_size": 8,
+            "streaming": streaming,
+        }
+        loader = StreamingDataLoader(str(folder), **options)
+        batches = [batch["input_ids"].tolist() for _ in range(2) for batch in loader]
+        tokens = sorted(token for batch in batches for row in batch for token in row)
+        assert tokens.count(256) >= 110
+        resumed = StreamingDataLoader(str(folder), **options)
+        for _, batch in zip(range(9), resumed, strict=False):
+            assert len(batch) == 2
+        state = resumed.state_dict()
+        again = StreamingDataLoader(str(folder), **options)
+        again.load_state_dict(state)
+        assert [batch["input_ids"].tolist() for batch in again] == batches[9 : len(batches) // 2]
+    with pytest.raises(DataError, match=r"no text in column 'story'; there is text"):
+        list(StreamingDataLoader(str(folder), **options, text_column="story"))
+    with pytest.raises(DataError, match="cannot be read"):
+        StreamingDataLoader(str(folder), **options, split="nothing")
+
+
+def test_the_estimate_of_the_guide() -> None:
+    usage = estimate_memory_usage(num_sequences=100000, seq_len=128, batch_size=32)
+    assert usage["full_load_mb"] == pytest.approx(97.7, abs=0.05)
+    assert usage["streaming_mb"] == 0.03
+    assert usage["memory_savings"] == "99.97%"
+    with pytest.raises(UsageError, match="num_sequences is 0"):
+        estimate_memory_usage(num_sequences=0, seq_len=1, batch_size=1)
+    assert planned_bytes(seq_len=128, shuffle_buffer_size=1000) < planned_bytes(
+        seq_len=128, shuffle_buffer_size=2000
+    )

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lowtide.loader.texts import FileTexts, iter_encoded, make_encoder
+
+from .test_streaming import ByteTokenizer
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Five files larger than a block, of documents from one byte to several blocks."""
+    sizes = [1, 200, 30, 3000, 64, 5, 700, 90]
+    paths = []
+    for number in range(5):
+        documents = [
+            f"{number}.{index} ".encode() + b"word " * (size // 5)
+            for index, size in enumerate(sizes)
+        ]
+        path = tmp_path / f"file{number}.txt"
+        path.write_bytes(b"<|endoftext|>".join(documents))
+        paths.append(path)
+    return paths
+
+
+@given(block_bytes=st.integers(100, 3000), seed=st.none() | st.integers(0, 99), data=st.data())
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None
+)
+def test_texts_can_be_entered_at_any_place(
+    files: list[Path], block_bytes: int, seed: int | None, data: st.DataObject
+) -> None:
+    source = FileTexts(files, block_bytes=block_bytes)
+    texts = list(source.iter_texts(seed=seed))
+    index = data.draw(st.integers(0, len(texts) - 1))
+    again = list(source.iter_texts(seed=seed, place=texts[index].place))
+    assert again == texts[index:]
+    assert sum(text.ends_document for text in texts) == 40
+    if seed is None:
+        joined = b"".join(text.data + b"|" * text.ends_document for text in texts)
+        whole = b"".join(path.read_bytes().replace(b"<|endoftext|>", b"|") + b"|" for path in files)
+        assert joined == whole
+
+
+def test_files_come_in_another_order_with_each_seed(files: list[Path]) -> None:
+    source = FileTexts(files, block_bytes=1000)
+    orders = set()
+    for seed in range(8):
+        texts = list(source.iter_texts(seed=seed))
+        orders.add(tuple(dict.fromkeys(text.data[:1] for text in texts if b"." in text.data[:3])))
+        assert sum(len(text.data) for text in texts) == sum(
+            len(text.data) for text in source.iter_texts(seed=None)
+        )
+    assert len(orders) >= 5
+    assert all(sorted(order) == [b"0", b"1", b"2", b"3", b"4"] for order in orders)
+
+
+def test_documents_end_once_even_in_parts(files: list[Path]) -> None:
+    source = FileTexts(files[:1], block_bytes=200)
+    found = list(iter_encoded(source, make_encoder(ByteTokenizer()), seed=None, group_bytes=50))
+    assert len(found) > 8
+    assert sum(int(ids[-1] == 256) for _, ids in found) == 8
+    first = list(iter_encoded(source, make_encoder(ByteTokenizer()), seed=None, max_documents=4))
+    assert sum(int(ids[-1] == 256) for _, ids in first) == 4 and len(first) > 4
