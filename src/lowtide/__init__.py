@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
     from lowtide.loader.batches import BatchLoader
     from lowtide.loader.mixtures import Mixture
+    from lowtide.loader.streaming import StreamingDataLoader, estimate_memory_usage
     from lowtide.loader.tensors import create_dataloaders
     from lowtide.loader.windows import TokenDataset
     from lowtide.memory import MemoryBudget
@@ -27,9 +28,11 @@ _HOMES = {
     "LowtideError": "lowtide.errors",
     "MemoryBudget": "lowtide.memory",
     "Mixture": "lowtide.loader.mixtures",
+    "StreamingDataLoader": "lowtide.loader.streaming",
     "TokenDataset": "lowtide.loader.windows",
     "UsageError": "lowtide.errors",
     "create_dataloaders": "lowtide.loader.tensors",
+    "estimate_memory_usage": "lowtide.loader.streaming",
 }
 
 __all__ = [
@@ -39,10 +42,12 @@ __all__ = [
     "LowtideError",
     "MemoryBudget",
     "Mixture",
+    "StreamingDataLoader",
     "TokenDataset",
     "UsageError",
     "__version__",
     "create_dataloaders",
+    "estimate_memory_usage",
 ]
 
 
