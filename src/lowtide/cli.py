@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
     from lowtide.demo import DemoSettings
+    from lowtide.tokenizer.training import TokenizerTrainingSettings
 
 __all__ = ["main"]
 
@@ -52,6 +53,15 @@ class _Verb:
 # of the stages. Help for the flags comes from the docstrings of the settings' fields.
 
 
+def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
+    """Learn a BPE or character tokenizer from text of any size."""
+    from lowtide.tokenizer.training import describe_trained, train_tokenizer
+
+    if settings.out_dir is None:
+        raise UsageError("no folder for the tokenizer", next_step="--out-dir tok/mine")
+    print(describe_trained(train_tokenizer(settings), settings.out_dir))
+
+
 def _demo(settings: DemoSettings) -> None:
     """Go the whole way on text every machine has: tokenizer, dataset, model, text."""
     from lowtide.demo import describe_results, run_demo
@@ -62,6 +72,9 @@ def _demo(settings: DemoSettings) -> None:
 
 
 _VERBS: dict[str, _Verb] = {
+    "train-tokenizer": _Verb(
+        _train_tokenizer, "lowtide.tokenizer.training:TokenizerTrainingSettings"
+    ),
     "demo": _Verb(_demo, "lowtide.demo:DemoSettings"),
 }
 
@@ -170,6 +183,7 @@ def _parse_settings(name: str, verb: _Verb, words: list[str]) -> Any:
     import tyro  # a tenth of a second; `lowtide --help` does without
 
     names = {field.name for field in dataclasses.fields(cls)}
+    words = _rename_flags(words, getattr(cls, "flag_aliases", {}))
     config_path: Path | None = None
     also = ""
     if "config_file" not in names:
@@ -240,6 +254,16 @@ def _read_int(word: str) -> int:
             if float(word).is_integer():
                 return int(float(word))
     raise ValueError(f"{word!r} is not a whole number")
+
+
+def _rename_flags(words: list[str], aliases: Mapping[str, str]) -> list[str]:
+    """Replace flags that other programs call differently by ours."""
+    renamed: list[str] = []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        ours = aliases.get(flag.replace("_", "-"))
+        renamed.append(word if ours is None else f"{ours}{equals}{value}")
+    return renamed
 
 
 def _take_config_file(words: list[str]) -> tuple[Path | None, list[str]]:
