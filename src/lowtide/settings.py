@@ -21,6 +21,7 @@ __all__ = [
     "build_settings",
     "convert_options",
     "read_config_file",
+    "require",
     "settings_as_json",
     "unknown_name_message",
 ]
@@ -57,6 +58,17 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     if missing:
         raise UsageError(f"missing setting: {', '.join(missing)}")
     return cls(**values)
+
+
+def require(condition: bool, name: str, value: Any, expected: str) -> None:
+    """Refuse a setting's value, saying what was expected.
+
+    >>> require(-1 >= 0, "top_k", -1, "0 or more")
+    Traceback (most recent call last):
+    lowtide.errors.UsageError: top_k is -1, expected 0 or more
+    """
+    if not condition:
+        raise UsageError(f"{name} is {value!r}, expected {expected}")
 
 
 def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:

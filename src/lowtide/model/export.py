@@ -1,0 +1,93 @@
+"""A folder that transformers loads as it is: weights, config, tokenizer; and the way back.
+
+In:      the folder of a run, or of a Qwen3 or GPT-2 model
+Out:     model.safetensors, config.json, tokenizer.json and what transformers wants beside them
+Memory:  one copy of the weights in the wanted type
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lowtide.errors import DataError, UsageError
+from lowtide.files import write_json
+from lowtide.settings import build_settings
+
+__all__ = ["ExportSettings", "export_model"]
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """Which model goes where."""
+
+    model_name: str
+    """Run to export (its name or folder), or a Qwen3 or GPT-2 folder to bring into this form."""
+    out_dir: Path
+    """Folder to write; transformers loads it with AutoModelForCausalLM and AutoTokenizer."""
+    checkpoints_dir: Path = Path("checkpoints")
+    """Where runs are kept."""
+    best: bool = False
+    """Take the run's best weights instead of the last."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of the written weights."""
+
+
+def export_model(settings: ExportSettings | None = None, /, **options: Any) -> Path:
+    """Write the folder and give its path."""
+    settings = settings or build_settings(ExportSettings, options)
+
+    import torch  # here, so that the settings above need no torch
+
+    from lowtide.model.weights import find_model_dir, load_model, portable_tensors, save_weights
+    from lowtide.tokenizer import Tokenizer
+
+    out_dir = settings.out_dir
+    if (out_dir / "model.safetensors").exists():
+        raise UsageError(
+            "there is a model here already",
+            path=out_dir,
+            next_step="choose another --out-dir, or remove this one",
+        )
+    folder = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    if settings.best:
+        folder = folder / "best"
+    if not (folder / "tokenizer.json").is_file():
+        raise DataError("no tokenizer.json here", path=folder)
+    tokenizer = Tokenizer.load(folder)
+    model = load_model(folder)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(out_dir)
+    end = tokenizer.end_of_text_id
+    config = {**model.config.to_huggingface(), "dtype": settings.dtype, "eos_token_id": end}
+    write_json(out_dir / "config.json", {**config, "bos_token_id": end})
+    write_json(out_dir / "tokenizer_config.json", _tokenizer_config(tokenizer, model.config))
+    write_json(
+        out_dir / "generation_config.json",
+        {
+            "bos_token_id": end,
+            "eos_token_id": end,
+            "do_sample": True,
+            "temperature": 0.8,
+            "top_k": 50,
+        },
+    )
+    dtype = getattr(torch, settings.dtype)
+    tensors = portable_tensors(model.state_dict(), model.config, dtype)
+    save_weights(out_dir / "model.safetensors", tensors)  # last: its presence means it is whole
+    return out_dir
+
+
+def _tokenizer_config(tokenizer: Any, config: Any) -> dict[str, Any]:
+    """Tell transformers to take tokenizer.json as it is."""
+    fields: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.context_length,
+        "clean_up_tokenization_spaces": False,
+    }
+    if tokenizer.end_of_text_id is not None:
+        fields["eos_token"] = fields["bos_token"] = "<|endoftext|>"
+    if "<unk>" in tokenizer.special_tokens:
+        fields["unk_token"] = "<unk>"
+    return fields

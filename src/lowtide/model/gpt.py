@@ -1,0 +1,336 @@
+"""The network, top to bottom: embedding, blocks of attention and MLP, norm, output matrix, loss.
+
+Letters in shapes: B rows, T tokens of a row, D width, H query heads, K key/value heads, E head_dim,
+V vocabulary, N = B*T.
+
+In:      ids [B, T], and targets [B, T] in training
+Out:     logits [B, T, V], or the mean loss with targets
+Memory:  weights; activations as sizing.activation_bytes counts them (one D per token and layer with
+         activation checkpointing); logits of `loss_chunk_tokens` tokens, never of the batch
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lowtide.errors import UsageError
+from lowtide.model.config import GPTConfig
+
+__all__ = ["GPT", "KVCache", "chunked_cross_entropy"]
+
+_LOSS_CHUNK_BYTES = 64 << 20
+
+
+class KVCache:
+    """Keys and values of the tokens seen so far, so that decoding computes only the new one."""
+
+    def __init__(self, config: GPTConfig, batch_size: int, device: Any, dtype: torch.dtype) -> None:
+        shape = (batch_size, config.num_kv_heads, config.context_length, config.head_dim)
+        self.keys = [
+            torch.empty(shape, device=device, dtype=dtype) for _ in range(config.num_layers)
+        ]
+        self.values = [torch.empty_like(keys) for keys in self.keys]
+        self.length = 0
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store [B, K, T, E] after what is there; give everything up to the end."""
+        end = self.length + keys.shape[2]
+        self.keys[layer][:, :, self.length : end] = keys
+        self.values[layer][:, :, self.length : end] = values
+        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+
+class RMSNorm(nn.Module):
+    """Divide by the root of the mean square, times a learned gain."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
+
+
+def _norm(config: GPTConfig) -> nn.Module:
+    if config.layout == "gpt2":
+        return nn.LayerNorm(config.width, eps=config.norm_eps)
+    return RMSNorm(config.width, config.norm_eps)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs (i, i + E/2) of [B, H, T, E] by the angles of their positions."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class Attention(nn.Module):
+    """Causal attention over the row, queries in groups that share keys and values."""
+
+    def __init__(self, config: GPTConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.head_dim, self.dropout = config.head_dim, config.dropout
+        self.sizes = (
+            config.num_heads * config.head_dim,
+            config.num_kv_heads * config.head_dim,
+            config.num_kv_heads * config.head_dim,
+        )
+        bias = config.layout == "gpt2"
+        self.query_key_value = nn.Linear(config.width, sum(self.sizes), bias=bias)
+        self.output = nn.Linear(self.sizes[0], config.width, bias=bias)
+        self.has_norm = config.layout == "qwen3"
+        if self.has_norm:
+            self.query_norm = RMSNorm(config.head_dim, config.norm_eps)
+            self.key_norm = RMSNorm(config.head_dim, config.norm_eps)
+
+    def forward(
+        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        rows, tokens, _ = x.shape
+        query, key, value = self.query_key_value(x).split(self.sizes, dim=-1)
+        query = query.view(rows, tokens, self.num_heads, self.head_dim)
+        key = key.view(rows, tokens, self.num_kv_heads, self.head_dim)
+        value = value.view(rows, tokens, self.num_kv_heads, self.head_dim).transpose(1, 2)
+        if self.has_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        query, key = query.transpose(1, 2), key.transpose(1, 2)
+        if cos is not None and sin is not None:
+            query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
+        mask = None
+        if cache is not None:
+            past = cache.length
+            key, value = cache.append(self.layer, key, value)
+            if tokens > 1 and past > 0:
+                allowed = torch.ones(tokens, past + tokens, dtype=torch.bool, device=x.device)
+                mask = allowed.tril(past)
+        mixed = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask is None and tokens > 1,
+            enable_gqa=self.num_heads != self.num_kv_heads,
+        )
+        return self.output(mixed.transpose(1, 2).reshape(rows, tokens, self.sizes[0]))
+
+
+class SwiGLU(nn.Module):
+    """The gated MLP of the qwen3 layout; gate and up are one matrix."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(config.width, 2 * config.mlp_width, bias=False)
+        self.down = nn.Linear(config.mlp_width, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class GeluMLP(nn.Module):
+    """The MLP of the gpt2 layout."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.mlp_width)
+        self.down = nn.Linear(config.mlp_width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each on a normed copy and added back."""
+
+    def __init__(self, config: GPTConfig, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = _norm(config)
+        self.attention = Attention(config, layer)
+        self.mlp_norm = _norm(config)
+        self.mlp = SwiGLU(config) if config.layout == "qwen3" else GeluMLP(config)
+        self.dropout = config.dropout
+
+    def forward(
+        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        x = x + self._drop(self.attention(self.attention_norm(x), cos, sin, cache))
+        return x + self._drop(self.mlp(self.mlp_norm(x)))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training) if self.dropout > 0 else x
+
+
+class GPT(nn.Module):
+    """A decoder-only language model.
+
+    >>> config = GPTConfig(vocab_size=100, context_length=16, num_layers=1, width=16, num_heads=2)
+    >>> GPT(config)(torch.zeros(1, 8, dtype=torch.long)).shape
+    torch.Size([1, 8, 100])
+    """
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.activation_checkpointing = False
+        self.loss_chunk_tokens = max(128, _LOSS_CHUNK_BYTES // (4 * config.vocab_size))
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        if config.layout == "gpt2":
+            self.positions = nn.Embedding(config.context_length, config.width)
+        else:
+            self.register_buffer("cos", None, persistent=False)
+            self.register_buffer("sin", None, persistent=False)
+            self.reset_buffers()
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.final_norm = _norm(config)
+        if not config.tie_weights:
+            self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self._initialize()
+
+    def _initialize(self) -> None:
+        """Normal weights of 0.02; those that add to the residual stream are smaller."""
+        residual_std = 0.02 / math.sqrt(2 * self.config.num_layers)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
+                nn.init.normal_(parameter, std=residual_std if residual else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def reset_buffers(self) -> None:
+        """Compute the rotary tables anew, where the weights are; they are not part of the files."""
+        if self.config.layout == "qwen3":
+            cos, sin = _rotary_tables(self.config)
+            self.cos, self.sin = cos.to(self.device), sin.to(self.device)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The matrix [V, D] that turns the last hidden state into logits."""
+        return self.embedding.weight if self.config.tie_weights else self.head.weight
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embedding.weight.device
+
+    def hidden(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Give the last hidden states [B, T, D], normed."""
+        past = 0 if cache is None else cache.length
+        tokens = ids.shape[1]
+        if past + tokens > self.config.context_length:
+            raise UsageError(
+                f"{past + tokens} tokens do not fit a context of {self.config.context_length}"
+            )
+        x = self.embedding(ids)
+        cos = sin = None
+        if self.config.layout == "gpt2":
+            x = x + self.positions.weight[past : past + tokens]
+        else:
+            dtype = torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
+            cos = self.get_buffer("cos")[past : past + tokens].to(dtype)
+            sin = self.get_buffer("sin")[past : past + tokens].to(dtype)
+        if self.config.dropout > 0:
+            x = F.dropout(x, self.config.dropout, self.training)
+        for block in self.blocks:
+            if self.activation_checkpointing and self.training:
+                x = checkpoint(block, x, cos, sin, cache, use_reentrant=False)
+            else:
+                x = block(x, cos, sin, cache)
+        if cache is not None:
+            cache.length += tokens
+        return self.final_norm(x)
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Give logits [B, T, V], or with targets the mean loss in nats per token."""
+        x = self.hidden(ids)
+        if targets is None:
+            return F.linear(x, self.output_weight)
+        if _autocast(x):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return chunked_cross_entropy(
+            x.flatten(0, 1), self.output_weight, targets.flatten(), self.loss_chunk_tokens
+        )
+
+    def next_logits(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Give the logits [B, V] for the token after the last one."""
+        return F.linear(self.hidden(ids, cache)[:, -1], self.output_weight)
+
+
+def _autocast(x: Tensor) -> bool:
+    return torch.is_autocast_enabled(x.device.type)
+
+
+def _rotary_tables(config: GPTConfig) -> tuple[Tensor, Tensor]:
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    angles = torch.outer(
+        torch.arange(config.context_length, dtype=torch.float32), config.rope_theta**-exponents
+    )
+    return angles.cos(), angles.sin()
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Linear layer and cross entropy as one, some tokens at a time; gradients come with the loss.
+
+    The gradients are computed while a chunk's logits exist, so the backward pass needs neither them
+    nor a second matrix product for them. They are kept unscaled (softmax minus one-hot) because
+    dividing by the number of tokens first would underflow in float16.
+    """
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int
+    ) -> Tensor:
+        matrix = weight.to(hidden.dtype)
+        wants_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        hidden_gradient = torch.empty_like(hidden) if wants_gradient else hidden
+        weight_gradient = (
+            torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else weight
+        )
+        for start in range(0, hidden.shape[0], chunk_tokens):
+            rows = hidden[start : start + chunk_tokens]
+            wanted = targets[start : start + chunk_tokens, None]
+            logits = (rows @ matrix.t()).float()
+            log_total = logits.logsumexp(dim=-1, keepdim=True)
+            total = total + (log_total - logits.gather(-1, wanted)).sum()
+            if wants_gradient:
+                error = logits.sub_(log_total).exp_()
+                error.scatter_add_(-1, wanted, error.new_full((1, 1), -1.0).expand_as(wanted))
+                error = error.to(hidden.dtype)
+                hidden_gradient[start : start + chunk_tokens] = error @ matrix
+                if hidden.dtype == torch.float32:
+                    weight_gradient.addmm_(error.t(), rows)
+                else:
+                    weight_gradient += error.t() @ rows
+        if wants_gradient:
+            ctx.save_for_backward(hidden_gradient, weight_gradient)
+        ctx.num_tokens = hidden.shape[0]
+        return total / hidden.shape[0]
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor, Tensor, None, None]:
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        scale = gradient / ctx.num_tokens
+        return (
+            (hidden_gradient.float() * scale).to(hidden_gradient.dtype),
+            weight_gradient * scale,
+            None,
+            None,
+        )
+
+
+def chunked_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int
+) -> Tensor:
+    """Give the mean cross entropy of `hidden @ weight.T` [N, V] without ever holding all of it."""
+    return _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk_tokens)  # pyright: ignore[reportReturnType]

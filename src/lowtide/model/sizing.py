@@ -1,0 +1,140 @@
+"""Parameters, arithmetic and memory of a shape; the shape that has a number of parameters.
+
+In:      GPTConfig, or a target number of parameters
+Out:     counts; a GPTConfig within 5 % of the target
+"""
+
+from __future__ import annotations
+
+import math
+
+from lowtide.errors import UsageError
+from lowtide.model.config import GPTConfig, Layout
+
+__all__ = [
+    "activation_bytes",
+    "count_parameters",
+    "flops_per_token",
+    "shape_for_parameters",
+]
+
+_TOLERANCE = 0.05
+
+
+def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
+    """Count the parameters of a shape; without embeddings, those that do arithmetic per layer.
+
+    >>> count_parameters(GPTConfig(50257, 1024, 12, 768, 12, layout="gpt2"))
+    124439808
+    """
+    width, query = config.width, config.num_heads * config.head_dim
+    key = config.num_kv_heads * config.head_dim
+    if config.layout == "gpt2":
+        attention = width * 3 * width + 3 * width + width * width + width
+        mlp = 2 * width * config.mlp_width + config.mlp_width + width
+        block, final = attention + mlp + 4 * width, 2 * width
+        tables = (config.vocab_size + config.context_length) * width
+    else:
+        attention = width * (query + 2 * key) + query * width + 2 * config.head_dim
+        block, final = attention + 3 * width * config.mlp_width + 2 * width, width
+        tables = config.vocab_size * width * (1 if config.tie_weights else 2)
+    return config.num_layers * block + final + (tables if embeddings else 0)
+
+
+def flops_per_token(config: GPTConfig, sequence_length: int) -> float:
+    """Give the arithmetic of training on one token, as model FLOP utilisation counts it.
+
+    6 per parameter that multiplies (the output matrix included, the embedding look-up not), and
+    12 * layers * heads * head_dim * sequence length for attention, not halved for causality: the
+    convention of PaLM's appendix B and of nanoGPT, so that figures compare.
+    """
+    multiplying = count_parameters(config, embeddings=False) + config.vocab_size * config.width
+    attention = 12 * config.num_layers * config.num_heads * config.head_dim * sequence_length
+    return 6 * multiplying + attention
+
+
+def activation_bytes(
+    config: GPTConfig, *, tokens: int, bytes_per_number: int, checkpointing: bool
+) -> int:
+    """Give the bytes of activations kept for the backward pass of `tokens` tokens."""
+    width, query = config.width, config.num_heads * config.head_dim
+    key = config.num_kv_heads * config.head_dim
+    # Kept per token and block: two normed inputs and two residuals, queries, keys and values before
+    # and after norm and rotation, the attention's result, and what the MLP multiplies.
+    mlp = 4 * config.mlp_width if config.layout == "qwen3" else 2 * config.mlp_width
+    turned = 3 * (query + key) if config.layout == "qwen3" else query + key
+    block = 4 * width + turned + key + 2 * query + mlp
+    if checkpointing:
+        per_token = config.num_layers * width + block
+    else:
+        per_token = config.num_layers * block
+    return tokens * (per_token + 4 * width) * bytes_per_number
+
+
+def shape_for_parameters(
+    target_params: int,
+    *,
+    vocab_size: int,
+    context_length: int = 256,
+    layout: Layout = "qwen3",
+    tie_weights: bool = True,
+) -> GPTConfig:
+    """Give a well-proportioned shape with `target_params` parameters, to 5 %.
+
+    Widths of about 64 times the depth, narrower where the vocabulary takes most of the parameters.
+
+    >>> count_parameters(shape_for_parameters(1_000_000, vocab_size=2048)) // 10_000
+    99
+    """
+    best: GPTConfig | None = None
+    best_score = math.inf
+    for num_layers in (*range(1, 17), *range(18, 49, 2)):
+        for width in _widths():
+            config = GPTConfig(
+                vocab_size=vocab_size,
+                context_length=context_length,
+                num_layers=num_layers,
+                width=width,
+                num_heads=_num_heads(width),
+                layout=layout,
+                tie_weights=tie_weights,
+            )
+            count = count_parameters(config)
+            off = abs(count / target_params - 1)
+            if off <= _TOLERANCE:
+                wanted = 12.0 + 3.2 * num_layers if num_layers <= 12 else 64.0
+                proportion = abs(math.log(width / num_layers / wanted))
+                score = proportion + 2 * off
+                if score < best_score:
+                    best, best_score = config, score
+            elif count > target_params:
+                break
+    if best is None:
+        raise _no_shape(target_params, vocab_size, layout, tie_weights)
+    return best
+
+
+def _widths() -> list[int]:
+    return [
+        *range(8, 64, 4),
+        *range(64, 256, 8),
+        *range(256, 512, 16),
+        *range(512, 1024, 32),
+        *range(1024, 4097, 64),
+    ]
+
+
+def _num_heads(width: int) -> int:
+    """Heads of 64 where the width allows, of 32 in small networks; always of an even size."""
+    wanted = max(1, round(width / (64 if width >= 384 else 32)))
+    fits = [heads for heads in range(1, 65) if width % heads == 0 and (width // heads) % 2 == 0]
+    return min(fits, key=lambda heads: abs(heads - wanted))
+
+
+def _no_shape(target: int, vocab_size: int, layout: Layout, tie_weights: bool) -> UsageError:
+    smallest = GPTConfig(vocab_size, 1, 1, _widths()[0], 1, layout=layout, tie_weights=tie_weights)
+    return UsageError(
+        f"no shape has {target:,} parameters with a vocabulary of {vocab_size:,}: "
+        f"the smallest has {count_parameters(smallest):,}",
+        next_step="raise --target-params, or use a smaller vocabulary (lowtide train-tokenizer)",
+    )

@@ -1,0 +1,215 @@
+"""Weights on disk: safetensors under transformers' names, so a run's folder is portable.
+
+In:      GPT, or a folder with config.json and safetensors (ours, or of a Qwen3 or GPT-2 model)
+Out:     the other one
+Memory:  one tensor at a time when loading; when saving, the portable copies of the split matrices
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lowtide.errors import DataError
+from lowtide.files import partial_path, publish, read_json
+from lowtide.model.config import GPTConfig, load_config
+from lowtide.model.gpt import GPT
+
+__all__ = [
+    "find_model_dir",
+    "load_model",
+    "load_weights",
+    "pick_device",
+    "portable_tensors",
+    "save_weights",
+]
+
+# One portable tensor: its name, and how it is cut out of ours (rows, then a transpose).
+_Part = tuple[str, slice | None, bool]
+
+
+def _block_parts(config: GPTConfig, layer: int) -> dict[str, list[_Part]]:
+    """Give for each of a block's parameters the portable tensors that make it up."""
+    query = config.num_heads * config.head_dim
+    key = config.num_kv_heads * config.head_dim
+    if config.layout == "gpt2":
+        there = f"transformer.h.{layer}."
+        pairs = {
+            "attention_norm": ("ln_1", False),
+            "attention.query_key_value": ("attn.c_attn", True),
+            "attention.output": ("attn.c_proj", True),
+            "mlp_norm": ("ln_2", False),
+            "mlp.up": ("mlp.c_fc", True),
+            "mlp.down": ("mlp.c_proj", True),
+        }
+        parts: dict[str, list[_Part]] = {}
+        for ours, (name, turned) in pairs.items():
+            parts[f"{ours}.weight"] = [(f"{there}{name}.weight", None, turned)]
+            parts[f"{ours}.bias"] = [(f"{there}{name}.bias", None, False)]
+    else:
+        there = f"model.layers.{layer}."
+        parts = {
+            "attention_norm.weight": [(f"{there}input_layernorm.weight", None, False)],
+            "attention.query_key_value.weight": [
+                (f"{there}self_attn.q_proj.weight", slice(0, query), False),
+                (f"{there}self_attn.k_proj.weight", slice(query, query + key), False),
+                (f"{there}self_attn.v_proj.weight", slice(query + key, query + 2 * key), False),
+            ],
+            "attention.query_norm.weight": [(f"{there}self_attn.q_norm.weight", None, False)],
+            "attention.key_norm.weight": [(f"{there}self_attn.k_norm.weight", None, False)],
+            "attention.output.weight": [(f"{there}self_attn.o_proj.weight", None, False)],
+            "mlp_norm.weight": [(f"{there}post_attention_layernorm.weight", None, False)],
+            "mlp.gate_up.weight": [
+                (f"{there}mlp.gate_proj.weight", slice(0, config.mlp_width), False),
+                (f"{there}mlp.up_proj.weight", slice(config.mlp_width, None), False),
+            ],
+            "mlp.down.weight": [(f"{there}mlp.down_proj.weight", None, False)],
+        }
+    return {f"blocks.{layer}.{name}": value for name, value in parts.items()}
+
+
+def _all_parts(config: GPTConfig) -> dict[str, list[_Part]]:
+    parts: dict[str, list[_Part]] = {}
+    if config.layout == "gpt2":
+        parts["embedding.weight"] = [("transformer.wte.weight", None, False)]
+        parts["positions.weight"] = [("transformer.wpe.weight", None, False)]
+        parts["final_norm.weight"] = [("transformer.ln_f.weight", None, False)]
+        parts["final_norm.bias"] = [("transformer.ln_f.bias", None, False)]
+    else:
+        parts["embedding.weight"] = [("model.embed_tokens.weight", None, False)]
+        parts["final_norm.weight"] = [("model.norm.weight", None, False)]
+    if not config.tie_weights:
+        parts["head.weight"] = [("lm_head.weight", None, False)]
+    for layer in range(config.num_layers):
+        parts.update(_block_parts(config, layer))
+    return parts
+
+
+def portable_tensors(
+    state: Mapping[str, Tensor], config: GPTConfig, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """Give a model's state dict under transformers' names, contiguous and on the CPU."""
+    tensors: dict[str, Tensor] = {}
+    for ours, parts in _all_parts(config).items():
+        whole = state[ours].detach().to("cpu", dtype)
+        for name, rows, turned in parts:
+            piece = whole if rows is None else whole[rows]
+            tensors[name] = (piece.t() if turned else piece).contiguous()
+    return tensors
+
+
+def save_weights(path: str | Path, tensors: dict[str, Tensor]) -> None:
+    """Write portable tensors to one safetensors file, atomically."""
+    partial = partial_path(path)
+    try:
+        save_file(tensors, partial, metadata={"format": "pt"})
+        publish(path)
+    except SafetensorError as error:  # the library wraps what the disk said
+        partial.unlink(missing_ok=True)
+        raise _disk_error(error, Path(path)) from None
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _disk_error(error: SafetensorError, path: Path) -> DataError:
+    return DataError(
+        f"the weights could not be written: {error}",
+        path=path,
+        next_step="free some space, then give the same command again",
+    )
+
+
+def load_weights(model: GPT, folder: str | Path) -> None:
+    """Copy the weights of a folder into `model`, tensor by tensor, whatever device it is on."""
+    files = _tensor_files(Path(folder))
+    state = model.state_dict()
+    for ours, parts in _all_parts(model.config).items():
+        target = state[ours]
+        for name, rows, turned in parts:
+            tensor = _read_tensor(files, name, Path(folder))
+            place = target if rows is None else target[rows]
+            tensor = tensor.t() if turned else tensor
+            if tensor.shape != place.shape:
+                raise DataError(
+                    f"{name} is {tuple(tensor.shape)}, config.json says {tuple(place.shape)}",
+                    path=folder,
+                )
+            place.copy_(tensor)
+
+
+def _tensor_files(folder: Path) -> dict[str, Path]:
+    """Give the file each tensor of a folder is in."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        names: dict[str, str] = read_json(index)["weight_map"]
+        return {name: folder / file for name, file in names.items()}
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise DataError(
+            "no model.safetensors here",
+            path=folder,
+            next_step="name the folder of a run, or of a model in transformers' format",
+        )
+    return dict.fromkeys(_open(path, lambda file: list(file.keys())), path)
+
+
+def _read_tensor(files: Mapping[str, Path], name: str, folder: Path) -> Tensor:
+    for known in (name, name.removeprefix("transformer."), name.removeprefix("model.")):
+        if known in files:
+            return _open(files[known], lambda file, known=known: file.get_tensor(known))
+    raise DataError(f"the weights lack {name}", path=folder)
+
+
+def _open(path: Path, use: Callable[[Any], Any]) -> Any:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return use(file)
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"not a readable safetensors file: {error}", path=path) from None
+
+
+def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> GPT:
+    """Load a network from the folder of a run or of a transformers model."""
+    config = load_config(folder)
+    with torch.device("meta"):
+        model = GPT(config)
+    model.to_empty(device=device)
+    model.reset_buffers()
+    load_weights(model, folder)
+    return model.eval()
+
+
+def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints") -> Path:
+    """Give the folder a model's name or path means, with an error that lists the runs there are.
+
+    `base`, `checkpoints/base` and any folder with a config.json are understood.
+    """
+    tried = [Path(checkpoints_dir) / name, Path(name)]
+    for folder in tried:
+        if (folder / "config.json").is_file():
+            return folder
+    runs = sorted(path.parent.name for path in Path(checkpoints_dir).glob("*/config.json"))
+    known = f"runs in {checkpoints_dir}: {', '.join(runs)}" if runs else "there are no runs yet"
+    raise DataError(
+        f"no model {str(name)!r}: {known}",
+        path=tried[1] if tried[1].is_dir() else tried[0],
+        next_step="lowtide train --model-name NAME …, or give the folder of a model",
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """Give the device a setting means; auto takes a GPU where there is one."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")

@@ -1,0 +1,107 @@
+"""Weights: transformers computes the same logits from what we write, and we from what it writes."""
+
+import pytest
+import torch
+
+from lowtide.errors import DataError
+from lowtide.files import write_json
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import load_model, portable_tensors, save_weights
+
+SHAPES = {
+    "qwen3": {"num_kv_heads": 2, "head_dim": 16, "tie_weights": True},
+    "qwen3_untied": {"tie_weights": False, "rope_theta": 5000.0},
+    "gpt2": {"layout": "gpt2", "norm_eps": 1e-5},
+}
+
+
+def config_of(shape):
+    fields = {"vocab_size": 61, "context_length": 24, "num_layers": 2, "width": 32, "num_heads": 4}
+    return GPTConfig(**fields, **SHAPES[shape])
+
+
+def random_model(shape):
+    torch.manual_seed(0)
+    model = GPT(config_of(shape)).eval()
+    with torch.no_grad():  # gains and biases too, so that a mix-up of any two shows
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def write(model, folder):
+    write_json(folder / "config.json", model.config.to_huggingface())
+    save_weights(folder / "model.safetensors", portable_tensors(model.state_dict(), model.config))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_weights_come_back_bit_for_bit(shape, tmp_path):
+    model = random_model(shape)
+    write(model, tmp_path)
+    again = load_model(tmp_path)
+    assert again.config == model.config
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_transformers_gives_the_same_logits(shape, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = random_model(shape)
+    write(model, tmp_path)
+    peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    ids = torch.randint(61, (2, 24))
+    with torch.inference_mode():
+        torch.testing.assert_close(model(ids), peer(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_folder_of_transformers_loads(shape, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    fields = config_of(shape).to_huggingface()
+    peer_config = transformers.AutoConfig.for_model(**fields)
+    torch.manual_seed(3)
+    peer = transformers.AutoModelForCausalLM.from_config(peer_config).eval()
+    peer.save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    ids = torch.randint(61, (2, 24))
+    with torch.inference_mode():
+        torch.testing.assert_close(model(ids), peer(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_published_gpt2_names_without_prefix_load(tmp_path):
+    model = random_model("gpt2")
+    write_json(tmp_path / "config.json", model.config.to_huggingface())
+    tensors = portable_tensors(model.state_dict(), model.config)
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    bare["h.0.attn.bias"] = torch.ones(1, 1, 24, 24)
+    save_weights(tmp_path / "model.safetensors", bare)
+    ids = torch.randint(61, (1, 8))
+    assert torch.equal(load_model(tmp_path)(ids), model(ids))
+
+
+def test_errors_name_the_folder_and_the_tensor(tmp_path):
+    model = random_model("qwen3")
+    write_json(tmp_path / "config.json", model.config.to_huggingface())
+    with pytest.raises(DataError, match=r"no model\.safetensors"):
+        load_model(tmp_path)
+    tensors = portable_tensors(model.state_dict(), model.config)
+    del tensors["model.norm.weight"]
+    save_weights(tmp_path / "model.safetensors", tensors)
+    with pytest.raises(DataError, match=r"lack model\.norm\.weight"):
+        load_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(DataError, match="not a readable safetensors file"):
+        load_model(tmp_path)
+    write_json(tmp_path / "config.json", {"model_type": "llama"})
+    with pytest.raises(DataError, match="lowtide runs qwen3 and gpt2"):
+        load_model(tmp_path)
+
+
+def test_a_tensor_of_another_shape_is_refused(tmp_path):
+    model = random_model("qwen3")
+    write(model, tmp_path)
+    write_json(tmp_path / "config.json", model.config.replace(vocab_size=62).to_huggingface())
+    with pytest.raises(DataError, match=r"is \(61, 32\), config.json says \(62, 32\)"):
+        load_model(tmp_path)
