@@ -1,0 +1,224 @@
+"""Continue a prompt token by token, past the context too, and turn the ids into text as they come.
+
+In:      a GPT and its Tokenizer, a prompt
+Out:     text, whole or in pieces; never half a character
+Memory:  one cache of keys and values for the context
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowtide.errors import DataError
+from lowtide.generation.sampling import choose_tokens
+from lowtide.generation.settings import GenerateSettings, SamplingSettings
+from lowtide.model.gpt import GPT, KVCache
+from lowtide.model.weights import find_model_dir, load_model, pick_device
+from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["generate", "generate_text", "iter_tokens", "stream_text"]
+
+
+@torch.inference_mode()
+def iter_tokens(
+    model: GPT,
+    prompt_ids: Sequence[int],
+    *,
+    num_samples: int = 1,
+    max_new_tokens: int = 100,
+    sampling: SamplingSettings | None = None,
+    vocab_size: int | None = None,
+    seed: int | None = None,
+) -> Iterator[Tensor]:
+    """Yield the next ids [num_samples], one step at a time.
+
+    A full cache is emptied and filled again with the newer half of the context, so the cost per
+    token stays bounded and positions never run out.
+    """
+    sampling = sampling or SamplingSettings()
+    vocab_size = vocab_size or model.config.vocab_size
+    context, device = model.config.context_length, model.device
+    generator = torch.Generator(device)
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    prompt = list(prompt_ids)[-context:]
+    seen = torch.tensor([prompt] * num_samples, dtype=torch.long, device=device)
+    fresh = seen
+    cache = KVCache(model.config, num_samples, device, model.embedding.weight.dtype)
+    for _ in range(max_new_tokens):
+        if cache.length + fresh.shape[1] > context:
+            cache.length = 0
+            fresh = seen[:, -max(1, context // 2) :]
+        logits = model.next_logits(fresh, cache)
+        fresh = choose_tokens(
+            logits, seen, sampling, vocab_size=vocab_size, generator=generator
+        ).unsqueeze(-1)
+        seen = torch.cat((seen, fresh), dim=1)[:, -context:]
+        yield fresh.squeeze(-1)
+
+
+class _TextStream:
+    """One continuation: turns ids into text, finds stop texts, holds back what might begin one."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = [text for text in stop if text]
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._waiting = ""
+        self.finished = False
+
+    def feed(self, token: int) -> str:
+        """Take one id; give the text that is certain now."""
+        if self.finished:
+            return ""
+        if token == self._tokenizer.end_of_text_id:
+            return self.end()
+        self._waiting += self._decoder.decode(self._tokenizer.token_bytes(token))
+        found = [self._waiting.find(text) for text in self._stop if text in self._waiting]
+        if found:
+            self.finished = True
+            text, self._waiting = self._waiting[: min(found)], ""
+            return text
+        held = max((_overlap(self._waiting, text) for text in self._stop), default=0)
+        cut = len(self._waiting) - held
+        text, self._waiting = self._waiting[:cut], self._waiting[cut:]
+        return text
+
+    def end(self) -> str:
+        """Give what was held back."""
+        if self.finished:
+            return ""
+        self.finished = True
+        text, self._waiting = self._waiting + self._decoder.decode(b"", final=True), ""
+        return text
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Give the length of the longest end of `text` that begins `stop`."""
+    return next(
+        (n for n in range(min(len(text), len(stop)), 0, -1) if stop.startswith(text[-n:])), 0
+    )
+
+
+def stream_text(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    num_samples: int = 1,
+    max_new_tokens: int = 100,
+    sampling: SamplingSettings | None = None,
+    stop: Sequence[str] = (),
+    seed: int | None = None,
+) -> Iterator[tuple[int, str]]:
+    """Yield (sample number, new text) as the model writes."""
+    ids = encode_prompt(tokenizer, prompt)
+    streams = [_TextStream(tokenizer, stop) for _ in range(num_samples)]
+    tokens = iter_tokens(
+        model,
+        ids,
+        num_samples=num_samples,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
+        seed=seed,
+    )
+    for step in tokens:
+        for number, (stream, token) in enumerate(zip(streams, step.tolist(), strict=True)):
+            if text := stream.feed(token):
+                yield number, text
+        if all(stream.finished for stream in streams):
+            break
+    for number, stream in enumerate(streams):
+        if text := stream.end():
+            yield number, text
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Encode a prompt; an empty one becomes the token that separates documents, or a line break."""
+    ids = [int(token) for token in tokenizer.encode(prompt)]
+    if ids:
+        return ids
+    if tokenizer.end_of_text_id is not None:
+        return [tokenizer.end_of_text_id]
+    return [int(token) for token in tokenizer.encode("\n")] or [0]
+
+
+def generate_text(
+    model: GPT, tokenizer: Tokenizer, prompt: str = "", *, num_samples: int = 1, **options: Any
+) -> str | list[str]:
+    """Give the continuation of a prompt, or a list of several; options as in GenerateSettings.
+
+    `generate_text(model, tokenizer, "Once upon a time", max_new_tokens=50, temperature=0)`
+    """
+    settings = build_settings(
+        GenerateSettings, {"model_name": "", "num_samples": num_samples, **options}
+    )
+    texts = [""] * num_samples
+    was_training = model.training
+    model.eval()
+    try:
+        for number, text in stream_text(
+            model,
+            tokenizer,
+            prompt,
+            num_samples=num_samples,
+            max_new_tokens=settings.max_new_tokens,
+            sampling=settings.sampling(),
+            stop=settings.stop,
+            seed=settings.seed,
+        ):
+            texts[number] += text
+    finally:
+        model.train(was_training)
+    return texts if num_samples > 1 else texts[0]
+
+
+def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Iterator[str]:
+    """Yield pieces of text to print: each prompt, then its continuation as it is written."""
+    settings = settings or build_settings(GenerateSettings, options)
+    folder = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    if settings.best:
+        folder = folder / "best"
+    tokenizer = Tokenizer.load(folder)
+    model = load_model(folder, device=pick_device(settings.device))
+    for position, prompt in enumerate(_prompts(settings)):
+        for number in range(settings.num_samples):
+            if settings.num_samples > 1:
+                yield f"--- {position + 1}.{number + 1}\n"
+            yield prompt
+            seed = None if settings.seed is None else settings.seed + number
+            pieces = stream_text(
+                model,
+                tokenizer,
+                prompt,
+                max_new_tokens=settings.max_new_tokens,
+                sampling=settings.sampling(),
+                stop=settings.stop,
+                seed=seed,
+            )
+            for _, text in pieces:
+                yield text
+            yield "\n"
+
+
+def _prompts(settings: GenerateSettings) -> list[str]:
+    if settings.prompt_file is None:
+        return [settings.prompt]
+    try:
+        text = settings.prompt_file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError("prompt file not found", path=settings.prompt_file) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"prompt file is not UTF-8: {error}", path=settings.prompt_file) from None
+    if not settings.each_line:
+        return [text]
+    return [line for line in text.splitlines() if line]

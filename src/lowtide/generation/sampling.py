@@ -1,0 +1,52 @@
+"""Choose the next token from logits: penalty, temperature, top-k, top-p, a seeded draw.
+
+In:      logits [B, V], the ids so far [B, T]
+Out:     ids [B]
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lowtide.generation.settings import SamplingSettings
+
+__all__ = ["choose_tokens", "filter_logits"]
+
+
+def choose_tokens(
+    logits: Tensor,
+    seen: Tensor,
+    settings: SamplingSettings,
+    *,
+    vocab_size: int,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Give one id per row, never one beyond the tokenizer's `vocab_size`."""
+    logits = logits.float()[:, :vocab_size]
+    if settings.repetition_penalty != 1.0:
+        logits = _penalize(logits, seen, settings.repetition_penalty)
+    if settings.temperature < 1e-4:  # dividing by less would overflow
+        return logits.argmax(dim=-1)
+    logits = filter_logits(logits / settings.temperature, settings)
+    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator).squeeze(-1)
+
+
+def _penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Divide positive and multiply negative logits of ids that were seen (Keskar et al., 2019)."""
+    seen = seen.clamp(max=logits.shape[-1] - 1)
+    picked = logits.gather(-1, seen)
+    return logits.scatter(-1, seen, torch.where(picked > 0, picked / penalty, picked * penalty))
+
+
+def filter_logits(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """Set to minus infinity what top-k and top-p leave out; the likeliest always stays."""
+    if 0 < settings.top_k < logits.shape[-1]:
+        smallest = logits.topk(settings.top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    if settings.top_p < 1.0:
+        ordered, places = logits.sort(dim=-1, descending=True)
+        before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
+        left_out = (before >= settings.top_p).scatter(-1, places, before >= settings.top_p)
+        logits = logits.masked_fill(left_out, -torch.inf)
+    return logits

@@ -1,0 +1,100 @@
+"""The settings of `lowtide generate`, and the presets; no torch here, so that help is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lowtide.settings import require
+
+__all__ = ["PRESETS", "GenerateSettings", "SamplingSettings"]
+
+Preset = Literal["default", "chat", "creative", "factual", "code", "deterministic"]
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How the next token is chosen."""
+
+    temperature: float = 0.8
+    """0 takes the likeliest token; 1 samples as the model says; more is wilder."""
+    top_k: int = 50
+    """Choose among the k likeliest tokens; 0 for all."""
+    top_p: float = 0.95
+    """Choose among the likeliest tokens that together have this probability; 1 for all."""
+    repetition_penalty: float = 1.1
+    """Make tokens that are already there less likely; 1 for no penalty."""
+
+    def __post_init__(self) -> None:
+        require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        require(self.top_k >= 0, "top_k", self.top_k, "0 or more")
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+        penalty = self.repetition_penalty
+        require(penalty > 0, "repetition_penalty", penalty, "more than 0")
+
+
+PRESETS: dict[str, SamplingSettings] = {
+    "default": SamplingSettings(),
+    "chat": SamplingSettings(0.7, 50, 0.9, 1.1),
+    "creative": SamplingSettings(1.0, 0, 0.95, 1.05),
+    "factual": SamplingSettings(0.3, 20, 0.8, 1.1),
+    "code": SamplingSettings(0.2, 40, 0.9, 1.0),
+    "deterministic": SamplingSettings(0.0, 0, 1.0, 1.0),
+}
+
+
+@dataclass(frozen=True)
+class GenerateSettings:
+    """Which model continues what, and how."""
+
+    model_name: str
+    """Run to use (its name or folder), or a Qwen3 or GPT-2 folder."""
+    prompt: str = ""
+    """Text to continue."""
+    prompt_file: Path | None = None
+    """File whose text is continued; with --each-line every line of it by itself."""
+    each_line: bool = False
+    """Take every line of --prompt-file as a prompt of its own."""
+    checkpoints_dir: Path = Path("checkpoints")
+    """Where runs are kept."""
+    best: bool = False
+    """Take the run's best weights instead of the last."""
+    max_new_tokens: int = 100
+    """Tokens to generate; more than the context is fine, it slides."""
+    preset: Preset = "default"
+    """Values for the four below; each can still be given."""
+    temperature: float | None = None
+    """0 takes the likeliest token; 1 samples as the model says (0.8)."""
+    top_k: int | None = None
+    """Choose among the k likeliest tokens; 0 for all (50)."""
+    top_p: float | None = None
+    """Choose among the likeliest tokens that together have this probability (0.95)."""
+    repetition_penalty: float | None = None
+    """Make tokens that are already there less likely; 1 for no penalty (1.1)."""
+    stop: tuple[str, ...] = ()
+    """Texts at which to stop; the end-of-text token always does."""
+    num_samples: int = 1
+    """Continuations per prompt."""
+    seed: int | None = None
+    """The same seed gives the same text; random if not given."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+    def __post_init__(self) -> None:
+        require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "at least 1")
+        require(self.num_samples >= 1, "num_samples", self.num_samples, "at least 1")
+        alone = not (self.prompt and self.prompt_file)
+        require(alone, "prompt_file", str(self.prompt_file), "no --prompt beside it")
+        require(self.prompt_file is not None or not self.each_line, "each_line", True,
+                 "--prompt-file beside it")  # fmt: skip
+        self.sampling()
+
+    def sampling(self) -> SamplingSettings:
+        """Give the preset with what was given on top."""
+        preset = PRESETS[self.preset]
+        names = ("temperature", "top_k", "top_p", "repetition_penalty")
+        given = {name: getattr(self, name) for name in names}
+        return SamplingSettings(
+            **{n: getattr(preset, n) if value is None else value for n, value in given.items()}
+        )

@@ -1,0 +1,167 @@
+"""Decoding: the cache changes nothing, the context slides, text comes whole, stops are found."""
+
+import pytest
+import torch
+
+from lowtide.errors import DataError
+from lowtide.files import write_json
+from lowtide.generation.decoding import generate, generate_text, iter_tokens, stream_text
+from lowtide.generation.settings import SamplingSettings
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.tokenizer import Tokenizer
+
+GREEDY = SamplingSettings(0.0, 0, 1.0, 1.0)
+ALPHABET = "abcdefghij äö\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.from_characters(ALPHABET)
+
+
+@pytest.fixture
+def model(tokenizer):
+    torch.manual_seed(0)
+    config = GPTConfig(tokenizer.vocab_size, 12, 2, 32, 2)
+    model = GPT(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+class Scripted:
+    """Stands for a model that says a given text, whatever the prompt."""
+
+    training = False
+    device = torch.device("cpu")
+
+    def __init__(self, tokenizer, ids):
+        self.config = GPTConfig(tokenizer.vocab_size, 8, 1, 8, 1)
+        self.embedding = torch.nn.Embedding(2, 2)
+        self.ids = iter(ids)
+
+    def next_logits(self, ids, cache):
+        cache.length += ids.shape[1]
+        logits = torch.zeros(ids.shape[0], self.config.vocab_size)
+        logits[:, next(self.ids)] = 10.0
+        return logits
+
+    def eval(self):
+        return self
+
+    def train(self, mode):
+        return self
+
+
+def test_the_cache_gives_what_whole_passes_give(model):
+    ids = [1, 2, 3]
+    steps = iter_tokens(model, ids, max_new_tokens=9, sampling=GREEDY)
+    found = [int(step) for step in steps]
+    with torch.inference_mode():
+        for token in found:
+            assert token == int(model(torch.tensor([ids]))[0, -1].argmax())
+            ids.append(token)
+
+
+@pytest.mark.parametrize("length", [1, 12, 40])
+def test_prompts_and_texts_longer_than_the_context_slide(model, length):
+    steps = list(iter_tokens(model, [3] * length, max_new_tokens=50, num_samples=2, seed=1))
+    assert len(steps) == 50
+    assert all(step.shape == (2,) for step in steps)
+
+
+def test_a_context_of_one_works(tokenizer):
+    model = GPT(GPTConfig(tokenizer.vocab_size, 1, 1, 8, 1)).eval()
+    assert len(list(iter_tokens(model, [1, 2], max_new_tokens=5))) == 5
+
+
+def test_seeds_decide_the_text(model, tokenizer):
+    options = {"max_new_tokens": 30, "temperature": 1.0}
+    first = generate_text(model, tokenizer, "abc", seed=5, **options)
+    assert first == generate_text(model, tokenizer, "abc", seed=5, **options)
+    assert first != generate_text(model, tokenizer, "abc", seed=6, **options)
+    several = generate_text(model, tokenizer, "abc", seed=5, num_samples=3, **options)
+    assert len(several) == 3
+    assert len(set(several)) > 1
+
+
+def test_sampling_leaves_the_models_mode_and_the_global_dice_alone(model, tokenizer):
+    model.train()
+    before = torch.get_rng_state()
+    generate_text(model, tokenizer, "abc", seed=5, max_new_tokens=5)
+    assert model.training
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_empty_prompt_and_unknown_characters_work(model, tokenizer):
+    assert isinstance(generate_text(model, tokenizer, "", max_new_tokens=4), str)
+    assert isinstance(generate_text(model, tokenizer, "XYZ€", max_new_tokens=4), str)
+
+
+def test_stop_texts_end_the_text_even_across_tokens(tokenizer):
+    ids = [int(i) for i in tokenizer.encode("abcd efg hij")]
+    for stop, expected in (("d e", "abc"), ("zz", "abcd efg hij"), ("a", "")):
+        pieces = stream_text(
+            Scripted(tokenizer, ids),
+            tokenizer,
+            "j",
+            max_new_tokens=len(ids),
+            sampling=GREEDY,
+            stop=[stop],
+        )
+        assert "".join(text for _, text in pieces) == expected
+
+
+def test_end_of_text_ends_the_text(tokenizer):
+    end = tokenizer.end_of_text_id
+    ids = [*(int(i) for i in tokenizer.encode("aö")), end, 1, 1]
+    text = generate_text(
+        Scripted(tokenizer, ids), tokenizer, "b", max_new_tokens=9, preset="deterministic"
+    )
+    assert text == "aö"
+
+
+@pytest.fixture
+def run(model, tokenizer, tmp_path):
+    folder = tmp_path / "checkpoints" / "mine"
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", model.config.to_huggingface())
+    save_weights(folder / "model.safetensors", portable_tensors(model.state_dict(), model.config))
+    tokenizer.save(folder)
+    return folder
+
+
+def test_generate_prints_prompt_and_continuation(run, model, tokenizer):
+    options = {"checkpoints_dir": run.parent, "preset": "deterministic", "max_new_tokens": 8}
+    text = "".join(generate(model_name="mine", prompt="abc", **options))
+    expected = generate_text(model, tokenizer, "abc", preset="deterministic", max_new_tokens=8)
+    assert text == f"abc{expected}\n"
+    assert "".join(generate(model_name=str(run), prompt="abc", **options)) == text
+
+
+def test_prompts_come_from_a_file_line_by_line(run, tmp_path):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("ab\n\ncd\n")
+    text = "".join(
+        generate(
+            model_name="mine",
+            checkpoints_dir=run.parent,
+            prompt_file=prompts,
+            each_line=True,
+            num_samples=2,
+            max_new_tokens=3,
+            seed=1,
+        )
+    )
+    for heading in ("--- 1.1\nab", "--- 1.2\nab", "--- 2.1\ncd", "--- 2.2\ncd"):
+        assert heading in text
+
+
+def test_an_unknown_model_names_those_there_are(run):
+    with pytest.raises(DataError, match=r"no model 'mien': runs in .*: mine"):
+        list(generate(model_name="mien", checkpoints_dir=run.parent))
+    with pytest.raises(DataError, match="prompt file not found"):
+        list(generate(model_name="mine", checkpoints_dir=run.parent, prompt_file="nowhere.txt"))

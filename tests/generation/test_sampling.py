@@ -1,0 +1,93 @@
+"""Sampling: greedy, top-k, top-p, penalty, seeds; nothing beyond the vocabulary."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.errors import UsageError
+from lowtide.generation.sampling import choose_tokens, filter_logits
+from lowtide.generation.settings import PRESETS, GenerateSettings, SamplingSettings
+
+PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
+
+
+def sampling(**changes):
+    return SamplingSettings(**{**PLAIN, **changes})
+
+
+def kept(logits, **changes):
+    filtered = filter_logits(torch.tensor([logits]), sampling(**changes))
+    return torch.isfinite(filtered)[0].tolist()
+
+
+def test_temperature_zero_takes_the_likeliest():
+    logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 0.0, 9.0]])
+    seen = torch.zeros(2, 1, dtype=torch.long)
+    found = choose_tokens(logits, seen, sampling(temperature=0.0), vocab_size=3)
+    assert found.tolist() == [1, 2]
+    assert choose_tokens(logits, seen, sampling(temperature=0.0), vocab_size=2).tolist() == [1, 0]
+
+
+def test_top_k_and_top_p_keep_the_likeliest():
+    assert kept([1.0, 4.0, 2.0, 3.0], top_k=2) == [False, True, False, True]
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().tolist()
+    assert kept(logits, top_p=0.6) == [True, True, False, False]
+    assert kept(logits, top_p=0.01) == [True, False, False, False]
+    assert kept(logits, top_k=50, top_p=1.0) == [True] * 4
+
+
+def test_the_penalty_makes_seen_tokens_less_likely():
+    logits = torch.tensor([[2.0, -1.0, 1.9]])
+    seen = torch.tensor([[0, 0, 1]])
+    found = choose_tokens(
+        logits, seen, sampling(temperature=0.0, repetition_penalty=1.5), vocab_size=3
+    )
+    assert found.tolist() == [2]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.floats(0, 2),
+    st.integers(0, 20),
+    st.floats(0.01, 1),
+    st.floats(0.5, 2),
+    st.integers(0, 2**32),
+)
+def test_any_setting_gives_a_valid_repeatable_token(temperature, top_k, top_p, penalty, seed):
+    settings = SamplingSettings(temperature, top_k, top_p, penalty)
+    logits = torch.randn(3, 13, generator=torch.Generator().manual_seed(seed))
+    seen = torch.randint(13, (3, 5), generator=torch.Generator().manual_seed(seed))
+    draws = [
+        choose_tokens(
+            logits,
+            seen,
+            settings,
+            vocab_size=11,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        for _ in range(2)
+    ]
+    assert torch.equal(draws[0], draws[1])
+    assert ((draws[0] >= 0) & (draws[0] < 11)).all()
+
+
+def test_presets_give_values_and_flags_beat_them():
+    chosen = GenerateSettings(model_name="m", preset="code", top_k=7).sampling()
+    assert chosen == SamplingSettings(0.2, 7, 0.9, 1.0)
+    assert GenerateSettings(model_name="m").sampling() == PRESETS["default"]
+    assert PRESETS["deterministic"].temperature == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -1.0}, "temperature is -1.0, expected 0 or more"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"each_line": True}, "each_line is True, expected --prompt-file"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        GenerateSettings(model_name="m", **options)
