@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
     from lowtide.demo import DemoSettings
-    from lowtide.tokenizer.training import TokenizerTrainingSettings
+    from lowtide.generation.settings import GenerateSettings
+    from lowtide.model.export import ExportSettings
+    from lowtide.training.settings import EvaluateSettings, TrainSettings
 
 __all__ = ["main"]
 
@@ -53,13 +55,42 @@ class _Verb:
 # of the stages. Help for the flags comes from the docstrings of the settings' fields.
 
 
-def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
-    """Learn a BPE or character tokenizer from text of any size."""
-    from lowtide.tokenizer.training import describe_trained, train_tokenizer
+def _train(settings: TrainSettings) -> None:
+    """Train a model on a prepared dataset, a text file or .npy files."""
+    from lowtide.training.start import train
 
-    if settings.out_dir is None:
-        raise UsageError("no folder for the tokenizer", next_step="--out-dir tok/mine")
-    print(describe_trained(train_tokenizer(settings), settings.out_dir))
+    result = train(settings)
+    line = f"{settings.run_dir}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
+    if result.best_val_loss is not None:
+        line += f", best validation loss {result.best_val_loss:.4f}"
+    print(line)
+
+
+def _generate(settings: GenerateSettings) -> None:
+    """Continue a prompt with a trained model."""
+    from lowtide.generation.decoding import generate
+
+    for text in generate(settings):
+        print(text, end="", flush=True)
+
+
+def _evaluate(settings: EvaluateSettings) -> None:
+    """Measure a model's loss and bits per byte on datasets."""
+    from lowtide.training.evaluation import evaluate
+
+    for name, result in evaluate(settings).items():
+        bits = "" if result.bits_per_byte is None else f"  {result.bits_per_byte:.4f} bits/byte"
+        print(
+            f"{name}: loss {result.loss:.4f}  perplexity {result.perplexity:.2f}{bits}  "
+            f"({result.num_tokens:,} tokens)"
+        )
+
+
+def _export(settings: ExportSettings) -> None:
+    """Write a model as a folder that transformers loads."""
+    from lowtide.model.export import export_model
+
+    print(export_model(settings))
 
 
 def _demo(settings: DemoSettings) -> None:
@@ -72,9 +103,10 @@ def _demo(settings: DemoSettings) -> None:
 
 
 _VERBS: dict[str, _Verb] = {
-    "train-tokenizer": _Verb(
-        _train_tokenizer, "lowtide.tokenizer.training:TokenizerTrainingSettings"
-    ),
+    "train": _Verb(_train, "lowtide.training.settings:TrainSettings"),
+    "evaluate": _Verb(_evaluate, "lowtide.training.settings:EvaluateSettings"),
+    "generate": _Verb(_generate, "lowtide.generation.settings:GenerateSettings"),
+    "export": _Verb(_export, "lowtide.model.export:ExportSettings"),
     "demo": _Verb(_demo, "lowtide.demo:DemoSettings"),
 }
 
@@ -183,7 +215,6 @@ def _parse_settings(name: str, verb: _Verb, words: list[str]) -> Any:
     import tyro  # a tenth of a second; `lowtide --help` does without
 
     names = {field.name for field in dataclasses.fields(cls)}
-    words = _rename_flags(words, getattr(cls, "flag_aliases", {}))
     config_path: Path | None = None
     also = ""
     if "config_file" not in names:
@@ -254,16 +285,6 @@ def _read_int(word: str) -> int:
             if float(word).is_integer():
                 return int(float(word))
     raise ValueError(f"{word!r} is not a whole number")
-
-
-def _rename_flags(words: list[str], aliases: Mapping[str, str]) -> list[str]:
-    """Replace flags that other programs call differently by ours."""
-    renamed: list[str] = []
-    for word in words:
-        flag, equals, value = word.partition("=")
-        ours = aliases.get(flag.replace("_", "-"))
-        renamed.append(word if ours is None else f"{ours}{equals}{value}")
-    return renamed
 
 
 def _take_config_file(words: list[str]) -> tuple[Path | None, list[str]]:

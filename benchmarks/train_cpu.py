@@ -1,0 +1,175 @@
+"""Tokens per second of training on a CPU: lowtide and a plain nanoGPT-style loop, alternately.
+
+Both train the same GPT-2 shape on the same ids with AdamW, clipping and no compilation; ours
+through the whole loop (loader, guards, counters), the plain one with random crops, full logits and the
+ordinary cross entropy. Rounds alternate in one process, so that a noisy machine disturbs both.
+
+    python benchmarks/train_cpu.py --rounds 5 --steps 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.training.distributed import open_process_group
+from lowtide.training.loop import Trainer
+
+SHAPES = {
+    "char (4 x 128, context 64, batch 12)": (GPTConfig(65, 64, 4, 128, 4, layout="gpt2"), 12),
+    "bpe (6 x 192, context 128, vocabulary 8192, batch 8)": (
+        GPTConfig(8192, 128, 6, 192, 6, layout="gpt2"),
+        8,
+    ),
+}
+
+
+class PlainBlock(nn.Module):
+    """A block as a first textbook would write it, with torch's fused attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, tokens, width = x.shape
+        parts = self.attention(self.norm1(x)).split(width, dim=2)
+        q, k, v = (
+            p.view(rows, tokens, self.heads, width // self.heads).transpose(1, 2) for p in parts
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.project(mixed.transpose(1, 2).contiguous().view(rows, tokens, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class PlainGPT(nn.Module):
+    """The same shape, full logits, ordinary loss."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.positions = nn.Embedding(config.context_length, config.width)
+        blocks = [PlainBlock(config.width, config.num_heads) for _ in range(config.num_layers)]
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(config.width)
+        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        logits = self.head(self.norm(self.blocks(x)))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+class PlainLoop:
+    """Random crops, forward, backward, clip, AdamW, and the loss on every tenth step."""
+
+    def __init__(self, config: GPTConfig, batch: int, path: Path) -> None:
+        torch.manual_seed(0)
+        self.model = PlainGPT(config)
+        flat = [p for p in self.model.parameters() if p.ndim < 2]
+        deep = [p for p in self.model.parameters() if p.ndim >= 2]
+        groups = [{"params": deep, "weight_decay": 0.1}, {"params": flat, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95))
+        self.path, self.batch, self.length = path, batch, config.context_length
+
+    def run(self, steps: int) -> None:
+        for step in range(steps):
+            data = np.load(self.path, mmap_mode="r")
+            starts = torch.randint(len(data) - self.length, (self.batch,)).tolist()
+            ids = torch.stack(
+                [torch.from_numpy(data[s : s + self.length].astype(np.int64)) for s in starts]
+            )
+            targets = torch.stack(
+                [
+                    torch.from_numpy(data[s + 1 : s + 1 + self.length].astype(np.int64))
+                    for s in starts
+                ]
+            )
+            loss = self.model(ids, targets)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            if step % 10 == 0:
+                loss.item()
+
+
+class OurLoop:
+    """The trainer's own step, as `fit` calls it."""
+
+    def __init__(self, config: GPTConfig, batch: int, path: Path, optimizer: str) -> None:
+        torch.manual_seed(0)
+        self.trainer = Trainer(
+            GPT(config),
+            data=TokenDataset(path, split="all", sequence_length=config.context_length),
+            batch_size=batch,
+            optimizer=optimizer,
+            max_iters=10**6,
+            learning_rate=1e-3,
+            order="random",
+            device="cpu",
+            checkpoints_dir=path.parent,
+        )
+        with open_process_group("cpu") as group:
+            self.trainer.prepare(group)
+
+    def run(self, steps: int) -> None:
+        for step in range(steps):
+            self.trainer.train_step()
+            if step % 10 == 0:
+                self.trainer.counters.loss.item()
+
+
+def main() -> None:
+    """Print a table of medians and the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    for name, (config, batch) in SHAPES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "ids.npy"
+            ids = np.random.default_rng(0).integers(config.vocab_size, size=400_000)
+            np.save(path, ids.astype(np.uint16))
+            loops = {
+                "plain loop, AdamW": PlainLoop(config, batch, path),
+                "lowtide, AdamW": OurLoop(config, batch, path, "adamw"),
+                "lowtide, Muon": OurLoop(config, batch, path, "muon"),
+            }
+            speeds: dict[str, list[float]] = {label: [] for label in loops}
+            for loop in loops.values():
+                loop.run(3)
+            for _ in range(options.rounds):
+                for label, loop in loops.items():
+                    start = time.perf_counter()
+                    loop.run(options.steps)
+                    seconds = time.perf_counter() - start
+                    speeds[label].append(options.steps * batch * config.context_length / seconds)
+            print(name)
+            base = statistics.median(speeds["plain loop, AdamW"])
+            for label, values in speeds.items():
+                middle = statistics.median(values)
+                print(f"  {label:<20} {middle:>9,.0f} tokens/s   {middle / base:.2f}x")
+            for loop in loops.values():
+                if isinstance(loop, OurLoop):
+                    loop.trainer.feed.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The data a run's settings name: what to train on, what to evaluate on, and the tokenizer of both.
+
+In:      TrainSettings
+Out:     TrainingData; a fingerprint that does not match is refused here
+Memory:  descriptions of files; a text file given directly is tokenized into the run's folder once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide.errors import DataError, UsageError
+from lowtide.files import atomic_file
+from lowtide.loader.mixtures import Mixture
+from lowtide.loader.windows import TokenDataset
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.evaluation import require_same_tokenizer
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["TrainingData", "open_training_data"]
+
+_SMALL_TEXT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run reads."""
+
+    train: Any
+    """A TokenDataset, a Mixture, or a stream of batches."""
+    val: TokenDataset | None
+    others: dict[str, TokenDataset]
+    tokenizer: Tokenizer
+
+
+def open_training_data(
+    settings: TrainSettings, *, note: Callable[[str], None], tokenizer: Tokenizer | None = None
+) -> TrainingData:
+    """Open what the settings name; `tokenizer` is that of the model to start from."""
+    given = {
+        "--dataset-dir": settings.dataset_dir,
+        "--input-file": settings.input_file,
+        "--train-data-path": settings.train_data_path,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise UsageError(
+            f"{' and '.join(named)} are given, expected one of them" if named
+            else "nothing to train on is given",
+            next_step=f"give one of {', '.join(given)}",
+        )  # fmt: skip
+    path = settings.dataset_dir or settings.train_data_path
+    if settings.input_file is not None:
+        path = _tokens_of_text(settings, note, tokenizer)
+    assert path is not None
+    found = _own_tokenizer(settings, path, tokenizer)
+    train = _open(settings, path, found, "train")
+    note(train.describe())
+    val = _validation(settings, path, found, note)
+    others = {
+        name: _open(settings, folder, found, "val", eval_only=folder.is_dir())
+        for name, folder in settings.eval_datasets().items()
+    }
+    source: Any = train
+    if settings.replay_dataset_dir is not None and settings.replay_fraction > 0:
+        replay = _open(settings, settings.replay_dataset_dir, found, "train")
+        share = settings.replay_fraction
+        source = Mixture(
+            {"domain": train, "replay": replay}, {"domain": 1 - share, "replay": share}
+        )
+        note(f"replay: {share:.0%} of the rows from {settings.replay_dataset_dir}")
+    return TrainingData(source, val, others, found)
+
+
+def _own_tokenizer(settings: TrainSettings, path: Path, known: Tokenizer | None) -> Tokenizer:
+    """Give the tokenizer that comes with the data, else the named, the model's, or gpt2."""
+    folder = path if path.is_dir() else path.parent
+    if (folder / "tokenizer.json").is_file():
+        own = Tokenizer.load(folder)
+        if settings.tokenization not in (None, own.kind, own.name):
+            named = Tokenizer.load(str(settings.tokenization))
+            if named.fingerprint != own.fingerprint:
+                raise DataError(
+                    f"--tokenization {settings.tokenization} is not the tokenizer of this dataset "
+                    f"({own.name})",
+                    path=path,
+                    next_step="leave --tokenization out: the dataset brings its own",
+                )
+        return own
+    if settings.tokenization is None and known is not None:
+        return known
+    return Tokenizer.load(settings.tokenization or "gpt2")
+
+
+def _open(
+    settings: TrainSettings, path: Path, tokenizer: Tokenizer, split: Any, **more: Any
+) -> TokenDataset:
+    dataset = TokenDataset(
+        path,
+        split=split,
+        sequence_length=settings.seq_len,
+        stride=settings.stride if split == "train" else None,
+        dtype=settings.dtype,
+        val_fraction=settings.val_fraction,
+        vocab_size=tokenizer.vocab_size,
+        **more,
+    )
+    require_same_tokenizer(dataset, tokenizer, "the run")
+    return dataset
+
+
+def _validation(
+    settings: TrainSettings, path: Path, tokenizer: Tokenizer, note: Callable[[str], None]
+) -> TokenDataset | None:
+    if settings.val_data_path is not None:
+        return _open(settings, settings.val_data_path, tokenizer, "all")
+    try:
+        return _open(settings, path, tokenizer, "val")
+    except DataError as error:
+        note(f"no validation: {error.message}")
+        return None
+
+
+def _tokens_of_text(
+    settings: TrainSettings, note: Callable[[str], None], known: Tokenizer | None
+) -> Path:
+    """Give the .npy beside a text file, or tokenize the text into the run's folder."""
+    path = settings.input_file
+    assert path is not None
+    if path.suffix == ".npy":
+        return path
+    beside = path.with_suffix(".npy")
+    if beside.is_file():
+        return beside
+    run_dir = settings.run_dir
+    tokens_path = run_dir / "data" / "tokens.npy"
+    if tokens_path.is_file() and tokens_path.stat().st_mtime >= path.stat().st_mtime:
+        return tokens_path
+    text = _read_text(path)
+    tokenizer = known
+    if settings.tokenization == "char":
+        tokenizer = Tokenizer.from_characters(sorted(set(text)))
+    elif tokenizer is None or settings.tokenization is not None:
+        tokenizer = Tokenizer.load(settings.tokenization or "gpt2")
+    ids = tokenizer.encode(text)
+    tokens_path.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(tokens_path.parent)
+    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
+    with atomic_file(tokens_path) as file:
+        np.save(file, ids.astype(dtype))
+    note(f"tokenized {path}: {len(ids):,} tokens ({tokenizer.name}), kept in {tokens_path}")
+    return tokens_path
+
+
+def _read_text(path: Path) -> str:
+    try:
+        size = path.stat().st_size
+        if size > _SMALL_TEXT_BYTES:
+            raise DataError(
+                f"{path.name} has {size:,} bytes, too many to tokenize in memory",
+                path=path,
+                next_step=f"lowtide pretokenize {path}   (then the same command finds its .npy)",
+            )
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise DataError("input file not found", path=path) from None

@@ -1,0 +1,141 @@
+"""Several processes under torchrun: who we are, copies (DDP) or parts (FSDP2) of the model, sums.
+
+In:      the environment torchrun sets; without it everything is one process
+Out:     the wrapped network; whole tensors for checkpoints, the same on any number of processes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
+
+from lowtide.errors import UsageError
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import pick_device
+
+__all__ = ["ProcessGroup", "open_process_group", "shard_like", "whole_tensors", "wrap_model"]
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """This process among the others."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Give the mean of a tensor over all processes."""
+        if self.world_size == 1:
+            return value
+        value = value.clone()
+        dist.all_reduce(value)
+        return value / self.world_size
+
+    def any(self, flag: bool) -> bool:
+        """Tell whether any process says yes."""
+        if self.world_size == 1:
+            return flag
+        votes = torch.tensor(float(flag), device=self.device)
+        dist.all_reduce(votes)
+        return bool(votes.item())
+
+    def first_says(self, value: Any) -> Any:
+        """Give all processes what the first one has."""
+        if self.world_size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+@contextlib.contextmanager
+def open_process_group(device_name: str) -> Generator[ProcessGroup]:
+    """Join the processes torchrun started, or be alone; leave them at the end."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        yield ProcessGroup(0, 1, pick_device(device_name))
+        return
+    device = pick_device(device_name)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    started = not dist.is_initialized()
+    if started:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield ProcessGroup(dist.get_rank(), world_size, device)
+    finally:
+        if started:
+            dist.destroy_process_group()
+
+
+def wrap_model(model: GPT, group: ProcessGroup, *, parallel: str) -> nn.Module:
+    """Give the network to call: itself, in copies, or divided block by block."""
+    if group.world_size == 1:
+        return model
+    if parallel == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(group.device.type, (group.world_size,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+    if parallel != "ddp":
+        raise UsageError(f"parallel is {parallel!r}, expected ddp or fsdp")
+    ids = [group.device] if group.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+
+
+@contextlib.contextmanager
+def gradient_sync(network: nn.Module, *, wanted: bool) -> Generator[None]:
+    """Add up gradients over processes in this backward pass, or leave that to a later one."""
+    if isinstance(network, DistributedDataParallel):
+        with contextlib.nullcontext() if wanted else network.no_sync():
+            yield
+        return
+    if hasattr(network, "set_requires_gradient_sync"):
+        network.set_requires_gradient_sync(wanted)  # pyright: ignore[reportCallIssue]
+    yield
+
+
+def whole_tensors(value: Any) -> Any:
+    """Give the same structure with every divided tensor gathered; all processes must call it."""
+    if isinstance(value, DTensor):
+        return value.full_tensor()
+    if isinstance(value, dict):
+        return {key: whole_tensors(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole_tensors(item) for item in value]
+    return value
+
+
+def shard_like(value: Tensor, reference: Tensor) -> Tensor:
+    """Divide a whole tensor the way `reference` is divided; every process cuts out its own part."""
+    if not isinstance(reference, DTensor) or value.shape != reference.shape:
+        return value
+    mesh = reference.device_mesh
+    value = value.to(reference.device)
+    copies = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim)
+    return copies.redistribute(mesh, reference.placements)

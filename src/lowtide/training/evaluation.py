@@ -1,0 +1,192 @@
+"""Loss and bits per byte on datasets, always on the same windows; and forgetting, made visible.
+
+In:      a network, datasets by name
+Out:     EvalResult per dataset; a warning with what to do when another dataset's loss rises
+Memory:  less than a training step: the same rows, no gradients, logits in chunks
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lowtide.errors import DataError
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.weights import find_model_dir, load_model, pick_device
+from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.settings import EvaluateSettings
+
+__all__ = ["EvalResult", "ForgettingWatch", "evaluate", "evaluate_loss", "token_byte_counts"]
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """How well a model predicts a dataset."""
+
+    loss: float
+    """Mean loss in nats per token."""
+    bits_per_byte: float | None
+    """Bits to write one byte of the text, which compares across tokenizers; None without one."""
+    num_tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """e to the loss."""
+        return math.exp(min(self.loss, 700.0))
+
+
+def token_byte_counts(tokenizer: Tokenizer) -> Tensor:
+    """Give the bytes of every token; special tokens are no text and count nothing."""
+    counts = torch.tensor([len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)])
+    for token in tokenizer.special_tokens.values():
+        counts[token] = 0
+    return counts
+
+
+def evaluation_windows(num_windows: int, wanted: int | None) -> np.ndarray[Any, Any]:
+    """Choose windows evenly over a dataset: always the same, from all of it."""
+    if wanted is None or wanted >= num_windows:
+        return np.arange(num_windows)
+    return (np.arange(wanted) * num_windows) // wanted
+
+
+@torch.no_grad()
+def evaluate_loss(
+    network: nn.Module | Callable[[Tensor, Tensor], Tensor],
+    dataset: TokenDataset,
+    *,
+    device: torch.device,
+    batch_size: int,
+    num_batches: int | None = None,
+    byte_counts: Tensor | None = None,
+    autocast: Callable[[], Any] = contextlib.nullcontext,
+    rank: int = 0,
+    world_size: int = 1,
+    total: Callable[[Tensor], Tensor] = lambda value: value,
+) -> EvalResult:
+    """Give the mean loss over evenly spaced windows; sums stay on the device until the end.
+
+    With several processes each takes every `world_size`-th batch, and `total` adds up.
+    """
+    wanted = None if num_batches is None else num_batches * batch_size
+    windows = evaluation_windows(len(dataset), wanted)
+    sums = torch.zeros(3, dtype=torch.float64, device=device)  # nats, tokens, bytes
+    was_training = isinstance(network, nn.Module) and network.training
+    if isinstance(network, nn.Module):
+        network.eval()
+    counts = None if byte_counts is None else byte_counts.to(device)
+    starts = range(0, len(windows), batch_size)
+    # Every process runs as many batches, so that none waits for another (FSDP gathers in forward).
+    for turn in range(-(-len(starts) // world_size)):
+        mine = turn * world_size + rank
+        counted = mine < len(starts)
+        first = starts[mine if counted else 0]
+        inputs, targets = dataset.get_batch(windows[first : first + batch_size])
+        ids = torch.from_numpy(inputs).to(device)
+        wanted_ids = torch.from_numpy(targets).to(device)
+        with autocast():
+            loss = network(ids, wanted_ids)
+        if counted:
+            num_bytes = 0 if counts is None else counts[wanted_ids].sum()
+            sums += torch.stack([loss.double() * ids.numel(), *_pair(sums, ids.numel(), num_bytes)])
+    if isinstance(network, nn.Module):
+        network.train(was_training)
+    nats, tokens, num_bytes = total(sums).tolist()
+    bits = None if num_bytes == 0 else nats / math.log(2) / num_bytes
+    return EvalResult(nats / tokens, bits, round(tokens))
+
+
+def _pair(like: Tensor, tokens: int, num_bytes: Tensor | int) -> tuple[Tensor, Tensor]:
+    return (
+        torch.full((), tokens, dtype=like.dtype, device=like.device),
+        torch.as_tensor(num_bytes, dtype=like.dtype, device=like.device),
+    )
+
+
+class ForgettingWatch:
+    """Remembers each other dataset's loss before training, and says when it has risen too far."""
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self.first: dict[str, float] = {}
+        self.times_in_a_row = 0
+
+    def check(self, losses: Mapping[str, float]) -> str | None:
+        """Take the losses of an evaluation; give a warning, or None when all is well."""
+        risen: list[str] = []
+        for name, loss in losses.items():
+            before = self.first.setdefault(name, loss)
+            if loss > before + self.tolerance:
+                risen.append(f"{name} {before:.2f} -> {loss:.2f}")
+        self.times_in_a_row = self.times_in_a_row + 1 if risen else 0
+        if not risen:
+            return None
+        return (
+            f"warning: the model is forgetting: {', '.join(risen)}. What helps: a lower "
+            "--learning-rate (5e-5 instead of 3e-4), fewer steps, a longer --warmup, or "
+            "--replay-dataset-dir with general data"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what was remembered."""
+        return {"first": self.first, "times_in_a_row": self.times_in_a_row}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take it back."""
+        self.first = dict(state["first"])
+        self.times_in_a_row = int(state["times_in_a_row"])
+
+
+def evaluate(settings: EvaluateSettings | None = None, /, **options: Any) -> dict[str, EvalResult]:
+    """Evaluate a model on datasets; give a result per name."""
+    settings = settings or build_settings(EvaluateSettings, options)
+    folder = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    if settings.best:
+        folder = folder / "best"
+    device = pick_device(settings.device)
+    model = load_model(folder, device=device)
+    tokenizer = Tokenizer.load(settings.tokenization or folder)
+    counts = token_byte_counts(tokenizer)
+    results: dict[str, EvalResult] = {}
+    for entry in settings.dataset_dir:
+        name, equals, path = entry.partition("=")
+        name, path = (name, path) if equals else (Path(entry).name, entry)
+        dataset = TokenDataset(
+            path,
+            split=settings.split,
+            sequence_length=settings.seq_len or model.config.context_length,
+            dtype=settings.dtype,
+            vocab_size=tokenizer.vocab_size,
+            eval_only=settings.split == "val" and Path(path).is_dir(),
+        )
+        require_same_tokenizer(dataset, tokenizer, f"model {settings.model_name}")
+        results[name] = evaluate_loss(
+            model,
+            dataset,
+            device=device,
+            batch_size=settings.batch_size,
+            num_batches=settings.eval_iters,
+            byte_counts=counts,
+        )
+    return results
+
+
+def require_same_tokenizer(dataset: TokenDataset, tokenizer: Tokenizer, owner: str) -> None:
+    """Refuse a dataset whose ids mean other text than the tokenizer's."""
+    theirs = dataset.tokenizer_fingerprint
+    if theirs is not None and theirs != tokenizer.fingerprint:
+        raise DataError(
+            f"the dataset was made with another tokenizer ({theirs[:12]}) than {owner} "
+            f"({tokenizer.name}, {tokenizer.fingerprint[:12]}): the same ids mean other text",
+            path=dataset.source.path,
+            next_step="lowtide prepare … --tokenization RUN_FOLDER makes a dataset that fits",
+        )

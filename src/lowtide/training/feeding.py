@@ -1,0 +1,80 @@
+"""Batches on the device before they are needed, and the data's position as of the batch in use.
+
+In:      a BatchLoader (or any iterator of batches with a state)
+Out:     (inputs, targets) as tensors on the device
+Memory:  one batch ahead on the device, and the host arrays of copies still under way
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["BatchSource", "Feed"]
+
+
+class BatchSource(Protocol):
+    """What the loop reads from."""
+
+    def __next__(self) -> tuple[Any, Any]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Feed(Iterator[tuple[Tensor, Tensor]]):
+    """Gives batches as tensors; on a GPU the next one is copied while this one is computed.
+
+    The position it reports is that of the next batch it will give: one copied ahead does not count.
+    """
+
+    def __init__(self, source: BatchSource, device: torch.device) -> None:
+        self._source = source
+        self._device = device
+        self._ahead: tuple[Tensor, Tensor] | None = None
+        self._state = source.state_dict()
+        self._copying: deque[tuple[Any, torch.cuda.Event]] = deque()
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        if self._device.type != "cuda":
+            inputs, targets = next(self._source)
+            self._state = self._source.state_dict()
+            return self._tensor(inputs), self._tensor(targets)
+        batch = self._ahead or self._fetch()
+        self._state = self._source.state_dict()
+        self._ahead = self._fetch()
+        return batch
+
+    def _tensor(self, array: Any) -> Tensor:
+        tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
+        return tensor.to(self._device, torch.long, non_blocking=True)
+
+    def _fetch(self) -> tuple[Tensor, Tensor]:
+        host = next(self._source)
+        batch = self._tensor(host[0]), self._tensor(host[1])
+        # Host arrays are used again for later batches: keep them until their copy is over.
+        event = torch.cuda.Event()
+        event.record()
+        self._copying.append((host, event))
+        if len(self._copying) > 4:
+            self._copying.popleft()[1].synchronize()
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the position of the next batch."""
+        return self._state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a position."""
+        self._ahead = None
+        self._source.load_state_dict(state)
+        self._state = self._source.state_dict()
+
+    def close(self) -> None:
+        """Stop preparing batches."""
+        self._ahead = None
+        self._source.close()

@@ -1,0 +1,525 @@
+"""The training loop: feed, forward, backward, guarded step; evaluation, checkpoints, exact resume.
+
+In:      a GPT, a dataset to train on, datasets to evaluate on
+Out:     the run's folder (checkpoints), metrics.jsonl, progress on stderr
+Memory:  weights, gradients, moments, activations of one micro-batch, one chunk of logits; the data
+         counts for a few batches, whatever its size
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowtide.errors import BudgetError, LowtideError, UsageError
+from lowtide.files import write_json
+from lowtide.generation.decoding import generate_text
+from lowtide.loader.batches import BatchLoader, SampleSource
+from lowtide.loader.windows import TokenDataset
+from lowtide.memory import default_budget_bytes, parse_size
+from lowtide.model.gpt import GPT
+from lowtide.model.sizing import count_parameters, flops_per_token
+from lowtide.model.weights import load_weights, portable_tensors
+from lowtide.progress import Phase, Progress
+from lowtide.settings import build_settings, settings_as_json
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.checkpoints import Checkpoint, RunFolder
+from lowtide.training.diagnostics import Diagnostics
+from lowtide.training.distributed import (
+    ProcessGroup,
+    gradient_sync,
+    open_process_group,
+    whole_tensors,
+    wrap_model,
+)
+from lowtide.training.evaluation import (
+    EvalResult,
+    ForgettingWatch,
+    evaluate_loss,
+    token_byte_counts,
+)
+from lowtide.training.feeding import BatchSource, Feed
+from lowtide.training.optimizers import LossScale, build_optimizers
+from lowtide.training.reports import MetricSinks, describe_coverage
+from lowtide.training.schedule import default_learning_rate, learning_rate_factor, total_steps
+from lowtide.training.settings import TrainSettings
+from lowtide.training.state import Counters, RunState
+
+__all__ = ["TrainResult", "Trainer"]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to."""
+
+    steps: int
+    loss: float
+    """Training loss of the last logged steps."""
+    val_loss: float | None
+    """Validation loss at the end."""
+    best_val_loss: float | None
+    skipped_steps: int
+    stopped: str
+    """finished, time, or forgetting."""
+
+
+class Trainer:
+    """Trains a network; the same object from Python and behind `lowtide train`.
+
+    `Trainer(model, data=dataset, eval_data={"general": other}, max_iters=1000).fit()`
+
+    `data` is a TokenDataset (or anything a BatchLoader reads), or an iterator of batches that has
+    state_dict and load_state_dict. Options are the fields of TrainSettings.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        *,
+        data: SampleSource | BatchSource,
+        val_data: TokenDataset | None = None,
+        eval_data: Mapping[str, TokenDataset] | None = None,
+        tokenizer: Tokenizer | None = None,
+        settings: TrainSettings | None = None,
+        notify: Callable[[str], None] | None = None,
+        **options: Any,
+    ) -> None:
+        options.setdefault("seq_len", model.config.context_length)
+        self.settings = settings or build_settings(TrainSettings, options)
+        self.model = model
+        self.data = data
+        self.val_data = val_data
+        self.eval_data = dict(eval_data or {})
+        self.tokenizer = tokenizer
+        self.run = RunFolder(self.settings.run_dir, keep=self.settings.keep_checkpoints)
+        self.state = RunState(micro_batch=self.settings.batch_size)
+        self._notify = notify
+        self.where = Diagnostics(watch=False)
+        self._stop_signal = 0
+        self._started = time.monotonic()
+
+    # -- the story ---------------------------------------------------------------------------
+
+    def fit(self) -> TrainResult:
+        """Train until the end, or go on with a run that was stopped."""
+        settings = self.settings
+        budget = parse_size(settings.memory) if settings.memory else default_budget_bytes()
+        with open_process_group(settings.device) as group, contextlib.ExitStack() as stack:
+            self.prepare(group)
+            progress = stack.enter_context(
+                Progress(
+                    "train",
+                    budget_bytes=budget,
+                    metrics_path=self.run.metrics_path if group.is_first else None,
+                    **({} if group.is_first else {"stream": None}),
+                )
+            )
+            self._note = self._notify or progress.note
+            self._sinks = stack.enter_context(MetricSinks(settings, progress, group.is_first))
+            self.where = stack.enter_context(Diagnostics(watch=settings.debug))
+            stack.enter_context(self._signals())
+            stack.callback(self.feed.close)
+            self._resume()
+            if self.state.step > 0 and self._finished():
+                self._note(
+                    f"this run is finished: {self.state.step} steps; a larger --max-iters, "
+                    "--epochs or --max-hours goes on with it"
+                )
+                self.state.stopped = "finished"
+                return self._result()
+            config = self.model.config
+            for line in describe_coverage(settings, config, self.total_steps, self.data):
+                self._note(line)
+            phase = stack.enter_context(
+                progress.phase(
+                    "training", total=self.total_steps, unit="steps", start=self.state.step
+                )
+            )
+            self._train(phase)
+        return self._result()
+
+    def _train(self, phase: Phase) -> None:
+        settings, state = self.settings, self.state
+        self._started = time.monotonic() - state.elapsed_seconds
+        self._logged_at, self._logged_step = time.monotonic(), state.step
+        while not self._finished():
+            if state.step % settings.eval_interval == 0:
+                self._evaluate()
+                if state.stopped:
+                    break
+            self.train_step()
+            phase.update(state.step)
+            if state.step % settings.log_interval == 0 or self._finished():
+                self._log(phase)
+                if self._group.any(self._stop_signal != 0):
+                    self._save()
+                    raise KeyboardInterrupt
+            elif self._stop_signal and self._group.world_size == 1:
+                self._save()
+                raise KeyboardInterrupt
+            if state.step % settings.save_interval == 0 and not self._finished():
+                self._save()
+        if not state.stopped:
+            time_is_up = self.total_steps is None or state.step < self.total_steps
+            state.stopped = "time" if time_is_up else "finished"
+        self._evaluate()
+        self._save()
+
+    def train_step(self) -> None:
+        """One optimizer update on one batch; nothing here waits for the device."""
+        settings, state = self.settings, self.state
+        self.where.stage("waiting for data", state.step)
+        inputs, targets = next(self.feed)
+        if self.model.config.dropout > 0:
+            # Random numbers are a function of the step: nothing to save, the same on any resume.
+            torch.manual_seed(hash((settings.seed, state.step, self._group.rank)) & (2**63 - 1))
+        self._optimizers.set_factor(self._learning_rate_factor())
+        self.where.stage("computing", state.step)
+        loss = self._accumulate(inputs, targets)
+        self.where.stage("updating", state.step)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = whole_tensors(torch.nn.utils.get_total_norm(gradients)) / self._scale.value
+        skip = 1.0 - (norm.isfinite() & loss.isfinite()).float()
+        divisor = self._scale.value
+        if settings.grad_clip > 0:
+            divisor = divisor * (norm / settings.grad_clip).clamp(min=1.0)
+        self._optimizers.step(divisor=divisor, skip=skip)
+        self._scale.update(skip)
+        self._optimizers.zero_grad()
+        self.counters.add(loss, norm, skip)
+        state.step += 1
+        state.elapsed_seconds = time.monotonic() - self._started
+
+    def _accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Add up the gradients of all micro-batches; halve them when memory runs out."""
+        while True:
+            try:
+                return self._forward_backward(inputs, targets)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+            # Outside the except block, so that the failed attempt's tensors are free by now.
+            self._halve_micro_batch()
+
+    def _forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        rows, micro = inputs.shape[0], self.state.micro_batch
+        total = torch.zeros((), device=self._group.device)
+        for start in range(0, rows, micro):
+            part = slice(start, start + micro)
+            share = min(micro, rows - start) / rows
+            with gradient_sync(self._network, wanted=start + micro >= rows):
+                with self._autocast():
+                    loss = self._forward(inputs[part], targets[part])
+                (loss * (share * self._scale.value)).backward()
+            total += loss.detach() * share
+        return total
+
+    def _halve_micro_batch(self) -> None:
+        self._optimizers.zero_grad()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        state = self.state
+        if state.micro_batch == 1 or self._group.world_size > 1:
+            raise BudgetError(
+                f"out of memory with {state.micro_batch} rows of {self.settings.seq_len} tokens",
+                next_step="add --activation-checkpointing, --use-mixed-precision or "
+                "--use-8bit-optimizer, or lower --batch-size, --seq-len or the model's size",
+            )
+        state.micro_batch = -(-state.micro_batch // 2)
+        parts = -(-self._rows // state.micro_batch)
+        self._note(
+            f"out of memory: micro-batches of {state.micro_batch} rows now, {parts} per step; "
+            f"a step still sees {self.settings.rows_per_step} rows"
+        )
+
+    # -- evaluation, logging, saving ------------------------------------------------------------
+
+    def _evaluate(self) -> None:
+        """Evaluate on every dataset, once per step; keep the best weights, watch for forgetting."""
+        state = self.state
+        if state.evaluated_step == state.step:
+            return
+        self.where.stage("evaluating", state.step)
+        results = {name: self._evaluate_one(dataset) for name, dataset in self._eval_sets().items()}
+        state.evaluated_step = state.step
+        if not results:
+            return
+        row: dict[str, Any] = {"event": "eval", "step": state.step}
+        for name, result in results.items():
+            row[f"{name}_loss"] = result.loss
+            row[f"{name}_bits_per_byte"] = result.bits_per_byte
+        others = {name: r.loss for name, r in results.items() if name != "val"}
+        line = " | ".join(f"{name} {result.loss:.2f}" for name, result in results.items())
+        bits = results["val"].bits_per_byte if "val" in results else None
+        self._note(f"step {state.step}: {line}" + (f" | {bits:.3f} bits/byte" if bits else ""))
+        warning = self._watch.check(others)
+        if warning:
+            row["forgetting"] = True
+            self._note(warning)
+        if self._group.is_first and (text := self._sample()):
+            row["sample"] = text
+            self._note(f"sample: {text!r}")
+        self._sinks.write(row)
+        if "val" in results:
+            self._keep_best(results["val"])
+        if self.settings.stop_on_forgetting and self._watch.times_in_a_row >= 2:
+            state.stopped = "forgetting"
+
+    def _eval_sets(self) -> dict[str, TokenDataset]:
+        named = {f"eval_{name}": dataset for name, dataset in self.eval_data.items()}
+        return {**({"val": self.val_data} if self.val_data is not None else {}), **named}
+
+    def _evaluate_one(self, dataset: TokenDataset) -> EvalResult:
+        group = self._group
+        return evaluate_loss(
+            self._forward,
+            dataset,
+            device=group.device,
+            batch_size=max(1, min(self.state.micro_batch, self._rows)),
+            num_batches=self.settings.eval_iters,
+            byte_counts=self._byte_counts,
+            autocast=self._autocast,
+            rank=group.rank,
+            world_size=group.world_size,
+            total=lambda sums: group.mean(sums) * group.world_size,
+        )
+
+    def _sample(self) -> str:
+        """Write a little text with the weights as they are; its dice are its own."""
+        if not self.settings.sample_tokens or self.tokenizer is None or self._is_divided:
+            return ""
+        text = generate_text(
+            self.model,
+            self.tokenizer,
+            self.settings.sample_prompt,
+            max_new_tokens=self.settings.sample_tokens,
+            seed=self.settings.seed,
+        )
+        return text if isinstance(text, str) else text[0]
+
+    def _keep_best(self, result: EvalResult) -> None:
+        state = self.state
+        state.last_val_loss = result.loss
+        if state.best_val_loss is not None and result.loss >= state.best_val_loss:
+            return
+        state.best_val_loss = result.loss
+        weights = whole_tensors(dict(self.model.state_dict()))
+        if self._group.is_first and state.step > 0:
+            numbers = {"step": state.step, "val_loss": result.loss}
+            self.where.stage("saving the best weights", state.step)
+            config = self.model.config
+            self.run.save_best(portable_tensors(weights, config), config, numbers)
+            if self.tokenizer is not None:
+                self.tokenizer.save(self.run.best_dir)
+
+    def _log(self, phase: Phase) -> None:
+        """Read the counters (the one place that waits for the device) and write a row."""
+        state, counters = self.state, self.counters
+        self.where.stage("reading counters", state.step)
+        loss = self._group.mean(counters.loss).item() / max(counters.steps.item(), 1.0)
+        bad, in_a_row = int(counters.bad.item()), int(counters.bad_in_a_row.item())
+        state.last_loss = loss
+        now = time.monotonic()
+        seconds = max(now - self._logged_at, 1e-9)
+        speed = (state.step - self._logged_step) * self.settings.tokens_per_step / seconds
+        self._logged_at, self._logged_step = now, state.step
+        row = {
+            "event": "step",
+            "step": state.step,
+            "loss": loss,
+            "learning_rate": self._learning_rate * self._learning_rate_factor(),
+            "gradient_norm": counters.norm.item(),
+            "tokens_per_second": speed,
+            "flops_per_second": speed * self._flops_per_token,
+            "skipped_steps": bad,
+            "elapsed_seconds": state.elapsed_seconds,
+            "micro_batch": state.micro_batch,
+        }
+        if self._group.device.type == "cuda":
+            row["device_peak_bytes"] = torch.cuda.max_memory_allocated()
+        self._sinks.write(row)
+        phase.update(state.step, loss=loss, **{"tokens/s": speed})
+        counters.loss.zero_()
+        counters.steps.zero_()
+        if in_a_row >= self.settings.max_bad_steps:
+            raise LowtideError(
+                f"{in_a_row} steps in a row had a loss or gradient that is not finite "
+                f"({bad} in all); none of them changed the weights",
+                path=self.run.root,
+                next_step="lower --learning-rate, lengthen --warmup, or use --precision bf16",
+            )
+
+    def _save(self) -> None:
+        state = self.state
+        self.where.stage("saving a checkpoint", state.step)
+        weights = whole_tensors(dict(self.model.state_dict()))
+        tensors = {"optimizers": whole_tensors(self._optimizers.state_dict())}
+        numbers = {
+            "state": dict(vars(state)),
+            "data": self.feed.state_dict(),
+            "loss_scale": self._scale.state_dict(),
+            "counters": self.counters.state_dict(),
+            "forgetting": self._watch.state_dict(),
+            "world_size": self._group.world_size,
+        }
+        if self._group.is_first:
+            config = self.model.config
+            checkpoint = Checkpoint(state.step, portable_tensors(weights, config), tensors, numbers)
+            self.run.save(checkpoint, config)
+        self._group.wait()
+
+    # -- start and resume -------------------------------------------------------------------------
+
+    def prepare(self, group: ProcessGroup) -> None:
+        """Bring the model to its device and make everything the loop uses."""
+        settings, config = self.settings, self.model.config
+        self._group = group
+        self._rows, rest = divmod(settings.rows_per_step, group.world_size)
+        if rest:
+            raise UsageError(
+                f"{settings.rows_per_step} rows a step cannot be shared by {group.world_size} "
+                "processes",
+                next_step="make batch size times accumulation a multiple of the processes",
+            )
+        self.state.micro_batch = min(settings.batch_size, self._rows)
+        if self.run.exists():  # before the model is divided, while its tensors are whole
+            load_weights(self.model, self.run.step_dirs()[-1])
+        self.model.to(group.device)
+        self.model.activation_checkpointing = settings.activation_checkpointing
+        self._num_parameters = count_parameters(config)
+        self._flops_per_token = flops_per_token(config, settings.seq_len)
+        self.total_steps = total_steps(settings, self._num_parameters, self.data)
+        self._network = wrap_model(self.model, group, parallel=settings.parallel)
+        self._is_divided = group.world_size > 1 and settings.parallel == "fsdp"
+        self._learning_rate = settings.learning_rate or default_learning_rate(
+            self._num_parameters, settings.optimizer, adapting=settings.init_from_model is not None
+        )
+        self._optimizers = build_optimizers(
+            self.model,
+            name=settings.optimizer,
+            learning_rate=self._learning_rate,
+            weight_decay=settings.weight_decay,
+            betas=(settings.beta1, settings.beta2),
+            use_8bit=settings.use_8bit_optimizer,
+        )
+        half = settings.use_mixed_precision
+        self._scale = LossScale(group.device, enabled=half and settings.precision == "fp16")
+        self.counters = Counters.zeros(group.device)
+        self._watch = ForgettingWatch(settings.forgetting_tolerance)
+        self._byte_counts = None if self.tokenizer is None else token_byte_counts(self.tokenizer)
+        self._forward = torch.compile(self._network) if settings.compile else self._network
+        self.feed = Feed(self._batches(), group.device)
+        self._network.train()
+
+    def _batches(self) -> BatchSource:
+        if not hasattr(self.data, "plan_rows"):
+            return self.data  # pyright: ignore[reportReturnType]
+        settings, group = self.settings, self._group
+        return BatchLoader(
+            self.data,  # pyright: ignore[reportArgumentType]
+            batch_size=self._rows,
+            order=settings.order,
+            seed=settings.seed,
+            prefetch_batches=settings.num_workers,
+            rank=group.rank,
+            world_size=group.world_size,
+            pin_memory=group.device.type == "cuda",
+        )
+
+    def _resume(self) -> None:
+        """Start the run's folder, or take everything back from its newest checkpoint."""
+        if self._group.is_first:
+            self.run.create()
+        self._group.wait()
+        if not self.run.exists():
+            if self._group.is_first:
+                self._write_identity()
+            return
+        folder, tensors, numbers = self.run.load()
+        self._optimizers.load_state_dict(tensors["optimizers"])
+        self.feed.load_state_dict(numbers["data"])
+        self._scale.load_state_dict(numbers["loss_scale"])
+        self.counters.load_state_dict(numbers["counters"])
+        self._watch.load_state_dict(numbers["forgetting"])
+        micro = min(self.state.micro_batch, numbers["state"]["micro_batch"])
+        self.state = RunState(**numbers["state"])
+        self.state.micro_batch, self.state.stopped = micro, None
+        if self._group.is_first:
+            self.run.forget_metrics_after(self.state.step, self.state.evaluated_step)
+        self._note(f"going on from step {self.state.step} ({folder})")
+
+    def _write_identity(self) -> None:
+        write_json(self.run.root / "settings.json", settings_as_json(self.settings))
+        if self.tokenizer is not None:
+            self.tokenizer.save(self.run.root)
+
+    # -- small answers ----------------------------------------------------------------------------
+
+    def _finished(self) -> bool:
+        state, hours = self.state, self.settings.max_hours
+        if self.total_steps is not None and state.step >= self.total_steps:
+            return True
+        return hours is not None and state.elapsed_seconds >= hours * 3600
+
+    def _learning_rate_factor(self) -> float:
+        settings, hours = self.settings, self.settings.max_hours
+        return learning_rate_factor(
+            self.state.step,
+            total_steps=self.total_steps,
+            warmup=settings.warmup,
+            schedule=settings.schedule,
+            final_fraction=settings.final_learning_rate,
+            elapsed_fraction=0.0 if hours is None else self.state.elapsed_seconds / (hours * 3600),
+        )
+
+    def _autocast(self) -> Any:
+        if not self.settings.use_mixed_precision:
+            return contextlib.nullcontext()
+        dtype = torch.bfloat16 if self.settings.precision == "bf16" else torch.float16
+        return torch.autocast(self._group.device.type, dtype)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Generator[None]:
+        """End the step under way and save when a polite signal comes; a second is final."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def remember(number: int, frame: object) -> None:
+            if self._stop_signal:
+                raise KeyboardInterrupt
+            self._stop_signal = number
+            self._note("stopping after this step; once more stops at once")
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, remember) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+    def _result(self) -> TrainResult:
+        state = self.state
+        return TrainResult(
+            steps=state.step,
+            loss=state.last_loss,
+            val_loss=state.last_val_loss,
+            best_val_loss=state.best_val_loss,
+            skipped_steps=int(self.counters.bad.item()),
+            stopped=state.stopped or "finished",
+        )
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "can't allocate memory" in str(error) or "not enough memory" in str(error)

@@ -1,0 +1,111 @@
+"""What a run tells: how much of the data it will see, and its numbers to files, TensorBoard, W&B.
+
+In:      rows of numbers from the loop
+Out:     metrics.jsonl always; TensorBoard and Weights & Biases where asked for
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from lowtide.errors import UsageError
+from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import count_parameters
+from lowtide.progress import Progress, format_count
+from lowtide.settings import settings_as_json
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["MetricSinks", "describe_coverage"]
+
+
+def describe_coverage(
+    settings: TrainSettings, config: GPTConfig, total_steps: int | None, data: Any
+) -> list[str]:
+    """Say what will be trained and how often the data will be seen."""
+    parameters = count_parameters(config)
+    lines = [
+        f"model: {format_count(parameters)} parameters, {config.num_layers} layers, width "
+        f"{config.width}, {config.num_heads} heads, context {config.context_length}, vocabulary "
+        f"{config.vocab_size:,} ({config.layout})"
+    ]
+    if total_steps is None:
+        return [*lines, f"coverage: as many steps as fit into {settings.max_hours} hours"]
+    seen = total_steps * settings.tokens_per_step
+    line = (
+        f"coverage: {total_steps:,} steps x {settings.tokens_per_step:,} tokens = "
+        f"{format_count(seen)} tokens, {seen / parameters:.1f} per parameter"
+    )
+    there = getattr(data, "num_tokens", None)
+    if there:
+        line += f"; {seen / there:.2f} times the {format_count(there)} training tokens"
+    lines.append(line)
+    if there and seen > 20 * there:
+        lines.append(
+            f"note: every token will be seen {seen / there:.0f} times; more text, fewer steps or "
+            "--dropout 0.1 keep the model from learning it by heart"
+        )
+    return lines
+
+
+class MetricSinks:
+    """Writes rows to metrics.jsonl and to what else the settings name."""
+
+    def __init__(self, settings: TrainSettings, progress: Progress, is_first: bool) -> None:
+        self._progress = progress
+        self._board: Any = None
+        self._wandb: Any = None
+        if not is_first:
+            return
+        if settings.tensorboard:
+            board = _import("tensorboard", "torch.utils.tensorboard")
+            self._board = board.SummaryWriter(settings.run_dir / "tensorboard")
+        if settings.wandb:
+            wandb = _import("wandb", "wandb")
+            self._wandb = wandb.init(
+                project="lowtide",
+                name=settings.model_name,
+                id=settings.model_name,
+                resume="allow",
+                dir=settings.run_dir,
+                config=settings_as_json(settings),
+            )
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Write a row that has a step."""
+        self._progress.write_metrics(row)
+        numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k != "step"}
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, row["step"])
+            if "sample" in row:
+                self._board.add_text("sample", row["sample"], row["step"])
+        if self._wandb is not None:
+            self._wandb.log(numbers, step=row["step"])
+
+    def __enter__(self) -> MetricSinks:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._board is not None:
+            self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish(exit_code=0 if error is None else 1)
+
+
+def _import(package: str, module: str) -> Any:
+    try:
+        importlib.import_module(package)
+        return importlib.import_module(module)
+    except ImportError:
+        raise UsageError(
+            f"--{package} needs the package {package}, which is not installed",
+            next_step=f'pip install "lowtide[{package}]"',
+        ) from None

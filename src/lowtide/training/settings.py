@@ -1,0 +1,278 @@
+"""The settings of `lowtide train` and `evaluate`; no torch here, so that help is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from lowtide.errors import UsageError
+from lowtide.model.config import GPTConfig, Layout
+from lowtide.model.sizing import shape_for_parameters
+from lowtide.settings import require
+from lowtide.training.schedule import Schedule
+
+__all__ = ["EvaluateSettings", "TrainSettings", "model_config"]
+
+_SHAPE_FIELDS = ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """What to train, on what, for how long, and how."""
+
+    # Names other programs' config files use for the same things.
+    config_aliases: ClassVar[Mapping[str, str]] = {
+        "n_layer": "num_layers",
+        "n_embd": "width",
+        "n_head": "num_heads",
+        "n_kv_head": "num_kv_heads",
+        "block_size": "seq_len",
+        "context_length": "seq_len",
+        "grad_accum_steps": "gradient_accumulation_steps",
+        "warmup_iters": "warmup",
+        "warmup_steps": "warmup",
+        "eval_sets": "eval_dataset_dir",
+        "eval_batches": "eval_iters",
+    }
+
+    # Data: one of these.
+    dataset_dir: Path | None = None
+    """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin."""
+    input_file: Path | None = None
+    """Text file; the .npy beside it is used if there is one, else it is tokenized into the run."""
+    train_data_path: Path | None = None
+    """Pre-tokenized .npy or .bin to train on."""
+    val_data_path: Path | None = None
+    """Pre-tokenized .npy or .bin to validate on; without it the end of the training file is."""
+    tokenization: str | None = None
+    """Tokenizer for text and .npy: gpt2, char, or a path. A prepared dataset brings its own."""
+    dtype: str | None = None
+    """Type of ids in files that do not say it (uint16, uint32, int32)."""
+    val_fraction: float = 0.1
+    """Share of a single file kept for validation, from its end."""
+    stride: int | None = None
+    """Tokens between the starts of two windows; --seq-len if not given."""
+    order: Literal["shuffle", "random", "sequential"] = "shuffle"
+    """shuffle: every window once an epoch; random: with replacement; sequential: as stored."""
+
+    # The run.
+    model_name: str = "model"
+    """Name of the run; its folder is --checkpoints-dir/NAME."""
+    checkpoints_dir: Path = Path("checkpoints")
+    """Where runs are kept."""
+    init_from_model: str | None = None
+    """Start from the weights of a run (its name or folder) or of a Qwen3 or GPT-2 folder."""
+    resume: bool = True
+    """Go on where the run stopped; without it an existing run is an error."""
+
+    # Shape: from a config file, a parameter count, or field by field.
+    target_params: int | None = None
+    """Number of parameters; a shape within 5 % of it is chosen."""
+    layout: Layout = "qwen3"
+    """qwen3 (RMSNorm, RoPE, SwiGLU) or gpt2."""
+    num_layers: int | None = None
+    """Blocks (6)."""
+    width: int | None = None
+    """Numbers per token (384)."""
+    num_heads: int | None = None
+    """Attention heads (6)."""
+    num_kv_heads: int | None = None
+    """Key and value heads; as many as --num-heads if not given."""
+    mlp_width: int | None = None
+    """Inner width of the MLP; 8/3 of the width (qwen3) or 4 times it (gpt2) if not given."""
+    tie_weights: bool = True
+    """Use the embedding as the output matrix too."""
+    dropout: float = 0.0
+    """Share of activations dropped in training; helps when the data is seen many times."""
+    seq_len: int = 256
+    """Tokens in a row, and the context of the model."""
+
+    # How long.
+    max_iters: int | None = None
+    """Steps to train."""
+    epochs: float | None = None
+    """Times to go over the data."""
+    max_hours: float | None = None
+    """Hours to train at most; the learning rate decays in time for it."""
+    tokens_per_param: float = 20.0
+    """Tokens per parameter to train on when neither steps nor epochs are given."""
+
+    # How.
+    batch_size: int = 32
+    """Rows per micro-batch: what is in memory at once."""
+    gradient_accumulation_steps: int = 1
+    """Micro-batches per step: a step sees batch-size times this many rows, on any devices."""
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """muon: matrices by Muon, the rest by AdamW; adamw: all by AdamW."""
+    use_8bit_optimizer: bool = False
+    """Keep AdamW's moments in 8 bits (bitsandbytes): 2 bytes a parameter instead of 8."""
+    learning_rate: float | None = None
+    """Peak learning rate; chosen by the number of parameters if not given."""
+    schedule: Schedule = "cosine"
+    """Shape of the learning rate after warm-up; linear-decay: constant, then down to the end."""
+    warmup: float = 0.05
+    """Warm-up: steps, or below 1 a share of the run."""
+    final_learning_rate: float = 0.1
+    """Learning rate at the end, as a share of the peak."""
+    weight_decay: float = 0.1
+    """Decay of matrices; gains and biases have none."""
+    beta1: float = 0.9
+    """Decay of AdamW's first moment."""
+    beta2: float = 0.95
+    """Decay of AdamW's second moment."""
+    grad_clip: float = 1.0
+    """Largest norm of the gradient; 0 switches clipping off."""
+    max_bad_steps: int = 20
+    """Steps in a row with a loss or gradient that is not finite, after which training stops."""
+    seed: int = 1337
+    """Decides the first weights, the order of the data and dropout."""
+
+    # Precision, memory and speed.
+    use_mixed_precision: bool = False
+    """Compute in bfloat16 (or --precision); weights stay in float32."""
+    precision: Literal["bf16", "fp16"] = "bf16"
+    """Which half precision; fp16 is scaled against vanishing gradients."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
+    compile: bool = False
+    """Compile the network with torch.compile."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps, or auto."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Under torchrun: copies of the model (ddp), or weights and optimizer divided (fsdp)."""
+    num_workers: int = 4
+    """Batches prepared ahead."""
+    memory: str | None = None
+    """Budget of resident memory, such as 8GiB; half of what is available if not given."""
+
+    # Evaluation, checkpoints, output.
+    eval_dataset_dir: tuple[str, ...] = ()
+    """More datasets to evaluate on: NAME=DIR, or DIR for the name "general". Repeatable."""
+    eval_interval: int = 500
+    """Steps between evaluations."""
+    eval_iters: int = 50
+    """Batches of an evaluation: the same windows every time."""
+    forgetting_tolerance: float = 0.1
+    """Rise of another dataset's loss (in nats) that counts as forgetting."""
+    stop_on_forgetting: bool = False
+    """Stop when forgetting is seen at two evaluations in a row; the best weights are in best/."""
+    replay_dataset_dir: Path | None = None
+    """Dataset mixed in against forgetting."""
+    replay_fraction: float = 0.1
+    """Share of rows taken from --replay-dataset-dir."""
+    save_interval: int = 500
+    """Steps between checkpoints."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept besides the best."""
+    log_interval: int = 10
+    """Steps between rows of metrics.jsonl."""
+    sample_tokens: int = 64
+    """Tokens of text generated at each evaluation; 0 for none."""
+    sample_prompt: str = "\n"
+    """What the sample begins with."""
+    tensorboard: bool = False
+    """Write TensorBoard files into the run."""
+    wandb: bool = False
+    """Report to Weights & Biases."""
+    debug: bool = False
+    """Show where each of the first steps is, and all stacks when nothing moves for a while."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "gradient_accumulation_steps", "seq_len", "eval_iters"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("eval_interval", "save_interval", "log_interval", "keep_checkpoints"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("max_iters", "epochs", "max_hours", "target_params", "learning_rate"):
+            value = getattr(self, name)
+            require(value is None or value > 0, name, value, "more than 0")
+        for name in ("dropout", "val_fraction", "replay_fraction"):
+            value = getattr(self, name)
+            require(0 <= value < 1, name, value, "from 0 to below 1")
+        require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
+        both = self.max_iters is not None and self.epochs is not None
+        require(not both, "max_iters", self.max_iters, "no --epochs beside it")
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder of the run."""
+        return self.checkpoints_dir / self.model_name
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of one step, whatever the number of processes."""
+        return self.batch_size * self.gradient_accumulation_steps
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one step."""
+        return self.rows_per_step * self.seq_len
+
+    def eval_datasets(self) -> dict[str, Path]:
+        """Give the named evaluation datasets; a bare folder is "general"."""
+        named: dict[str, Path] = {}
+        for entry in self.eval_dataset_dir:
+            name, equals, folder = entry.partition("=")
+            name, folder = (name, folder) if equals else ("general", entry)
+            require(bool(name and folder), "eval_dataset_dir", entry, "NAME=DIR or DIR")
+            require(name not in named, "eval_dataset_dir", entry, "one folder per name")
+            named[name] = Path(folder)
+        return named
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """Which model to evaluate on what."""
+
+    model_name: str
+    """Run to evaluate (its name or folder), or a Qwen3 or GPT-2 folder."""
+    dataset_dir: tuple[str, ...]
+    """Prepared dataset, .npy or .bin, as DIR or NAME=DIR. Repeatable."""
+    checkpoints_dir: Path = Path("checkpoints")
+    """Where runs are kept."""
+    split: Literal["val", "train", "all"] = "val"
+    """Which part to evaluate on."""
+    best: bool = False
+    """Take the run's best weights instead of the last."""
+    batch_size: int = 16
+    """Rows at once."""
+    eval_iters: int | None = None
+    """Batches to evaluate, evenly spaced; all if not given."""
+    seq_len: int | None = None
+    """Tokens in a row; the model's context if not given."""
+    dtype: str | None = None
+    """Type of ids in files that do not say it (uint16, uint32, int32)."""
+    tokenization: str | None = None
+    """Tokenizer of the data, for bits per byte; the run's own if not given."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+
+def model_config(settings: TrainSettings, vocab_size: int) -> GPTConfig:
+    """Give the shape the settings ask for, for a vocabulary."""
+    shape = {name: getattr(settings, name) for name in _SHAPE_FIELDS}
+    given = {name: value for name, value in shape.items() if value is not None}
+    if settings.target_params is not None:
+        if given:
+            raise UsageError(
+                f"target_params and {', '.join(given)} are both given",
+                next_step="give a number of parameters or a shape, not both",
+            )
+        config = shape_for_parameters(
+            settings.target_params,
+            vocab_size=vocab_size,
+            context_length=settings.seq_len,
+            layout=settings.layout,
+            tie_weights=settings.tie_weights,
+        )
+        return config.replace(dropout=settings.dropout)
+    return GPTConfig(
+        vocab_size=vocab_size,
+        context_length=settings.seq_len,
+        layout=settings.layout,
+        tie_weights=settings.tie_weights,
+        dropout=settings.dropout,
+        norm_eps=1e-5 if settings.layout == "gpt2" else 1e-6,
+        **given,
+    )

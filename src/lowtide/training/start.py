@@ -1,0 +1,94 @@
+"""Start or go on with a run from its settings: data, tokenizer, network, then the loop.
+
+In:      TrainSettings
+Out:     the run's folder; TrainResult
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+
+from lowtide.errors import DataError, UsageError
+from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import find_model_dir, load_weights
+from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.checkpoints import RunFolder
+from lowtide.training.data import TrainingData, open_training_data
+from lowtide.training.loop import Trainer, TrainResult
+from lowtide.training.settings import TrainSettings, model_config
+
+__all__ = ["train"]
+
+
+def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResult:
+    """Train a model; given again, go on where it stopped, or say that it is finished."""
+    settings = settings or build_settings(TrainSettings, options)
+    run = RunFolder(settings.run_dir)
+    if run.exists() and not settings.resume:
+        raise UsageError(
+            "this run exists, and --no-resume forbids to go on with it",
+            path=run.root,
+            next_step="choose another --model-name, or remove the folder",
+        )
+    first_process = os.environ.get("RANK", "0") == "0"
+
+    def note(text: str) -> None:
+        if first_process:
+            print(text, file=sys.stderr, flush=True)
+
+    base_dir = None
+    if settings.init_from_model is not None and not run.exists():
+        base_dir = find_model_dir(settings.init_from_model, settings.checkpoints_dir)
+    base_tokenizer = None
+    if base_dir is not None and (base_dir / "tokenizer.json").is_file():
+        base_tokenizer = Tokenizer.load(base_dir)
+    data = open_training_data(settings, note=note, tokenizer=base_tokenizer)
+    if base_tokenizer is not None and base_tokenizer.fingerprint != data.tokenizer.fingerprint:
+        raise DataError(
+            f"{settings.init_from_model} was trained with tokenizer {base_tokenizer.name} "
+            f"({base_tokenizer.fingerprint[:12]}), the data was made with {data.tokenizer.name} "
+            f"({data.tokenizer.fingerprint[:12]})",
+            path=base_dir,
+            next_step=f"lowtide prepare … --tokenization {base_dir} makes data that fits",
+        )
+    config = _shape(settings, run, data, base_dir)
+    torch.manual_seed(settings.seed)
+    model = GPT(config)
+    if base_dir is not None:
+        load_weights(model, base_dir)
+        note(f"starting from {base_dir}")
+    return Trainer(
+        model,
+        data=data.train,
+        val_data=data.val,
+        eval_data=data.others,
+        tokenizer=data.tokenizer,
+        settings=settings,
+    ).fit()
+
+
+def _shape(settings: TrainSettings, run: RunFolder, data: TrainingData, base_dir: Any) -> GPTConfig:
+    """Give the network's shape: the run's own, the base model's, or what the settings ask for."""
+    if run.exists():
+        config = load_config(run.step_dirs()[-1])
+    elif base_dir is not None:
+        config = load_config(base_dir).replace(dropout=settings.dropout)
+    else:
+        config = model_config(settings, padded_vocab_size(data.tokenizer.vocab_size))
+    if data.tokenizer.vocab_size > config.vocab_size:
+        raise DataError(
+            f"the tokenizer has {data.tokenizer.vocab_size} ids, the model {config.vocab_size}",
+            path=settings.run_dir,
+        )
+    if settings.seq_len > config.context_length:
+        raise UsageError(
+            f"seq_len is {settings.seq_len}, the model's context {config.context_length}",
+            next_step=f"--seq-len {config.context_length}",
+        )
+    return config

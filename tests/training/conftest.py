@@ -1,0 +1,76 @@
+"""A small learnable stream of ids, and a trainer small enough to run tens of steps in a test."""
+
+import numpy as np
+import pytest
+import torch
+
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.training.loop import Trainer
+
+VOCAB = 37
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def write_tokens(path, *, seed=0, count=6000, step=7):
+    """Write ids that mostly follow a rule, so that a model can learn them."""
+    random = np.random.default_rng(seed)
+    ids = (np.arange(count) * step) % VOCAB
+    noise = random.random(count) < 0.1
+    ids[noise] = random.integers(VOCAB, size=int(noise.sum()))
+    np.save(path, ids.astype(np.uint16))
+    return path
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    return write_tokens(tmp_path / "tokens.npy")
+
+
+@pytest.fixture
+def make_trainer(token_file, tmp_path):
+    """Give a function that makes a trainer; options are settings, `config` changes the shape."""
+
+    def make(name="run", *, config=None, eval_files=None, **options):
+        fields = {
+            "vocab_size": VOCAB,
+            "context_length": 16,
+            "num_layers": 2,
+            "width": 32,
+            "num_heads": 2,
+        }
+        torch.manual_seed(11)
+        model = GPT(GPTConfig(**{**fields, **(config or {})}))
+        options = {
+            "batch_size": 4,
+            "max_iters": 12,
+            "save_interval": 4,
+            "eval_interval": 6,
+            "eval_iters": 2,
+            "log_interval": 1,
+            "learning_rate": 3e-3,
+            "device": "cpu",
+            **options,
+        }
+        return Trainer(
+            model,
+            data=TokenDataset(token_file, split="train", sequence_length=16),
+            val_data=TokenDataset(token_file, split="val", sequence_length=16),
+            eval_data={
+                key: TokenDataset(path, split="val", sequence_length=16)
+                for key, path in (eval_files or {}).items()
+            },
+            model_name=name,
+            checkpoints_dir=tmp_path / "checkpoints",
+            **options,
+        )
+
+    return make

@@ -1,0 +1,291 @@
+"""The loop: learning, exact resume, accumulation, guards, precision, evaluation, signals."""
+
+import json
+import math
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lowtide.errors import BudgetError, LowtideError, UsageError
+
+from .conftest import VOCAB, write_tokens
+
+
+def rows(trainer, event="step"):
+    lines = trainer.run.metrics_path.read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row.get("event") == event]
+
+
+def losses(trainer):
+    return [(row["step"], row["loss"]) for row in rows(trainer)]
+
+
+def weights(trainer):
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def break_after(trainer, calls):
+    """Let the trainer fail in the forward pass number `calls`, as a kill would end it."""
+    forward, seen = trainer.model.forward, []
+
+    def breaking(*arguments):
+        if torch.is_grad_enabled():
+            seen.append(1)
+            if len(seen) > calls:
+                raise ConnectionAbortedError("killed")
+        return forward(*arguments)
+
+    trainer.model.forward = breaking
+
+
+def test_the_loss_falls(make_trainer):
+    result = make_trainer(max_iters=60, eval_interval=20).fit()
+    assert result.stopped == "finished"
+    assert result.steps == 60
+    assert result.best_val_loss < 2.5 < math.log(VOCAB)
+    assert result.skipped_steps == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "muon", "config": {"dropout": 0.2}},
+        {"optimizer": "adamw", "gradient_accumulation_steps": 2},
+        {"optimizer": "adamw", "use_8bit_optimizer": True, "config": {"width": 64}},
+        {"use_mixed_precision": True, "precision": "fp16"},
+        {"config": {"layout": "gpt2"}, "log_interval": 3},
+        {"eval_interval": 4},
+    ],
+    ids=["muon-dropout", "adamw-accumulation", "8bit", "fp16", "gpt2", "evaluated-after-saving"],
+)
+def test_a_run_that_was_killed_ends_as_if_it_had_not_been(make_trainer, options):
+    if options.get("use_8bit_optimizer"):
+        pytest.importorskip("bitsandbytes")
+    whole = make_trainer("whole", **options)
+    whole.fit()
+    killed = make_trainer("killed", **options)
+    break_after(killed, 6 * options.get("gradient_accumulation_steps", 1))
+    with pytest.raises(ConnectionAbortedError):
+        killed.fit()
+    again = make_trainer("killed", **options)
+    again.fit()
+    assert again.state.step == 12
+    assert losses(again) == losses(whole)
+    evaluations = [row["val_loss"] for row in rows(again, "eval")]
+    assert evaluations == [row["val_loss"] for row in rows(whole, "eval")]
+    for name, tensor in weights(whole).items():
+        assert torch.equal(tensor, weights(again)[name]), name
+
+
+def test_a_finished_run_says_so_and_changes_nothing(make_trainer):
+    make_trainer().fit()
+    notes = []
+    again = make_trainer()
+    again._notify = notes.append
+    before = again.run.step_dirs()[-1].stat().st_mtime_ns
+    assert again.fit().steps == 12
+    assert any("this run is finished: 12 steps" in note for note in notes)
+    assert again.run.step_dirs()[-1].stat().st_mtime_ns == before
+
+
+def test_a_longer_run_goes_on(make_trainer):
+    make_trainer().fit()
+    assert make_trainer(max_iters=14).fit().steps == 14
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_accumulated_gradients_equal_the_large_batch(make_trainer, optimizer):
+    large = make_trainer("large", batch_size=8, optimizer=optimizer)
+    large.fit()
+    small = make_trainer("small", batch_size=2, gradient_accumulation_steps=4, optimizer=optimizer)
+    small.fit()
+    for (_, one), (_, other) in zip(losses(large), losses(small), strict=True):
+        assert one == pytest.approx(other, abs=2e-5)
+
+
+def test_bad_steps_change_nothing_and_are_counted(make_trainer):
+    trainer = make_trainer(max_iters=4, optimizer="muon", eval_interval=100)
+    forward, calls, seen = trainer.model.forward, [], []
+
+    def sometimes_nan(*arguments):
+        loss = forward(*arguments)
+        if torch.is_grad_enabled():
+            calls.append(1)
+            seen.append(weights(trainer))
+            return loss * float("nan") if len(calls) == 2 else loss
+        return loss
+
+    trainer.model.forward = sometimes_nan
+    result = trainer.fit()
+    assert result.skipped_steps == 1
+    assert [row["skipped_steps"] for row in rows(trainer)] == [0, 1, 1, 1]
+    for name in seen[1]:
+        assert torch.equal(seen[1][name], seen[2][name]), name
+    assert not torch.equal(seen[2]["embedding.weight"], seen[3]["embedding.weight"])
+    assert math.isfinite(result.loss)
+
+
+def test_many_bad_steps_in_a_row_stop_with_advice(make_trainer):
+    trainer = make_trainer(max_bad_steps=3)
+    forward = trainer.model.forward
+    trainer.model.forward = lambda *arguments: forward(*arguments) * float("nan")
+    with pytest.raises(LowtideError, match=r"3 steps in a row(.|\n)*lower --learning-rate"):
+        trainer.fit()
+
+
+def test_out_of_memory_halves_the_micro_batch_and_keeps_the_step(make_trainer):
+    plain = make_trainer("plain", batch_size=8)
+    plain.fit()
+    notes = []
+    short = make_trainer("short", batch_size=8)
+    short._notify = notes.append
+    forward = short.model.forward
+
+    def limited(inputs, targets=None):
+        if torch.is_grad_enabled() and inputs.shape[0] > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(inputs, targets)
+
+    short.model.forward = limited
+    short.fit()
+    assert short.state.micro_batch == 2
+    assert sum("out of memory" in note for note in notes) == 2
+    assert "4 per step; a step still sees 8 rows" in "\n".join(notes)
+    for (_, one), (_, other) in zip(losses(plain), losses(short), strict=True):
+        assert one == pytest.approx(other, abs=2e-5)
+
+
+def test_out_of_memory_with_one_row_says_what_to_do(make_trainer):
+    trainer = make_trainer(batch_size=1)
+
+    def never(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    trainer.model.forward = never
+    trainer.val_data = None
+    with pytest.raises(BudgetError, match="--activation-checkpointing"):
+        trainer.fit()
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_mixed_precision_is_used_and_learns(make_trainer, precision, dtype):
+    trainer = make_trainer(use_mixed_precision=True, precision=precision, max_iters=40)
+    seen = set()
+    layer = trainer.model.blocks[0].mlp.down
+    layer.register_forward_hook(lambda *call: seen.add(call[2].dtype))
+    result = trainer.fit()
+    assert seen == {dtype}
+    assert result.loss < 3.2
+    assert trainer._scale.value.item() == (65536.0 if precision == "fp16" else 1.0)
+
+
+def test_float16_overflow_lowers_the_scale(make_trainer):
+    trainer = make_trainer(use_mixed_precision=True, precision="fp16", max_iters=3)
+    prepare = trainer.prepare
+
+    def with_huge_scale(group):
+        prepare(group)
+        trainer._scale.value.fill_(2.0**40)
+
+    trainer.prepare = with_huge_scale
+    assert trainer.fit().skipped_steps == 3
+    assert trainer._scale.value.item() == 2.0**37
+
+
+def test_both_losses_are_logged_and_forgetting_is_announced(make_trainer, tmp_path):
+    general = write_tokens(tmp_path / "general.npy", seed=5, step=3)
+    notes = []
+    trainer = make_trainer(
+        max_iters=40, eval_interval=10, learning_rate=1e-2, eval_files={"general": general}
+    )
+    trainer._notify = notes.append
+    trainer.fit()
+    text = "\n".join(notes)
+    assert "step 10: val " in text
+    assert " | eval_general " in text
+    assert "warning: the model is forgetting: eval_general" in text
+    assert "--learning-rate (5e-5 instead of 3e-4)" in text
+    last = rows(trainer, "eval")[-1]
+    assert last["eval_general_loss"] > rows(trainer, "eval")[0]["eval_general_loss"]
+    assert last["forgetting"] is True
+
+
+def test_forgetting_can_stop_the_run(make_trainer, tmp_path):
+    general = write_tokens(tmp_path / "general.npy", seed=5, step=3)
+    trainer = make_trainer(
+        max_iters=200,
+        eval_interval=10,
+        learning_rate=1e-2,
+        stop_on_forgetting=True,
+        eval_files={"general": general},
+    )
+    result = trainer.fit()
+    assert result.stopped == "forgetting"
+    assert result.steps < 100
+
+
+def test_epochs_and_hours_end_a_run(make_trainer):
+    trainer = make_trainer(max_iters=None, epochs=0.1)
+    assert trainer.fit().steps == math.ceil(0.1 * len(trainer.data) / 4)
+    timed = make_trainer("timed", max_iters=None, max_hours=1e-9)
+    assert timed.fit().stopped == "time"
+
+
+def test_a_polite_signal_saves_and_the_run_goes_on(make_trainer):
+    whole = make_trainer("whole")
+    whole.fit()
+    asked = make_trainer("asked")
+    forward, calls = asked.model.forward, []
+
+    def signalling(*arguments):
+        if torch.is_grad_enabled():
+            calls.append(1)
+            if len(calls) == 7:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return forward(*arguments)
+
+    asked.model.forward = signalling
+    with pytest.raises(KeyboardInterrupt):
+        asked.fit()
+    assert asked.run.step_dirs()[-1].name == "step_00000007"
+    again = make_trainer("asked")
+    again.fit()
+    assert losses(again) == losses(whole)
+
+
+def test_the_last_checkpoints_and_the_best_are_kept(make_trainer):
+    trainer = make_trainer(max_iters=20, save_interval=2, keep_checkpoints=3)
+    trainer.fit()
+    names = [folder.name for folder in trainer.run.step_dirs()]
+    assert names == ["step_00000016", "step_00000018", "step_00000020"]
+    best = json.loads((trainer.run.best_dir / "best.json").read_text())
+    assert best["val_loss"] == trainer.state.best_val_loss
+    newest = load_file(trainer.run.root / "model.safetensors")
+    saved = load_file(trainer.run.step_dirs()[-1] / "model.safetensors")
+    assert all(torch.equal(newest[name], saved[name]) for name in saved)
+
+
+def test_changed_data_is_refused_on_resume(make_trainer, token_file):
+    make_trainer(max_iters=4).fit()
+    write_tokens(token_file, seed=9)
+    with pytest.raises(LowtideError, match="changed since"):
+        make_trainer(max_iters=8).fit()
+
+
+def test_activation_checkpointing_gives_the_same_run(make_trainer):
+    plain, saving = make_trainer("plain"), make_trainer("saving", activation_checkpointing=True)
+    plain.fit()
+    saving.fit()
+    assert losses(plain) == losses(saving)
+
+
+def test_settings_that_make_no_sense_are_refused(make_trainer):
+    with pytest.raises(UsageError, match="batch_size is 0, expected at least 1"):
+        make_trainer(batch_size=0)
+    with pytest.raises(UsageError, match="did you mean learning_rate"):
+        make_trainer(learning_rat=1)
