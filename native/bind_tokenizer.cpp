@@ -54,6 +54,18 @@ Array<uint64_t> safe_cuts(nb::bytes text, const std::vector<nb::bytes>& specials
   return to_array(std::move(cuts));
 }
 
+// The last place where `text` can be cut, also if more text follows it; 0 if there is none.
+size_t last_cut(nb::bytes text, const std::vector<nb::bytes>& specials) {
+  const SpecialFinder finder(as_strings(specials));
+  const uint8_t* const data = static_cast<const uint8_t*>(text.data());
+  // What follows could complete a special token that begins in the last bytes.
+  const size_t margin = std::max<size_t>(4, finder.longest());
+  for (size_t at = text.size() > margin ? text.size() - margin : 0; at > 0; --at) {
+    if (is_safe_cut(data, text.size(), at) && !finder.spans(data, text.size(), at)) return at;
+  }
+  return 0;
+}
+
 void count_texts(PieceCounter& counter, const std::vector<nb::bytes>& texts) {
   std::vector<PieceCounter::Text> views;
   for (const nb::bytes& text : texts) {
@@ -161,18 +173,6 @@ nb::tuple encode_many(NativeVocabulary& self, const std::vector<nb::bytes>& text
   return nb::make_tuple(to_array(std::move(encoded.ids)), to_array(std::move(encoded.ends)));
 }
 
-// The last place where `text` can be cut, also if more text follows it; 0 if there is none.
-size_t last_cut(const NativeVocabulary& self, nb::bytes text) {
-  const SpecialFinder& specials = self.vocabulary->special_finder();
-  const uint8_t* const data = static_cast<const uint8_t*>(text.data());
-  // What follows could complete a special token that begins in the last bytes.
-  const size_t margin = std::max<size_t>(4, specials.longest());
-  for (size_t at = text.size() > margin ? text.size() - margin : 0; at > 0; --at) {
-    if (is_safe_cut(data, text.size(), at) && !specials.spans(data, text.size(), at)) return at;
-  }
-  return 0;
-}
-
 // Where the first special token begins; -1 if there is none.
 int64_t find_special(const NativeVocabulary& self, nb::bytes text) {
   const SpecialFinder::Match match = self.vocabulary->special_finder().find(
@@ -207,6 +207,8 @@ void bind_tokenizer(nb::module_& m) {
   m.def("safe_cuts", &safe_cuts, nb::arg("text"), nb::arg("specials"),
         "The offsets where `text` can be split apart without changing its pieces.");
 
+  m.def("last_cut", &last_cut, nb::arg("text"), nb::arg("specials"),
+        "The last offset where `text` can be cut, also if more text follows; 0 if there is none.");
   m.def("rules_by_rank", &rules_by_rank, nb::arg("tokens"),
         "Every pair of tokens that spells a token, as flat rows (left, right, token).");
 
@@ -230,6 +232,7 @@ void bind_tokenizer(nb::module_& m) {
       .def_prop_ro("bytes_done", &PieceCounter::bytes_done)
       .def_prop_ro("pieces_done", &PieceCounter::pieces_done)
       .def_prop_ro("distinct", &PieceCounter::distinct)
+      .def_prop_ro("distinct_bytes", &PieceCounter::distinct_bytes)
       .def_prop_ro("spilled_runs", &PieceCounter::spilled_runs);
 
   nb::class_<NativeVocabulary>(m, "Vocabulary")
@@ -255,7 +258,6 @@ void bind_tokenizer(nb::module_& m) {
           nb::arg("id_bytes"), nb::arg("specials"), nb::arg("num_threads"),
           nb::arg("window_bytes"))
       .def("find_special", &find_special, nb::arg("text"))
-      .def("last_cut", &last_cut, nb::arg("text"))
       .def("decode", &decode, nb::arg("ids"));
 
   nb::class_<MergeLearner>(m, "MergeLearner")

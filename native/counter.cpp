@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <queue>
 #include <system_error>
 
@@ -115,6 +116,7 @@ void CountShard::clear() {
   mask_ = slots_.size() - 1;
   long_mask_ = long_slots_.size() - 1;
   used_ = long_used_ = 0;
+  piece_bytes_ = 0;
 }
 
 size_t CountShard::bytes() const {
@@ -166,6 +168,7 @@ void CountShard::add(const PieceKey& key, uint64_t hash, uint64_t count) {
     i = (i + 1) & mask_;
   }
   slots_[i] = {key, count};
+  piece_bytes_ += key.length();
   if (++used_ * 4 > slots_.size() * 3) grow();
 }
 
@@ -183,6 +186,7 @@ void CountShard::add_long(const uint8_t* bytes, size_t length, uint64_t hash, ui
   long_slots_[i] = {hash, count, static_cast<uint32_t>(arena_.size()),
                     static_cast<uint32_t>(length)};
   arena_.insert(arena_.end(), bytes, bytes + length);
+  piece_bytes_ += length;
   if (++long_used_ * 4 > long_slots_.size() * 3) grow_long();
 }
 
@@ -406,6 +410,7 @@ std::string PieceCounter::spill(size_t index) {
                 static_cast<unsigned long long>(number));
   const std::string path = spill_dir_ + name;
   shard.table.write_run(path);
+  spilled_bytes_.fetch_add(shard.table.piece_bytes(), std::memory_order_relaxed);
   shard.table.clear();
   shard.runs.push_back(path);
   return path;
@@ -431,6 +436,7 @@ void PieceCounter::adopt(std::vector<std::string> runs) {
       throw std::runtime_error("not a run file: " + run);
     }
     shards_[index].runs.push_back(run);
+    spilled_bytes_ += std::filesystem::file_size(run);
     runs_made_ = std::max<uint64_t>(runs_made_, number + 1);
   }
 }
@@ -454,6 +460,12 @@ void PieceCounter::drain(const CountShard::Sink& sink) {
     shard.table.clear();
   }
   distinct_ = distinct;
+}
+
+uint64_t PieceCounter::distinct_bytes() const {
+  uint64_t bytes = spilled_bytes_.load(std::memory_order_relaxed);
+  for (const Shard& shard : shards_) bytes += shard.table.piece_bytes();
+  return bytes;
 }
 
 uint64_t PieceCounter::distinct() const { return distinct_.load(std::memory_order_relaxed); }

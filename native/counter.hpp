@@ -41,6 +41,7 @@ class CountShard {
   size_t bytes() const;
   size_t bytes_after_growth() const;  // what one more piece could make of it
   size_t size() const { return used_ + long_used_; }
+  uint64_t piece_bytes() const { return piece_bytes_; }  // of all distinct pieces together
 
  private:
   struct Slot {
@@ -65,6 +66,7 @@ class CountShard {
   std::vector<uint8_t> arena_;
   size_t mask_, long_mask_;
   size_t used_ = 0, long_used_ = 0;
+  uint64_t piece_bytes_ = 0;
 };
 
 class PieceCounter {
@@ -93,6 +95,8 @@ class PieceCounter {
   uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
   uint64_t pieces_done() const { return pieces_done_.load(std::memory_order_relaxed); }
   uint64_t distinct() const;  // of what the shared tables hold; exact after checkpoint() or drain()
+  // The bytes of all distinct pieces; what was spilled more than once counts more than once.
+  uint64_t distinct_bytes() const;
   uint64_t spilled_runs() const { return runs_made_.load(std::memory_order_relaxed); }
 
  private:
@@ -122,6 +126,7 @@ class PieceCounter {
   std::vector<Shard> shards_{kShards};
   std::vector<std::unique_ptr<Local>> locals_;
   std::atomic<uint64_t> bytes_done_{0}, pieces_done_{0}, runs_made_{0}, distinct_{0};
+  std::atomic<uint64_t> spilled_bytes_{0};
 };
 
 }  // namespace lowtide

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from lowtide.loader.tensors import create_dataloaders
     from lowtide.loader.windows import TokenDataset
     from lowtide.memory import MemoryBudget
+    from lowtide.tokenizer.tokenizer import Tokenizer
+    from lowtide.tokenizer.training import train_tokenizer
 
 __version__ = "0.1.0"
 
@@ -30,9 +32,11 @@ _HOMES = {
     "Mixture": "lowtide.loader.mixtures",
     "StreamingDataLoader": "lowtide.loader.streaming",
     "TokenDataset": "lowtide.loader.windows",
+    "Tokenizer": "lowtide.tokenizer.tokenizer",
     "UsageError": "lowtide.errors",
     "create_dataloaders": "lowtide.loader.tensors",
     "estimate_memory_usage": "lowtide.loader.streaming",
+    "train_tokenizer": "lowtide.tokenizer.training",
 }
 
 __all__ = [
@@ -44,10 +48,12 @@ __all__ = [
     "Mixture",
     "StreamingDataLoader",
     "TokenDataset",
+    "Tokenizer",
     "UsageError",
     "__version__",
     "create_dataloaders",
     "estimate_memory_usage",
+    "train_tokenizer",
 ]
 
 

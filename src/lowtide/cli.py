@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lowtide.demo import DemoSettings
     from lowtide.generation.settings import GenerateSettings
     from lowtide.model.export import ExportSettings
+    from lowtide.tokenizer.training import TokenizerTrainingSettings
     from lowtide.training.settings import EvaluateSettings, TrainSettings
 
 __all__ = ["main"]
@@ -53,6 +54,15 @@ class _Verb:
 # itself (so that nobody else waits for it), calls it and prints the result to stdout; the first
 # line of its docstring is its line in `lowtide --help`. Then give it a row in _VERBS, in the order
 # of the stages. Help for the flags comes from the docstrings of the settings' fields.
+
+
+def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
+    """Learn a BPE or character tokenizer from text of any size."""
+    from lowtide.tokenizer.training import describe_trained, train_tokenizer
+
+    if settings.out_dir is None:
+        raise UsageError("no folder for the tokenizer", next_step="--out-dir tok/mine")
+    print(describe_trained(train_tokenizer(settings), settings.out_dir))
 
 
 def _train(settings: TrainSettings) -> None:
@@ -103,6 +113,9 @@ def _demo(settings: DemoSettings) -> None:
 
 
 _VERBS: dict[str, _Verb] = {
+    "train-tokenizer": _Verb(
+        _train_tokenizer, "lowtide.tokenizer.training:TokenizerTrainingSettings"
+    ),
     "train": _Verb(_train, "lowtide.training.settings:TrainSettings"),
     "evaluate": _Verb(_evaluate, "lowtide.training.settings:EvaluateSettings"),
     "generate": _Verb(_generate, "lowtide.generation.settings:GenerateSettings"),
@@ -215,6 +228,7 @@ def _parse_settings(name: str, verb: _Verb, words: list[str]) -> Any:
     import tyro  # a tenth of a second; `lowtide --help` does without
 
     names = {field.name for field in dataclasses.fields(cls)}
+    words = _rename_flags(words, getattr(cls, "flag_aliases", {}))
     config_path: Path | None = None
     also = ""
     if "config_file" not in names:
@@ -285,6 +299,16 @@ def _read_int(word: str) -> int:
             if float(word).is_integer():
                 return int(float(word))
     raise ValueError(f"{word!r} is not a whole number")
+
+
+def _rename_flags(words: list[str], aliases: Mapping[str, str]) -> list[str]:
+    """Replace flags that other programs call differently by ours."""
+    renamed: list[str] = []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        ours = aliases.get(flag.replace("_", "-"))
+        renamed.append(word if ours is None else f"{ours}{equals}{value}")
+    return renamed
 
 
 def _take_config_file(words: list[str]) -> tuple[Path | None, list[str]]:

@@ -169,6 +169,24 @@ def test_a_for_left_early_is_followed_by_the_next_epoch(text_files: list[Path]) 
     assert windows_of(loader) == windows_of(other)
 
 
+def test_endless_batches_are_those_of_the_epochs(text_files: list[Path]) -> None:
+    loader = make(text_files)
+    expected = [batch["input_ids"].tolist() for _ in range(3) for batch in loader]
+    endless = make(text_files).endless()
+    found = [next(endless)[0].tolist() for _ in range(len(expected) - 5)]
+    state = endless.state_dict()
+    endless.close()
+    resumed = make(text_files).endless()
+    next(resumed)
+    resumed.load_state_dict(state)
+    assert resumed.epoch == 2
+    for _ in range(5):
+        inputs, targets = next(resumed)
+        assert np.array_equal(inputs[:, 1:], targets[:, :-1])
+        found.append(inputs.tolist())
+    assert found == expected
+
+
 def test_max_examples_takes_the_first_documents_each_epoch(text_files: list[Path]) -> None:
     tokens = stream_of(text_files)
     ends = [index for index, token in enumerate(tokens) if token == 256]

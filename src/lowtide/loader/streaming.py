@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ from lowtide.loader.texts import (
 )
 from lowtide.loader.windows import TokenDataset, Tokens
 
-__all__ = ["StreamingDataLoader", "estimate_memory_usage", "planned_bytes"]
+__all__ = ["EndlessBatches", "StreamingDataLoader", "estimate_memory_usage", "planned_bytes"]
 
 STATE_VERSION = 1
 PathLike = str | os.PathLike[str]
@@ -189,7 +190,7 @@ class StreamingDataLoader:
         """What stands between documents; None if the tokenizer has no such token."""
         return self._encoder.end_of_text_id
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Changes with the texts, the tokenizer, and how windows are cut and ordered."""
         parts = (
@@ -309,6 +310,10 @@ class StreamingDataLoader:
         )
         return self._stored
 
+    def endless(self) -> EndlessBatches:
+        """Give (inputs, targets) epoch after epoch, as a BatchLoader does."""
+        return EndlessBatches(self)
+
     def state_dict(self) -> dict[str, Any]:
         """Give what is needed to go on after the last delivered batch: a place and a few counts."""
         return {
@@ -336,6 +341,42 @@ class StreamingDataLoader:
         self._start = BlockStart.from_json(state["block"])
         self._delivered = int(state["delivered"])
         self._resumed = True
+
+
+class EndlessBatches:
+    """An iterator over (inputs, targets) without end, with the state of the loader behind it."""
+
+    def __init__(self, loader: StreamingDataLoader) -> None:
+        self._loader = loader
+        self._batches: Iterator[Batch] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._loader.epoch
+
+    def __iter__(self) -> EndlessBatches:
+        return self
+
+    def __next__(self) -> tuple[Tokens, Tokens]:
+        batch = None if self._batches is None else next(self._batches, None)
+        if batch is None:
+            self._batches = iter(self._loader)
+            batch = next(self._batches)
+        return batch["input_ids"], batch["targets"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what is needed to go on after the last delivered batch."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.close()
+        self._loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """Stop reading; the next batch would be the first of the next epoch."""
+        self._batches = None
 
 
 def _path_list(files: PathLike | Sequence[PathLike] | None) -> list[PathLike]:

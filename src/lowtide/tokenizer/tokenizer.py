@@ -358,7 +358,8 @@ class Tokenizer:
     def _last_cut(self, data: bytes) -> int:
         """Give the last place where `data` can be cut if more follows; 0 if there is none."""
         if self._native is not None:
-            return self._native.last_cut(data)
+            specials = [text.encode() for text in self.data.special_tokens]
+            return _native.last_cut(data, specials)
         longest = max((len(text.encode()) for text in self.data.special_tokens), default=1)
         cut = max(len(data) - longest, 0)
         while cut > 0 and data[cut] & 0xC0 == 0x80:

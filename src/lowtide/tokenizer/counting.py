@@ -1,0 +1,220 @@
+"""Count the pieces of a corpus in a fixed amount of memory, going on where an earlier run stopped.
+
+In:      input files (plain, compressed, jsonl, parquet)
+Out:     a native PieceCounter that holds every distinct piece with its count
+Memory:  the counter's tables, and one batch of text (`batch_bytes`) where files are not plain
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lowtide import _native
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.reading import ReadingOptions, block_documents, iter_blocks, plan_streams
+from lowtide.corpus.streams import open_stream
+from lowtide.errors import DataError
+from lowtide.files import checksum_bytes, read_json, write_json
+from lowtide.progress import Progress
+
+__all__ = ["CountingJournal", "Place", "count_pieces"]
+
+_ROUND_BYTES = (
+    256 << 20
+)  # of a plain file between two looks at the clock, the keyboard and the disk
+_SMALL_FILE_BYTES = 1 << 20
+_CHECKPOINT_SECONDS = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """How far counting has come: whole inputs, then bytes (text) or blocks (rows) of the next."""
+
+    input_index: int = 0
+    offset: int = 0
+
+
+class CountingJournal:
+    """Remembers on disk what has been counted: a place in the corpus and the run files up to it."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder = folder
+        self._path = folder / "counting.json"
+        self._key = checksum_bytes(key.encode())
+
+    def restore(self, counter: _native.PieceCounter) -> Place:
+        """Give the place of the last checkpoint and hand its runs to the counter; drop the rest."""
+        place, runs = Place(), list[str]()
+        if self._path.exists():
+            state = read_json(self._path)
+            if state["key"] == self._key and all(
+                (self.folder / run).exists() for run in state["runs"]
+            ):
+                place, runs = Place(state["input_index"], state["offset"]), state["runs"]
+        for path in self.folder.glob("*.run"):
+            if path.name not in runs:
+                path.unlink()
+        counter.adopt([str(self.folder / run) for run in runs])
+        return place
+
+    def save(self, place: Place, counter: _native.PieceCounter) -> None:
+        """Move the counts to the disk and remember the place."""
+        runs = [Path(run).name for run in counter.checkpoint()]
+        write_json(self._path, {"key": self._key, **dataclasses.asdict(place), "runs": runs})
+
+
+class _Meter:
+    """Bytes as stored that have been counted, also while native code is still at it."""
+
+    def __init__(self, counter: _native.PieceCounter, done: int) -> None:
+        self.counter = counter
+        self.done = done
+        self._mark: int | None = None
+
+    def follow(self) -> None:
+        """From now on the counter's own bytes are bytes as stored."""
+        self._mark = self.counter.bytes_done
+
+    def settle(self, stored_bytes: int) -> None:
+        """So many stored bytes are done in all."""
+        self._mark = None
+        self.done = stored_bytes
+
+    def __call__(self) -> tuple[float, dict[str, float]]:
+        mark = self._mark
+        running = 0 if mark is None else self.counter.bytes_done - mark
+        return self.done + running, {"pieces": self.counter.distinct}
+
+
+def count_pieces(
+    counter: _native.PieceCounter,
+    inputs: Sequence[InputFile],
+    *,
+    specials: Sequence[str],
+    options: ReadingOptions,
+    journal: CountingJournal,
+    progress: Progress,
+    batch_bytes: int,
+) -> None:
+    """Count every piece of `inputs`, from the journal's place on."""
+    place = journal.restore(counter)
+    starts = [0]
+    for source in inputs:
+        starts.append(starts[-1] + source.size_bytes)
+    first = min(starts[place.input_index] + place.offset, starts[-1])
+    meter = _Meter(counter, first)
+    job = _Job(counter, inputs, [text.encode() for text in specials], options, batch_bytes)
+    last_checkpoint = time.monotonic()
+    if place != Place():
+        progress.note(f"going on at {100 * first / max(starts[-1], 1):.0f} % of the text")
+    with progress.phase("counting", total=starts[-1], unit="B", start=first, poll=meter):
+        for reached in job.run(place, meter, starts):
+            if time.monotonic() - last_checkpoint > _CHECKPOINT_SECONDS:
+                journal.save(reached, counter)
+                last_checkpoint = time.monotonic()
+    if counter.bytes_done == 0 and place == Place():
+        raise DataError(
+            "there is no text in the input files",
+            path=inputs[0].path if len(inputs) == 1 else None,
+            next_step="name files that are not empty",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    counter: _native.PieceCounter
+    inputs: Sequence[InputFile]
+    specials: list[bytes]
+    options: ReadingOptions
+    batch_bytes: int
+
+    def run(self, place: Place, meter: _Meter, starts: Sequence[int]) -> Iterator[Place]:
+        """Count input after input; after each step give the place reached."""
+        index = place.input_index
+        offset = place.offset
+        while index < len(self.inputs):
+            source = self.inputs[index]
+            if self._is_plain(source) and source.size_bytes <= _SMALL_FILE_BYTES and offset == 0:
+                index = self._count_small_files(index)
+                meter.settle(starts[index])
+                yield Place(index)
+                continue
+            if self._is_plain(source):
+                steps = self._count_plain(source, offset, meter, starts[index])
+            elif source.kind == "text":
+                steps = self._count_stream(source, offset, meter, starts[index])
+            else:
+                steps = self._count_rows(source, offset, meter, starts[index])
+            for reached in steps:
+                yield Place(index, reached)
+            index, offset = index + 1, 0
+            meter.settle(starts[index])
+            yield Place(index)
+
+    def _is_plain(self, source: InputFile) -> bool:
+        utf8 = self.options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+        return source.kind == "text" and source.compression is None and utf8
+
+    def _count_small_files(self, index: int) -> int:
+        texts: list[bytes] = []
+        held = 0
+        while index < len(self.inputs) and held < self.batch_bytes:
+            source = self.inputs[index]
+            if not self._is_plain(source) or source.size_bytes > _SMALL_FILE_BYTES:
+                break
+            texts.append(source.path.read_bytes())
+            held += len(texts[-1])
+            index += 1
+        self.counter.count_texts(texts)
+        return index
+
+    def _count_plain(
+        self, source: InputFile, offset: int, meter: _Meter, start: int
+    ) -> Iterator[int]:
+        while offset < source.size_bytes:
+            meter.follow()
+            stop = min(offset + _ROUND_BYTES, source.size_bytes)
+            offset = self.counter.count_file(str(source.path), offset, stop, source.size_bytes)
+            meter.settle(start + offset)
+            yield offset
+
+    def _count_stream(
+        self, source: InputFile, offset: int, meter: _Meter, start: int
+    ) -> Iterator[int]:
+        """Count compressed or re-encoded text; `offset` counts its decompressed bytes."""
+        held = bytearray()
+        skip = offset
+        with open_stream(source, encoding=self.options.encoding) as reader:
+            while part := reader.read(self.batch_bytes):
+                dropped = min(skip, len(part))
+                skip -= dropped
+                held += part[dropped:]
+                if len(held) < self.batch_bytes:
+                    continue
+                cut = _native.last_cut(bytes(held), self.specials)
+                if cut:
+                    self.counter.count_texts([bytes(held[:cut])])
+                    del held[:cut]
+                    offset += cut
+                    meter.settle(start + reader.stored_position())
+                    yield offset
+        self.counter.count_texts([bytes(held)])
+
+    def _count_rows(
+        self, source: InputFile, offset: int, meter: _Meter, start: int
+    ) -> Iterator[int]:
+        """Count the texts of a jsonl or parquet file; `offset` counts its blocks."""
+        paths = {source.index: source.path}
+        stored = 0
+        for stream in plan_streams([source], self.options):
+            for number, block in enumerate(iter_blocks(stream, self.options, known=offset), 1):
+                if block is None:
+                    continue
+                texts = [document.text for document in block_documents(block, self.options, paths)]
+                self.counter.count_texts(texts)
+                stored += block.stored_bytes
+                meter.settle(start + min(stored, source.size_bytes))
+                yield number

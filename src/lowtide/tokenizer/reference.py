@@ -1,0 +1,181 @@
+"""Byte-pair encoding in plain Python: the truth that the native code is tested against.
+
+Slow and simple on purpose. Each function does what its native counterpart promises, with the
+`regex` package for splitting and dictionaries for everything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from lowtide.tokenizer.formats import printable
+from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
+
+__all__ = ["count_pieces", "encode", "learn_merges", "split_pieces", "split_specials"]
+
+Pair = tuple[bytes, bytes]
+
+
+def split_pieces(text: bytes, pattern: Pattern) -> list[bytes]:
+    """Split text into pieces; a byte that is not UTF-8 is a character of its own."""
+    import regex  # an extra: only tests and comparisons need it
+
+    decoded = text.decode("utf-8", "surrogateescape")
+    return [
+        piece.encode("utf-8", "surrogateescape")
+        for piece in regex.findall(EXPRESSIONS[pattern], decoded)
+    ]
+
+
+def split_specials(text: bytes, specials: Iterable[str]) -> list[tuple[bytes, bool]]:
+    """Take text apart at special tokens: (part, is special); leftmost first, then longest."""
+    tokens = sorted({special.encode() for special in specials}, key=len, reverse=True)
+    parts: list[tuple[bytes, bool]] = []
+    begin = position = 0
+    while position < len(text):
+        token = next((token for token in tokens if text.startswith(token, position)), None)
+        if token is None:
+            position += 1
+            continue
+        parts += [(text[begin:position], False), (token, True)]
+        begin = position = position + len(token)
+    parts.append((text[begin:], False))
+    return [(part, special) for part, special in parts if part]
+
+
+def count_pieces(
+    texts: Iterable[bytes], *, pattern: Pattern, specials: Sequence[str]
+) -> Counter[bytes]:
+    """Count the pieces of texts; special tokens are not counted and not crossed."""
+    counts: Counter[bytes] = Counter()
+    for text in texts:
+        for part, special in split_specials(text, specials):
+            if not special:
+                counts.update(split_pieces(part, pattern))
+    return counts
+
+
+def learn_merges(
+    counts: Mapping[bytes, int], *, target: int, tie_break: str, min_frequency: int = 1
+) -> list[Pair]:
+    """Learn merges until `target` tokens (huggingface) or merges (cs336), or no pair is left."""
+    if tie_break == "cs336":
+        return _learn_afresh(counts, target, min_frequency)
+    return _learn_with_queue(counts, target, min_frequency)
+
+
+def _learn_afresh(counts: Mapping[bytes, int], target: int, min_frequency: int) -> list[Pair]:
+    """Count all pairs anew for every merge; of the most frequent take the greatest bytes."""
+    words = [([bytes([byte]) for byte in piece], count) for piece, count in counts.items()]
+    merges: list[Pair] = []
+    while len(merges) < target:
+        pairs: Counter[Pair] = Counter()
+        for word, count in words:
+            for pair in pairwise(word):
+                pairs[pair] += count
+        best = max(pairs.items(), key=lambda item: (item[1], item[0]), default=None)
+        if best is None or best[1] < min_frequency:
+            break
+        merges.append(best[0])
+        words = [(_merge(word, best[0])[0], count) for word, count in words]
+    return merges
+
+
+def _merge(word: list[bytes], pair: Pair) -> tuple[list[bytes], list[tuple[Pair, int]]]:
+    """Merge a pair in a word from the left; also give how the counts of other pairs change."""
+    token = pair[0] + pair[1]
+    merged: list[bytes] = []
+    changes: list[tuple[Pair, int]] = []
+    position = 0
+    while position < len(word):
+        if tuple(word[position : position + 2]) != pair:
+            merged.append(word[position])
+            position += 1
+            continue
+        if merged:
+            changes += [((merged[-1], pair[0]), -1), ((merged[-1], token), 1)]
+        if position + 2 < len(word):
+            following = word[position + 2]
+            changes += [((pair[1], following), -1), ((token, following), 1)]
+        merged.append(token)
+        position += 2
+    return merged, changes
+
+
+@dataclasses.dataclass
+class _Entry:
+    """A pair in the queue, with the count it had when last looked at and the words it is in."""
+
+    count: int
+    pair: Pair
+    words: set[int]
+
+
+def _learn_with_queue(counts: Mapping[bytes, int], target: int, min_frequency: int) -> list[Pair]:
+    """Follow Hugging Face's trainer step by step, down to what it does when a token recurs.
+
+    Entries of the queue know the words they were made for; a pair that gains words later gets a
+    second entry, and counts are adjusted, never taken anew.
+    """
+    words = [[bytes([byte]) for byte in piece] for piece in counts]
+    amounts = list(counts.values())
+    ids = {bytes([byte]): rank for rank, byte in enumerate(sorted(range(256), key=_byte_order))}
+    pair_counts: Counter[Pair] = Counter()
+    places: dict[Pair, set[int]] = {}
+    for index, word in enumerate(words):
+        for pair in pairwise(word):
+            pair_counts[pair] += amounts[index]
+            places.setdefault(pair, set()).add(index)
+    queue = [_Entry(pair_counts[pair], pair, where) for pair, where in places.items()]
+    merges: list[Pair] = []
+    while len(ids) - 256 < target and queue:
+        top = max(queue, key=lambda entry: (entry.count, *(-ids[part] for part in entry.pair)))
+        if top.count != pair_counts[top.pair]:
+            top.count = pair_counts[top.pair]
+            continue
+        if top.count < max(1, min_frequency):
+            break
+        queue = [entry for entry in queue if entry is not top]
+        ids.setdefault(top.pair[0] + top.pair[1], len(ids))
+        merges.append(top.pair)
+        gained: dict[Pair, set[int]] = {}
+        for index in top.words:
+            words[index], changes = _merge(words[index], top.pair)
+            for changed, amount in changes:
+                pair_counts[changed] += amount * amounts[index]
+                if amount > 0:
+                    gained.setdefault(changed, set()).add(index)
+        queue += [
+            _Entry(pair_counts[pair], pair, where)
+            for pair, where in gained.items()
+            if pair_counts[pair] > 0
+        ]
+    return merges
+
+
+def _byte_order(byte: int) -> str:
+    return printable(bytes([byte]))
+
+
+def encode(
+    text: bytes,
+    *,
+    merges: Sequence[Pair],
+    pattern: Pattern,
+) -> list[bytes]:
+    """Give the tokens of text: in every piece, the earliest merge is applied first, leftmost."""
+    ranks = {pair: rank for rank, pair in enumerate(merges)}
+    tokens: list[bytes] = []
+    for piece in split_pieces(text, pattern):
+        word = [bytes([byte]) for byte in piece]
+        while len(word) > 1:
+            pairs = list(pairwise(word))
+            best = min(range(len(pairs)), key=lambda place: ranks.get(pairs[place], len(ranks)))
+            if pairs[best] not in ranks:
+                break
+            word[best : best + 2] = [word[best] + word[best + 1]]
+        tokens += word
+    return tokens

@@ -1,0 +1,397 @@
+"""Learn a tokenizer from text of any size inside a memory budget.
+
+In:      text files
+Out:     a Tokenizer; tokenizer.json, vocab.json, merges.txt and training.json in `out_dir`
+Memory:  `memory`, for counting and learning alike; what does not fit is kept in files
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from lowtide import _native
+from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.reading import ReadingOptions
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.files import free_disk_bytes, read_json, write_json
+from lowtide.memory import MemoryBudget, format_size, usable_cores
+from lowtide.progress import Progress
+from lowtide.settings import build_settings, settings_as_json
+from lowtide.tokenizer.counting import CountingJournal, count_pieces
+from lowtide.tokenizer.patterns import Pattern
+from lowtide.tokenizer.tokenizer import Tokenizer
+from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary
+
+__all__ = [
+    "TokenizerTrainingSettings",
+    "TrainedTokenizer",
+    "describe_trained",
+    "planned_bytes",
+    "train_tokenizer",
+]
+
+TieBreak = Literal["huggingface", "cs336"]
+
+_RECORD = "training.json"
+_WINDOW_BYTES = 1 << 20
+_THREAD_BYTES = 4 * _WINDOW_BYTES  # tables and batches of a thread, its window and what it grows by
+_BATCH_BYTES = 8 << 20
+_SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
+_SMALLEST_TABLES = 8 << 20
+_MERGES_PER_CALL = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerTrainingSettings:
+    """How to learn a tokenizer."""
+
+    flag_aliases: ClassVar[dict[str, str]] = {"--output-prefix": "--out-dir"}
+
+    input: tuple[str, ...]
+    """Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs."""
+    out_dir: Path | None = None
+    """Folder for tokenizer.json, vocab.json, merges.txt and the record of the training."""
+    vocab_size: int = 32000
+    """Tokens in all: special tokens, 256 bytes, and merges."""
+    special_tokens: tuple[str, ...] = (END_OF_TEXT,)
+    """Never split, never counted, never merged across; the first ids are theirs."""
+    kind: Literal["bpe", "char"] = "bpe"
+    """bpe learns pieces of words; char knows every character of the text."""
+    pattern: Pattern = "gpt2"
+    """How text is split before merging."""
+    tie_break: TieBreak = "huggingface"
+    """Of equally frequent pairs: the smallest ids (huggingface), or the greatest bytes (cs336)."""
+    min_frequency: int = 1
+    """Stop when no pair occurs this often."""
+    text_field: str = "text"
+    """The field of a jsonl row, or the column of a parquet file, that holds the text."""
+    encoding: str = "utf-8"
+    """Encoding of text files."""
+    processes: int | None = None
+    """Threads for counting; all cores by default."""
+    memory: str | None = None
+    """Memory budget of the whole command, such as 2GiB; half of what is available by default."""
+
+    def __post_init__(self) -> None:
+        smallest = 256 + len(set(self.special_tokens))
+        if self.kind == "bpe" and self.vocab_size < smallest:
+            raise UsageError(
+                f"--vocab-size {self.vocab_size} is too small: "
+                f"256 bytes and {smallest - 256} special tokens need {smallest}"
+            )
+        if not self.input:
+            raise UsageError("no input files", next_step="--input FILES")
+        if any(not text for text in self.special_tokens):
+            raise UsageError("a special token cannot be empty")
+        if self.min_frequency < 1:
+            raise UsageError(f"--min-frequency {self.min_frequency} is below 1")
+        if self.processes is not None and self.processes < 1:
+            raise UsageError(f"--processes {self.processes} is below 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedTokenizer:
+    """A tokenizer and what its training found."""
+
+    tokenizer: Tokenizer
+    record: dict[str, Any]
+    """The settings, the inputs and the counts, as training.json has them."""
+    was_there: bool = False
+    """True if `out_dir` held it already, made with the same settings from the same files."""
+
+
+def train_tokenizer(
+    settings: TokenizerTrainingSettings | None = None, /, **options: Any
+) -> TrainedTokenizer:
+    """Learn a tokenizer; options are the fields of TokenizerTrainingSettings.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "text.txt"
+    >>> _ = path.write_text("low lower lowest")
+    >>> trained = train_tokenizer(input=[path], vocab_size=260)
+    >>> trained.tokenizer.merges
+    [(b'l', b'o'), (b'lo', b'w'), (b'e', b'r')]
+    """
+    settings = settings or build_settings(
+        TokenizerTrainingSettings,
+        {key: _paths_as_text(value) if key == "input" else value for key, value in options.items()},
+    )
+    inputs = expand_inputs(settings.input)
+    key = _training_key(settings, inputs)
+    if settings.out_dir is not None:
+        finished = _load_finished(settings.out_dir, key)
+        if finished is not None:
+            return finished
+    budget = MemoryBudget.from_setting(settings.memory)
+    with _work_folder(settings.out_dir) as work_dir:
+        metrics_path = settings.out_dir / "metrics.jsonl" if settings.out_dir else None
+        with Progress(
+            "train-tokenizer", budget_bytes=budget.total_bytes, metrics_path=metrics_path
+        ) as progress:
+            if settings.kind == "char":
+                vocabulary, counts = _scan_characters(settings, inputs, progress)
+            else:
+                vocabulary, counts = _learn_merges(
+                    settings, inputs, budget, progress, CountingJournal(work_dir, key)
+                )
+            record = {**json.loads(key), "counts": counts, "fingerprint": vocabulary.fingerprint}
+            name = settings.out_dir.name if settings.out_dir else settings.kind
+            tokenizer = Tokenizer(vocabulary, name=name)
+            if settings.out_dir is not None:
+                record["peak_memory_bytes"] = progress.peak_bytes
+                _write(tokenizer, settings.out_dir, record)
+    return TrainedTokenizer(tokenizer, record)
+
+
+def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
+    """Give what came out in a few lines."""
+    tokenizer, counts = trained.tokenizer, trained.record["counts"]
+    lines = [
+        f"{tokenizer.kind} tokenizer with {tokenizer.vocab_size:,} tokens in {out_dir}"
+        + (" (was there already)" if trained.was_there else "")
+    ]
+    lines.append(f"  text         {format_size(counts['bytes'])}")
+    if "pieces" in counts:
+        lines.append(
+            f"  pieces       {counts['pieces']:,}, {counts['distinct_pieces']:,} of them distinct"
+        )
+        lines.append(f"  merges       {counts['merges']:,}")
+    lines.append(f"  fingerprint  {tokenizer.fingerprint}")
+    lines.append(
+        f"next: lowtide prepare --input-files FILES --tokenization {out_dir} --out-dir data/mine"
+    )
+    return "\n".join(lines)
+
+
+def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
+    """Give the memory that learning merges takes for so many distinct pieces of so many bytes.
+
+    Measured at 25 bytes a byte on English text; what exceeds the budget is kept in files.
+    """
+    return 28 * distinct_bytes + 24 * num_pieces
+
+
+def _paths_as_text(value: Any) -> Any:
+    if isinstance(value, str | Path):
+        return (str(value),)
+    return tuple(str(item) for item in value)
+
+
+def _training_key(settings: TokenizerTrainingSettings, inputs: list[InputFile]) -> str:
+    """Give everything the result depends on; the same key means the same tokenizer."""
+    free = ("out_dir", "processes", "memory", "input")
+    rows = {key: item for key, item in settings_as_json(settings).items() if key not in free}
+    files = [
+        {"path": str(source.path), "bytes": source.size_bytes, "modified_ns": source.modified_ns}
+        for source in inputs
+    ]
+    return json.dumps({"settings": rows, "input_files": files}, sort_keys=True)
+
+
+def _load_finished(out_dir: Path, key: str) -> TrainedTokenizer | None:
+    if not (out_dir / _RECORD).exists():
+        if (out_dir / "tokenizer.json").exists():
+            raise DataError(
+                "there is a tokenizer here already that lowtide did not train",
+                path=out_dir / "tokenizer.json",
+                next_step="choose another --out-dir",
+            )
+        return None
+    record = read_json(out_dir / _RECORD)
+    wanted = json.loads(key)
+    if all(record.get(part) == wanted[part] for part in wanted):
+        return TrainedTokenizer(Tokenizer.load(out_dir), record, was_there=True)
+    changed = next(part for part in wanted if record.get(part) != wanted[part])
+    raise DataError(
+        f"there is a tokenizer here already, made with other {changed.replace('_', ' ')}",
+        path=out_dir,
+        next_step="choose another --out-dir, or remove this folder",
+    )
+
+
+@contextlib.contextmanager
+def _work_folder(out_dir: Path | None) -> Generator[Path]:
+    """Give a folder for what does not fit memory; it goes when the job ends well."""
+    if out_dir is None:
+        with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+            yield Path(folder)
+        return
+    work_dir = out_dir / ".work"
+    work_dir.mkdir(parents=True, exist_ok=True)
+    yield work_dir
+    shutil.rmtree(work_dir)
+
+
+def _learn_merges(
+    settings: TokenizerTrainingSettings,
+    inputs: list[InputFile],
+    budget: MemoryBudget,
+    progress: Progress,
+    journal: CountingJournal,
+) -> tuple[Vocabulary, dict[str, Any]]:
+    specials = tuple(dict.fromkeys(settings.special_tokens))
+    counter, counts = _count(settings, inputs, budget, progress, journal)
+    budget.release("counting tables")
+    learner = _load_learner(settings, counter, budget, progress, journal.folder)
+    counts["distinct_pieces"] = counter.distinct
+    del counter
+    target = settings.vocab_size - 256 - len(specials)
+    with progress.phase(
+        "merging", total=target, unit="merges", poll=lambda: (learner.merges_done, {})
+    ):
+        while learner.learn(target, _MERGES_PER_CALL, settings.min_frequency):
+            pass  # back in Python now and then, so that Ctrl-C is heard
+    rows = learner.merges().reshape(-1, 3).tolist()
+    tokens = {byte: bytes([byte]) for byte in range(256)}
+    merges: list[tuple[bytes, bytes]] = []
+    for left, right, token in rows:
+        merges.append((tokens[left], tokens[right]))
+        tokens[token] = tokens[left] + tokens[right]
+    vocabulary = _number(settings, specials, merges)
+    if len(vocabulary.tokens) < settings.vocab_size:
+        frequency = (
+            f" that occurs {settings.min_frequency} times" if settings.min_frequency > 1 else ""
+        )
+        progress.note(
+            f"no pair is left{frequency}: the vocabulary has {len(vocabulary.tokens)} tokens, "
+            f"{settings.vocab_size} were asked for"
+        )
+    counts |= {"merges": len(merges), "vocab_size": len(vocabulary.tokens)}
+    return vocabulary, counts
+
+
+def _number(
+    settings: TokenizerTrainingSettings,
+    specials: tuple[str, ...],
+    merges: list[tuple[bytes, bytes]],
+) -> Vocabulary:
+    """Give ids: special tokens, bytes, merges. A merge that spells a token again makes none.
+
+    By cs336's rule it takes up an id all the same.
+    """
+    if settings.tie_break == "cs336":
+        return Vocabulary.from_merges(merges, special_tokens=specials, pattern=settings.pattern)
+    tokens = [text.encode() for text in specials] + [bytes([byte]) for byte in range(256)]
+    seen = set(tokens[len(specials) :])
+    for left, right in merges:
+        if left + right not in seen:
+            seen.add(left + right)
+            tokens.append(left + right)
+    return Vocabulary.from_tokens(
+        dict(enumerate(tokens)),
+        merges,
+        special_tokens={text: id for id, text in enumerate(specials)},
+        pattern=settings.pattern,
+    )
+
+
+def _count(
+    settings: TokenizerTrainingSettings,
+    inputs: list[InputFile],
+    budget: MemoryBudget,
+    progress: Progress,
+    journal: CountingJournal,
+) -> tuple[_native.PieceCounter, dict[str, Any]]:
+    num_threads = settings.processes or usable_cores()
+    is_plain = all(row.kind == "text" and row.compression is None for row in inputs)
+    batch_bytes = _BATCH_BYTES if is_plain else 4 * _BATCH_BYTES  # rows and blocks are held twice
+    fixed = {
+        "threads": num_threads * _THREAD_BYTES,
+        "batch of text": batch_bytes,
+        "slack": _SLACK_BYTES,
+    }
+    budget.require({**fixed, "counting tables": _SMALLEST_TABLES})
+    for name, size in fixed.items():
+        budget.reserve(name, wanted_bytes=size)
+    table_bytes = budget.reserve(
+        "counting tables",
+        wanted_bytes=budget.remaining_bytes * 3 // 4,
+        minimum_bytes=min(_SMALLEST_TABLES, budget.remaining_bytes),
+    )
+    counter = _native.PieceCounter(
+        settings.pattern,
+        [text.encode() for text in settings.special_tokens],
+        num_threads=num_threads,
+        table_bytes=table_bytes,
+        window_bytes=_WINDOW_BYTES,
+        spill_dir=str(journal.folder),
+    )
+    count_pieces(
+        counter,
+        inputs,
+        specials=settings.special_tokens,
+        options=ReadingOptions(text_field=settings.text_field, encoding=settings.encoding),
+        journal=journal,
+        progress=progress,
+        batch_bytes=_BATCH_BYTES,
+    )
+    if counter.spilled_runs:
+        progress.note(f"counts did not fit {format_size(table_bytes)}: spilled and merged")
+    return counter, {"bytes": counter.bytes_done, "pieces": counter.pieces_done}
+
+
+def _load_learner(
+    settings: TokenizerTrainingSettings,
+    counter: _native.PieceCounter,
+    budget: MemoryBudget,
+    progress: Progress,
+    work_dir: Path,
+) -> _native.MergeLearner:
+    needed = planned_bytes(counter.distinct_bytes, counter.distinct)
+    in_files = needed > budget.remaining_bytes
+    if in_files:
+        if needed > free_disk_bytes(work_dir):
+            raise BudgetError(
+                f"learning needs about {format_size(needed)}: more than the budget, "
+                "and more than the disk has free",
+                path=work_dir,
+                next_step="free some space, or give more --memory",
+            )
+        progress.note(
+            f"learning needs about {format_size(needed)}: kept in files, slower, same result"
+        )
+    learner = _native.MergeLearner(
+        settings.tie_break,
+        file_dir=str(work_dir) if in_files else "",
+        resident_limit=max(budget.total_bytes - 2 * _SLACK_BYTES - (16 << 20), 0),
+    )
+    with progress.phase("sorting", unit="pieces", poll=lambda: (learner.num_words, {})):
+        learner.take(counter)
+        learner.build()
+    return learner
+
+
+def _scan_characters(
+    settings: TokenizerTrainingSettings, inputs: list[InputFile], progress: Progress
+) -> tuple[Vocabulary, dict[str, Any]]:
+    from lowtide.corpus.reading import iter_documents  # the slow way round is quick enough here
+
+    options = ReadingOptions(text_field=settings.text_field, encoding=settings.encoding)
+    characters: set[str] = set()
+    done = 0
+    total = sum(row.size_bytes for row in inputs)
+    with progress.phase("scanning", total=total, unit="B") as phase:
+        for document in iter_documents(inputs, options):
+            characters.update(document.text.decode("utf-8", "replace"))
+            done += len(document.text)
+            phase.update(min(done, total), characters=len(characters))
+    if not characters:
+        raise DataError("there is no text in the input files", next_step="name other files")
+    specials = tuple(dict.fromkeys([*settings.special_tokens, UNKNOWN]))
+    vocabulary = Vocabulary.from_characters(characters, special_tokens=specials)
+    return vocabulary, {"bytes": done, "vocab_size": len(vocabulary.tokens)}
+
+
+def _write(tokenizer: Tokenizer, out_dir: Path, record: dict[str, Any]) -> None:
+    """Write all files; the record last, since its presence means that the others are whole."""
+    tokenizer.save(out_dir)
+    if tokenizer.kind == "bpe":
+        tokenizer.save_vocabulary(out_dir)
+    write_json(out_dir / _RECORD, record)

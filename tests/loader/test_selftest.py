@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide.errors import DataError
+from lowtide.loader import selftest
+from lowtide.loader.selftest import check_loading
+from lowtide.loader.windows import RowPlan, TokenDataset
+
+
+def test_the_report_of_a_good_dataset(counting_dataset: Path) -> None:
+    report = check_loading(counting_dataset, sequence_length=64, batch_size=4, seconds=0.05)
+    assert report.num_tokens == 2000 and report.checked_windows == report.num_windows == 32
+    assert report.batch_shape == (4, 64)
+    assert report.tokens_per_second > 1000
+    text = str(report)
+    for words in ("first batch", "exactly once", "resume", "tokens/s", "memory"):
+        assert words in text
+
+
+def test_short_data_is_tried_with_short_windows(tmp_path: Path) -> None:
+    np.save(tmp_path / "few.npy", np.arange(30, dtype=np.int32))
+    report = check_loading(tmp_path / "few.npy", split="all", seconds=0.01)
+    assert report.batch_shape == (32, 29)
+
+
+def test_overlap_and_wrong_targets_are_found(
+    counting_dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Repeating(TokenDataset):
+        def plan_rows(self, *arguments: object, **options: object) -> list[RowPlan]:
+            (plan,) = super().plan_rows(*arguments, **options)  # pyright: ignore[reportArgumentType]
+            plan.starts[-1] = plan.starts[0]
+            return [plan]
+
+    monkeypatch.setattr(selftest, "TokenDataset", Repeating)
+    with pytest.raises(DataError, match="came twice"):
+        check_loading(counting_dataset, sequence_length=64, batch_size=4, seconds=0.01)
+    data = TokenDataset(counting_dataset, sequence_length=64)
+    inputs, _ = data.get_batch([0, 1])
+    with pytest.raises(DataError, match="not the inputs moved"):
+        selftest._check_batch(data, (inputs, inputs), 2)
+    with pytest.raises(DataError, match="expected"):
+        selftest._check_batch(data, (inputs, inputs), 3)
