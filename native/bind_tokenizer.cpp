@@ -1,12 +1,11 @@
 // Python's view of splitting, counting and merge learning. No logic lives here.
-#include "bindings.hpp"
-
 #include <malloc.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings.hpp"
 #include "counter.hpp"
 #include "encode_jobs.hpp"
 #include "merger.hpp"
@@ -135,10 +134,15 @@ void make_vocabulary(NativeVocabulary* self, const std::string& pattern,
   for (const auto& [bytes, id] : specials) {
     special_list.push_back({std::string(bytes.c_str(), bytes.size()), id});
   }
-  std::vector<Vocabulary::MergeRule> rules = rules_from(token_bytes, merges);
-  auto vocabulary = std::make_shared<const Vocabulary>(
-      pattern_named(pattern), std::move(token_bytes), std::move(rules), std::move(special_list),
-      whole_pieces);
+  // Special tokens are no part of ordinary text, so no pair of tokens merges into one.
+  std::vector<std::string> ordinary = token_bytes;
+  for (const Vocabulary::Special& special : special_list) {
+    if (special.id < ordinary.size()) ordinary[special.id].clear();
+  }
+  std::vector<Vocabulary::MergeRule> rules = rules_from(ordinary, merges);
+  auto vocabulary =
+      std::make_shared<const Vocabulary>(pattern_named(pattern), std::move(token_bytes),
+                                         std::move(rules), std::move(special_list), whole_pieces);
   new (self) NativeVocabulary{vocabulary, {vocabulary, cache_bytes}};
 }
 
@@ -248,15 +252,13 @@ void bind_tokenizer(nb::module_& m) {
              uint64_t end, int output_file, std::string output_path, uint64_t output_offset,
              size_t id_bytes, bool specials, size_t num_threads, size_t window_bytes) {
             const nb::gil_scoped_release release;
-            return encode_file(self.pool,
-                               {std::move(input_path), std::move(output_path), begin, stop, end,
-                                output_file, output_offset, id_bytes, specials, num_threads,
-                                window_bytes});
+            return encode_file(self.pool, {std::move(input_path), std::move(output_path), begin,
+                                           stop, end, output_file, output_offset, id_bytes,
+                                           specials, num_threads, window_bytes});
           },
           nb::kw_only(), nb::arg("input_path"), nb::arg("begin"), nb::arg("stop"), nb::arg("end"),
           nb::arg("output_file"), nb::arg("output_path"), nb::arg("output_offset"),
-          nb::arg("id_bytes"), nb::arg("specials"), nb::arg("num_threads"),
-          nb::arg("window_bytes"))
+          nb::arg("id_bytes"), nb::arg("specials"), nb::arg("num_threads"), nb::arg("window_bytes"))
       .def("find_special", &find_special, nb::arg("text"))
       .def("decode", &decode, nb::arg("ids"));
 

@@ -17,11 +17,12 @@ namespace lowtide {
 
 namespace {
 
-constexpr size_t kHotSets = 8192;       // times 64 bytes: half a megabyte, inside a core's own cache
-constexpr size_t kBatch = 128;          // pieces per shard before they are handed on
+constexpr size_t kHotSets = 8192;  // times 64 bytes: half a megabyte, inside a core's own cache
+constexpr size_t kBatch = 128;     // pieces per shard before they are handed on
 constexpr size_t kLongBatchBytes = 4096;
 constexpr size_t kEndsBatch = 4096;
 constexpr size_t kRunBufferBytes = 1 << 16;
+constexpr size_t kRunsAtOnce = 64;  // that are read together: open files, and a buffer each
 
 int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length) {
   const int order = std::memcmp(a, b, std::min(a_length, b_length));
@@ -46,6 +47,27 @@ void write_all(std::FILE* file, const void* data, size_t size, const std::string
     throw std::system_error(errno, std::generic_category(), path);
   }
 }
+
+// Writes one run: pieces in order, each as its length, its count and its bytes.
+class RunWriter {
+ public:
+  explicit RunWriter(const std::string& path) : path_(path), file_(open_file(path, "wb")) {}
+  void add(const uint8_t* bytes, size_t size, uint64_t count) {
+    const uint32_t length = static_cast<uint32_t>(size);
+    write_all(file_.get(), &length, sizeof(length), path_);
+    write_all(file_.get(), &count, sizeof(count), path_);
+    write_all(file_.get(), bytes, size, path_);
+  }
+  void finish() {
+    if (std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) {
+      throw std::system_error(errno, std::generic_category(), path_);
+    }
+  }
+
+ private:
+  std::string path_;
+  File file_;
+};
 
 // Reads one run in order.
 class RunReader {
@@ -210,16 +232,9 @@ void CountShard::write_run(const std::string& path) const {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return compare_bytes(a.bytes, a.length, b.bytes, b.length) < 0;
   });
-  const File file = open_file(path, "wb");
-  for (const Entry& entry : entries) {
-    const uint32_t length = static_cast<uint32_t>(entry.length);
-    write_all(file.get(), &length, sizeof(length), path);
-    write_all(file.get(), &entry.count, sizeof(entry.count), path);
-    write_all(file.get(), entry.bytes, entry.length, path);
-  }
-  if (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0) {
-    throw std::system_error(errno, std::generic_category(), path);
-  }
+  RunWriter writer(path);
+  for (const Entry& entry : entries) writer.add(entry.bytes, entry.length, entry.count);
+  writer.finish();
 }
 
 // What one thread has to itself.
@@ -402,18 +417,38 @@ void PieceCounter::spill_if_full(size_t index) {
   if (table.size() > 0 && table.bytes_after_growth() > shard_bytes_) spill(index);
 }
 
-std::string PieceCounter::spill(size_t index) {
-  Shard& shard = shards_[index];
+std::string PieceCounter::new_run_path(size_t index) {
   const uint64_t number = runs_made_.fetch_add(1, std::memory_order_relaxed);
   char name[64];
   std::snprintf(name, sizeof(name), "/counts_%02zu_%08llu.run", index,
                 static_cast<unsigned long long>(number));
-  const std::string path = spill_dir_ + name;
+  return spill_dir_ + name;
+}
+
+std::string PieceCounter::spill(size_t index) {
+  Shard& shard = shards_[index];
+  const std::string path = new_run_path(index);
   shard.table.write_run(path);
   spilled_bytes_.fetch_add(shard.table.piece_bytes(), std::memory_order_relaxed);
   shard.table.clear();
   shard.runs.push_back(path);
   return path;
+}
+
+// The files of merged runs stay: a checkpoint may name them, and the caller clears the folder.
+void PieceCounter::merge_many_runs(size_t index) {
+  std::vector<std::string>& runs = shards_[index].runs;
+  while (runs.size() > kRunsAtOnce) {
+    const auto taken = runs.begin() + kRunsAtOnce;
+    const std::string path = new_run_path(index);
+    RunWriter writer(path);
+    merge_runs({runs.begin(), taken}, [&](const uint8_t* bytes, size_t length, uint64_t count) {
+      writer.add(bytes, length, count);
+    });
+    writer.finish();
+    runs.erase(runs.begin(), taken);
+    runs.push_back(path);
+  }
 }
 
 std::vector<std::string> PieceCounter::checkpoint() {
@@ -455,6 +490,7 @@ void PieceCounter::drain(const CountShard::Sink& sink) {
       shard.table.for_each(counted);
     } else {
       if (shard.table.size() > 0) spill(i);
+      merge_many_runs(i);
       merge_runs(shard.runs, counted);
     }
     shard.table.clear();

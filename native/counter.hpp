@@ -114,7 +114,9 @@ class PieceCounter {
   void flush_long(Local& local, size_t shard);
   void flush(Local& local);
   void spill_if_full(size_t index);
+  std::string new_run_path(size_t index);
   std::string spill(size_t index);
+  void merge_many_runs(size_t index);
 
   const Pattern pattern_;
   const SplitFunction split_;

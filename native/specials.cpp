@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <stdexcept>
 
 namespace lowtide {
 
 SpecialFinder::SpecialFinder(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {
+  for (const std::string& token : tokens_) {
+    if (token.empty()) throw std::invalid_argument("a special token is empty");
+  }
   by_length_.resize(tokens_.size());
   std::iota(by_length_.begin(), by_length_.end(), size_t{0});
   std::stable_sort(by_length_.begin(), by_length_.end(),

@@ -11,7 +11,7 @@ namespace lowtide {
 class SpecialFinder {
  public:
   SpecialFinder() = default;
-  // `tokens` are non-empty; equal ones are found as the first of them.
+  // An empty token is refused; equal ones are found as the first of them.
   explicit SpecialFinder(std::vector<std::string> tokens);
 
   struct Match {

@@ -1,0 +1,308 @@
+"""Counting is exact for any number of threads, any window, any table, and after any stop."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide import _native
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import ReadingOptions
+from lowtide.errors import DataError
+from lowtide.progress import Progress
+from lowtide.tokenizer import counting, reference
+from lowtide.tokenizer.counting import CountingJournal, Place, count_pieces
+from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
+
+MakeText = Callable[[int, int], bytes]
+PLENTY = 64 << 20
+DIGITS_AS_LETTERS = str.maketrans("0123456789", "ghijklmnop")  # numbers spelled as one word
+
+
+def make_counter(
+    folder: Path,
+    *,
+    pattern: str = "gpt2",
+    specials: list[str] | None = None,
+    num_threads: int = 2,
+    table_bytes: int = PLENTY,
+    window_bytes: int = 1 << 16,
+) -> _native.PieceCounter:
+    return _native.PieceCounter(
+        pattern,
+        [special.encode() for special in specials or []],
+        num_threads=num_threads,
+        table_bytes=table_bytes,
+        window_bytes=window_bytes,
+        spill_dir=str(folder),
+    )
+
+
+def drained(counter: _native.PieceCounter) -> Counter[bytes]:
+    items = counter.drain()
+    counts = Counter(dict(items))
+    assert len(counts) == len(items), "a piece was given twice"
+    assert counter.distinct == len(items)
+    return counts
+
+
+@pytest.mark.parametrize("pattern", PATTERN_NAMES)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_counts_as_the_reference(
+    pattern: Pattern,
+    data: st.DataObject,
+    nasty_bytes: st.SearchStrategy[bytes],
+    specials: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    texts = data.draw(st.lists(nasty_bytes, max_size=3))
+    num_threads = data.draw(st.integers(1, 4))
+    counter = make_counter(
+        tmp_path_factory.mktemp("spill"),
+        pattern=pattern,
+        specials=specials,
+        num_threads=num_threads,
+        table_bytes=data.draw(st.sampled_from([0, 1 << 12, 1 << 20])),
+        window_bytes=data.draw(st.sampled_from([1, 7, 64, 1 << 16])),
+    )
+    counter.count_texts(texts)
+    expected = reference.count_pieces(texts, pattern=pattern, specials=specials)
+    assert counter.pieces_done == expected.total()
+    assert counter.bytes_done == sum(map(len, texts))
+    assert drained(counter) == expected
+
+
+@pytest.mark.parametrize("window_bytes", [1, 100, 4096, 1 << 20])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_files_of_any_window_and_thread_count(
+    tmp_path: Path, make_text: MakeText, specials: list[str], window_bytes: int, num_threads: int
+) -> None:
+    text = make_text(5, 60_000)
+    path = tmp_path / "text.txt"
+    path.write_bytes(text)
+    counter = make_counter(
+        tmp_path, specials=specials, num_threads=num_threads, window_bytes=window_bytes
+    )
+    assert counter.count_file(str(path), 0, len(text), len(text)) == len(text)
+    assert drained(counter) == reference.count_pieces([text], pattern="gpt2", specials=specials)
+
+
+def test_a_file_counted_in_parts(tmp_path: Path, make_text: MakeText, specials: list[str]) -> None:
+    text = make_text(6, 40_000)
+    path = tmp_path / "text.txt"
+    path.write_bytes(text)
+    counter = make_counter(tmp_path, specials=specials, window_bytes=50)
+    place = 0
+    while place < len(text):
+        reached = counter.count_file(str(path), place, min(place + 999, len(text)), len(text))
+        assert reached > place
+        place = reached
+    assert drained(counter) == reference.count_pieces([text], pattern="gpt2", specials=specials)
+
+
+def test_tables_too_small_spill_and_lose_nothing(tmp_path: Path) -> None:
+    letters = [f" {number:x}".translate(DIGITS_AS_LETTERS) for number in range(60_000)]
+    words = [*letters, *(f" {'long' * 5}{word[1:]}" for word in letters[:3000])]
+    text = ("".join(words) * 2).encode()
+    path = tmp_path / "text.txt"
+    path.write_bytes(text)
+    plain, spilled = make_counter(tmp_path), make_counter(tmp_path, table_bytes=1 << 19)
+    for counter in (plain, spilled):
+        counter.count_file(str(path), 0, len(text), len(text))
+    assert plain.spilled_runs == 0
+    assert spilled.spilled_runs > 64
+    assert drained(spilled) == drained(plain)
+
+
+def test_more_runs_than_files_may_be_open(tmp_path: Path) -> None:
+    """A run file per shard and flush: thousands, and a process may have 1024 files open."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    counter = make_counter(tmp_path, num_threads=1)
+    rounds = 300
+    for round_number in range(rounds):
+        counter.count_texts([b" both" + f" only{round_number}".encode()])
+        counter.checkpoint()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        counts = drained(counter)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert counts[b" both"] == rounds
+    assert counts[b" only"] == rounds
+    assert counts[b"7"] == 1
+
+
+def test_a_checkpoint_is_where_another_counter_goes_on(tmp_path: Path, make_text: MakeText) -> None:
+    parts = [make_text(seed, 5_000) for seed in range(4)]
+    expected = reference.count_pieces(parts, pattern="gpt2", specials=[])
+    runs: list[str] = []
+    for part in parts:
+        counter = make_counter(tmp_path, table_bytes=1 << 16)
+        counter.adopt(runs)
+        counter.count_texts([part])
+        runs = counter.checkpoint()
+        assert len(set(runs)) == len(runs)
+    final = make_counter(tmp_path)
+    final.adopt(runs)
+    assert drained(final) == expected
+
+
+def test_a_checkpoint_changes_nothing(tmp_path: Path, make_text: MakeText) -> None:
+    text = make_text(7, 20_000)
+    counter = make_counter(tmp_path)
+    for part in (text, text):
+        counter.count_texts([part])
+        counter.checkpoint()
+    counter.count_texts([text])
+    assert drained(counter) == Counter(
+        {
+            piece: 3 * count
+            for piece, count in reference.count_pieces([text], pattern="gpt2", specials=[]).items()
+        }
+    )
+
+
+def test_counts_have_64_bits(tmp_path: Path) -> None:
+    """Runs add up beyond 32 bits."""
+    run = tmp_path / "counts_00_00000000.run"
+    entry = (3).to_bytes(4, "little") + (3 << 31).to_bytes(8, "little") + b"abc"
+    run.write_bytes(entry)
+    other = tmp_path / "counts_00_00000001.run"
+    other.write_bytes(entry)
+    counter = make_counter(tmp_path)
+    counter.adopt([str(run), str(other)])
+    assert counter.drain() == [(b"abc", 6 << 31)]
+
+
+def test_damaged_runs_are_refused(tmp_path: Path) -> None:
+    run = tmp_path / "counts_00_00000000.run"
+    run.write_bytes((3).to_bytes(4, "little") + (1).to_bytes(8, "little") + b"ab")
+    counter = make_counter(tmp_path)
+    counter.adopt([str(run)])
+    with pytest.raises(RuntimeError, match="ends in the middle"):
+        counter.drain()
+    with pytest.raises(RuntimeError, match="not a run file"):
+        counter.adopt([str(tmp_path / "other.run")])
+
+
+def test_an_unwritable_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
+    counter = make_counter(tmp_path / "nowhere")
+    counter.count_texts([b"some text"])
+    with pytest.raises(OSError, match="No such file") as caught:
+        counter.checkpoint()
+    assert str(tmp_path / "nowhere") in caught.value.filename
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file") as caught:
+        make_counter(tmp_path).count_file(str(tmp_path / "gone.txt"), 0, 10, 10)
+    assert caught.value.filename == str(tmp_path / "gone.txt")
+
+
+def test_empty_special_tokens_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        make_counter(tmp_path, specials=["<|endoftext|>", ""])
+
+
+# The job over files, with its journal
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+def run_job(
+    folder: Path, paths: list[Path], *, key: str = "key", stop_after: int | None = None
+) -> Counter[bytes]:
+    """Count files as training does; `stop_after` checkpoints it dies."""
+    saves = itertools.count()
+
+    class Journal(CountingJournal):
+        def save(self, place: Place, counter: _native.PieceCounter) -> None:
+            super().save(place, counter)
+            if stop_after is not None and next(saves) >= stop_after:
+                raise KilledError
+
+    counter = make_counter(folder, specials=["<|endoftext|>"], table_bytes=1 << 20)
+    with Progress("count", stream=None) as progress:
+        count_pieces(
+            counter,
+            expand_inputs(paths),
+            specials=["<|endoftext|>"],
+            options=ReadingOptions(block_bytes=1 << 12),
+            journal=Journal(folder, key),
+            progress=progress,
+            batch_bytes=1 << 12,
+        )
+    return drained(counter)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, make_text: MakeText) -> list[Path]:
+    """A large and two small text files, a compressed one, and rows."""
+    import gzip
+    import json
+
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    texts = [make_text(3 * seed, 15_000) for seed in range(5)]
+    names = ["a.txt", "b.txt", "c.txt", "d.txt.gz", "e.jsonl"]
+    for name, text in zip(names, texts, strict=True):
+        data = text
+        if name.endswith(".gz"):
+            data = gzip.compress(text)
+        if name.endswith(".jsonl"):
+            rows = [text[i : i + 700].decode("utf-8", "ignore") for i in range(0, len(text), 700)]
+            data = "".join(json.dumps({"text": row}) + "\n" for row in rows).encode()
+        (folder / name).write_bytes(data)
+    return [folder / name for name in names]
+
+
+def test_a_stopped_job_goes_on_and_ends_the_same(
+    tmp_path: Path, corpus: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(counting, "_ROUND_BYTES", 4000)
+    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 15_010)
+    (tmp_path / "whole").mkdir()
+    expected = run_job(tmp_path / "whole", corpus)
+    work = tmp_path / "work"
+    work.mkdir()
+    stops = 0
+    while True:
+        try:
+            counts = run_job(work, corpus, stop_after=1)
+            break
+        except KilledError:
+            stops += 1
+            (work / "counts_00_99999999.run").write_bytes(b"half a run")  # left by the kill
+            assert stops < 100
+    assert stops > 5
+    assert counts == expected
+
+
+def test_another_key_starts_afresh(
+    tmp_path: Path, corpus: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
+    with pytest.raises(KilledError):
+        run_job(tmp_path, corpus, stop_after=1)
+    assert list(tmp_path.glob("*.run"))
+    assert run_job(tmp_path, corpus[:1], key="other") == reference.count_pieces(
+        [corpus[0].read_bytes()], pattern="gpt2", specials=["<|endoftext|>"]
+    )
+
+
+def test_no_text_at_all_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_bytes(b"")
+    with pytest.raises(DataError, match="no text"):
+        run_job(tmp_path, [tmp_path / "empty.txt"])

@@ -1,0 +1,151 @@
+"""The hand-written scanners split as the `regex` package does, and cuts never change the pieces."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from unicodedata import category
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide import _native
+from lowtide.errors import DataError
+from lowtide.tokenizer.patterns import EXPRESSIONS, PATTERN_NAMES, pattern_of_expression
+from lowtide.tokenizer.reference import split_pieces, split_specials
+
+PATTERNS = pytest.mark.parametrize("pattern", PATTERN_NAMES)
+
+
+def split(pattern: str, text: bytes, *, vectorized: bool = True) -> list[bytes]:
+    ends = _native.split(pattern, text, vectorized).tolist()
+    return [text[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+
+
+@PATTERNS
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_splits_as_the_regex_package(
+    pattern: str, data: st.DataObject, nasty_text: st.SearchStrategy[str]
+) -> None:
+    text = data.draw(nasty_text).encode()
+    expected = split_pieces(text, pattern)
+    assert split(pattern, text) == expected
+    assert split(pattern, text, vectorized=False) == expected
+
+
+@PATTERNS
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_splits_any_bytes_as_the_regex_package(
+    pattern: str, data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes]
+) -> None:
+    text = data.draw(nasty_bytes)
+    expected = split_pieces(text, pattern)
+    assert split(pattern, text) == expected
+    assert split(pattern, text, vectorized=False) == expected
+
+
+@PATTERNS
+def test_every_character_between_others(pattern: str) -> None:
+    """Each kind of code point after a letter, a blank, a number and an apostrophe.
+
+    Every one up to U+3400; above, each border between two general categories.
+    """
+    codes = [
+        code
+        for code in range(0x110000 - 1)
+        if not 0xD7FF <= code < 0xE000
+        and (code < 0x3400 or category(chr(code)) != category(chr(code + 1)))
+    ]
+    codes += [code + 1 for code in codes]
+    text = "".join(f"a{chr(code)} {chr(code)}1{chr(code)}'{chr(code)}A" for code in codes).encode()
+    assert split(pattern, text) == split_pieces(text, pattern)
+    assert split(pattern, text, vectorized=False) == split_pieces(text, pattern)
+
+
+@PATTERNS
+@pytest.mark.parametrize("tail", ["'re x", "'", "  b", " \n", "é", "a'", "'\u017f!", "12", "\t\t"])
+def test_block_borders(pattern: str, tail: str) -> None:
+    for unit in ("a", " ", "1", "!", "'", "ab c"):
+        for length in [*range(54, 72), *range(118, 136)]:
+            text = ((unit * length)[:length] + tail + "and so on " * 8).encode()
+            assert split(pattern, text) == split_pieces(text, pattern)
+
+
+@PATTERNS
+def test_pieces_are_the_text(pattern: str, make_text: Callable[[int, int], bytes]) -> None:
+    text = make_text(2, 50_000)
+    assert b"".join(split(pattern, text)) == text
+    assert split(pattern, b"") == []
+
+
+@PATTERNS
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_cuts_never_change_pieces(
+    pattern: str, data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes]
+) -> None:
+    text = data.draw(nasty_bytes)
+    cuts = [int(cut) for cut in _native.safe_cuts(text, [])]
+    whole = split(pattern, text)
+    for cut in cuts:
+        assert split(pattern, text[:cut]) + split(pattern, text[cut:]) == whole
+    parts = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
+    assert [piece for part in parts for piece in split(pattern, part)] == whole
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_cuts_never_cut_special_tokens(
+    data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes], specials: list[str]
+) -> None:
+    text = data.draw(nasty_bytes)
+    whole = split_specials(text, specials)
+    special_tokens = [special.encode() for special in specials]
+    for cut in _native.safe_cuts(text, special_tokens).tolist():
+        left = split_specials(text[:cut], specials)
+        right = split_specials(text[cut:], specials)
+        if left and right and not left[-1][1] and not right[0][1]:
+            left[-1:], right = [(left[-1][0] + right[0][0], False)], right[1:]
+        assert left + right == whole
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_last_cut_holds_whatever_follows(
+    data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes], specials: list[str]
+) -> None:
+    text, more = data.draw(nasty_bytes), data.draw(nasty_bytes)
+    special_tokens = [special.encode() for special in specials]
+    cut = _native.last_cut(text, special_tokens)
+    assert 0 <= cut <= len(text)
+    if cut:
+        assert cut in _native.safe_cuts(text + more, special_tokens).tolist()
+
+
+def test_text_in_any_script_has_cuts() -> None:
+    """Windows stay small in scripts without blanks, too."""
+    for text in ("中文没有空格。但是有标点，" * 50, "日本語の文章です。" * 50, "ประเทศไทย " * 50):
+        cuts = _native.safe_cuts(text.encode(), []).tolist()
+        assert max(b - a for a, b in itertools.pairwise([0, *cuts, len(text.encode())])) < 120
+
+
+def test_expressions_are_recognised() -> None:
+    for pattern, expression in EXPRESSIONS.items():
+        assert pattern_of_expression(expression) == pattern
+    with pytest.raises(DataError, match="unknown split pattern"):
+        pattern_of_expression(r"\w+", path="tokenizer.json")
+
+
+def test_other_spellings_split_the_same(make_text: Callable[[int, int], bytes]) -> None:
+    import regex
+
+    from lowtide.tokenizer.patterns import _OTHER_SPELLINGS
+
+    text = make_text(3, 20_000).decode()
+    for expression, pattern in _OTHER_SPELLINGS.items():
+        pieces = regex.findall(expression, text)
+        assert "".join(pieces) == text
+        assert pieces == regex.findall(EXPRESSIONS[pattern], text)
