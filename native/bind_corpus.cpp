@@ -10,7 +10,9 @@
 #include "corpus_clean.hpp"
 #include "corpus_dedup.hpp"
 #include "corpus_json.hpp"
+#include "dataset_encode.hpp"
 #include "dataset_gather.hpp"
+#include "native_vocabulary.hpp"
 
 namespace lowtide {
 using namespace nb::literals;
@@ -142,6 +144,46 @@ KeptDocuments* keep_block(Input<uint8_t> text, Input<uint8_t> documents, Input<u
   return kept.release();
 }
 
+template <typename Id, typename Coder>
+nb::tuple encode_as(Coder& coder, const KeptDocuments& kept, const Input<uint64_t>& order,
+                    const Input<uint8_t>& ending, int64_t end_id) {
+  std::vector<Id> ids;
+  std::vector<uint64_t> lengths;
+  {
+    nb::gil_scoped_release release;
+    ids.reserve(kept.text.size() / 4 + order.shape(0));
+    encode_documents(coder, kept, as_span(order), as_span(ending), end_id, ids, lengths);
+  }
+  return nb::make_tuple(to_array(std::move(ids)), to_array(std::move(lengths)));
+}
+
+template <typename Coder>
+nb::tuple encode_with(Coder& coder, const KeptDocuments& kept, const Input<uint64_t>& order,
+                      const Input<uint8_t>& ending, int64_t end_id, size_t id_bytes) {
+  if (ending.shape(0) != kept.begins.size()) throw std::invalid_argument("arrays differ in length");
+  for (size_t row = 0; row < order.shape(0); ++row) {
+    if (order.data()[row] >= kept.begins.size()) throw std::invalid_argument("no such document");
+  }
+  return id_bytes == 2 ? encode_as<uint16_t>(coder, kept, order, ending, end_id)
+                       : encode_as<uint32_t>(coder, kept, order, ending, end_id);
+}
+
+nb::tuple encode_pieces(NativeVocabulary& vocabulary, const KeptDocuments& kept,
+                        Input<uint64_t> order, Input<uint8_t> ending, int64_t end_id,
+                        size_t id_bytes) {
+  if (id_bytes == 2 && vocabulary.vocabulary->size() > 1 << 16) {
+    throw std::invalid_argument("the vocabulary does not fit 16 bits");
+  }
+  EncoderPool::Lease encoder(vocabulary.pool);
+  return encode_with(*encoder.operator->(), kept, order, ending, end_id, id_bytes);
+}
+
+nb::tuple encode_characters(const CharacterTable& table, const KeptDocuments& kept,
+                            Input<uint64_t> order, Input<uint8_t> ending, int64_t end_id,
+                            size_t id_bytes) {
+  return encode_with(table, kept, order, ending, end_id, id_bytes);
+}
+
 int gather(Input<int32_t> descriptors, Input<uint64_t> offsets, Input<uint64_t> sizes,
            nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
   if (descriptors.shape(0) != sizes.shape(0) || offsets.shape(0) != sizes.shape(0)) {
@@ -241,6 +283,17 @@ void bind_corpus(nb::module_& m) {
   m.def("find_documents", &find_documents, "data"_a, "separator"_a, "begin"_a, "end"_a);
   m.def("extract_jsonl", &extract_rows, "data"_a, "field"_a);
   m.def("keep_documents", &keep_block, "text"_a, "documents"_a, "removed"_a, "options"_a);
+  nb::class_<CharacterTable>(m, "CharacterTable")
+      .def(
+          "__init__",
+          [](CharacterTable* self, Input<uint32_t> codes, Input<uint32_t> ids, uint32_t unknown) {
+            new (self) CharacterTable(as_span(codes), as_span(ids), unknown);
+          },
+          "codes"_a, "ids"_a, "unknown"_a);
+  m.def("encode_documents", &encode_pieces, "coder"_a, "kept"_a, "order"_a, "ending"_a, "end_id"_a,
+        "id_bytes"_a);
+  m.def("encode_documents", &encode_characters, "coder"_a, "kept"_a, "order"_a, "ending"_a,
+        "end_id"_a, "id_bytes"_a);
   m.def("gather_bytes", &gather, "descriptors"_a, "offsets"_a, "sizes"_a, "out"_a);
 }
 

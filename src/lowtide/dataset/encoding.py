@@ -1,6 +1,6 @@
 """Turn cleaned blocks into ids, sorted by each document's place in the shuffle.
 
-In:      work files of cleaned blocks, the lines to leave out, a tokenizer
+In:      work files of cleaned blocks, the lines to leave out, a tokenizer (as a Coder)
 Out:     one work file per block: a row per document (key, split, tokens) and the ids, by key
 Memory:  one block per worker
 """
@@ -25,7 +25,7 @@ from lowtide.dataset.layout import pick_dtype
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["ENCODED_ROW", "EncodeJob", "encode_corpus", "shuffle_keys"]
+__all__ = ["ENCODED_ROW", "Coder", "EncodeJob", "encode_corpus", "shuffle_keys"]
 
 ENCODED_ROW = np.dtype([("key", "<u8"), ("split", "<u8"), ("tokens", "<u8"), ("ends", "<u8")])
 """`key`: place in the shuffle; `split`: content hash; `ends`: 1 when the document ends here."""
@@ -38,7 +38,7 @@ class EncodeJob:
     table: BlockTable
     removed: RemovedLines | None
     cleaning: CleaningOptions
-    tokenizer: Tokenizer
+    coder: Coder
     shuffle: bool
     seed: int
     folder: Path
@@ -82,7 +82,6 @@ def _encode_block(job: EncodeJob, block: int) -> tuple[int, int]:
     if path.exists():
         return text_bytes, open_work_file(path).header["tokens"]
     kept, rows = keep_block(job.table, block, job.removed, job.cleaning)
-    ids, lengths = _encode_documents(job.tokenizer, kept, rows)
     identities = _identities(rows, job.table.carried.get(block))
     keys = (
         shuffle_keys(job.seed, identities["input_index"], identities["ordinal"])
@@ -90,18 +89,20 @@ def _encode_block(job: EncodeJob, block: int) -> tuple[int, int]:
         else np.uint64(block << 32) + np.arange(len(rows), dtype=np.uint64)
     )
     order = np.argsort(keys, kind="stable")
+    ending = (rows["flags"] & np.uint64(LAST)) != 0
+    ids, lengths = job.coder.encode(kept, order, ending)
     index = np.zeros(len(rows), dtype=ENCODED_ROW)
     index["key"] = keys[order]
     index["split"] = identities["hash_low"][order]
-    index["tokens"] = lengths[order]
-    index["ends"] = (rows["flags"][order] & np.uint64(LAST)) != 0
+    index["tokens"] = lengths
+    index["ends"] = ending[order]
     header = {
         "tokens": int(lengths.sum()),
         "documents": len(rows),
         "counts": kept.counts,
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in kept.samples],
     }
-    write_work_file(path, header, {"index": index, "ids": _reorder(ids, lengths, order)})
+    write_work_file(path, header, {"index": index, "ids": ids})
     return text_bytes, header["tokens"]
 
 
@@ -126,37 +127,44 @@ def _identities(rows: npt.NDArray[Any], carried: Identity | None) -> npt.NDArray
     return rows
 
 
-def _encode_documents(
-    tokenizer: Tokenizer, kept: _native.KeptDocuments, rows: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint64]]:
-    """Give the ids of all documents, in order, each ended by end-of-text, and their numbers."""
-    text = kept.text.tobytes()
-    spans = zip(kept.begins.view(np.uint64), kept.ends.view(np.uint64), strict=True)
-    arrays = tokenizer.encode_batch([text[begin:end] for begin, end in spans], num_threads=1)
-    end_id = tokenizer.end_of_text_id
-    ending = (rows["flags"] & np.uint64(LAST)) != 0
-    parts: list[npt.NDArray[Any]] = []
-    lengths = np.zeros(len(arrays), dtype=np.uint64)
-    for number, array in enumerate(arrays):
-        parts.append(array)
-        lengths[number] = len(array)
-        if end_id is not None and ending[number]:
-            parts.append(np.array([end_id], dtype=array.dtype))
-            lengths[number] += np.uint64(1)
-    ids = np.concatenate(parts) if parts else np.empty(0, np.uint32)
-    if len(ids) and int(ids.max()) >= tokenizer.vocab_size:
-        raise DataError(
-            f"tokenizer {tokenizer.name} gave id {int(ids.max())}, "
-            f"but its vocabulary ends at {tokenizer.vocab_size - 1}"
+class Coder:
+    """A tokenizer as the native core uses it: whole blocks at a time, ids of their final width."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.name = tokenizer.name
+        self.vocab_size = tokenizer.vocab_size
+        self._end_id = -1 if tokenizer.end_of_text_id is None else tokenizer.end_of_text_id
+        self._dtype = pick_dtype(tokenizer.vocab_size)
+        self._native = _character_table(tokenizer) if tokenizer.kind == "char" else tokenizer.native
+
+    def encode(
+        self,
+        kept: _native.KeptDocuments,
+        order: npt.NDArray[np.intp],
+        ending: npt.NDArray[np.bool_],
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint64]]:
+        """Give the ids of the documents in `order`, each with end-of-text, and how many."""
+        ids, lengths = _native.encode_documents(
+            self._native,
+            kept,
+            order.astype(np.uint64),
+            ending.astype(np.uint8),
+            self._end_id,
+            self._dtype.itemsize,
         )
-    return ids.astype(pick_dtype(tokenizer.vocab_size)), lengths
+        if len(ids) and int(ids.max()) >= self.vocab_size:
+            raise DataError(
+                f"tokenizer {self.name} gave id {int(ids.max())}, "
+                f"but its vocabulary ends at {self.vocab_size - 1}"
+            )
+        return ids, lengths
 
 
-def _reorder(
-    ids: npt.NDArray[Any], lengths: npt.NDArray[np.uint64], order: npt.NDArray[np.intp]
-) -> npt.NDArray[Any]:
-    if bool(np.all(order[1:] > order[:-1])):
-        return ids
-    ends = np.cumsum(lengths)
-    begins = ends - lengths
-    return np.concatenate([ids[begins[row] : ends[row]] for row in order])
+def _character_table(tokenizer: Tokenizer) -> _native.CharacterTable:
+    special = set(tokenizer.special_tokens.values())
+    ids = [number for number in range(tokenizer.vocab_size) if number not in special]
+    codes = [ord(tokenizer.token_bytes(number).decode()) for number in ids]
+    unknown = tokenizer.special_tokens.get("<unk>")
+    if unknown is None:
+        unknown = tokenizer.vocab_size  # outside: a character that has no id is then an error
+    return _native.CharacterTable(np.array(codes, np.uint32), np.array(ids, np.uint32), unknown)

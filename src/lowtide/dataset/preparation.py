@@ -31,7 +31,7 @@ from lowtide.corpus.reading import plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
-from lowtide.dataset.encoding import EncodeJob, encode_corpus, keep_block
+from lowtide.dataset.encoding import Coder, EncodeJob, encode_corpus, keep_block
 from lowtide.dataset.journal import has_plan, open_journal, remove_work
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards, write_shards
@@ -214,7 +214,7 @@ class _Preparation:
             table=table,
             removed=removed,
             cleaning=settings.cleaning,
-            tokenizer=tokenizer,
+            coder=Coder(tokenizer),
             shuffle=settings.shuffle,
             seed=settings.seed,
             folder=self.work / "encoded",
