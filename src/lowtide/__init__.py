@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lowtide.dataset.preparation import prepare_dataset
     from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
     from lowtide.loader.batches import BatchLoader
     from lowtide.loader.mixtures import Mixture
@@ -37,6 +38,7 @@ _HOMES = {
     "create_dataloaders": "lowtide.loader.tensors",
     "estimate_memory_usage": "lowtide.loader.streaming",
     "train_tokenizer": "lowtide.tokenizer.training",
+    "prepare_dataset": "lowtide.dataset.preparation",
 }
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "__version__",
     "create_dataloaders",
     "estimate_memory_usage",
+    "prepare_dataset",
     "train_tokenizer",
 ]
 

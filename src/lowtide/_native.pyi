@@ -128,13 +128,14 @@ def extract_jsonl(data: Bytes, field: str) -> tuple[Bytes, Uint64s, Uint64s, Uin
 def keep_documents(
     text: Bytes, documents: Bytes, removed: npt.NDArray[np.uint32], options: CleanOptions
 ) -> KeptDocuments: ...
+
 class CharacterTable:
     def __init__(
         self, codes: npt.NDArray[np.uint32], ids: npt.NDArray[np.uint32], unknown: int
     ) -> None: ...
 
 def encode_documents(
-    coder: Vocabulary | CharacterTable,
+    coder: Any,
     kept: KeptDocuments,
     order: Uint64s,
     ending: Bytes,

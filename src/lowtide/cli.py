@@ -26,6 +26,7 @@ from lowtide.settings import read_config_file, unknown_name_message
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
+    from lowtide.dataset.settings import PrepareSettings
     from lowtide.demo import DemoSettings
     from lowtide.generation.settings import GenerateSettings
     from lowtide.model.export import ExportSettings
@@ -63,6 +64,14 @@ def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
     if settings.out_dir is None:
         raise UsageError("no folder for the tokenizer", next_step="--out-dir tok/mine")
     print(describe_trained(train_tokenizer(settings), settings.out_dir))
+
+
+def _prepare(settings: PrepareSettings) -> None:
+    """Turn text of any size into shuffled, deduplicated, checked shards of ids."""
+    from lowtide.dataset.preparation import prepare_dataset
+    from lowtide.dataset.summary import describe_preparation
+
+    print(describe_preparation(prepare_dataset(settings)))
 
 
 def _train(settings: TrainSettings) -> None:
@@ -116,6 +125,7 @@ _VERBS: dict[str, _Verb] = {
     "train-tokenizer": _Verb(
         _train_tokenizer, "lowtide.tokenizer.training:TokenizerTrainingSettings"
     ),
+    "prepare": _Verb(_prepare, "lowtide.dataset.settings:PrepareSettings"),
     "train": _Verb(_train, "lowtide.training.settings:TrainSettings"),
     "evaluate": _Verb(_evaluate, "lowtide.training.settings:EvaluateSettings"),
     "generate": _Verb(_generate, "lowtide.generation.settings:GenerateSettings"),

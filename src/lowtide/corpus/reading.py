@@ -259,11 +259,13 @@ def _find_cut(
     while True:  # a border is usually near: look close first, then all over the window
         window = _pread(file, nominal - back, back + wanted + back)
         cut = cut_text(window, back, options.separator, len(window) - back)
-        whole = wanted >= options.window_bytes or nominal + wanted >= source.size_bytes
-        if cut is not None and (whole or not cut[1]):
-            return nominal - back + cut[0], cut[1]
-        if whole:
-            return min(nominal - back + len(window), source.size_bytes), True
+        if cut is not None and not cut[1]:
+            return nominal - back + cut[0], False
+        if nominal + options.window_bytes >= source.size_bytes:
+            if nominal + wanted >= source.size_bytes:
+                return source.size_bytes, False  # the end of the file is a border too
+        elif wanted >= options.window_bytes:
+            return nominal - back + (cut[0] if cut is not None else len(window)), True
         wanted = min(wanted * 8, options.window_bytes)
 
 
@@ -410,7 +412,8 @@ def _cut_stream(
     window = bytes(held[max(nominal - back, 0) : nominal + options.window_bytes + back])
     start = min(nominal, back)
     cut = cut_text(window, start, options.separator, len(window) - back)
-    if cut is None:
+    at_end = ended and len(held) <= nominal + options.window_bytes
+    if cut is None or (cut[1] and at_end):
         return len(held), False, ended
     return nominal - start + cut[0], cut[1], ended
 

@@ -100,13 +100,13 @@ class PrepareSettings:
             **{name: getattr(self, name) for name in CleaningOptions.__dataclass_fields__}
         )
 
-    def reading(self, *, max_row_bytes: int, block_bytes: int = BLOCK_BYTES) -> ReadingOptions:
+    def reading(self, *, max_row_bytes: int) -> ReadingOptions:
         """The part of the settings that reading takes."""
         return ReadingOptions(
             separator=self.document_separator.encode(),
             text_field=self.text_field,
             encoding=self.encoding,
-            block_bytes=block_bytes,
+            block_bytes=BLOCK_BYTES,
             max_row_bytes=max_row_bytes,
             skip_bad=self.skip_bad_inputs,
         )

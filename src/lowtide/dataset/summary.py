@@ -1,0 +1,76 @@
+"""Say in a few lines what a preparation did: what came in, what was removed and why, what is there.
+
+In:      PrepareResult
+Out:     text for people
+Memory:  a few kilobytes
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lowtide.dataset.layout import DatasetInfo
+from lowtide.dataset.preparation import PrepareResult
+from lowtide.memory import format_size
+
+__all__ = ["describe_cleaning", "describe_preparation"]
+
+_RULES = {
+    "invalid_utf8": "invalid UTF-8, replaced by U+FFFD",
+    "control_character": "control characters removed",
+    "composed_line": "lines brought to Unicode NFC",
+    "line_too_short": "lines removed: too short",
+    "line_too_long": "lines removed: too long",
+    "line_few_words": "lines removed: too few words",
+    "line_repetitive": "lines removed: repetitive",
+    "document_empty": "documents removed: empty",
+    "document_too_short": "documents removed: too short",
+    "document_too_long": "documents removed: too long",
+    "document_few_words": "documents removed: too few words",
+    "duplicate_line": "lines removed: came before",
+    "duplicate_document": "documents removed: came before",
+    "document_remnant": "documents removed: too little left without duplicates",
+}
+
+
+def describe_cleaning(report: dict[str, Any]) -> str:
+    """Say what was read, and what was removed and why, with an example of each."""
+    lines = [
+        f"Read: {report['documents_in']:,} documents, {report['lines_in']:,} lines, "
+        f"{format_size(report['bytes_in'])}"
+    ]
+    for rule, row in report["rules"].items():
+        lines.append(f"  {row['count']:>12,}  {_RULES[rule]} ({format_size(row['bytes'])})")
+        if row["examples"] and rule.startswith(("line", "duplicate", "document")):
+            example = " ".join(row["examples"][0].split())
+            lines.append(f"{'':>16}e.g. {example[:76]}{'…' if len(example) > 76 else ''}")
+    return "\n".join(lines)
+
+
+def describe_preparation(result: PrepareResult) -> str:
+    """Say what was made of what, as `lowtide prepare` prints it."""
+    lines = [describe_cleaning(result.report), *(f"note: {text}" for text in result.notices)]
+    if result.info is None:
+        lines.append("Nothing was written (dry run).")
+    else:
+        lines += _describe_dataset(result.info)
+    return "\n".join(lines)
+
+
+def _describe_dataset(info: DatasetInfo) -> list[str]:
+    metadata = info.metadata
+    lines = [
+        f"Total tokens: {metadata['total_tokens']:,}  "
+        f"({metadata['tokenization']}, vocabulary {info.vocab_size:,}, {info.dtype.name})",
+        f"Total shards: {metadata['total_shards']:,}",
+    ]
+    for split in ("train", "val"):
+        share = info.num_tokens(split) / max(metadata["total_tokens"], 1)
+        lines.append(
+            f"{split.capitalize()} shards: {len(info.shards[split]):,} in {info.root / split}  "
+            f"({info.num_tokens(split):,} tokens, {100 * share:.1f} %)"
+        )
+    if metadata.get("split", {}).get("mode") == "tail":
+        lines.append("Validation is the end of the text: too few documents to choose from.")
+    lines.append(f"Next: lowtide train --dataset-dir {info.root} --model-name NAME")
+    return lines

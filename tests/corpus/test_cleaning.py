@@ -1,0 +1,250 @@
+"""Cleaning and filtering: the native core against plain Python, on text that is meant to hurt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide import _native
+from lowtide.corpus.cleaning import DOCUMENT_ROW, RULES, CleaningOptions, clean_block
+from lowtide.corpus.reading import ReadingOptions, Segment, TextBlock
+from lowtide.errors import DataError
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+NO_FILTER = CleaningOptions(filter=False)
+NASTY = st.lists(
+    st.sampled_from(
+        [
+            *(
+                b"a",
+                b"Bc",
+                b" ",
+                b"  ",
+                b"\t",
+                b"\n",
+                b"\n\n",
+                b"\r\n",
+                b"\r",
+                b"\0",
+                b"\x7f",
+                b"\x0b",
+            ),
+            *(b"\xff", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\xaf"),
+            *(text.encode() for text in ("é", "e\u0301", "\u0301", "\u0323\u0307", "\u0307\u0323")),
+            *(text.encode() for text in ("\u00a0", "\u3000", "\u2028", "\x85", "\ufeff", "\u200b")),
+            *(
+                text.encode()
+                for text in ("한글", "\u1112\u1161\u11ab", "Å", "\u212b", "漢字", "\U0001f600")
+            ),
+            b"plain words that make the line longer than one block of thirty-two bytes",
+        ]
+    ),
+    max_size=60,
+).map(b"".join)
+
+
+def clean(
+    raw: bytes, options: CleaningOptions = NO_FILTER, *, separator: bytes = b"<|endoftext|>"
+) -> tuple[_native.CleanedBlock, list[str]]:
+    block = TextBlock(0, 0, "text", raw, (Segment(0, 0, 0, len(raw)),))
+    cleaned = clean_block(block, ReadingOptions(separator=separator), options, paths={})
+    rows = cleaned.documents.view(DOCUMENT_ROW)
+    text = cleaned.text.tobytes()
+    return cleaned, [text[row["begin"] : row["end"]].decode() for row in rows]
+
+
+def counts(cleaned: _native.CleanedBlock) -> dict[str, int]:
+    return {rule: count for rule, (count, _) in zip(RULES, cleaned.counts, strict=True) if count}
+
+
+@given(raw=NASTY)
+@settings(max_examples=500)
+def test_native_cleaning_is_the_oracle(raw: bytes) -> None:
+    expected = oracle.clean_document(raw)
+    _, documents = clean(raw, separator=b"")
+    assert documents == ([expected] if expected.strip() else [])
+
+
+@given(raw=st.binary(max_size=300))
+@settings(max_examples=300)
+def test_any_bytes(raw: bytes) -> None:
+    expected = oracle.clean_document(raw)
+    _, documents = clean(raw, separator=b"")
+    assert documents == ([expected] if expected.strip() else [])
+
+
+@given(text=st.text(max_size=200))
+@settings(max_examples=300)
+def test_any_text_and_cleaning_twice_changes_nothing(text: str) -> None:
+    raw = text.encode("utf-8", "replace")
+    _, documents = clean(raw, separator=b"")
+    for document in documents:
+        assert document == oracle.clean_document(raw)
+        assert clean(document.encode(), separator=b"")[1] == [document]
+
+
+def test_every_code_point() -> None:
+    # Planes 4 to 13 are empty, and ideographs are all alike.
+    codes = [*range(0xD800), *range(0xE000, 0x20000), *range(0x2F700, 0x30000), 0xE0001, 0x10FFFF]
+    for start in range(0, len(codes), 5000):
+        raw = "\n".join(f"x{chr(code)}y" for code in codes[start : start + 5000]).encode()
+        _, documents = clean(raw, separator=b"")
+        assert documents == [oracle.clean_document(raw)]
+
+
+@given(raw=NASTY)
+def test_without_normalizing_only_invalid_bytes_change(raw: bytes) -> None:
+    options = dataclasses.replace(NO_FILTER, normalize=False)
+    _, documents = clean(raw, options, separator=b"")
+    expected = raw.decode("utf-8", "replace")
+    assert documents == ([expected] if expected.strip(" \t\r\n") else [])
+
+
+def test_lowercase() -> None:
+    options = dataclasses.replace(NO_FILTER, lowercase=True)
+    _, documents = clean("ÄPFEL und BIRNEN\nİstanbul STRASSE ΣΑΣ".encode(), options)
+    assert documents == ["äpfel und birnen\ni\u0307stanbul strasse σας"]
+
+
+def test_what_was_changed_is_counted() -> None:
+    cleaned, _ = clean(b"a\xff\xfeb\0\x01 e\xcc\x81")
+    assert counts(cleaned) == {"invalid_utf8": 2, "control_character": 2, "composed_line": 1}
+
+
+def test_documents_are_separated_and_numbered_by_offset() -> None:
+    cleaned, documents = clean(b"one<|endoftext|>\n\n<|endoftext|>two\n")
+    assert documents == ["one", "two"]
+    assert cleaned.documents.view(DOCUMENT_ROW)["ordinal"].tolist() == [0, 31]
+    assert counts(cleaned) == {"document_empty": 1}
+    assert cleaned.documents_in == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "rule", "kept"),
+    [
+        ({"min_line_chars": 4}, "line_too_short", "äöüß five\nlonger line here"),
+        ({"max_line_chars": 9}, "line_too_long", "äöüß five\nabc"),
+        ({"min_line_words": 2}, "line_few_words", "äöüß five\nlonger line here"),
+    ],
+)
+def test_line_limits(options: dict[str, int], rule: str, kept: str) -> None:
+    none = {"min_document_chars": 0, "min_document_words": 0}
+    cleaned, documents = clean(
+        "äöüß five\nabc\nlonger line here".encode(), CleaningOptions(**none, **options)
+    )
+    assert documents == [kept]
+    assert counts(cleaned) == {rule: 1}
+    assert len(cleaned.samples) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "rule"),
+    [
+        ({}, "too short", "document_too_short"),
+        ({}, "onlyoneword" * 9, "document_few_words"),
+        ({"max_document_chars": 50}, "many words " * 9, "document_too_long"),
+    ],
+)
+def test_document_limits(options: dict[str, int], text: str, rule: str) -> None:
+    cleaned, documents = clean(text.encode(), CleaningOptions(**options))
+    assert documents == []
+    assert counts(cleaned) == {rule: 1}
+    assert not len(cleaned.hashes), "a removed document's lines must not count as seen"
+
+
+def test_scripts_without_blanks_have_words() -> None:
+    text = "白日依山盡,黃河入海流,欲窮千里目,更上一層樓"
+    assert clean(text.encode(), CleaningOptions())[1] == [text]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "=" * 80,
+        "- " * 2 + "-" * 70,
+        "buy now, while it lasts! " * 40,
+        "0" * 5000,
+        "spam and eggs " * 80,
+    ],
+)
+def test_repetitive_lines_are_removed(line: str) -> None:
+    good = "An ordinary sentence that nobody would want to lose."
+    cleaned, documents = clean(f"{good}\n{line}".encode(), CleaningOptions())
+    assert documents == [good]
+    assert counts(cleaned) == {"line_repetitive": 1}
+
+
+def test_ordinary_long_lines_are_kept() -> None:
+    words = [f"word{number * 7919 % 1000}" for number in range(1000)]
+    table = " | ".join(f"{number}" for number in range(400))
+    text = " ".join(words) + "\n" + table
+    cleaned, documents = clean(text.encode(), CleaningOptions())
+    assert documents == [text]
+    assert counts(cleaned) == {}
+
+
+def make_jsonl(rows: list[str]) -> TextBlock:
+    raw = "\n".join(rows).encode()
+    return TextBlock(0, 0, "jsonl", raw, (Segment(0, 0, 0, len(raw)),))
+
+
+@given(
+    texts=st.lists(st.text(min_size=1, max_size=40), max_size=8),
+    ascii_only=st.booleans(),
+    extra=st.recursive(
+        st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+        ),
+        max_leaves=6,
+    ),
+)
+def test_native_json_is_python_json(texts: list[str], ascii_only: bool, extra: object) -> None:
+    rows = [
+        json.dumps({"more": extra, "text": text, "z": 1}, ensure_ascii=ascii_only) for text in texts
+    ]
+    data = np.frombuffer("\n".join(rows).encode("utf-8", "surrogatepass"), dtype=np.uint8)
+    text, ends, _, bad = _native.extract_jsonl(data, "text")
+    assert not len(bad)
+    begins = [0, *ends.tolist()][: len(ends)]
+    found = [text.tobytes()[begin:end].decode() for begin, end in zip(begins, ends, strict=True)]
+    assert found == texts
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "{",
+        "[1]",
+        '{"text": 5}',
+        '{"text": "a"',
+        '{"text": "\\x"}',
+        '{"text": "a"} x',
+        '"text"',
+        "{}",
+    ],
+)
+def test_rows_without_text_are_named(row: str) -> None:
+    block = make_jsonl(['{"text": "some good text in the first row"}', row])
+    with pytest.raises(DataError, match="row at byte 44") as caught:
+        clean_block(block, ReadingOptions(), NO_FILTER, paths={0: Path("x.jsonl")})
+    assert "x.jsonl" in str(caught.value)
+    notices: list[str] = []
+    options = ReadingOptions(skip_bad=True, on_notice=notices.append)
+    cleaned = clean_block(block, options, NO_FILTER, paths={0: Path("x.jsonl")})
+    assert len(cleaned.documents.view(DOCUMENT_ROW)) == 1 and len(notices) == 1
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    block = make_jsonl(['{"text": "\\ud83d\\ude00 \\ud83d! \\ude00"}'])
+    cleaned = clean_block(block, ReadingOptions(), NO_FILTER, paths={})
+    assert cleaned.text.tobytes().decode() == "\U0001f600 \ufffd! \ufffd"

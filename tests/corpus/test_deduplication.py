@@ -1,0 +1,138 @@
+"""Deduplication: what a set in memory would do, in partitions on disk, for any workers."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide import _native
+from lowtide.corpus import deduplication
+from lowtide.corpus.blocks import CleanJob, clean_corpus, load_block_table
+from lowtide.corpus.cleaning import CleaningOptions, native_options
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import ReadingOptions, plan_streams
+from lowtide.corpus.workers import WorkerPool
+from lowtide.corpus.workfiles import open_work_file
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+
+def deduplicate(
+    inputs: list[Path],
+    work: Path,
+    *,
+    block_bytes: int,
+    workers: int,
+    table_bytes: int,
+    cleaning: CleaningOptions,
+) -> list[str]:
+    """Run cleaning and deduplication over files; give the documents that are left."""
+    reading = ReadingOptions(block_bytes=block_bytes)
+    job = CleanJob(plan_streams(expand_inputs(inputs), reading), reading, cleaning, work / "clean")
+    with WorkerPool(workers) as pool:
+        clean_corpus(job, pool, on_done=lambda _: None)
+        table = load_block_table(job)
+        removed = deduplication.find_duplicates(
+            table, work / "removed", pool, table_bytes=table_bytes, on_done=lambda _: None
+        )
+    documents: list[str] = []
+    for block, path in enumerate(table.paths):
+        stored = open_work_file(path)
+        kept = _native.keep_documents(
+            stored.read("text"),
+            stored.read("documents"),
+            removed.load(block),
+            native_options(cleaning),
+        )
+        text = kept.text.tobytes()
+        spans = zip(kept.begins.view("<u8"), kept.ends.view("<u8"), strict=True)
+        documents += [text[begin:end].decode() for begin, end in spans]
+    return documents
+
+
+def make_corpus(folder: Path, *, seed: int) -> list[Path]:
+    chooser = random.Random(seed)
+    lines = [f"line number {number} of the corpus" for number in range(60)]
+    lines += ["short", "}", "", "", "    return None", "\t\t"]
+    folder.mkdir()
+    paths: list[Path] = []
+    for number in range(3):
+        documents = [
+            "\n".join(chooser.choices(lines, k=chooser.randrange(1, 12))) for _ in range(40)
+        ]
+        documents += chooser.sample(documents, 5)
+        paths.append(folder / f"{number}.txt")
+        paths[-1].write_text("<|endoftext|>".join(documents))
+    return paths
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("block_bytes", "workers", "table_bytes"),
+    [(1 << 20, 1, 1 << 20), (2000, 2, 1 << 20), (2000, 4, 600), (700, 2, 200)],
+)
+def test_equal_to_a_set_in_memory(
+    tmp_path: Path, seed: int, block_bytes: int, workers: int, table_bytes: int
+) -> None:
+    paths = make_corpus(tmp_path / "in", seed=seed)
+    cleaning = CleaningOptions(min_document_chars=8, min_document_words=0)
+    raw = [text for path in paths for text in path.read_bytes().split(b"<|endoftext|>")]
+    cleaned = [oracle.clean_document(text) for text in raw]
+    expected = list(
+        oracle.remove_duplicates(
+            (text for text in cleaned if len(text) >= 8), min_chars=20, min_document_chars=8
+        )
+    )
+    found = deduplicate(
+        paths,
+        tmp_path / "work",
+        block_bytes=block_bytes,
+        workers=workers,
+        table_bytes=table_bytes,
+        cleaning=cleaning,
+    )
+    assert found == expected
+    assert 0 < len(expected) < len(raw)
+
+
+def test_small_tables_need_several_passes(tmp_path: Path) -> None:
+    paths = make_corpus(tmp_path / "in", seed=0)
+    reading = ReadingOptions()
+    job = CleanJob(
+        plan_streams(expand_inputs(paths), reading), reading, CleaningOptions(), tmp_path / "work"
+    )
+    with WorkerPool(1) as pool:
+        clean_corpus(job, pool, on_done=lambda _: None)
+    table = load_block_table(job)
+    parts = deduplication.plan_partitions(table, table_bytes=100, num_workers=1)
+    assert any(part.num_passes > 1 for part in parts)
+    covered = {(part.first, part.last) for part in parts}
+    assert sum(last - first for first, last in covered) == 256
+
+
+@pytest.mark.parametrize("name", ["tinyshakespeare.txt", "tinystories_2M.txt"])
+def test_real_text(tmp_path: Path, name: str) -> None:
+    places = [folder / "shared" / "corpora" / name for folder in Path(__file__).parents]
+    path = next((place for place in places if place.exists()), None)
+    if path is None:
+        pytest.skip(f"{name} is not here")
+    cleaning = CleaningOptions(filter=False, min_dedup_chars=0)
+    raw = path.read_bytes()
+    raw = raw + b"<|endoftext|>" + raw[: len(raw) // 2]
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_bytes(raw)
+    cleaned = [oracle.clean_document(text) for text in raw.split(b"<|endoftext|>")]
+    expected = oracle.remove_duplicates(filter(None, cleaned), min_chars=0, min_document_chars=0)
+    found = deduplicate(
+        [corpus],
+        tmp_path / "work",
+        block_bytes=8 << 20,
+        workers=2,
+        table_bytes=200_000,
+        cleaning=cleaning,
+    )
+    assert found == list(expected)
