@@ -112,6 +112,8 @@ std::pair<Array<uint64_t>, Array<uint64_t>> find_documents(Input<uint8_t> data,
     for (uint64_t at = begin;;) {
       const void* found =
           needle_size == 0 ? nullptr : memmem(text + at, end - at, needle, needle_size);
+      // A separator ends a document; what follows the last one of a block may be nothing at all.
+      if (found == nullptr && at == end) break;
       begins.push_back(at);
       ends.push_back(found == nullptr ? end : static_cast<const char*>(found) - text);
       if (found == nullptr) break;

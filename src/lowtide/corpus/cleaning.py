@@ -202,7 +202,7 @@ def _locate_documents(
                 np.full(len(begins), FIRST | LAST, dtype=np.uint64),
             )
         )
-    if not parts:
+    if not any(len(part[0]) for part in parts):
         return data, _rows(np.empty(0, np.uint64), np.empty(0, np.uint64), 0)
     rows: Any = tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
     if block.continues:
