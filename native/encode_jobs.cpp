@@ -110,16 +110,17 @@ void write_at(const FileEncoding& job, uint64_t offset, const void* data, size_t
 class Turns {
  public:
   explicit Turns(uint64_t first) : next_offset_(first) {}
-  // Waits for the windows before `index`, then takes `size` bytes of the output.
-  uint64_t take(uint64_t index, uint64_t size) {
+  // Waits for the windows before `index`, then takes `size` bytes of the output. False if another
+  // thread failed: that one reports it.
+  bool take(uint64_t index, uint64_t size, uint64_t& offset) {
     std::unique_lock<std::mutex> lock(mutex_);
     turn_.wait(lock, [&] { return now_ == index || failed_; });
-    if (failed_) throw std::runtime_error("another thread failed");
-    const uint64_t offset = next_offset_;
+    if (failed_) return false;
+    offset = next_offset_;
     next_offset_ += size;
     ++now_;
     turn_.notify_all();
-    return offset;
+    return true;
   }
   void fail() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -151,7 +152,9 @@ void encode_windows(EncoderPool& pool, const FileEncoding& job, FileWindows& win
       encoder->encode_ordinary(text, ids);
     }
     const size_t size = ids.size() * sizeof(Id);
-    write_at(job, turns.take(index, size), ids.data(), size);
+    uint64_t offset;
+    if (!turns.take(index, size, offset)) return;
+    write_at(job, offset, ids.data(), size);
   }
 }
 

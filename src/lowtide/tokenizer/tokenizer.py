@@ -360,15 +360,16 @@ class Tokenizer:
         if self._native is not None:
             specials = [text.encode() for text in self.data.special_tokens]
             return _native.last_cut(data, specials)
-        longest = max((len(text.encode()) for text in self.data.special_tokens), default=1)
-        cut = max(len(data) - longest, 0)
+        tokens = [text.encode() for text in self.data.special_tokens]
+        cut = max(len(data) - max(map(len, tokens), default=1), 0)
         while cut > 0 and data[cut] & 0xC0 == 0x80:
             cut -= 1
-        for text in self.data.special_tokens:
-            token = text.encode()
-            inside = data.find(token, max(cut - len(token) + 1, 0), cut + len(token) - 1)
-            if inside >= 0:
-                cut = min(cut, inside)
+        before = cut + 1
+        while cut < before:  # stepping out of one special token may step into another
+            before = cut
+            for token in tokens:
+                inside = data.find(token, max(cut - len(token) + 1, 0), cut + len(token) - 1)
+                cut = inside if 0 <= inside < cut else cut
         return cut
 
     def _refuse_specials(self, data: bytes) -> None:

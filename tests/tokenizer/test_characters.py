@@ -1,0 +1,97 @@
+"""The character tokenizer: one id per character, `<unk>` for unknown ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.errors import DataError, UsageError
+from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, tokenizer
+
+CHARACTERS = "abc é中😀\n'<|endoftx>"
+
+
+@pytest.fixture(scope="module")
+def characters() -> Tokenizer:
+    return Tokenizer.from_characters(CHARACTERS)
+
+
+def test_ids_are_special_tokens_then_characters_in_order(characters: Tokenizer) -> None:
+    assert characters.kind == "char"
+    assert characters.name == "char"
+    assert characters.special_tokens == {END_OF_TEXT: 0, UNKNOWN: 1}
+    assert characters.vocab_size == 2 + len(set(CHARACTERS))
+    expected = [END_OF_TEXT.encode(), UNKNOWN.encode()]
+    expected += [character.encode() for character in sorted(set(CHARACTERS))]
+    assert [characters.token_bytes(id) for id in range(characters.vocab_size)] == expected
+    assert characters.merges == []
+    with pytest.raises(UsageError, match="no native vocabulary"):
+        _ = characters.native
+
+
+@given(text=st.text(alphabet=CHARACTERS) | st.text())
+@settings(max_examples=150, deadline=None)
+def test_each_character_is_one_id(characters: Tokenizer, text: str) -> None:
+    ids = characters.encode(text)
+    assert ids.dtype == np.uint32
+    assert len(ids) == len(text)
+    known = "".join(c if c in CHARACTERS else UNKNOWN for c in text)
+    assert characters.decode(ids) == known
+    assert characters.encode(text.encode("utf-8", "replace")).tolist() == [
+        *characters.encode(text.encode("utf-8", "replace").decode())
+    ]
+
+
+def test_bytes_that_are_no_text_are_unknown(characters: Tokenizer) -> None:
+    assert characters.encode(b"a\xffb").tolist() == [
+        characters.encode("a")[0],
+        1,
+        characters.encode("b")[0],
+    ]
+    assert characters.encode("a\ud800").tolist()[1:] == [1]
+
+
+def test_special_modes(characters: Tokenizer) -> None:
+    text = f"a{END_OF_TEXT}b"
+    assert 0 not in characters.encode(text)
+    allowed = characters.encode(text, special="allow")
+    assert allowed.tolist() == [characters.encode("a")[0], 0, characters.encode("b")[0]]
+    assert characters.decode(allowed) == text
+    with pytest.raises(DataError, match="special token"):
+        characters.encode(text, special="forbid")
+    batch = characters.encode_batch([text, "", "abc"], special="allow")
+    assert [len(ids) for ids in batch] == [3, 0, 3]
+
+
+@pytest.mark.parametrize("window_bytes", [1, 3, 40])
+def test_streams_and_files_are_one_text(
+    tmp_path: Path,
+    make_text: Callable[[int, int], bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    window_bytes: int,
+) -> None:
+    monkeypatch.setattr(tokenizer, "WINDOW_BYTES", window_bytes)
+    specials = [UNKNOWN, "<|end", "nd|>", "|>a", "中😀"]
+    ours = Tokenizer.from_characters(CHARACTERS, specials)
+    text = make_text(5, 3000) + "<|end|>a中😀".encode() * 20 + b"\xe4\xb8" + b"\xf0\x9f\x98a"
+    for mode in ("text", "allow"):
+        expected = ours.encode(text, special=mode).tolist()
+        for step in (1, 7, 64):
+            parts = (text[i : i + step] for i in range(0, len(text), step))
+            assert list(ours.encode_iterable(parts, special=mode)) == expected
+        (tmp_path / "text.txt").write_bytes(text)
+        count = ours.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin", special=mode)
+        assert count == len(expected)
+        assert np.fromfile(tmp_path / "ids.bin", dtype="<u2").tolist() == expected
+
+
+def test_unknown_needs_a_token() -> None:
+    with pytest.raises(UsageError, match="needs <unk>"):
+        Tokenizer.from_characters("abc", ["<|endoftext|>"])
+    with pytest.raises(UsageError, match="single code points"):
+        Tokenizer.from_characters(["ab"])

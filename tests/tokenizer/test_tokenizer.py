@@ -1,0 +1,356 @@
+"""Encoding equals the plain reference, by every way in; decoding gives every byte back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.tokenizer import Tokenizer, reference, tokenizer
+from lowtide.tokenizer.formats import ranked_vocabulary
+from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
+
+Pair = tuple[bytes, bytes]
+MakeText = Callable[[int, int], bytes]
+
+
+def encode_by_reference(
+    text: bytes, merges: list[Pair], *, specials: list[str], pattern: Pattern = "gpt2"
+) -> list[int]:
+    """Give ids as Tokenizer.from_merges numbers them."""
+    ids: dict[bytes, int] = {}
+    for id, token in enumerate(
+        [*(bytes([byte]) for byte in range(256)), *(left + right for left, right in merges)]
+    ):
+        ids.setdefault(token, id + len(specials))
+    found: list[int] = []
+    for part, special in reference.split_specials(text, specials):
+        if special:
+            found.append(specials.index(part.decode()))
+        else:
+            tokens = reference.encode(part, merges=merges, pattern=pattern)
+            found += [ids[token] for token in tokens]
+    return found
+
+
+@pytest.mark.parametrize("pattern", PATTERN_NAMES)
+@given(data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_encodes_as_the_reference(
+    pattern: Pattern,
+    data: st.DataObject,
+    nasty_bytes: st.SearchStrategy[bytes],
+    small_merges: list[Pair],
+    specials: list[str],
+) -> None:
+    text = data.draw(nasty_bytes)
+    ours = Tokenizer.from_merges(small_merges, special_tokens=specials, pattern=pattern)
+    plain = encode_by_reference(text, small_merges, specials=[], pattern=pattern)
+    assert ours.encode(text).tolist() == [id + len(specials) for id in plain]
+    allowed = encode_by_reference(text, small_merges, specials=specials, pattern=pattern)
+    assert ours.encode(text, special="allow").tolist() == allowed
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_decoding_gives_every_byte_back(
+    data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes], small_tokenizer: Tokenizer
+) -> None:
+    text = data.draw(nasty_bytes)
+    for mode in ("text", "allow"):
+        ids = small_tokenizer.encode(text, special=mode)
+        assert ids.dtype == np.uint32
+        assert small_tokenizer.decode_bytes(ids) == text
+        assert small_tokenizer.decode(ids.tolist()) == text.decode("utf-8", "replace")
+
+
+@given(data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_batch_is_its_texts_one_by_one(
+    data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes], small_tokenizer: Tokenizer
+) -> None:
+    texts = data.draw(st.lists(nasty_bytes, max_size=6))
+    mode = data.draw(st.sampled_from(["text", "allow"]))
+    threads = data.draw(st.sampled_from([None, 1, 3]))
+    batch = small_tokenizer.encode_batch(texts, special=mode, num_threads=threads)
+    alone = [small_tokenizer.encode(text, special=mode).tolist() for text in texts]
+    assert [ids.tolist() for ids in batch] == alone
+
+
+def test_a_large_batch_on_many_threads(small_tokenizer: Tokenizer, make_text: MakeText) -> None:
+    texts = [make_text(seed, 30_000) for seed in range(30)] + [b""] * 3
+    batch = small_tokenizer.encode_batch(texts, num_threads=4)
+    assert [ids.tolist() for ids in batch] == [
+        small_tokenizer.encode(text).tolist() for text in texts
+    ]
+
+
+@pytest.mark.parametrize("window_bytes", [1, 50, 1000])
+def test_a_stream_is_one_text(
+    small_tokenizer: Tokenizer,
+    make_text: MakeText,
+    monkeypatch: pytest.MonkeyPatch,
+    window_bytes: int,
+) -> None:
+    monkeypatch.setattr(tokenizer, "WINDOW_BYTES", window_bytes)
+    text = make_text(0, 20_000)
+    lines = text.decode().splitlines(keepends=True)
+    for mode in ("text", "allow"):
+        expected = small_tokenizer.encode(text, special=mode).tolist()
+        assert list(small_tokenizer.encode_iterable(lines, special=mode)) == expected
+        by_byte = (text[i : i + 1] for i in range(len(text)))
+        assert list(small_tokenizer.encode_iterable(by_byte, special=mode)) == expected
+    assert list(small_tokenizer.encode_iterable([])) == []
+
+
+def test_a_stream_is_held_a_window_at_a_time(
+    small_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "WINDOW_BYTES", 1 << 10)
+    taken = 0
+
+    def endless() -> object:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "some words and more of them\n"
+
+    ids = small_tokenizer.encode_iterable(endless())
+    for _ in range(100):
+        next(ids)
+    assert taken < 100
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("special", ["text", "allow"])
+def test_a_file_is_one_text(
+    tmp_path: Path,
+    small_tokenizer: Tokenizer,
+    make_text: MakeText,
+    monkeypatch: pytest.MonkeyPatch,
+    num_threads: int,
+    special: str,
+) -> None:
+    monkeypatch.setattr(tokenizer, "WINDOW_BYTES", 300)
+    text = make_text(8, 50_000)
+    (tmp_path / "text.txt").write_bytes(text)
+    expected = small_tokenizer.encode(text, special=special)
+    reported: list[int] = []
+    for dtype in (None, "<u4"):
+        count = small_tokenizer.encode_file(
+            tmp_path / "text.txt",
+            tmp_path / "ids.bin",
+            special=special,
+            num_threads=num_threads,
+            dtype=dtype,
+            on_progress=reported.append,
+        )
+        assert count == len(expected)
+        written = np.fromfile(tmp_path / "ids.bin", dtype=dtype or "<u2")
+        assert written.tolist() == expected.tolist()
+        assert reported[-1] == len(text)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ids.bin", "text.txt"]
+
+
+def test_an_empty_file_has_no_ids(tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    (tmp_path / "empty.txt").write_bytes(b"")
+    assert small_tokenizer.encode_file(tmp_path / "empty.txt", tmp_path / "ids.bin") == 0
+    assert (tmp_path / "ids.bin").read_bytes() == b""
+
+
+def test_files_that_cannot_be_encoded(tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    with pytest.raises(LowtideError, match="no such file") as caught:
+        small_tokenizer.encode_file(tmp_path / "gone.txt", tmp_path / "ids.bin")
+    assert caught.value.path == str(tmp_path / "gone.txt")
+    (tmp_path / "text.txt").write_bytes(b"text")
+    with pytest.raises(LowtideError, match="no such file"):
+        small_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "gone" / "ids.bin")
+    with pytest.raises(UsageError, match="uint16 or uint32"):
+        small_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin", dtype="<i8")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_a_full_disk_is_named_as_such(
+    tmp_path: Path, small_tokenizer: Tokenizer, num_threads: int
+) -> None:
+    """Also when another thread than the first one meets it."""
+    text = b"some words " * 100_000
+    (tmp_path / "text.txt").write_bytes(text)
+    for _ in range(5):
+        with pytest.raises(OSError, match="No space left"), Path("/dev/full").open("wb") as full:
+            small_tokenizer.native.encode_file(
+                input_path=str(tmp_path / "text.txt"),
+                begin=0,
+                stop=len(text),
+                end=len(text),
+                output_file=full.fileno(),
+                output_path="ids.bin",
+                output_offset=0,
+                id_bytes=2,
+                specials=False,
+                num_threads=num_threads,
+                window_bytes=4096,
+            )
+
+
+# Special tokens
+
+
+def test_special_modes(small_tokenizer: Tokenizer) -> None:
+    text = "one<|endoftext|>two"
+    end = small_tokenizer.special_tokens["<|endoftext|>"]
+    assert small_tokenizer.end_of_text_id == end
+    assert end not in small_tokenizer.encode(text)
+    assert end in small_tokenizer.encode(text, special="allow")
+    with pytest.raises(DataError, match="at byte 3"):
+        small_tokenizer.encode(text, special="forbid")
+    with pytest.raises(DataError, match="special token"):
+        small_tokenizer.encode_batch(["fine", text], special="forbid")
+    assert small_tokenizer.encode("fine", special="forbid").tolist() == (
+        small_tokenizer.encode("fine").tolist()
+    )
+    with pytest.raises(UsageError, match="expected one of"):
+        small_tokenizer.encode("text", special="maybe")  # pyright: ignore[reportArgumentType]
+
+
+def test_of_overlapping_special_tokens_the_longest_wins() -> None:
+    ours = Tokenizer.from_merges([], special_tokens=["<s>", "<s><s>", "s><"])
+    assert ours.encode("<s><s><s>", special="allow").tolist() == [1, 0]
+    assert ours.encode("s><s>", special="allow").tolist()[0] == 2
+
+
+def test_text_is_never_a_special_token() -> None:
+    """A ranked vocabulary could spell one by its merges: it must not."""
+    tokens = {byte: bytes([byte]) for byte in range(256)} | {256: b"<s", 257: b"s>"}
+    ranked = Tokenizer(
+        ranked_vocabulary(tokens, special_tokens={"<s>": 258, "<s>s>": 259}, pattern="gpt2")
+    )
+    for text in ("<s>", "<s>s>", "a<s>"):
+        assert max(ranked.encode(text).tolist()) < 258
+        assert ranked.decode(ranked.encode(text)) == text
+    assert ranked.encode("<s>", special="allow").tolist() == [258]
+
+
+# Pathological text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"a" * 1_000_000,
+        b" " * 1_000_000,
+        b"\n" * 1_000_000,
+        "😀".encode() * 250_000,
+        b"ab" * 500_000,
+        b"!" * 1_000_000,
+        b"\xff" * 1_000_000,
+        b"\x00" * 1_000_000,
+        "中".encode() * 300_000,
+        b"'" * 1_000_000,
+        b"'s" * 500_000,
+    ],
+    ids=lambda text: repr(text[:4]),
+)
+def test_a_megabyte_of_the_same_is_quick(
+    text: bytes, small_tokenizer: Tokenizer, make_text: MakeText
+) -> None:
+    ordinary = make_text(1, 1_000_000)
+    started = time.process_time()
+    small_tokenizer.encode(ordinary)
+    limit = 30 * (time.process_time() - started) + 1.0
+    started = time.process_time()
+    ids = small_tokenizer.encode(text)
+    assert time.process_time() - started < limit
+    assert small_tokenizer.decode_bytes(ids) == text
+    assert ids.tolist()[:50] == small_tokenizer.encode(text[:4000]).tolist()[:50]
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_long_pieces_are_merged_as_the_reference_does(
+    data: st.DataObject, small_merges: list[Pair]
+) -> None:
+    """Around 48 bytes the way of merging changes, around 1024 caching ends."""
+    length = data.draw(st.sampled_from([15, 16, 17, 47, 48, 49, 200, 1023, 1025]))
+    letters = data.draw(st.sampled_from(["ab", "abcde", "the"]))
+    text = "".join(data.draw(st.lists(st.sampled_from(letters), min_size=length, max_size=length)))
+    ours = Tokenizer.from_merges(small_merges, special_tokens=[])
+    expected = encode_by_reference(text.encode(), small_merges, specials=[])
+    for _ in range(2):  # the second time from the cache
+        assert ours.encode(text).tolist() == expected
+
+
+def test_tiny_caches_give_the_same_ids(
+    small_tokenizer: Tokenizer,
+    small_merges: list[Pair],
+    specials: list[str],
+    make_text: MakeText,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tokenizer, "CACHE_BYTES", 1)
+    tiny = Tokenizer.from_merges(small_merges, special_tokens=specials)
+    long_words = " ".join("abcde"[i % 5] * (i % 90 + 1) + "b" * (i % 7) for i in range(6000))
+    for text in (make_text(4, 200_000), long_words.encode()):
+        assert tiny.encode(text).tolist() == small_tokenizer.encode(text).tolist()
+
+
+def test_threads_may_share_a_tokenizer(small_tokenizer: Tokenizer, make_text: MakeText) -> None:
+    texts = [make_text(seed, 20_000) for seed in range(8)]
+    expected = [small_tokenizer.encode(text).tolist() for text in texts]
+    found: list[list[int]] = [[] for _ in texts]
+
+    def work(index: int) -> None:
+        for _ in range(5):
+            found[index] = small_tokenizer.encode(texts[index]).tolist()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+# What is given and what comes back
+
+
+def test_text_with_half_a_surrogate_pair(small_tokenizer: Tokenizer) -> None:
+    assert small_tokenizer.decode(small_tokenizer.encode("a\ud800b")) == "a\ufffdb"
+
+
+def test_ids_out_of_range_are_refused(small_tokenizer: Tokenizer) -> None:
+    size = small_tokenizer.vocab_size
+    for ids in ([size], [-1], [0, 1, size + 5], [1.5]):
+        with pytest.raises(UsageError, match="expected whole numbers"):
+            small_tokenizer.decode(ids)  # pyright: ignore[reportArgumentType]
+    assert small_tokenizer.decode([]) == ""
+    assert small_tokenizer.decode(np.array([[5, 6], [7, 8]], dtype=np.int64)) == "\x00\x01\x02\x03"
+    with pytest.raises(UsageError, match="not in the vocabulary"):
+        small_tokenizer.token_bytes(size)
+    assert small_tokenizer.token_bytes(size - 1) == small_tokenizer.vocabulary[size - 1]
+
+
+def test_from_vocabulary_takes_given_ids(small_merges: list[Pair]) -> None:
+    tokens = {byte: bytes([byte]) for byte in range(256)}
+    tokens |= {256 + place: left + right for place, (left, right) in enumerate(small_merges[:20])}
+    ours = Tokenizer.from_vocabulary(tokens, small_merges[:20], ["<|endoftext|>"])
+    assert ours.special_tokens == {"<|endoftext|>": 276}
+    assert ours.vocabulary == tokens | {276: b"<|endoftext|>"}
+    assert ours.merges == small_merges[:20]
+    assert ours.encode("<|endoftext|>", special="allow").tolist() == [276]
+    assert Tokenizer.from_vocabulary(
+        ours.vocabulary, ours.merges, ["<|endoftext|>"]
+    ).fingerprint == (ours.fingerprint)
+
+
+def test_a_byte_without_a_token_is_refused() -> None:
+    with pytest.raises(DataError, match="no token for byte 7"):
+        Tokenizer.from_vocabulary({b: bytes([b]) for b in range(256) if b != 7}, [])
