@@ -1,8 +1,8 @@
 """Tokens per second of training on a CPU: lowtide and a plain nanoGPT-style loop, alternately.
 
 Both train the same GPT-2 shape on the same ids with AdamW, clipping and no compilation; ours
-through the whole loop (loader, guards, counters), the plain one with random crops, full logits and the
-ordinary cross entropy. Rounds alternate in one process, so that a noisy machine disturbs both.
+through the whole loop (loader, guards, counters), the plain one with random crops, full logits
+and the ordinary cross entropy. Rounds alternate in one process: a noisy machine disturbs both.
 
     python benchmarks/train_cpu.py --rounds 5 --steps 20
 """

@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lowtide.dataset.preparation import prepare_dataset
     from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
+    from lowtide.generation.decoding import generate_text
     from lowtide.loader.batches import BatchLoader
     from lowtide.loader.mixtures import Mixture
     from lowtide.loader.streaming import StreamingDataLoader, estimate_memory_usage
     from lowtide.loader.tensors import create_dataloaders
     from lowtide.loader.windows import TokenDataset
     from lowtide.memory import MemoryBudget
+    from lowtide.model.config import GPTConfig
+    from lowtide.model.export import export_model
+    from lowtide.model.gpt import GPT
+    from lowtide.model.weights import load_model
     from lowtide.tokenizer.tokenizer import Tokenizer
     from lowtide.tokenizer.training import train_tokenizer
+    from lowtide.training.evaluation import evaluate
+    from lowtide.training.loop import Trainer
+    from lowtide.training.start import train
 
 __version__ = "0.1.0"
 
@@ -28,15 +36,23 @@ _HOMES = {
     "BatchLoader": "lowtide.loader.batches",
     "BudgetError": "lowtide.errors",
     "DataError": "lowtide.errors",
+    "GPT": "lowtide.model.gpt",
+    "GPTConfig": "lowtide.model.config",
     "LowtideError": "lowtide.errors",
     "MemoryBudget": "lowtide.memory",
     "Mixture": "lowtide.loader.mixtures",
     "StreamingDataLoader": "lowtide.loader.streaming",
     "TokenDataset": "lowtide.loader.windows",
     "Tokenizer": "lowtide.tokenizer.tokenizer",
+    "Trainer": "lowtide.training.loop",
     "UsageError": "lowtide.errors",
     "create_dataloaders": "lowtide.loader.tensors",
     "estimate_memory_usage": "lowtide.loader.streaming",
+    "evaluate": "lowtide.training.evaluation",
+    "export_model": "lowtide.model.export",
+    "generate_text": "lowtide.generation.decoding",
+    "load_model": "lowtide.model.weights",
+    "train": "lowtide.training.start",
     "train_tokenizer": "lowtide.tokenizer.training",
     "prepare_dataset": "lowtide.dataset.preparation",
 }
@@ -45,17 +61,25 @@ __all__ = [
     "BatchLoader",
     "BudgetError",
     "DataError",
+    "GPT",
+    "GPTConfig",
     "LowtideError",
     "MemoryBudget",
     "Mixture",
     "StreamingDataLoader",
     "TokenDataset",
     "Tokenizer",
+    "Trainer",
     "UsageError",
     "__version__",
     "create_dataloaders",
     "estimate_memory_usage",
+    "evaluate",
+    "export_model",
+    "generate_text",
+    "load_model",
     "prepare_dataset",
+    "train",
     "train_tokenizer",
 ]
 

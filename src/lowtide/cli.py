@@ -75,7 +75,13 @@ def _prepare(settings: PrepareSettings) -> None:
 
 
 def _train(settings: TrainSettings) -> None:
-    """Train a model on a prepared dataset, a text file or .npy files."""
+    """Train a model on a prepared dataset, a text file, .npy files or a stream."""
+    if settings.slurm:
+        from lowtide.training.slurm import write_slurm_script
+
+        print(f"sbatch {write_slurm_script(settings)}")
+        return
+
     from lowtide.training.start import train
 
     result = train(settings)

@@ -7,6 +7,7 @@ Memory:  descriptions of files; a text file given directly is tokenized into the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,10 @@ import numpy as np
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file
 from lowtide.loader.mixtures import Mixture
+from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.training import train_tokenizer
 from lowtide.training.evaluation import require_same_tokenizer
 from lowtide.training.settings import TrainSettings
 
@@ -46,6 +49,7 @@ def open_training_data(
         "--dataset-dir": settings.dataset_dir,
         "--input-file": settings.input_file,
         "--train-data-path": settings.train_data_path,
+        "--dataset-id": settings.dataset_id,
     }
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -54,6 +58,8 @@ def open_training_data(
             else "nothing to train on is given",
             next_step=f"give one of {', '.join(given)}",
         )  # fmt: skip
+    if settings.dataset_id is not None:
+        return _open_stream(settings, note, tokenizer)
     path = settings.dataset_dir or settings.train_data_path
     if settings.input_file is not None:
         path = _tokens_of_text(settings, note, tokenizer)
@@ -62,10 +68,6 @@ def open_training_data(
     train = _open(settings, path, found, "train")
     note(train.describe())
     val = _validation(settings, path, found, note)
-    others = {
-        name: _open(settings, folder, found, "val", eval_only=folder.is_dir())
-        for name, folder in settings.eval_datasets().items()
-    }
     source: Any = train
     if settings.replay_dataset_dir is not None and settings.replay_fraction > 0:
         replay = _open(settings, settings.replay_dataset_dir, found, "train")
@@ -74,7 +76,74 @@ def open_training_data(
             {"domain": train, "replay": replay}, {"domain": 1 - share, "replay": share}
         )
         note(f"replay: {share:.0%} of the rows from {settings.replay_dataset_dir}")
-    return TrainingData(source, val, others, found)
+    return TrainingData(source, val, _others(settings, found), found)
+
+
+def _others(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, TokenDataset]:
+    """Open the named datasets to evaluate on; folders of bare .bin files will do."""
+    return {
+        name: _open(settings, path, tokenizer, "val", eval_only=path.is_dir())
+        for name, path in settings.eval_datasets().items()
+    }
+
+
+def _open_stream(
+    settings: TrainSettings, note: Callable[[str], None], known: Tokenizer | None
+) -> TrainingData:
+    """Open text that is tokenized as it is read; every process takes its rows of each batch."""
+    name = settings.dataset_id
+    assert name is not None
+    is_local = Path(name).exists() or any(sign in name for sign in "*?[")
+    tokenizer = known
+    if settings.vocab_size is not None:
+        if not is_local:
+            raise UsageError(
+                "--vocab-size learns from files, and --dataset-id is not one",
+                next_step="lowtide train-tokenizer on a sample, then --tokenization FOLDER",
+            )
+        tokenizer = _learn_tokenizer(settings, name, note)
+    elif tokenizer is None or settings.tokenization is not None:
+        tokenizer = Tokenizer.load(settings.tokenization or "gpt2")
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    stream = StreamingDataLoader(
+        None if is_local else name,
+        files=[name] if is_local else None,
+        tokenizer=tokenizer,
+        seq_len=settings.seq_len,
+        batch_size=max(1, settings.rows_per_step // world_size),
+        streaming=settings.use_streaming,
+        shuffle_buffer_size=settings.shuffle_buffer_size,
+        stride=settings.stride,
+        max_examples=settings.max_examples,
+        text_column=settings.text_column,
+        split=settings.split,
+        seed=settings.seed,
+        drop_last=world_size > 1,
+        output_dtype="int64",
+        rank=int(os.environ.get("RANK", "0")),
+        world_size=world_size,
+    )
+    note(f"streaming {name}, tokenized on the fly ({tokenizer.name})")
+    val = None
+    if settings.val_data_path is not None:
+        val = _open(settings, settings.val_data_path, tokenizer, "all")
+    return TrainingData(stream, val, _others(settings, tokenizer), tokenizer)
+
+
+def _learn_tokenizer(
+    settings: TrainSettings, source: str, note: Callable[[str], None]
+) -> Tokenizer:
+    """Learn a tokenizer from the run's own text, once; it is kept in the run."""
+    folder = settings.run_dir / "data" / "tokenizer"
+    trained = train_tokenizer(
+        input=[source],
+        out_dir=folder,
+        vocab_size=settings.vocab_size,
+        text_field=settings.text_column,
+        memory=settings.memory,
+    )
+    note(f"tokenizer of {trained.tokenizer.vocab_size:,} tokens learned from {source}: {folder}")
+    return trained.tokenizer
 
 
 def _own_tokenizer(settings: TrainSettings, path: Path, known: Tokenizer | None) -> Tokenizer:
@@ -143,7 +212,9 @@ def _tokens_of_text(
         return tokens_path
     text = _read_text(path)
     tokenizer = known
-    if settings.tokenization == "char":
+    if settings.vocab_size is not None:
+        tokenizer = _learn_tokenizer(settings, str(path), note)
+    elif settings.tokenization == "char":
         tokenizer = Tokenizer.from_characters(sorted(set(text)))
     elif tokenizer is None or settings.tokenization is not None:
         tokenizer = Tokenizer.load(settings.tokenization or "gpt2")

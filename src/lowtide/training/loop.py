@@ -23,6 +23,7 @@ from lowtide.errors import BudgetError, LowtideError, UsageError
 from lowtide.files import write_json
 from lowtide.generation.decoding import generate_text
 from lowtide.loader.batches import BatchLoader, SampleSource
+from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.model.gpt import GPT
@@ -47,6 +48,7 @@ from lowtide.training.evaluation import (
     token_byte_counts,
 )
 from lowtide.training.feeding import BatchSource, Feed
+from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.optimizers import LossScale, build_optimizers
 from lowtide.training.reports import MetricSinks, describe_coverage
 from lowtide.training.schedule import default_learning_rate, learning_rate_factor, total_steps
@@ -84,7 +86,7 @@ class Trainer:
         self,
         model: GPT,
         *,
-        data: SampleSource | BatchSource,
+        data: SampleSource | StreamingDataLoader | BatchSource,
         val_data: TokenDataset | None = None,
         eval_data: Mapping[str, TokenDataset] | None = None,
         tokenizer: Tokenizer | None = None,
@@ -99,6 +101,7 @@ class Trainer:
         self.val_data = val_data
         self.eval_data = dict(eval_data or {})
         self.tokenizer = tokenizer
+        self._budget = 0
         self.run = RunFolder(self.settings.run_dir, keep=self.settings.keep_checkpoints)
         self.state = RunState(micro_batch=self.settings.batch_size)
         self._notify = notify
@@ -111,13 +114,13 @@ class Trainer:
     def fit(self) -> TrainResult:
         """Train until the end, or go on with a run that was stopped."""
         settings = self.settings
-        budget = parse_size(settings.memory) if settings.memory else default_budget_bytes()
+        self._budget = parse_size(settings.memory) if settings.memory else default_budget_bytes()
         with open_process_group(settings.device) as group, contextlib.ExitStack() as stack:
             self.prepare(group)
             progress = stack.enter_context(
                 Progress(
                     "train",
-                    budget_bytes=budget,
+                    budget_bytes=self._budget,
                     metrics_path=self.run.metrics_path if group.is_first else None,
                     **({} if group.is_first else {"stream": None}),
                 )
@@ -127,6 +130,7 @@ class Trainer:
             self.where = stack.enter_context(Diagnostics(watch=settings.debug))
             stack.enter_context(self._signals())
             stack.callback(self.feed.close)
+            self._fit_into_budget()
             self._resume()
             if self.state.step > 0 and self._finished():
                 self._note(
@@ -168,7 +172,8 @@ class Trainer:
             if state.step % settings.save_interval == 0 and not self._finished():
                 self._save()
         if not state.stopped:
-            time_is_up = self.total_steps is None or state.step < self.total_steps
+            hours = settings.max_hours
+            time_is_up = hours is not None and state.elapsed_seconds >= hours * 3600
             state.stopped = "time" if time_is_up else "finished"
         self._evaluate()
         self._save()
@@ -419,7 +424,22 @@ class Trainer:
         self.feed = Feed(self._batches(), group.device)
         self._network.train()
 
+    def _fit_into_budget(self) -> None:
+        """Choose micro-batches that keep the budget; on a GPU its own memory is the limit."""
+        settings = self.settings
+        if self._group.device.type != "cpu":
+            return
+        rows = fit_micro_batch(self.model.config, settings, self._budget)
+        if rows < self.state.micro_batch:
+            self.state.micro_batch = rows
+            self._note(
+                f"micro-batches of {rows} rows keep the budget; a step still sees "
+                f"{settings.rows_per_step} rows"
+            )
+
     def _batches(self) -> BatchSource:
+        if isinstance(self.data, StreamingDataLoader):
+            return self.data.endless()
         if not hasattr(self.data, "plan_rows"):
             return self.data  # pyright: ignore[reportReturnType]
         settings, group = self.settings, self._group
@@ -467,17 +487,33 @@ class Trainer:
         state, hours = self.state, self.settings.max_hours
         if self.total_steps is not None and state.step >= self.total_steps:
             return True
+        if self.total_steps is None and self.settings.epochs is not None:
+            return self._feed_epoch() >= self.settings.epochs
         return hours is not None and state.elapsed_seconds >= hours * 3600
 
+    def _feed_epoch(self) -> int:
+        return int(self.feed.state_dict().get("epoch", 0))
+
+    def _elapsed_fraction(self) -> float:
+        """Give how much of the run is over by the clock, or by the epochs of a stream."""
+        settings = self.settings
+        hours = settings.max_hours
+        parts = [0.0 if hours is None else self.state.elapsed_seconds / (hours * 3600)]
+        if self.total_steps is None and settings.epochs is not None:
+            parts.append(self._feed_epoch() / settings.epochs)
+        return max(parts)
+
     def _learning_rate_factor(self) -> float:
-        settings, hours = self.settings, self.settings.max_hours
+        settings = self.settings
+        # A stream's length is not known, so a share of it cannot be either: a hundred steps then.
+        unknown = self.total_steps is None and settings.max_hours is None and settings.warmup < 1
         return learning_rate_factor(
             self.state.step,
             total_steps=self.total_steps,
-            warmup=settings.warmup,
+            warmup=100 if unknown else settings.warmup,
             schedule=settings.schedule,
             final_fraction=settings.final_learning_rate,
-            elapsed_fraction=0.0 if hours is None else self.state.elapsed_seconds / (hours * 3600),
+            elapsed_fraction=self._elapsed_fraction(),
         )
 
     def _autocast(self) -> Any:

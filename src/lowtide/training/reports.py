@@ -32,7 +32,10 @@ def describe_coverage(
         f"{config.vocab_size:,} ({config.layout})"
     ]
     if total_steps is None:
-        return [*lines, f"coverage: as many steps as fit into {settings.max_hours} hours"]
+        length = (
+            f"{settings.max_hours} hours" if settings.max_hours else f"{settings.epochs} epochs"
+        )
+        return [*lines, f"coverage: as many steps as {length} have"]
     seen = total_steps * settings.tokens_per_step
     line = (
         f"coverage: {total_steps:,} steps x {settings.tokens_per_step:,} tokens = "

@@ -18,6 +18,8 @@ def total_steps(settings: TrainSettings, num_parameters: int, data: Any) -> int 
     if settings.max_iters is not None:
         return settings.max_iters
     if settings.epochs is not None:
+        if not hasattr(data, "__len__"):  # a stream, whose end is found by reading it
+            return None
         return max(1, math.ceil(settings.epochs * len(data) / settings.rows_per_step))
     if settings.max_hours is not None:
         return None

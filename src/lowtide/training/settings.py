@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+import tyro
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig, Layout
@@ -46,6 +48,20 @@ class TrainSettings:
     """Pre-tokenized .npy or .bin to train on."""
     val_data_path: Path | None = None
     """Pre-tokenized .npy or .bin to validate on; without it the end of the training file is."""
+    dataset_id: str | None = None
+    """Hugging Face dataset, or text files (a path, folder or glob): tokenized on the fly."""
+    text_column: str = "text"
+    """Column, or jsonl field, of --dataset-id that holds the text."""
+    split: str = "train"
+    """Split of --dataset-id."""
+    use_streaming: bool = True
+    """Read --dataset-id piece by piece; without it, tokenize all of it to disk and shuffle that."""
+    shuffle_buffer_size: int = 10000
+    """Windows that are mixed with each other when streaming."""
+    max_examples: int | None = None
+    """Texts to take from --dataset-id; all of them if not given."""
+    vocab_size: int | None = None
+    """Learn a tokenizer of this size from the text of --input-file or --dataset-id first."""
     tokenization: str | None = None
     """Tokenizer for text and .npy: gpt2, char, or a path. A prepared dataset brings its own."""
     dtype: str | None = None
@@ -148,7 +164,7 @@ class TrainSettings:
     """Budget of resident memory, such as 8GiB; half of what is available if not given."""
 
     # Evaluation, checkpoints, output.
-    eval_dataset_dir: tuple[str, ...] = ()
+    eval_dataset_dir: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """More datasets to evaluate on: NAME=DIR, or DIR for the name "general". Repeatable."""
     eval_interval: int = 500
     """Steps between evaluations."""
@@ -176,6 +192,8 @@ class TrainSettings:
     """Write TensorBoard files into the run."""
     wandb: bool = False
     """Report to Weights & Biases."""
+    slurm: bool = False
+    """Write train.slurm into the run, which requeues and resumes by itself, and do not train."""
     debug: bool = False
     """Show where each of the first steps is, and all stacks when nothing moves for a while."""
 
@@ -184,7 +202,8 @@ class TrainSettings:
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("eval_interval", "save_interval", "log_interval", "keep_checkpoints"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("max_iters", "epochs", "max_hours", "target_params", "learning_rate"):
+        for name in ("max_iters", "epochs", "max_hours", "target_params", "learning_rate", "stride",
+                     "max_examples", "vocab_size", "tokens_per_param"):  # fmt: skip
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "more than 0")
         for name in ("dropout", "val_fraction", "replay_fraction"):
@@ -193,6 +212,8 @@ class TrainSettings:
         require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
         both = self.max_iters is not None and self.epochs is not None
         require(not both, "max_iters", self.max_iters, "no --epochs beside it")
+        learned = self.vocab_size is not None and self.tokenization is not None
+        require(not learned, "vocab_size", self.vocab_size, "no --tokenization beside it")
 
     @property
     def run_dir(self) -> Path:
@@ -227,7 +248,7 @@ class EvaluateSettings:
 
     model_name: str
     """Run to evaluate (its name or folder), or a Qwen3 or GPT-2 folder."""
-    dataset_dir: tuple[str, ...]
+    dataset_dir: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Prepared dataset, .npy or .bin, as DIR or NAME=DIR. Repeatable."""
     checkpoints_dir: Path = Path("checkpoints")
     """Where runs are kept."""

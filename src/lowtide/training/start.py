@@ -16,7 +16,7 @@ from lowtide.errors import DataError, UsageError
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import find_model_dir, load_weights
-from lowtide.settings import build_settings
+from lowtide.settings import build_settings, require
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.data import TrainingData, open_training_data
@@ -29,6 +29,7 @@ __all__ = ["train"]
 def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResult:
     """Train a model; given again, go on where it stopped, or say that it is finished."""
     settings = settings or build_settings(TrainSettings, options)
+    require(not settings.slurm, "slurm", True, "false here; write_slurm_script writes the script")
     run = RunFolder(settings.run_dir)
     if run.exists() and not settings.resume:
         raise UsageError(

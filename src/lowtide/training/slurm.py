@@ -1,0 +1,111 @@
+"""A SLURM script for a run: it requeues itself before its time is up and goes on where it stopped.
+
+In:      TrainSettings
+Out:     train.slurm in the run's folder
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from lowtide.files import write_bytes
+from lowtide.memory import default_budget_bytes, parse_size
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["settings_as_flags", "write_slurm_script"]
+
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --output={run_dir}/slurm-%j.log
+#SBATCH --open-mode=append
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task={cores}
+#SBATCH --mem={memory_mib}M
+#SBATCH --time={time}
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@{notice}
+# Change the lines above to what the cluster wants, and add for example:
+#   #SBATCH --gres=gpu:1
+#   #SBATCH --partition=NAME
+# kill -USR1 of the training process prints where it stands into the log.
+
+set -u
+cd {folder}
+export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-{cores}}}"
+num_devices="${{SLURM_GPUS_ON_NODE:-1}}"
+
+if [ "$num_devices" -gt 1 ]; then
+    {python} -m torch.distributed.run --standalone --nproc-per-node "$num_devices" \\
+        -m lowtide train {words} &
+else
+    {python} -m lowtide train {words} &
+fi
+training=$!
+
+# SLURM sends TERM {notice} seconds before the end: the run saves a checkpoint, then the job is
+# queued again and the same command goes on.
+again=0
+trap 'again=1; kill -TERM "$training"' TERM
+wait "$training"; code=$?
+while kill -0 "$training" 2>/dev/null; do wait "$training"; code=$?; done
+if [ "$again" -eq 1 ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+    exit 0
+fi
+exit "$code"
+"""
+
+
+def settings_as_flags(settings: Any, *, leave_out: tuple[str, ...] = ()) -> list[str]:
+    """Give the flags that make these settings, those with default values left out.
+
+    >>> settings_as_flags(TrainSettings(model_name="a b", compile=True, resume=False))
+    ['--model-name', 'a b', '--no-resume', '--compile']
+    """
+    words: list[str] = []
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if value == field.default or field.name in leave_out:
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, tuple):
+            words += [word for item in value for word in (flag, str(item))]
+        else:
+            words += [flag, str(value)]
+    return words
+
+
+def write_slurm_script(
+    settings: TrainSettings,
+    *,
+    cores: int = 8,
+    time: str = "04:00:00",
+    notice_seconds: int = 180,
+) -> Path:
+    """Write the script and give its path; it asks for the run's budget and a tenth more."""
+    budget = parse_size(settings.memory) if settings.memory else default_budget_bytes()
+    run_dir = settings.run_dir.absolute()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    script = _SCRIPT.format(
+        name=shlex.quote(settings.model_name),
+        run_dir=run_dir,
+        folder=shlex.quote(str(Path.cwd())),
+        python=shlex.quote(sys.executable),
+        words=shlex.join(settings_as_flags(settings, leave_out=("slurm",))),
+        cores=cores,
+        memory_mib=-(-budget * 11 // 10 // (1 << 20)),
+        time=time,
+        notice=notice_seconds,
+    )
+    path = run_dir / "train.slurm"
+    write_bytes(path, script.encode())
+    path.chmod(0o755)
+    return path

@@ -1,0 +1,177 @@
+"""`lowtide train` from the command line: every kind of data, sizes, adaptation, resume, errors."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from lowtide.cli import main
+from lowtide.errors import DataError, UsageError
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.start import train
+
+WORDS = ["the", "cat", "dog", "sat", "ran", "on", "a", "mat", "log", "and", "then", "slept"]
+SMALL = ["--num-layers", "1", "--width", "32", "--num-heads", "2", "--seq-len", "16"]
+SHORT = ["--batch-size", "4", "--max-iters", "4", "--eval-interval", "2", "--eval-iters", "2"]
+
+
+def write_text(path, *, seed=0, words=WORDS, count=3000):
+    random = np.random.default_rng(seed)
+    chosen = random.choice(words, size=count)
+    path.write_text(" ".join(chosen) + ".\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write_text(tmp_path / "text.txt")
+
+
+def run(*words):
+    assert main([str(word) for word in words]) == 0
+
+
+def test_a_text_file_by_characters_then_text_comes_out(text, capsys):
+    run(
+        "train", "--input-file", text, "--tokenization", "char", "--model-name", "m", *SMALL, *SHORT
+    )
+    out, err = capsys.readouterr()
+    assert "finished at step 4" in out
+    assert "coverage: 4 steps x 64 tokens = 256 tokens" in err
+    assert re.search(r"step 2: val \d\.\d\d \| \d\.\d{3} bits/byte", err)
+    run("generate", "--model-name", "m", "--prompt", "the ", "--max-new-tokens", "40")
+    assert capsys.readouterr().out.startswith("the ")
+    run(
+        "train", "--input-file", text, "--tokenization", "char", "--model-name", "m", *SMALL, *SHORT
+    )
+    assert "this run is finished: 4 steps" in capsys.readouterr().err
+
+
+def test_a_tokenizer_is_learned_for_a_stream_and_epochs_end_it(text, tmp_path, capsys):
+    words = ["--dataset-id", text, "--vocab-size", "275", "--target-params", "50000"]
+    words += ["--batch-size", "4", "--gradient-accumulation-steps", "2", "--seq-len", "16"]
+    words += ["--model-name", "s", "--use-streaming", "--shuffle-buffer-size", "100"]
+    run("train", *words, "--epochs", "2")
+    out, err = capsys.readouterr()
+    assert "tokenizer of 275 tokens learned" in err
+    assert "coverage: as many steps as 2.0 epochs have" in err
+    tokens = len(Tokenizer.load(tmp_path / "checkpoints/s").encode(text.read_text()))
+    steps = int(re.search(r"finished at step (\d+)", out).group(1))
+    assert steps == pytest.approx(2 * tokens / 16 / 8, rel=0.1)
+
+
+def test_npy_files_and_their_own_validation(tmp_path, capsys):
+    ids = np.random.default_rng(0).integers(300, size=2000)
+    np.save("train.npy", ids.astype(np.int32))
+    np.save("val.npy", ids[:400].astype(np.int32))
+    tokenizer = Tokenizer.from_characters([chr(300 + i) for i in range(300)])
+    tokenizer.save(tmp_path / "tok")
+    run("train", "--train-data-path", "train.npy", "--val-data-path", "val.npy", "--tokenization",
+        "tok", "--model-name", "n", *SMALL, *SHORT)  # fmt: skip
+    assert "step 4: val" in capsys.readouterr().err
+
+
+def test_the_npy_beside_a_text_file_is_found(text, tmp_path, capsys):
+    tokenizer = Tokenizer.from_characters(set(text.read_text()))
+    tokenizer.save(tmp_path / "tok")
+    np.save("text.npy", tokenizer.encode(text.read_text()).astype(np.int32))
+    run("train", "--input-file", text, "--tokenization", "tok", "--model-name", "n", *SMALL, *SHORT)
+    err = capsys.readouterr().err
+    assert "Using memory-mapped tokens: " in err
+    assert "text.npy" in err
+
+
+def test_adaptation_shows_both_losses_and_takes_a_name_or_a_path(text, tmp_path, capsys):
+    other = write_text(tmp_path / "other.txt", seed=1, words=["zebra", "quartz", "vex"])
+    tokenizer = Tokenizer.from_characters(set(text.read_text() + other.read_text()))
+    tokenizer.save(tmp_path / "tok")
+    for path in (text, other):
+        np.save(path.with_suffix(".npy"), tokenizer.encode(path.read_text()).astype(np.int32))
+    base = ["--tokenization", "tok", "--batch-size", "8", "--eval-iters", "4"]
+    run("train", "--input-file", text, "--model-name", "base", *SMALL, *base, "--max-iters", "60")
+    words = ["--input-file", other, *base, "--seq-len", "16", "--max-iters", "30"]
+    words += ["--eval-interval", "10", "--learning-rate", "0.01", "--eval-dataset-dir", "text.npy"]
+    for number, start in enumerate(("base", "checkpoints/base", tmp_path / "checkpoints/base")):
+        run("train", *words, "--model-name", f"d{number}", "--init-from-model", start)
+        err = capsys.readouterr().err
+        assert re.search(r"step 10: val \d\.\d\d \| eval_general \d\.\d\d", err)
+        assert "warning: the model is forgetting: eval_general" in err
+    run("train", *words, "--model-name", "r", "--init-from-model", "base",
+        "--replay-dataset-dir", "text.npy", "--replay-fraction", "0.5")  # fmt: skip
+    replayed = capsys.readouterr().err
+    assert "replay: 50% of the rows from text.npy" in replayed
+    general = [r["eval_general_loss"] for r in eval_rows("r")]
+    assert general[-1] < [r["eval_general_loss"] for r in eval_rows("d0")][-1]
+    run("evaluate", "--model-name", "r", "--dataset-dir", "general=text.npy", "--eval-iters", "4")
+    assert re.match(r"general: loss \d+\.\d{4}  perplexity .* bits/byte", capsys.readouterr().out)
+
+
+def eval_rows(name):
+    with open(f"checkpoints/{name}/metrics.jsonl") as file:  # noqa: PTH123
+        return [row for row in map(json.loads, file) if row.get("event") == "eval"]
+
+
+def test_a_tokenizer_that_does_not_fit_the_model_is_refused(text, tmp_path):
+    options = {"max_iters": 2, "seq_len": 16, "num_layers": 1, "width": 32, "num_heads": 2}
+    train(input_file=text, tokenization="char", model_name="base", **options)
+    other = write_text(tmp_path / "other.txt", words=["other", "letters", "zyx"])
+    with pytest.raises(DataError, match=r"base was trained with tokenizer char(.|\n)*prepare"):
+        train(
+            input_file=other,
+            tokenization="char",
+            model_name="d",
+            init_from_model="base",
+            max_iters=2,
+            seq_len=16,
+        )
+
+
+def test_errors_of_users_name_what_is_wrong(text, tmp_path):
+    with pytest.raises(UsageError, match="nothing to train on is given"):
+        train(model_name="x")
+    with pytest.raises(UsageError, match="--dataset-dir and --input-file are given"):
+        train(model_name="x", dataset_dir=tmp_path, input_file=text)
+    with pytest.raises(DataError, match="input file not found"):
+        train(model_name="x", input_file=tmp_path / "nothing.txt")
+    with pytest.raises(DataError, match="no model 'nobody'"):
+        train(model_name="x", input_file=text, init_from_model="nobody")
+    with pytest.raises(UsageError, match="target_params and width are both given"):
+        train(input_file=text, tokenization="char", target_params=10**5, width=64, max_iters=1)
+
+
+def test_config_files_of_the_guides_are_understood(text, tmp_path, capsys):
+    config = {
+        "name": "tiny",
+        "description": "as guide 001 writes it",
+        "n_layer": 1,
+        "n_embd": 32,
+        "n_head": 2,
+        "block_size": 16,
+        "batch_size": 4,
+        "grad_accum_steps": 2,
+        "warmup_iters": 2,
+        "max_iters": 3,
+        "eval_iters": 2,
+        "learning_rate": 1e-3,
+    }
+    (tmp_path / "tiny.json").write_text(json.dumps(config))
+    run("train", "--input_file", text, "--tokenization", "char", "--model_name", "c",
+        "--config_file", "tiny.json")  # fmt: skip
+    assert "3 steps x 128 tokens" in capsys.readouterr().err
+
+
+def test_memory_budgets_shrink_the_micro_batch_or_are_refused(text, capsys):
+    words = ["--input-file", text, "--tokenization", "char", "--num-layers", "2", "--width", "64"]
+    words += ["--num-heads", "2", "--seq-len", "128", "--batch-size", "64", "--max-iters", "1"]
+    run("train", *words, "--model-name", "fits", "--memory", "470MiB")
+    assert "a step still sees 64 rows" in capsys.readouterr().err
+    assert (
+        main([str(w) for w in ["train", *words, "--model-name", "no", "--memory", "100MiB"]]) == 1
+    )
+    assert "give at least --memory" in capsys.readouterr().err
