@@ -96,14 +96,15 @@ def _encode_block(job: EncodeJob, block: int) -> tuple[int, int]:
     index["split"] = identities["hash_low"][order]
     index["tokens"] = lengths
     index["ends"] = ending[order]
+    num_tokens = int(lengths.sum())
     header = {
-        "tokens": int(lengths.sum()),
+        "tokens": num_tokens,
         "documents": len(rows),
         "counts": kept.counts,
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in kept.samples],
     }
     write_work_file(path, header, {"index": index, "ids": ids})
-    return text_bytes, header["tokens"]
+    return text_bytes, num_tokens
 
 
 def keep_block(

@@ -138,14 +138,19 @@ def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
     """Divide the budget; one too small is refused with the smallest that would do."""
     workers = settings.processes or usable_cores()
     block = settings.reading(max_row_bytes=1).block_bytes * BLOCK_BYTES_HELD
+    budget.require(
+        {
+            "tokenizer": _TOKENIZER_BYTES,
+            "blocks in work": 2 * block,
+            "table of hashes": MIN_TABLE_BYTES,
+        }
+    )
     budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES)
+    spare = max(budget.remaining_bytes - MIN_TABLE_BYTES, 2 * block)
+    workers = max(min(workers, spare // block - 1), 1)  # rather fewer workers than no work at all
     budget.reserve("blocks in work", wanted_bytes=block * (workers + 1))
     rest = budget.remaining_bytes
-    table = budget.reserve(
-        "table of hashes",
-        wanted_bytes=max(rest // 2, MIN_TABLE_BYTES),
-        minimum_bytes=MIN_TABLE_BYTES,
-    )
+    table = budget.reserve("table of hashes", wanted_bytes=max(rest // 2, MIN_TABLE_BYTES))
     return Shares(
         num_workers=workers,
         table_bytes=table // workers,

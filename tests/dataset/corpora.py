@@ -1,0 +1,67 @@
+"""Small corpora for tests, and a plain way to read a dataset back."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+
+from lowtide.dataset import layout
+from lowtide.tokenizer import Tokenizer
+
+SEPARATOR = "<|endoftext|>"
+
+
+def make_documents(count: int, *, seed: int = 0) -> list[str]:
+    """Give documents of random words, all different, none removed by the default limits."""
+    chooser = random.Random(seed)
+    words = ["tide", "low", "water", "sea", "weed", "shore", "boat", "naïve", "übung", "水"]
+    documents: list[str] = []
+    for number in range(count):
+        lines = [
+            f"{seed}.{number}.{line} in the corpus "
+            + " ".join(chooser.choices(words, k=chooser.randrange(4, 12)))
+            for line in range(chooser.randrange(1, 6))
+        ]
+        documents.append("\n".join(lines))
+    return documents
+
+
+def write_corpus(path: Path, documents: list[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(SEPARATOR.join(documents))
+    return path
+
+
+def read_documents(root: Path, split: str) -> list[str]:
+    """Decode a split's documents, in order; shards are read as one stream."""
+    info = layout.load_dataset_info(root)
+    tokenizer = Tokenizer.load(root)
+    ids = read_tokens(info, split)
+    ends: list[int] = []
+    base = 0
+    for shard in info.shards[split]:
+        ends += [base + int(end) for end in layout.load_document_ends(shard)]
+        base += shard.num_tokens
+    documents: list[str] = []
+    begin = 0
+    for end in ends:
+        assert ids[end - 1] == tokenizer.end_of_text_id
+        documents.append(tokenizer.decode(ids[begin : end - 1]))
+        begin = end
+    return documents
+
+
+def read_tokens(info: layout.DatasetInfo, split: str) -> np.ndarray:
+    parts = [layout.load_shard_tokens(shard, info.dtype) for shard in info.shards[split]]
+    return np.concatenate(parts) if parts else np.empty(0, info.dtype)
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    """Give every file of a dataset, by name."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,315 @@
+"""Preparation: every document once, shuffled, split, the same bytes for any number of workers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lowtide.dataset import layout, preparation, sharding
+from lowtide.dataset import settings as dataset_settings
+from lowtide.dataset.preparation import PrepareResult, prepare_dataset
+from lowtide.dataset.summary import describe_preparation
+from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
+from lowtide.tokenizer import Tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import SEPARATOR, make_documents, read_documents, read_tokens, snapshot, write_corpus
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a few kilobytes of text many blocks."""
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+
+
+def prepare(paths: Any, out: Path, **options: Any) -> PrepareResult:
+    options = {"tokenization": "char", "tokens_per_shard": 1000, "memory": "1GiB", **options}
+    return prepare_dataset(input_files=paths, out_dir=out, **options)
+
+
+def test_every_document_once(tmp_path: Path, small_blocks: None) -> None:
+    documents = make_documents(400)
+    corpus = write_corpus(tmp_path / "a.txt", documents)
+    result = prepare([corpus], tmp_path / "out")
+    train, val = (read_documents(tmp_path / "out", split) for split in layout.SPLITS)
+    assert sorted(train + val) == sorted(documents)
+    assert train != [text for text in documents if text in set(train)], "not shuffled"
+    assert 0.05 < len(val) / len(documents) < 0.2
+    info = result.info
+    assert info is not None and info.metadata["total_documents"] == 400
+    for split in layout.SPLITS:
+        sizes = [shard.num_tokens for shard in info.shards[split]]
+        assert all(size == 1000 for size in sizes[:-1]) and 0 < sizes[-1] <= 1000
+    numbers = [layout.shard_number(s.path) for split in layout.SPLITS for s in info.shards[split]]
+    assert numbers == list(range(len(numbers)))
+    assert not (tmp_path / "out" / ".work").exists()
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_any_number_of_workers_gives_the_same_bytes(
+    tmp_path: Path, small_blocks: None, workers: int
+) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(200) + make_documents(150))
+    prepare([corpus], tmp_path / "one", processes=1)
+    prepare([corpus], tmp_path / "many", processes=workers, memory="600MiB")
+    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "many")
+
+
+def test_block_size_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(200) + make_documents(150))
+    prepare([corpus], tmp_path / "large")
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    prepare([corpus], tmp_path / "small")
+    assert snapshot(tmp_path / "large") == snapshot(tmp_path / "small")
+
+
+def test_ranges_decide_nothing(
+    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(200))
+    prepare([corpus], tmp_path / "one")
+    monkeypatch.setattr(sharding, "_CHUNK_BYTES", 64)
+    plan = preparation.plan_shares
+    monkeypatch.setattr(
+        preparation,
+        "plan_shares",
+        lambda *given: preparation.Shares(**{**plan(*given).__dict__, "range_bytes": 1000}),
+    )
+    prepare([corpus], tmp_path / "many")
+    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "many")
+
+
+def test_order_is_kept_on_request(tmp_path: Path, small_blocks: None) -> None:
+    documents = make_documents(200)
+    corpus = write_corpus(tmp_path / "a.txt", documents)
+    prepare([corpus], tmp_path / "out", shuffle=False)
+    train, val = (read_documents(tmp_path / "out", split) for split in layout.SPLITS)
+    assert train == [text for text in documents if text in set(train)]
+    assert val == [text for text in documents if text in set(val)]
+
+
+def test_seed_changes_the_order_but_not_the_split(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(200))
+    for seed in (0, 1):
+        prepare([corpus], tmp_path / str(seed), seed=seed)
+    first, second = (read_documents(tmp_path / str(seed), "train") for seed in (0, 1))
+    assert first != second and sorted(first) == sorted(second)
+
+
+def test_duplicates_are_removed_across_files(tmp_path: Path, small_blocks: None) -> None:
+    documents = make_documents(150)
+    one = write_corpus(tmp_path / "a.txt", documents)
+    two = write_corpus(tmp_path / "b.txt", documents[:50])
+    result = prepare([one, two], tmp_path / "out")
+    found = read_documents(tmp_path / "out", "train") + read_documents(tmp_path / "out", "val")
+    assert sorted(found) == sorted(documents)
+    rule = result.report["rules"]["duplicate_document"]
+    assert rule["count"] == 50 and len(rule["examples"]) == 3
+    again = prepare([one, two], tmp_path / "kept", dedup=False)
+    assert again.info is not None and again.info.metadata["total_documents"] == 200
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_few_documents_are_split_at_the_end(tmp_path: Path, count: int) -> None:
+    documents = make_documents(count)
+    corpus = write_corpus(tmp_path / "a.txt", documents)
+    result = prepare([corpus], tmp_path / "out", val_fraction=0.2)
+    info = result.info
+    assert info is not None and info.metadata["split"]["mode"] == "tail"
+    tokens = [info.num_tokens(split) for split in layout.SPLITS]
+    assert min(tokens) > 0 and abs(tokens[1] / sum(tokens) - 0.2) < 0.05
+    ids = np.concatenate([read_tokens(info, split) for split in layout.SPLITS])
+    text = Tokenizer.load(tmp_path / "out").decode(ids)
+    assert sorted(text.split(SEPARATOR)[:-1]) == sorted(documents)
+
+
+def test_no_validation_on_request(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(200))
+    result = prepare([corpus], tmp_path / "out", val_fraction=0)
+    assert result.info is not None
+    assert result.info.num_tokens("val") == 0 and result.info.metadata["total_documents"] == 200
+
+
+def test_document_larger_than_a_block(tmp_path: Path, small_blocks: None) -> None:
+    large = "\n".join(
+        f"line {number} of one long document, unlike all others" for number in range(500)
+    )
+    documents = [*make_documents(60), large, *make_documents(60, seed=1)[30:]]
+    corpus = write_corpus(tmp_path / "a.txt", documents)
+    for name in ("one", "two"):
+        prepare([corpus], tmp_path / name, processes=1 if name == "one" else 3, dedup=False)
+    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+    info = layout.load_dataset_info(tmp_path / "one")
+    ids = np.concatenate([read_tokens(info, split) for split in layout.SPLITS])
+    found = Tokenizer.load(tmp_path / "one").decode(ids).split(SEPARATOR)[:-1]
+    assert sorted(found) == sorted(documents)
+
+
+def test_gpt2_ids_are_those_of_the_tokenizer(tmp_path: Path, small_blocks: None) -> None:
+    documents = make_documents(150)
+    corpus = write_corpus(tmp_path / "a.txt", documents)
+    result = prepare([corpus], tmp_path / "out", tokenization="gpt2", shuffle=False, val_fraction=0)
+    tokenizer = Tokenizer.load("gpt2")
+    expected = [
+        part for text in documents for part in (tokenizer.encode(text), [tokenizer.end_of_text_id])
+    ]
+    assert result.info is not None and result.info.dtype == np.uint16
+    assert read_tokens(result.info, "train").tolist() == np.concatenate(expected).tolist()
+    assert result.info.tokenizer_fingerprint == tokenizer.fingerprint
+
+
+def test_all_kinds_of_files_give_the_same_documents(tmp_path: Path) -> None:
+    documents = make_documents(120)
+    write_corpus(tmp_path / "a" / "x.txt", documents)
+    rows = [json.dumps({"text": text}) for text in documents]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    (tmp_path / "c").mkdir()
+    pq.write_table(pa.table({"text": documents}), tmp_path / "c" / "x.parquet")
+    (tmp_path / "d").mkdir()
+    for number, text in enumerate(documents):
+        (tmp_path / "d" / f"{number:04d}.txt").write_text(text)
+    for name in "abcd":
+        prepare([tmp_path / name], tmp_path / f"out_{name}")
+        found = [read_documents(tmp_path / f"out_{name}", split) for split in layout.SPLITS]
+        assert sorted(found[0] + found[1]) == sorted(documents)
+        # Which side a document is on depends on its text alone.
+        assert set(found[1]) == set(read_documents(tmp_path / "out_a", "val"))
+
+
+def test_metadata_says_what_happened(tmp_path: Path) -> None:
+    documents = [*make_documents(120), "short", "=" * 100 + "\nsomething else that stays here"]
+    corpus = write_corpus(tmp_path / "a.txt", documents)
+    result = prepare([str(corpus)], tmp_path / "out")
+    metadata = json.loads((tmp_path / "out" / "dataset_metadata.json").read_text())
+    assert metadata["input_files"] == [str(corpus)]
+    assert metadata["cleaning"]["rules"]["document_too_short"] == {
+        "count": 1,
+        "bytes": 5,
+        "examples": ["short"],
+    }
+    assert metadata["cleaning"]["rules"]["line_repetitive"]["count"] == 1
+    assert metadata["settings"]["val_fraction"] == 0.1
+    text = describe_preparation(result)
+    assert "documents removed: too short" in text and "Train shards:" in text
+
+
+def test_dry_run_writes_nothing(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(50) + make_documents(20))
+    result = prepare([corpus], tmp_path / "out", dry_run=True)
+    assert result.info is None and not (tmp_path / "out").exists()
+    assert result.report["rules"]["duplicate_document"]["count"] == 20
+    assert "dry run" in describe_preparation(result)
+
+
+def test_finished_dataset_is_never_overwritten(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
+    prepare([corpus], tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+    with pytest.raises(UsageError, match="finished dataset here already"):
+        prepare([corpus], tmp_path / "out")
+    assert snapshot(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.txt", b"PK\x03\x04\0\0binary", "binary file"),
+        ("a.txt.gz", gzip.compress(b"text " * 1000)[:-9], "damaged or cut-off gzip"),
+        ("a.jsonl", b'{"body": "text"}\n', "no JSON object with text in field 'text'"),
+        ("a.parquet", b"PAR1", "not a parquet file"),
+    ],
+)
+def test_bad_input_is_named_or_skipped(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
+    documents = make_documents(120)
+    good = write_corpus(tmp_path / "good.txt", documents)
+    bad = tmp_path / name
+    bad.write_bytes(data)
+    with pytest.raises(DataError, match=message) as caught:
+        prepare([good, bad], tmp_path / "out")
+    assert name in str(caught.value)
+    result = prepare([good, bad], tmp_path / "skipped", skip_bad_inputs=True, filter=False)
+    assert any(name in notice for notice in result.notices)
+    found = [read_documents(tmp_path / "skipped", split) for split in layout.SPLITS]
+    assert set(documents) <= set(found[0] + found[1])
+    assert result.info is not None and result.info.metadata["notices"] == result.notices
+
+
+def test_work_goes_on_after_an_error(tmp_path: Path) -> None:
+    good = write_corpus(tmp_path / "good.txt", make_documents(50))
+    (tmp_path / "bad.jsonl").write_text("nonsense")
+    with pytest.raises(DataError):
+        prepare([good, tmp_path / "bad.jsonl"], tmp_path / "out")
+    with pytest.raises(UsageError, match="--tokens-per-shard 1000, now it is 500"):
+        prepare([good, tmp_path / "bad.jsonl"], tmp_path / "out", tokens_per_shard=500)
+    with pytest.raises(UsageError, match=r"changed since"):
+        prepare([good], tmp_path / "out")
+    prepare([good], tmp_path / "out", restart=True)
+    prepare([good], tmp_path / "fresh")
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("text", ["", "tiny", "\n\n\n"])
+def test_nothing_left_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(DataError, match=r"no text is left|too few for training"):
+        prepare([tmp_path / "a.txt"], tmp_path / "out")
+
+
+def test_budget_too_small_is_refused_with_one_that_works(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
+    with pytest.raises(BudgetError, match="too small") as caught:
+        prepare([corpus], tmp_path / "out", memory="20MiB")
+    assert caught.value.next_step is not None
+    smallest = caught.value.next_step.rsplit(" ", 1)[1]
+    assert prepare([corpus], tmp_path / "out", memory=smallest).info is not None
+
+
+def test_full_disk_is_refused_before_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
+    monkeypatch.setattr(preparation.files, "free_disk_bytes", lambda _: 100)
+    with pytest.raises(BudgetError, match="of disk"):
+        prepare([corpus], tmp_path / "out")
+
+
+def test_full_disk_midway_loses_nothing(
+    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(100))
+    calls = 0
+    real = sharding._write_shard  # pyright: ignore[reportPrivateUsage]
+
+    def fail(*given: Any) -> layout.ShardInfo:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OSError(28, "No space left on device", str(tmp_path))
+        return real(*given)
+
+    monkeypatch.setattr(sharding, "_write_shard", fail)
+    with pytest.raises((LowtideError, OSError)):
+        prepare([corpus], tmp_path / "out", processes=1)
+    prepare([corpus], tmp_path / "out")
+    prepare([corpus], tmp_path / "fresh")
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"val_fraction": 1.0}, {"tokens_per_shard": 1}, {"processes": 0}, {"max_repetition": 2}],
+)
+def test_senseless_settings_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options)).replace("_", "-")):
+        prepare([tmp_path / "a.txt"], tmp_path / "out", **options)

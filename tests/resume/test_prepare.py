@@ -1,0 +1,112 @@
+"""A preparation killed at any moment goes on and ends with the bytes of one that was not."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import os, signal, sys
+import lowtide.dataset.settings as settings
+from lowtide import files
+from lowtide.corpus import workfiles
+from lowtide.dataset.preparation import prepare_dataset
+
+settings.BLOCK_BYTES = 4096
+limit = int(sys.argv[3])
+count = 0
+
+def counted(function):
+    def call(*given):
+        global count
+        count += 1
+        if count == limit:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*given)
+    return call
+
+# Die just before or just after one of the renames that make work count as done.
+before = limit % 2 == 0
+real = os.replace
+if before:
+    os.replace = counted(real)
+else:
+    def after(*given):
+        real(*given)
+        counted(lambda: None)()
+    os.replace = after
+import pathlib
+pathlib.Path.replace = lambda self, target: os.replace(self, target)
+prepare_dataset(
+    input_files=sys.argv[1].split(","), out_dir=sys.argv[2], tokenization="char",
+    tokens_per_shard=3000, memory="1GiB", processes=2,
+)
+"""
+
+
+def run(inputs: list[Path], out: Path, limit: int) -> int:
+    command = [sys.executable, "-c", SCRIPT, ",".join(map(str, inputs)), str(out), str(limit)]
+    return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("corpus")
+    documents = [
+        "\n".join(f"document {number % 170} line {line} of it" for line in range(number % 7 + 1))
+        for number in range(260)
+    ]
+    text = folder / "a.txt"
+    text.write_text("<|endoftext|>".join(documents[:200]))
+    packed = folder / "b.txt.gz"
+    packed.write_bytes(gzip.compress("<|endoftext|>".join(documents[200:]).encode()))
+    return [text, packed]
+
+
+@pytest.fixture(scope="module")
+def expected(corpus: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("expected") / "out"
+    assert run(corpus, out, 0) == 0
+    return snapshot(out)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 8, 13, 16, 21, 26, 29])
+def test_killed_at_a_rename(
+    corpus: list[Path], expected: dict[str, bytes], tmp_path: Path, limit: int
+) -> None:
+    out = tmp_path / "out"
+    assert run(corpus, out, limit) == -signal.SIGKILL
+    run(corpus, out, 7)  # and once more, wherever it is by now
+    assert run(corpus, out, 0) == 0
+    assert snapshot(out) == expected
+
+
+def test_interrupted_by_the_clock(
+    corpus: list[Path], expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", SCRIPT, ",".join(map(str, corpus)), str(out), "0"]
+    for tenths in (3, 5, 6, 7):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=tenths / 10)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+    if not (out / "dataset_metadata.json").exists() or (out / ".work").exists():
+        assert run(corpus, out, 0) == 0
+    assert snapshot(out) == expected
