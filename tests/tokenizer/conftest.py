@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable
 
 import pytest
 from hypothesis import strategies as st
 
-from lowtide import _native
 from lowtide.tokenizer import Tokenizer
-from lowtide.tokenizer.reference import learn_merges
+from lowtide.tokenizer.reference import count_pieces, learn_merges
 
 SPECIALS = ["<|endoftext|>", "<|end|>", "<|", "|>a", "a<"]  # overlapping on purpose
 
@@ -84,23 +81,12 @@ def make_text() -> object:
     return random_text
 
 
-def train_by_reference(
-    texts: Iterable[bytes], *, num_merges: int, pattern: str = "gpt2"
-) -> list[tuple[bytes, bytes]]:
-    """Learn merges in plain Python from the pieces of `texts`."""
-    counts: Counter[bytes] = Counter()
-    for text in texts:
-        begin = 0
-        for end in _native.split(pattern, text).tolist():
-            counts[text[begin:end]] += 1
-            begin = end
-    return learn_merges(counts, target=num_merges, tie_break="huggingface")
-
-
 @pytest.fixture(scope="session")
 def small_merges() -> list[tuple[bytes, bytes]]:
-    """Some 250 merges, learned from text like `nasty_text`."""
-    return train_by_reference([random_text(1, 6000), b"the cat's hat " * 50], num_merges=250)
+    """Some 250 merges, learned in plain Python from text like `nasty_text`."""
+    texts = [random_text(1, 6000), b"the cat's hat " * 50]
+    counts = count_pieces(texts, pattern="gpt2", specials=SPECIALS)
+    return learn_merges(counts, target=250, tie_break="huggingface")
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lowtide import _native
 from lowtide.tokenizer import reference
-from lowtide.tokenizer.formats import unprintable
+from lowtide.tokenizer.bytelevel import unprintable
 
 Pair = tuple[bytes, bytes]
 TIE_BREAKS = pytest.mark.parametrize("tie_break", ["huggingface", "cs336"])

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from lowtide.tokenizer.formats import printable
+from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
 
 __all__ = ["count_pieces", "encode", "learn_merges", "split_pieces", "split_specials"]

@@ -21,12 +21,8 @@ from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import partial_path, publish
 from lowtide.memory import usable_cores
 from lowtide.tokenizer.characters import CharacterTable
-from lowtide.tokenizer.formats import (
-    load_vocabulary,
-    write_tiktoken,
-    write_tokenizer_json,
-    write_vocab_and_merges,
-)
+from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
+from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary
 
@@ -83,7 +79,10 @@ class Tokenizer:
         name = path.resolve().name if path.is_dir() else path.stem
         if path.name == "tokenizer.json":
             name = path.resolve().parent.name
-        return cls(vocabulary, name="char" if vocabulary.kind == "char" else name)
+        try:
+            return cls(vocabulary, name="char" if vocabulary.kind == "char" else name)
+        except DataError as error:
+            raise DataError(error.message, path=source) from None
 
     @classmethod
     def from_merges(

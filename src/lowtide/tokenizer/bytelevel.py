@@ -1,0 +1,157 @@
+"""Tokens as byte-level files write them: a printable character for each byte.
+
+In:      token texts with their ids, and merges, as a file has them; checked before use
+Out:     a Vocabulary, or the same texts back
+Memory:  a few times the file
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lowtide.errors import DataError
+from lowtide.tokenizer.patterns import Pattern
+from lowtide.tokenizer.vocabulary import Vocabulary, merges_by_rank
+
+__all__ = [
+    "MAX_TOKENS",
+    "check_ids",
+    "printable",
+    "read_bpe",
+    "split_merge",
+    "unprintable",
+    "vocab_section",
+]
+
+MAX_TOKENS = 1 << 24  # what the native vocabulary holds; a larger id is a damaged file
+
+
+def _printable_table() -> list[str]:
+    """Give the character that byte-level files write for each byte."""
+    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = [""] * 256
+    for byte in kept:
+        table[byte] = chr(byte)
+    following = iter(range(0x100, 0x200))
+    return [character or chr(next(following)) for character in table]
+
+
+_PRINTABLE = _printable_table()
+_BYTE_OF = {character: byte for byte, character in enumerate(_PRINTABLE)}
+
+
+def printable(token: bytes) -> str:
+    """Give a token as byte-level files write it.
+
+    >>> printable(b" the")
+    'Ġthe'
+    """
+    return "".join(_PRINTABLE[byte] for byte in token)
+
+
+def unprintable(text: str) -> bytes:
+    """Give the token that a byte-level file wrote as `text`."""
+    return bytes(_BYTE_OF[character] for character in text)
+
+
+def check_ids(vocab: Any, path: object) -> dict[str, int]:
+    """Give texts with their ids if that is what `vocab` is: whole numbers, each once."""
+    if not isinstance(vocab, dict):
+        raise DataError("expected tokens with their ids", path=str(path))
+    texts: dict[int, str] = {}
+    for text, id in vocab.items():
+        if type(id) is not int or not 0 <= id < MAX_TOKENS:
+            raise DataError(
+                f"token {text!r} has the id {id!r}, expected a whole number from 0 to "
+                f"{MAX_TOKENS - 1}",
+                path=str(path),
+            )
+        if id in texts:
+            raise DataError(f"tokens {texts[id]!r} and {text!r} share the id {id}", path=str(path))
+        texts[id] = text
+    return vocab
+
+
+def split_merge(row: Any, path: object) -> tuple[str, str]:
+    """Give the two parts of a merge, written "a b" or ["a", "b"]."""
+    parts: Any = row.split(" ") if isinstance(row, str) else row
+    if (
+        not isinstance(parts, list)
+        or len(parts) != 2
+        or not all(isinstance(part, str) for part in parts)
+    ):
+        raise DataError(f"a merge has two parts, this one is {row!r}", path=str(path))
+    return parts[0], parts[1]
+
+
+def read_bpe(
+    vocab: Mapping[str, int],
+    merges: Iterable[tuple[str, str]],
+    specials: Mapping[str, int],
+    *,
+    pattern: Pattern,
+    whole_pieces: bool,
+    path: object,
+) -> Vocabulary:
+    """Make a vocabulary of what a byte-level file holds."""
+    special_texts = {id: text for text, id in specials.items()}
+    tokens: dict[int, bytes] = {}
+    for text, id in vocab.items():
+        if text in specials:
+            continue
+        if id in special_texts:
+            raise DataError(
+                f"token {text!r} has the id of the special token {special_texts[id]!r}: {id}",
+                path=str(path),
+            )
+        try:
+            tokens[id] = unprintable(text)
+        except KeyError as error:
+            raise DataError(
+                f"token {text!r} (id {id}) is not byte-level: it has the character {error}",
+                path=str(path),
+            ) from None
+    try:
+        vocabulary = Vocabulary.from_tokens(
+            tokens,
+            [(unprintable(left), unprintable(right)) for left, right in merges],
+            special_tokens=specials,
+            pattern=pattern,
+            whole_pieces=whole_pieces,
+        )
+    except KeyError as error:
+        raise DataError(f"a merge is not byte-level: character {error}", path=str(path)) from None
+    except DataError as error:
+        raise DataError(error.message, path=str(path)) from None
+    return _recognise_ranks(vocabulary) if whole_pieces else vocabulary
+
+
+def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:
+    """Give a vocabulary that was written from a ranked one back as what it was."""
+    ranked = merges_by_rank(vocabulary.tokens, vocabulary.special_tokens)
+    if vocabulary.merges is None or not np.array_equal(vocabulary.merges, ranked):
+        return vocabulary
+    return dataclasses.replace(vocabulary, merges=None)
+
+
+def vocab_section(vocabulary: Vocabulary) -> dict[str, int]:
+    """Give token texts with their ids; of equal tokens the first counts, the others never occur."""
+    special_ids = set(vocabulary.special_tokens.values())
+    section = dict(vocabulary.special_tokens)
+    for id, token in enumerate(vocabulary.tokens):
+        if id in special_ids or not token:
+            continue
+        text = (
+            printable(token) if vocabulary.kind == "bpe" else token.decode("utf-8", "surrogatepass")
+        )
+        if text in vocabulary.special_tokens:
+            raise DataError(
+                f"the special token {text!r} is how files write the ordinary token {token!r}",
+                next_step="choose another special token",
+            )
+        section.setdefault(text, id)
+    return dict(sorted(section.items(), key=lambda item: item[1]))

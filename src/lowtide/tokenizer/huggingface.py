@@ -1,0 +1,201 @@
+"""Hugging Face's tokenizer.json, for byte-level BPE and for characters.
+
+In:      the contents of a tokenizer.json; what would give other ids than Hugging Face's is refused
+Out:     a Vocabulary; or a tokenizer.json that tokenizers and transformers load
+Memory:  a few times the file
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lowtide.errors import DataError
+from lowtide.files import read_json, write_bytes
+from lowtide.tokenizer.bytelevel import (
+    check_ids,
+    printable,
+    read_bpe,
+    split_merge,
+    vocab_section,
+)
+from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern, pattern_of_expression
+from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
+
+__all__ = ["load_tokenizer_json", "tokenizer_json", "write_tokenizer_json"]
+
+_CHARACTER_EXPRESSION = r"[\s\S]"
+# Settings of a BPE model that change ids in ways that lowtide has no counterpart for.
+_UNSUPPORTED = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout")
+
+
+def load_tokenizer_json(path: Path) -> Vocabulary:
+    """Read a tokenizer.json."""
+    data = read_json(path)
+    model = data.get("model") if isinstance(data, dict) else None
+    if not isinstance(model, dict):
+        raise DataError("not a tokenizer.json: no model in it", path=path)
+    if data.get("normalizer") is not None:
+        raise DataError(f"a normalizer is not supported: {data['normalizer']}", path=path)
+    specials = _read_specials(data.get("added_tokens") or [], path)
+    vocab = check_ids(model.get("vocab"), path)
+    kind = model.get("type", "BPE")
+    if kind == "WordLevel":
+        return _read_characters(data, vocab, specials, path)
+    if kind != "BPE":
+        raise DataError(f"not a byte-level BPE: model {kind}", path=path)
+    for setting in _UNSUPPORTED:
+        if model.get(setting):
+            raise DataError(f"{setting} is not supported: {model[setting]!r}", path=path)
+    merges = model.get("merges")
+    if not isinstance(merges, list):
+        raise DataError("the model has no list of merges", path=path)
+    return read_bpe(
+        vocab,
+        [split_merge(row, path) for row in merges],
+        specials,
+        pattern=_read_pattern(data.get("pre_tokenizer"), path),
+        whole_pieces=bool(model.get("ignore_merges")),
+        path=path,
+    )
+
+
+def _read_specials(rows: Any, path: Path) -> dict[str, int]:
+    specials: dict[str, Any] = {}
+    for row in rows if isinstance(rows, list) else [rows]:
+        text = row.get("content") if isinstance(row, dict) else None
+        if not isinstance(text, str) or not text:
+            raise DataError(f"an added token has no content: {row!r}", path=path)
+        if row.get("lstrip") or row.get("rstrip") or row.get("single_word"):
+            raise DataError(f"added token {text!r} strips its neighbours", path=path)
+        specials[text] = row.get("id")
+    return check_ids(specials, path)
+
+
+def _read_pattern(pre_tokenizer: Any, path: Path) -> Pattern:
+    """Find which pattern a pre_tokenizer section describes.
+
+    Either ByteLevel with its own expression, or one Split and then ByteLevel without.
+    """
+    steps: Any = [pre_tokenizer]
+    if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "Sequence":
+        steps = pre_tokenizer.get("pretokenizers")
+    unknown = DataError(f"unknown pre_tokenizer: {pre_tokenizer}", path=path)
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise unknown
+    types = [step.get("type") for step in steps]
+    if types not in (["ByteLevel"], ["Split", "ByteLevel"]):
+        raise unknown
+    if steps[-1].get("add_prefix_space"):
+        raise DataError("add_prefix_space is not supported", path=path)
+    if steps[-1].get("use_regex", True) != (types == ["ByteLevel"]):
+        raise unknown
+    if types == ["ByteLevel"]:
+        return "gpt2"
+    return pattern_of_expression(_split_expression(steps[0], unknown), path=path)
+
+
+def _split_expression(step: Mapping[str, Any], unknown: DataError) -> str:
+    pattern = step.get("pattern")
+    expression = pattern.get("Regex") if isinstance(pattern, dict) else None
+    if not isinstance(expression, str) or step.get("behavior") != "Isolated" or step.get("invert"):
+        raise unknown
+    return expression
+
+
+def _read_characters(
+    data: Mapping[str, Any], vocab: Mapping[str, int], specials: Mapping[str, int], path: Path
+) -> Vocabulary:
+    if UNKNOWN not in specials:
+        raise DataError(f"a character tokenizer needs the special token {UNKNOWN}", path=path)
+    step = data.get("pre_tokenizer")
+    unknown = DataError(f"not a character tokenizer: pre_tokenizer {step}", path=path)
+    if not isinstance(step, dict) or _split_expression(step, unknown) != _CHARACTER_EXPRESSION:
+        raise unknown
+    table = [b""] * (max([*vocab.values(), *specials.values()], default=-1) + 1)
+    for text, id in [*vocab.items(), *specials.items()]:
+        if len(text) != 1 and text not in specials:
+            raise DataError(f"token {text!r} is not a single character", path=path)
+        table[id] = text.encode("utf-8", "surrogatepass")
+    return Vocabulary(kind="char", tokens=tuple(table), special_tokens=dict(specials))
+
+
+def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Give a vocabulary as the contents of a Hugging Face tokenizer.json."""
+    if vocabulary.kind == "char":
+        model, pre_tokenizer, decoder = _character_sections(vocabulary)
+    else:
+        model, pre_tokenizer, decoder = _bpe_sections(vocabulary)
+    added = [
+        {
+            "id": id,
+            "content": text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for text, id in sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def _split_step(expression: str) -> dict[str, Any]:
+    return {
+        "type": "Split",
+        "pattern": {"Regex": expression},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+
+
+def _bpe_sections(vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    pre_tokenizer: dict[str, Any] = {**byte_level, "use_regex": True}
+    if vocabulary.pattern != "gpt2":
+        pre_tokenizer = {
+            "type": "Sequence",
+            "pretokenizers": [
+                _split_step(EXPRESSIONS[vocabulary.pattern]),
+                {**byte_level, "use_regex": False},
+            ],
+        }
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": vocabulary.whole_pieces,
+        "vocab": vocab_section(vocabulary),
+        "merges": [[printable(a), printable(b)] for a, b in vocabulary.merge_bytes()],
+    }
+    return model, pre_tokenizer, {**byte_level, "use_regex": True}
+
+
+def _character_sections(
+    vocabulary: Vocabulary,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    model = {"type": "WordLevel", "vocab": vocab_section(vocabulary), "unk_token": UNKNOWN}
+    return model, _split_step(_CHARACTER_EXPRESSION), {"type": "Fuse"}
+
+
+def write_tokenizer_json(path: str | Path, vocabulary: Vocabulary) -> None:
+    """Write a tokenizer.json atomically."""
+    text = json.dumps(tokenizer_json(vocabulary), ensure_ascii=False, indent=2)
+    write_bytes(path, text.encode("utf-8", "surrogatepass") + b"\n")

