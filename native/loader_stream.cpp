@@ -39,17 +39,6 @@ int open_for_reading(const std::string& path) {
   return descriptor;
 }
 
-// Copies `count` ids to a wider (or equal) type and gives the largest, as unsigned numbers.
-template <typename In, typename Out>
-uint64_t copy_ids(const In* in, size_t count, Out* out) {
-  In largest = 0;
-  for (size_t i = 0; i < count; ++i) {
-    out[i] = static_cast<Out>(in[i]);
-    largest = std::max(largest, in[i]);
-  }
-  return largest;
-}
-
 }  // namespace
 
 OpenFiles::File::~File() { ::close(descriptor_); }
@@ -115,14 +104,16 @@ size_t TokenStream::shard_of(uint64_t position) const {
                              ends_.begin());
 }
 
-void TokenStream::read_bytes(uint64_t first, size_t count, std::byte* out) {
+void TokenStream::read_bytes(uint64_t first, size_t count, std::byte* out, Current& current) {
   for (size_t shard = shard_of(first); count > 0; ++shard) {
     const ShardFile& info = shards_[shard];
     const uint64_t begin = ends_[shard] - info.num_tokens;
     const size_t here = static_cast<size_t>(std::min<uint64_t>(count, ends_[shard] - first));
-    const auto file =
-        files_.get(shard, info.path, info.byte_offset + info.num_tokens * item_bytes_);
-    pread_fully(*file, info.path, out, here * item_bytes_,
+    if (current.shard != shard) {
+      current.file = files_.get(shard, info.path, info.byte_offset + info.num_tokens * item_bytes_);
+      current.shard = shard;
+    }
+    pread_fully(*current.file, info.path, out, here * item_bytes_,
                 info.byte_offset + (first - begin) * item_bytes_);
     out += here * item_bytes_;
     first += here;
@@ -136,17 +127,30 @@ void TokenStream::throw_id_too_large(uint64_t position, uint64_t id) const {
   throw ReadFailure{ReadFailure::Kind::kIdTooLarge, shards_[shard].path, position - begin, id};
 }
 
+// Calls work(ids) with a pointer to the type the ids are stored in, as unsigned numbers.
+template <typename Work>
+void TokenStream::with_type(const std::byte* tokens, Work work) const {
+  if (item_bytes_ == 1) work(reinterpret_cast<const uint8_t*>(tokens));
+  if (item_bytes_ == 2) work(reinterpret_cast<const uint16_t*>(tokens));
+  if (item_bytes_ == 4) work(reinterpret_cast<const uint32_t*>(tokens));
+  if (item_bytes_ == 8) work(reinterpret_cast<const uint64_t*>(tokens));
+}
+
+void TokenStream::check_ids(const std::byte* tokens, uint64_t first, size_t count) const {
+  with_type(tokens, [&]<typename In>(const In* ids) {
+    In largest = 0;
+    for (size_t i = 0; i < count; ++i) largest = std::max(largest, ids[i]);
+    if (largest < id_limit_) return;
+    const In* bad = std::find_if(ids, ids + count, [&](In id) { return id >= id_limit_; });
+    throw_id_too_large(first + static_cast<uint64_t>(bad - ids), *bad);
+  });
+}
+
 template <typename Out>
-void TokenStream::widen(const std::byte* tokens, uint64_t first, size_t count, Out* out) const {
-  const auto run = [&]<typename In>(const In* in) {
-    if (copy_ids(in, count, out) < id_limit_) return;
-    const In* bad = std::find_if(in, in + count, [&](In id) { return id >= id_limit_; });
-    throw_id_too_large(first + static_cast<uint64_t>(bad - in), *bad);
-  };
-  if (item_bytes_ == 1) run(reinterpret_cast<const uint8_t*>(tokens));
-  if (item_bytes_ == 2) run(reinterpret_cast<const uint16_t*>(tokens));
-  if (item_bytes_ == 4) run(reinterpret_cast<const uint32_t*>(tokens));
-  if (item_bytes_ == 8) run(reinterpret_cast<const uint64_t*>(tokens));
+void TokenStream::widen(const std::byte* tokens, size_t count, Out* out) const {
+  with_type(tokens, [&]<typename In>(const In* ids) {
+    for (size_t i = 0; i < count; ++i) out[i] = static_cast<Out>(ids[i]);
+  });
 }
 
 template <typename Out>
@@ -163,10 +167,12 @@ void TokenStream::gather(const uint64_t* starts, const uint64_t* rows, size_t co
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return starts[a] < starts[b]; });
   std::vector<uint64_t> window(((length + 1) * item_bytes_ + 7) / 8);  // aligned for any id
   std::byte* tokens = reinterpret_cast<std::byte*>(window.data());
+  Current current;
   for (const size_t i : order) {
-    read_bytes(starts[i], length + 1, tokens);
-    widen(tokens, starts[i], length, inputs + rows[i] * length);
-    widen(tokens + item_bytes_, starts[i] + 1, length, targets + rows[i] * length);
+    read_bytes(starts[i], length + 1, tokens, current);
+    check_ids(tokens, starts[i], length + 1);
+    widen(tokens, length, inputs + rows[i] * length);
+    widen(tokens + item_bytes_, length, targets + rows[i] * length);
   }
 }
 
@@ -178,10 +184,12 @@ void TokenStream::read(uint64_t first, size_t count, Out* out) {
   constexpr size_t kChunk = 1 << 16;
   std::vector<uint64_t> buffer((std::min(count, kChunk) * item_bytes_ + 7) / 8);
   std::byte* tokens = reinterpret_cast<std::byte*>(buffer.data());
+  Current current;
   for (size_t done = 0; done < count; done += kChunk) {
     const size_t here = std::min(kChunk, count - done);
-    read_bytes(first + done, here, tokens);
-    widen(tokens, first + done, here, out + done);
+    read_bytes(first + done, here, tokens, current);
+    check_ids(tokens, first + done, here);
+    widen(tokens, here, out + done);
   }
 }
 

@@ -97,9 +97,17 @@ class TokenStream {
 
  private:
   size_t shard_of(uint64_t position) const;
-  void read_bytes(uint64_t first, size_t count, std::byte* out);
+  // The shard that was read last in a call, kept open: the next window is often in it too.
+  struct Current {
+    size_t shard = SIZE_MAX;
+    std::shared_ptr<OpenFiles::File> file;
+  };
+  void read_bytes(uint64_t first, size_t count, std::byte* out, Current& current);
+  void check_ids(const std::byte* tokens, uint64_t first, size_t count) const;
   template <typename Out>
-  void widen(const std::byte* tokens, uint64_t first, size_t count, Out* out) const;
+  void widen(const std::byte* tokens, size_t count, Out* out) const;
+  template <typename Work>
+  void with_type(const std::byte* tokens, Work work) const;
   [[noreturn]] void throw_id_too_large(uint64_t position, uint64_t id) const;
   // Calls visit(position) for each document start in (after, before], in order, until it is false.
   template <typename Visit>

@@ -7,11 +7,14 @@ Memory:  `prefetch_batches` + 1 batches (planned_bytes says how much)
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
@@ -131,6 +134,91 @@ def check_rank(rank: int, world_size: int) -> None:
         raise UsageError(f"rank {rank} does not lie between 0 and {world_size - 1}")
 
 
+@dataclass(frozen=True)
+class _BatchMaker:
+    """All a thread needs to make a batch; it does not know the loader, which may go meanwhile."""
+
+    dataset: SampleSource
+    order: Order
+    seed: int
+    segments: bool
+    allocate: Allocate
+
+    def make(self, share: Share) -> Any:
+        """Read the rows of one rank."""
+        shape = (share.rank_count, self.dataset.sequence_length)
+        inputs = self.allocate(shape, self.dataset.output_dtype)
+        targets = self.allocate(shape, self.dataset.output_dtype)
+        plans = self.dataset.plan_rows(
+            self.order, seed=self.seed, first=share.rank_first, count=share.rank_count
+        )
+        for plan in plans:
+            plan.dataset.fill_rows(plan.starts, plan.rows, inputs, targets)
+        if not self.segments:
+            return inputs, targets
+        segment_ids = self.allocate(shape, np.dtype(np.int32))
+        positions = self.allocate(shape, np.dtype(np.int32))
+        for plan in plans:
+            plan.dataset.fill_segments(plan.starts, plan.rows, segment_ids, positions)
+        return TokenWindows(inputs, targets, segment_ids, positions)
+
+
+# SimpleQueue and plain threads instead of an executor: its futures cost 60 us a batch, as much as
+# reading it does.
+Outcome = tuple[Any, BaseException | None]
+
+
+@dataclass(frozen=True)
+class _Order:
+    """A batch that was asked for: what it is, and where it will be put."""
+
+    share: Share
+    outcome: SimpleQueue[Outcome] = field(default_factory=SimpleQueue)
+
+
+class _Workers:
+    """Threads that make the batches they are asked for."""
+
+    def __init__(self, maker: _BatchMaker, num_threads: int) -> None:
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(
+                target=_work, args=(maker, self._orders), name=f"lowtide-batch-{i}", daemon=True
+            )
+            for i in range(num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def ask(self, share: Share) -> _Order:
+        """Ask for a batch."""
+        order = _Order(share)
+        self._orders.put(order)
+        return order
+
+    def drop(self) -> None:
+        """Forget what nobody has begun."""
+        while not self._orders.empty():
+            with contextlib.suppress(Empty):
+                self._orders.get_nowait()
+
+    def stop(self) -> None:
+        """End the threads; each finishes the batch it is at."""
+        self.drop()
+        for _ in self._threads:
+            self._orders.put(None)
+        for thread in self._threads:
+            thread.join()
+
+
+def _work(maker: _BatchMaker, orders: SimpleQueue[_Order | None]) -> None:
+    while (order := orders.get()) is not None:
+        try:
+            order.outcome.put((maker.make(order.share), None))
+        except BaseException as error:
+            order.outcome.put((None, error))
+
+
 class BatchLoader:
     """An iterator over batches whose order depends on nothing but the data, the order and the seed.
 
@@ -153,7 +241,7 @@ class BatchLoader:
         order: Order = "shuffle",
         seed: int = 0,
         prefetch_batches: int = 4,
-        num_threads: int = 1,
+        num_threads: int = 2,
         rank: int = 0,
         world_size: int = 1,
         num_epochs: int | None = None,
@@ -181,9 +269,13 @@ class BatchLoader:
         self._end = None if num_epochs is None else num_epochs * len(dataset)
         self._prefetch_batches = prefetch_batches
         self._num_threads = num_threads
-        self._allocate: Allocate = _pinned_allocator() if pin_memory else empty_array
-        self._queue: deque[tuple[int, Future[Any]]] = deque()
-        self._pool: ThreadPoolExecutor | None = None
+        self._maker = _BatchMaker(
+            dataset, order, seed, segments, _pinned_allocator() if pin_memory else empty_array
+        )
+        self._queue: deque[_Order] = deque()
+        self._failure: BaseException | None = None
+        self._workers: _Workers | None = None
+        self._finalizer: weakref.finalize[..., BatchLoader] | None = None
         self._pid = os.getpid()
 
     @property
@@ -204,34 +296,35 @@ class BatchLoader:
             share = self._share(self._samples)
             if share is None:
                 raise StopIteration
-            batch = self._make_batch(share)
+            batch = self._maker.make(share)
             self._samples = self._planned = share.end
             return batch
+        if self._failure is not None:  # asked again: the batch is still not there
+            raise self._failure
         self._fill_queue()
         if not self._queue:
             raise StopIteration
-        end, future = self._queue[0]
-        batch = (
-            future.result()
-        )  # a failure stays in the queue, and is raised again when asked again
-        self._queue.popleft()
-        self._samples = end
+        order = self._queue.popleft()
+        batch, self._failure = order.outcome.get()
+        if self._failure is not None:
+            raise self._failure
+        self._samples = order.share.end
         self._fill_queue()
         return batch
 
     def _fill_queue(self) -> None:
         if self._pid != os.getpid():  # threads do not survive a fork
-            self._pool, self._pid = None, os.getpid()
-            self._queue.clear()
-            self._planned = self._samples
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="lowtide-batch")
+            self._workers, self._finalizer, self._pid = None, None, os.getpid()
+            self._drop_queue()
+        if self._workers is None:
+            self._workers = _Workers(self._maker, self._num_threads)
+            self._finalizer = weakref.finalize(self, self._workers.stop)
         while len(self._queue) < self._prefetch_batches:
             share = self._share(self._planned)
             if share is None:
                 return
             self._planned = share.end
-            self._queue.append((self._planned, self._pool.submit(self._make_batch, share)))
+            self._queue.append(self._workers.ask(share))
 
     def _share(self, first: int) -> Share | None:
         return rank_share(
@@ -241,23 +334,6 @@ class BatchLoader:
             world_size=self.world_size,
             end=self._end,
         )
-
-    def _make_batch(self, share: Share) -> Any:
-        shape = (share.rank_count, self.dataset.sequence_length)
-        inputs = self._allocate(shape, self.dataset.output_dtype)
-        targets = self._allocate(shape, self.dataset.output_dtype)
-        plans = self.dataset.plan_rows(
-            self.order, seed=self.seed, first=share.rank_first, count=share.rank_count
-        )
-        for plan in plans:
-            plan.dataset.fill_rows(plan.starts, plan.rows, inputs, targets)
-        if not self.segments:
-            return inputs, targets
-        segment_ids = self._allocate(shape, np.dtype(np.int32))
-        positions = self._allocate(shape, np.dtype(np.int32))
-        for plan in plans:
-            plan.dataset.fill_segments(plan.starts, plan.rows, segment_ids, positions)
-        return TokenWindows(inputs, targets, segment_ids, positions)
 
     def state_dict(self) -> dict[str, Any]:
         """Give what is needed to go on after the last delivered batch."""
@@ -270,17 +346,20 @@ class BatchLoader:
         self._samples = self._planned = samples
 
     def _drop_queue(self) -> None:
-        for _, future in self._queue:
-            future.cancel()
+        if self._workers is not None:
+            self._workers.drop()
         self._queue.clear()
+        self._failure = None
         self._planned = self._samples
 
     def close(self) -> None:
         """Stop the threads; the loader can be used again, and goes on where it was."""
+        if self._pid != os.getpid():
+            self._workers = self._finalizer = None
         self._drop_queue()
-        if self._pool is not None and self._pid == os.getpid():
-            self._pool.shutdown(wait=True, cancel_futures=True)
-        self._pool = None
+        if self._finalizer is not None:
+            self._finalizer()
+        self._workers = self._finalizer = None
 
     def __enter__(self) -> BatchLoader:
         return self
