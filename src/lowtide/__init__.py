@@ -58,10 +58,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "GPT",
     "BatchLoader",
     "BudgetError",
     "DataError",
-    "GPT",
     "GPTConfig",
     "LowtideError",
     "MemoryBudget",

@@ -20,13 +20,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
-from lowtide.errors import LowtideError, UsageError, from_os_error
+from lowtide.errors import DataError, LowtideError, UsageError, from_os_error
 from lowtide.settings import read_config_file, unknown_name_message
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
-    from lowtide.dataset.settings import PrepareSettings
+    from lowtide.dataset.settings import (
+        InspectSettings,
+        PrepareSettings,
+        PretokenizeSettings,
+        VerifySettings,
+    )
     from lowtide.demo import DemoSettings
     from lowtide.generation.settings import GenerateSettings
     from lowtide.model.export import ExportSettings
@@ -72,6 +77,41 @@ def _prepare(settings: PrepareSettings) -> None:
     from lowtide.dataset.summary import describe_preparation
 
     print(describe_preparation(prepare_dataset(settings)))
+
+
+def _pretokenize(settings: PretokenizeSettings) -> None:
+    """Turn one text file into one .npy of ids beside it."""
+    from lowtide.dataset.pretokenization import pretokenize_file
+    from lowtide.dataset.summary import describe_pretokenization
+
+    print(describe_pretokenization(pretokenize_file(settings)))
+
+
+def _verify(settings: VerifySettings) -> None:
+    """Check every byte, id and document end of a dataset."""
+    from lowtide.dataset.summary import describe_verification
+    from lowtide.dataset.verification import verify_dataset
+
+    result = verify_dataset(settings)
+    print(describe_verification(result))
+    if result.problems:
+        raise DataError(
+            "\n  ".join([f"{len(result.problems)} problems:", *result.problems]),
+            path=settings.dataset_dir,
+            next_step="bring back the files named, or prepare the text again",
+        )
+
+
+def _inspect(settings: InspectSettings) -> None:
+    """Show a dataset at a glance, and the text of any window in it."""
+    from lowtide.dataset.inspection import inspect_dataset
+
+    if settings.test_loading:
+        from lowtide.loader.selftest import check_loading
+
+        print(check_loading(settings.dataset_dir, split=settings.split))
+    else:
+        print(inspect_dataset(settings))
 
 
 def _train(settings: TrainSettings) -> None:
@@ -132,6 +172,9 @@ _VERBS: dict[str, _Verb] = {
         _train_tokenizer, "lowtide.tokenizer.training:TokenizerTrainingSettings"
     ),
     "prepare": _Verb(_prepare, "lowtide.dataset.settings:PrepareSettings"),
+    "pretokenize": _Verb(_pretokenize, "lowtide.dataset.settings:PretokenizeSettings"),
+    "verify": _Verb(_verify, "lowtide.dataset.settings:VerifySettings"),
+    "inspect": _Verb(_inspect, "lowtide.dataset.settings:InspectSettings"),
     "train": _Verb(_train, "lowtide.training.settings:TrainSettings"),
     "evaluate": _Verb(_evaluate, "lowtide.training.settings:EvaluateSettings"),
     "generate": _Verb(_generate, "lowtide.generation.settings:GenerateSettings"),

@@ -30,6 +30,7 @@ __all__ = [
     "load_document_ends",
     "load_shard_tokens",
     "pick_dtype",
+    "read_metadata",
     "scan_shard",
     "shard_from_row",
     "shard_name",
@@ -224,7 +225,7 @@ def write_metadata(
 def load_dataset_info(root: str | Path) -> DatasetInfo:
     """Read a dataset's metadata and check every shard's size; shards moved in by hand are found."""
     root = Path(root)
-    metadata = _read_metadata(root)
+    metadata = read_metadata(root)
     dtype = _DTYPES.get(str(metadata["dtype"]))
     if dtype is None:
         raise DataError(
@@ -254,7 +255,8 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
     )
 
 
-def _read_metadata(root: Path) -> dict[str, Any]:
+def read_metadata(root: Path) -> dict[str, Any]:
+    """Read dataset_metadata.json; its keys are checked, the shards are not."""
     path = root / METADATA_NAME
     if not root.is_dir():
         raise DataError("no dataset here: the folder does not exist", path=root)

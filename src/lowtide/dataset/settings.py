@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
 
 from lowtide.corpus.cleaning import CleaningOptions
 from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingOptions
 from lowtide.errors import UsageError
 
-__all__ = ["PrepareSettings"]
+__all__ = ["InspectSettings", "PrepareSettings", "PretokenizeSettings", "VerifySettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +113,65 @@ class PrepareSettings:
             max_row_bytes=max_row_bytes,
             skip_bad=self.skip_bad_inputs,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretokenizeSettings:
+    """One text file to one .npy of ids beside it."""
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """The text: plain, or jsonl, parquet, .gz, .zst, .xz."""
+    tokenization: str = "gpt2"
+    """gpt2, char (all characters of the file), or a tokenizer's folder."""
+    out_path: Path | None = None
+    """Where the ids go; default: beside FILE, with the suffix .npy."""
+    text_field: str = "text"
+    """The field of jsonl rows, the column of parquet files, that holds the text."""
+    encoding: str = "utf-8"
+    """The encoding of a text file."""
+    processes: int | None = None
+    """Workers; default: one for each core."""
+    memory: str | None = None
+    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "file", Path(self.file))
+        if self.out_path is not None:
+            object.__setattr__(self, "out_path", Path(self.out_path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifySettings:
+    """Every byte, id and document end of a dataset."""
+
+    dataset_dir: Annotated[Path, tyro.conf.Positional]
+    """The dataset's folder."""
+    processes: int | None = None
+    """Workers; default: one for each core."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectSettings:
+    """A dataset at a glance, and the text of any window."""
+
+    dataset_dir: Annotated[Path, tyro.conf.Positional]
+    """The dataset's folder."""
+    split: Literal["train", "val"] = "train"
+    """Which part the window is in."""
+    start: int = 0
+    """The window's first token."""
+    tokens: int = 100
+    """How many tokens to decode; 0 for none."""
+    show_ids: bool = False
+    """Print the ids as well."""
+    test_loading: bool = False
+    """Load batches as training would, and check order, shapes, speed and memory."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
 
 
 _LIMITS = (

@@ -11,9 +11,16 @@ from typing import Any
 
 from lowtide.dataset.layout import DatasetInfo
 from lowtide.dataset.preparation import PrepareResult
+from lowtide.dataset.pretokenization import PretokenizeResult
+from lowtide.dataset.verification import VerifyResult
 from lowtide.memory import format_size
 
-__all__ = ["describe_cleaning", "describe_preparation"]
+__all__ = [
+    "describe_cleaning",
+    "describe_preparation",
+    "describe_pretokenization",
+    "describe_verification",
+]
 
 _RULES = {
     "invalid_utf8": "invalid UTF-8, replaced by U+FFFD",
@@ -74,3 +81,27 @@ def _describe_dataset(info: DatasetInfo) -> list[str]:
         lines.append("Validation is the end of the text: too few documents to choose from.")
     lines.append(f"Next: lowtide train --dataset-dir {info.root} --model-name NAME")
     return lines
+
+
+def describe_pretokenization(result: PretokenizeResult) -> str:
+    """Say what `lowtide pretokenize` made."""
+    rate = result.text_bytes / max(result.seconds, 1e-9)
+    ratio = result.text_bytes / max(result.num_tokens, 1)
+    size = result.num_tokens * result.dtype.itemsize
+    return "\n".join(
+        [
+            f"Total: {result.num_tokens:,} tokens from {result.text_bytes:,} bytes "
+            f"({result.tokenizer}, {result.dtype.name})",
+            f"  bytes per token: {ratio:.2f}, {format_size(rate)}/s",
+            f"Saved to: {result.path}",
+            f"  file size: {format_size(size)}; training maps it, so it is never all in memory",
+        ]
+    )
+
+
+def describe_verification(result: VerifyResult) -> str:
+    """Say what `lowtide verify` found."""
+    lines = [f"{result.num_shards:,} shards, {result.num_tokens:,} tokens checked"]
+    if result.num_strangers:
+        lines.append(f"{result.num_strangers} of them were moved in by hand and have no checksum")
+    return "\n".join(lines + (["all is well"] if not result.problems else []))

@@ -1,0 +1,85 @@
+"""Show a dataset at a glance, and the text of any window in it.
+
+In:      a dataset folder
+Out:     text for people
+Memory:  the window asked for
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.dataset import layout
+from lowtide.dataset.settings import InspectSettings
+from lowtide.dataset.summary import describe_cleaning
+from lowtide.errors import UsageError
+from lowtide.memory import format_size
+from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["inspect_dataset", "read_window"]
+
+
+def inspect_dataset(settings: InspectSettings | None = None, /, **options: Any) -> str:
+    """Describe a dataset, and decode `tokens` tokens of a split from `start` on."""
+    settings = settings or build_settings(InspectSettings, options)
+    info = layout.load_dataset_info(settings.dataset_dir)
+    lines = [*_describe(info), ""]
+    if "cleaning" in info.metadata:
+        lines += [describe_cleaning(info.metadata["cleaning"]), ""]
+    if info.num_tokens(settings.split) and settings.tokens:
+        ids = read_window(info, settings.split, settings.start, settings.tokens)
+        text = Tokenizer.load(info.root).decode(ids)
+        last = settings.start + len(ids)
+        lines += [f"{settings.split} tokens {settings.start:,} to {last:,}:", text]
+        if settings.show_ids:
+            lines += ["", " ".join(map(str, ids.tolist()))]
+    return "\n".join(lines)
+
+
+def _describe(info: layout.DatasetInfo) -> list[str]:
+    metadata = info.metadata
+    size = sum(
+        shard.num_tokens * info.dtype.itemsize for rows in info.shards.values() for shard in rows
+    )
+    lines = [
+        f"{info.root}: {sum(map(info.num_tokens, layout.SPLITS)):,} tokens, {format_size(size)}",
+        f"  tokenizer  {metadata.get('tokenization')}, vocabulary {info.vocab_size:,}, "
+        f"{info.dtype.name}, fingerprint {info.tokenizer_fingerprint[:12]}",
+        f"  inputs     {len(metadata.get('input_files', []))} files",
+    ]
+    for split in layout.SPLITS:
+        shards = info.shards[split]
+        documents = sum(shard.num_documents for shard in shards)
+        lines.append(
+            f"  {split:<9}  {info.num_tokens(split):,} tokens, {documents:,} documents, "
+            f"{len(shards):,} shards"
+        )
+        strangers = [shard.path.name for shard in shards if shard.checksum is None]
+        if strangers:
+            lines.append(f"             moved in by hand: {', '.join(strangers[:5])}")
+    return lines
+
+
+def read_window(
+    info: layout.DatasetInfo, split: str, start: int, count: int
+) -> npt.NDArray[np.uint32]:
+    """Read `count` tokens of a split from `start` on; shards are one stream."""
+    total = info.num_tokens(split)
+    if not 0 <= start < total:
+        raise UsageError(
+            f"--start {start} is outside the {total} tokens of {split}",
+            path=info.root,
+            next_step=f"give --start 0 to {total - 1}",
+        )
+    parts: list[npt.NDArray[Any]] = []
+    base = 0
+    for shard in info.shards[split]:
+        begin, end = max(start - base, 0), min(start + count - base, shard.num_tokens)
+        if begin < end:
+            parts.append(np.array(layout.load_shard_tokens(shard, info.dtype)[begin:end]))
+        base += shard.num_tokens
+    return np.concatenate(parts).astype(np.uint32)

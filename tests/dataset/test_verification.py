@@ -1,0 +1,105 @@
+"""Verification: a good dataset passes, and every kind of damage is found and named."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide.cli import main
+from lowtide.dataset import layout
+from lowtide.dataset.inspection import inspect_dataset
+from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.verification import verify_dataset
+from lowtide.errors import DataError, UsageError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import make_documents, write_corpus
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(150))
+    prepare_dataset(
+        input_files=[corpus], out_dir=tmp_path / "out", tokenization="char", tokens_per_shard=4000
+    )
+    return tmp_path / "out"
+
+
+def test_good_dataset(dataset: Path) -> None:
+    result = verify_dataset(dataset_dir=dataset)
+    assert result.problems == []
+    info = layout.load_dataset_info(dataset)
+    assert result.num_tokens == sum(map(info.num_tokens, layout.SPLITS))
+
+
+def change_bytes(path: Path, change: Callable[[bytearray], object]) -> None:
+    data = bytearray(path.read_bytes())
+    change(data)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("train/shard_00000.bin", lambda data: data.__setitem__(10, data[10] ^ 1), "checksum"),
+        ("train/shard_00000.bin", lambda data: data.__delitem__(slice(-2, None)), "3999 tokens"),
+        ("train/shard_00000.bin", lambda data: data.__delitem__(-1), "no whole number"),
+        (
+            "train/shard_00000.bin",
+            lambda data: data.__setitem__(slice(0, 2), b"\xff\xff"),
+            "id 65535",
+        ),
+        ("train/shard_00000.docs", lambda data: data.__delitem__(-1), "multiple of 8"),
+        ("train/shard_00000.docs", lambda data: data.__delitem__(slice(-8, None)), "documents"),
+        (
+            "train/shard_00000.docs",
+            lambda data: data.__setitem__(slice(0, 8), b"\1" + b"\0" * 7),
+            "end",
+        ),
+        ("tokenizer.json", lambda data: data.clear(), "tokenizer.json"),
+    ],
+)
+def test_damage_is_found(
+    dataset: Path, name: str, change: Callable[[bytearray], object], problem: str
+) -> None:
+    change_bytes(dataset / name, change)
+    problems = verify_dataset(dataset_dir=dataset).problems
+    assert problems and any(problem in text for text in problems)
+    assert Path(name).name in " ".join(problems)
+
+
+def test_missing_shard_and_strangers(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.arange(2, 20, dtype=np.uint16).tofile(dataset / "train" / "extra.bin")
+    result = verify_dataset(dataset_dir=dataset)
+    assert result.problems == [] and result.num_strangers == 1
+    (dataset / "train" / "shard_00000.bin").unlink()
+    assert main(["verify", str(dataset)]) == 1
+    assert "train/shard_00000.bin: missing" in capsys.readouterr().err
+
+
+def test_other_tokenizer_is_noticed(dataset: Path) -> None:
+    path = dataset / layout.METADATA_NAME
+    metadata = json.loads(path.read_text())
+    metadata["tokenizer_fingerprint"] = "0" * 32
+    path.write_text(json.dumps(metadata))
+    (problem,) = verify_dataset(dataset_dir=dataset).problems
+    assert "fingerprint" in problem
+
+
+def test_not_a_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a finished dataset"):
+        verify_dataset(dataset_dir=tmp_path)
+
+
+def test_inspection_shows_text(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(dataset), "--start", "3990", "--tokens", "40", "--show-ids"]) == 0
+    shown = capsys.readouterr().out
+    assert "vocabulary" in shown and "train tokens 3,990 to 4,030:" in shown
+    assert "in the corpus" in inspect_dataset(dataset_dir=dataset, split="val")
+    with pytest.raises(UsageError, match="--start 99999999 is outside"):
+        inspect_dataset(dataset_dir=dataset, start=99_999_999)
