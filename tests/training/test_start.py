@@ -83,7 +83,7 @@ def test_the_npy_beside_a_text_file_is_found(text, tmp_path, capsys):
     np.save("text.npy", tokenizer.encode(text.read_text()).astype(np.int32))
     run("train", "--input-file", text, "--tokenization", "tok", "--model-name", "n", *SMALL, *SHORT)
     err = capsys.readouterr().err
-    assert "Using memory-mapped tokens: " in err
+    assert "Using tokens on disk: " in err
     assert "text.npy" in err
 
 

@@ -270,7 +270,8 @@ class TokenDataset:
         source = self.source
         last = source.first_token + self.num_tokens
         lines = [
-            f"Using memory-mapped tokens: {source.path}",
+            f"Using tokens on disk: {source.path}",
+            "   (read window by window: memory does not grow with the dataset)",
             f"   Total tokens: {source.total_tokens:,}",
             f"   Using {self.split} portion: {self.num_tokens:,} tokens"
             + (f" in {len(source.shards):,} shards" if len(source.shards) > 1 else "")
