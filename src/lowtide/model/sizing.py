@@ -64,11 +64,12 @@ def activation_bytes(
     mlp = 4 * config.mlp_width if config.layout == "qwen3" else 2 * config.mlp_width
     turned = 3 * (query + key) if config.layout == "qwen3" else query + key
     block = 4 * width + turned + key + 2 * query + mlp
+    # The backward pass holds the gradients of a block and a half beside them (measured on CPU).
     if checkpointing:
-        per_token = config.num_layers * width + block
+        per_token = config.num_layers * width + 2.5 * block
     else:
-        per_token = config.num_layers * block
-    return tokens * (per_token + 4 * width) * bytes_per_number
+        per_token = (config.num_layers + 1.5) * block
+    return int(tokens * (per_token + 4 * width) * bytes_per_number)
 
 
 def shape_for_parameters(

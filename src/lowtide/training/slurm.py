@@ -40,6 +40,12 @@ cd {folder}
 export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-{cores}}}"
 num_devices="${{SLURM_GPUS_ON_NODE:-1}}"
 
+# SLURM sends TERM {notice} seconds before the end: the run saves a checkpoint, then the job is
+# queued again and the same command goes on.
+again=0
+training=""
+trap 'again=1; [ -n "$training" ] && kill -TERM "$training"' TERM
+
 if [ "$num_devices" -gt 1 ]; then
     {python} -m torch.distributed.run --standalone --nproc-per-node "$num_devices" \\
         -m lowtide train {words} &
@@ -47,11 +53,7 @@ else
     {python} -m lowtide train {words} &
 fi
 training=$!
-
-# SLURM sends TERM {notice} seconds before the end: the run saves a checkpoint, then the job is
-# queued again and the same command goes on.
-again=0
-trap 'again=1; kill -TERM "$training"' TERM
+[ "$again" -eq 1 ] && kill -TERM "$training"
 wait "$training"; code=$?
 while kill -0 "$training" 2>/dev/null; do wait "$training"; code=$?; done
 if [ "$again" -eq 1 ]; then

@@ -1,0 +1,72 @@
+"""Export: transformers loads the folder with the same logits and ids, and so do we."""
+
+import pytest
+import torch
+
+from lowtide.errors import UsageError
+from lowtide.files import write_json
+from lowtide.model.config import GPTConfig
+from lowtide.model.export import export_model
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import load_model, portable_tensors, save_weights
+from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.training import train_tokenizer
+
+TEXT = "The tide is low, the tide is high; naïve cats don't swim 12 miles.\n\n  Twice! "
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(TEXT * 5, encoding="utf-8")
+    learned = train_tokenizer(input=[path], vocab_size=290).tokenizer
+    return {"bpe": learned, "char": Tokenizer.from_characters(sorted(set(TEXT)))}
+
+
+def write_run(folder, tokenizer, layout):
+    torch.manual_seed(0)
+    config = GPTConfig(tokenizer.vocab_size + 5, 64, 2, 32, 2, layout=layout)
+    model = GPT(config).eval()
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", config.to_huggingface())
+    save_weights(folder / "model.safetensors", portable_tensors(model.state_dict(), config))
+    tokenizer.save(folder)
+    return model
+
+
+@pytest.mark.parametrize("layout", ["qwen3", "gpt2"])
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_transformers_gives_the_same_ids_and_logits(tokenizers, kind, layout, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = tokenizers[kind]
+    model = write_run(tmp_path / "run", tokenizer, layout)
+    folder = export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+    peer_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = peer_tokenizer(TEXT)["input_ids"]
+    assert ids == tokenizer.encode(TEXT).tolist()
+    assert peer_tokenizer.decode(ids) == TEXT
+    assert peer_tokenizer.eos_token_id == tokenizer.end_of_text_id
+    peer = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    batch = torch.tensor([ids[:60]])
+    with torch.inference_mode():
+        torch.testing.assert_close(peer(batch).logits, model(batch), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(load_model(folder)(batch), model(batch))
+
+
+def test_weights_can_be_halved(tokenizers, tmp_path):
+    model = write_run(tmp_path / "run", tokenizers["char"], "qwen3")
+    folder = export_model(
+        model_name=str(tmp_path / "run"), out_dir=tmp_path / "o", dtype="bfloat16"
+    )
+    size = (folder / "model.safetensors").stat().st_size
+    assert size < 0.6 * (tmp_path / "run" / "model.safetensors").stat().st_size
+    again = load_model(folder)
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], tensor, rtol=0.01, atol=1e-3)
+
+
+def test_nothing_is_overwritten(tokenizers, tmp_path):
+    write_run(tmp_path / "run", tokenizers["char"], "qwen3")
+    export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+    with pytest.raises(UsageError, match="there is a model here already"):
+        export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")

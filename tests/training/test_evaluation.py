@@ -1,0 +1,89 @@
+"""Evaluation: the same windows, bits per byte, forgetting."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lowtide.errors import DataError
+from lowtide.loader.windows import TokenDataset
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.evaluation import (
+    ForgettingWatch,
+    evaluate_loss,
+    evaluation_windows,
+    require_same_tokenizer,
+    token_byte_counts,
+)
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    np.save(tmp_path / "ids.npy", (np.arange(1001) % 7).astype(np.uint16))
+    return TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=10)
+
+
+def test_windows_are_spread_over_all_of_it():
+    assert evaluation_windows(10, 5).tolist() == [0, 2, 4, 6, 8]
+    assert evaluation_windows(3, 5).tolist() == [0, 1, 2]
+    assert evaluation_windows(3, None).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
+def test_the_loss_is_the_mean_over_tokens_whatever_the_batches(dataset, batch_size):
+    def network(ids, targets):
+        return targets.double().mean().float()
+
+    result = evaluate_loss(network, dataset, device=CPU, batch_size=batch_size)
+    assert result.num_tokens == 1000
+    assert result.loss == pytest.approx(((np.arange(1000) + 1) % 7).mean(), rel=1e-5)
+    assert result.bits_per_byte is None
+
+
+def test_bits_per_byte_count_bytes_not_tokens(dataset):
+    counts = torch.tensor([2, 2, 2, 2, 2, 2, 2])
+    result = evaluate_loss(
+        lambda ids, targets: torch.tensor(math.log(2)),
+        dataset,
+        device=CPU,
+        batch_size=8,
+        byte_counts=counts,
+    )
+    assert result.bits_per_byte == pytest.approx(0.5)
+    assert result.perplexity == pytest.approx(2.0)
+
+
+def test_bytes_of_tokens_are_those_of_the_text():
+    tokenizer = Tokenizer.from_characters("aä€")
+    counts = token_byte_counts(tokenizer)
+    ids = tokenizer.encode("aä€")
+    assert counts[ids.astype(np.int64)].tolist() == [1, 2, 3]
+    assert counts[tokenizer.end_of_text_id] == 0
+
+
+def test_forgetting_is_a_rise_beyond_the_tolerance():
+    watch = ForgettingWatch(0.1)
+    assert watch.check({"general": 3.0}) is None
+    assert watch.check({"general": 3.05}) is None
+    warning = watch.check({"general": 3.2})
+    assert "general 3.00 -> 3.20" in warning
+    assert "--replay-dataset-dir" in warning
+    watch.check({"general": 3.3})
+    assert watch.times_in_a_row == 2
+    again = ForgettingWatch(0.1)
+    again.load_state_dict(watch.state_dict())
+    assert again.check({"general": 3.05}) is None
+    assert again.times_in_a_row == 0
+
+
+def test_a_dataset_of_another_tokenizer_is_refused(dataset):
+    class Other:
+        tokenizer_fingerprint = "0" * 32
+        source = dataset.source
+
+    with pytest.raises(DataError, match="made with another tokenizer"):
+        require_same_tokenizer(Other(), Tokenizer.from_characters("ab"), "model m")
+    require_same_tokenizer(dataset, Tokenizer.from_characters("ab"), "model m")

@@ -1,0 +1,89 @@
+"""Footprints: what is planned covers what is used, and data does not count."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from lowtide.errors import BudgetError
+from lowtide.model.config import GPTConfig
+from lowtide.training.footprint import fit_micro_batch, planned_bytes
+from lowtide.training.settings import TrainSettings
+
+CONFIG = GPTConfig(vocab_size=2048, context_length=128, num_layers=4, width=256, num_heads=4)
+
+SCRIPT = textwrap.dedent(
+    """
+    import json, sys, torch
+    from pathlib import Path
+    from lowtide.loader.windows import TokenDataset
+    from lowtide.memory import process_peak_bytes
+    from lowtide.model.config import GPTConfig
+    from lowtide.model.gpt import GPT
+    from lowtide.training.footprint import planned_bytes
+    from lowtide.training.loop import Trainer
+
+    folder, name, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    torch.set_num_threads(1)
+    model = GPT(GPTConfig(2048, 128, 4, 256, 4))
+    data = TokenDataset(folder / name, split="all", sequence_length=128)
+    trainer = Trainer(
+        model, data=data, checkpoints_dir=folder, model_name="run-" + name, max_iters=2,
+        order="random", eval_interval=10, save_interval=10, device="cpu", **options,
+    )
+    trainer.fit()
+    planned = planned_bytes(model.config, trainer.settings).total_bytes
+    print(json.dumps([process_peak_bytes(), planned]))
+    """
+)
+
+
+def measure(folder, name, **options):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), name, json.dumps(options)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_the_plan_covers_the_peak_and_more_data_changes_nothing(tmp_path):
+    ids = np.random.default_rng(0).integers(2048, size=1_000_000).astype(np.uint16)
+    ids.tofile(tmp_path / "small.bin")
+    with (tmp_path / "large.bin").open("wb") as file:  # mostly a hole: ids of 0, no disk used
+        file.write(ids.tobytes())
+        file.truncate(2 << 30)
+    small, planned = measure(tmp_path, "small.bin", batch_size=16)
+    large, _ = measure(tmp_path, "large.bin", batch_size=16)
+    assert small < planned < 1.5 * small
+    assert abs(large - small) < 16 << 20
+
+
+def test_savings_show_in_the_plan():
+    plain = planned_bytes(CONFIG, TrainSettings(optimizer="adamw"))
+    small = planned_bytes(CONFIG, TrainSettings(optimizer="adamw", use_8bit_optimizer=True))
+    saving = planned_bytes(CONFIG, TrainSettings(activation_checkpointing=True))
+    half = planned_bytes(CONFIG, TrainSettings(use_mixed_precision=True))
+    muon = planned_bytes(CONFIG, TrainSettings(optimizer="muon"))
+    assert small.optimizer == plain.optimizer // 4
+    assert saving.activations < plain.activations
+    assert half.activations < 0.7 * plain.activations
+    assert muon.weights == plain.weights
+    assert plain.total_bytes > plain.device_bytes
+
+
+def test_the_micro_batch_is_the_largest_that_fits():
+    settings = TrainSettings(batch_size=64, seq_len=128)
+    needs = {
+        rows: planned_bytes(CONFIG, settings, micro_batch=rows).total_bytes for rows in (64, 16, 1)
+    }
+    assert fit_micro_batch(CONFIG, settings, needs[64]) == 64
+    assert fit_micro_batch(CONFIG, settings, needs[64] - 1) == 32
+    assert fit_micro_batch(CONFIG, settings, needs[16]) == 16
+    with pytest.raises(BudgetError, match=r"even one row at a time(.|\n)*give at least --memory"):
+        fit_micro_batch(CONFIG, settings, needs[1] - 1)

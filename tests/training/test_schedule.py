@@ -1,0 +1,50 @@
+"""Schedules and lengths: pure functions of the step."""
+
+import pytest
+
+from lowtide.training.schedule import default_learning_rate, learning_rate_factor, total_steps
+from lowtide.training.settings import TrainSettings
+
+
+def factor(step, schedule="cosine", *, total=100, warmup=10, **more):
+    return learning_rate_factor(
+        step, total_steps=total, warmup=warmup, schedule=schedule, final_fraction=0.1, **more
+    )
+
+
+def test_warm_up_rises_to_the_peak():
+    assert [factor(step) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+    assert factor(4, warmup=0.1) == pytest.approx(0.5)
+
+
+def test_shapes_after_warm_up():
+    assert factor(55) == pytest.approx(0.55)
+    assert factor(100) == pytest.approx(0.1)
+    assert factor(500) == pytest.approx(0.1)
+    assert factor(60, "constant") == 1.0
+    assert factor(60, "linear-decay") == 1.0
+    assert factor(82, "linear-decay") == pytest.approx(0.55)
+    assert factor(100, "linear-decay") == pytest.approx(0.1)
+
+
+def test_the_clock_can_be_further_than_the_steps():
+    assert factor(20, elapsed_fraction=1.0) == pytest.approx(0.1)
+    assert factor(20, total=None, warmup=0.1, elapsed_fraction=0.05) == pytest.approx(0.5)
+    assert factor(20, total=None, warmup=0, elapsed_fraction=0.5) == pytest.approx(0.55)
+
+
+def test_lengths():
+    data = range(1000)
+    assert total_steps(TrainSettings(max_iters=7), 10**6, data) == 7
+    assert total_steps(TrainSettings(epochs=2, batch_size=10), 10**6, data) == 200
+    assert total_steps(TrainSettings(max_hours=1.0), 10**6, data) is None
+    assert total_steps(TrainSettings(epochs=2), 10**6, iter(data)) is None
+    by_tokens = TrainSettings(batch_size=10, seq_len=100, tokens_per_param=20)
+    assert total_steps(by_tokens, 10**6, data) == 20_000
+
+
+def test_larger_models_get_smaller_rates():
+    small, large = (default_learning_rate(n, "adamw", adapting=False) for n in (10**6, 124 * 10**6))
+    assert small == pytest.approx(3e-3)
+    assert large == pytest.approx(7e-4, rel=0.05)
+    assert default_learning_rate(10**6, "adamw", adapting=True) == pytest.approx(small / 5)

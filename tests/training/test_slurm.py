@@ -1,0 +1,57 @@
+"""The SLURM script: it trains with the run's flags, saves on the warning, requeues, goes on."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from lowtide.cli import main
+from lowtide.training.settings import TrainSettings
+from lowtide.training.slurm import settings_as_flags, write_slurm_script
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--dataset-dir", "data/my set", "--model-name", "big", "--max-iters", "10000"]
+    words += ["--eval-dataset-dir", "general=data/a", "--eval-dataset-dir", "web=data/b"]
+    assert main(["train", "--slurm", "--memory", "8GiB", *words]) == 0
+    return tmp_path / "checkpoints" / "big" / "train.slurm"
+
+
+def test_flags_make_the_same_settings_again(script):
+    text = script.read_text()
+    assert "#SBATCH --requeue" in text
+    assert "#SBATCH --mem=9012M" in text
+    expected = "--dataset-dir 'data/my set' --model-name big --max-iters 10000 --memory 8GiB "
+    expected += "--eval-dataset-dir general=data/a --eval-dataset-dir web=data/b"
+    assert text.count(expected) == 2
+    assert "--slurm" not in text
+
+
+def test_only_what_differs_from_the_default_is_written():
+    settings = TrainSettings(compile=True, resume=False, learning_rate=3e-4)
+    assert settings_as_flags(settings) == ["--no-resume", "--learning-rate", "0.0003", "--compile"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_warning_makes_it_save_and_requeue(tmp_path, monkeypatch):
+    """A stand-in for python notes the signal; scontrol is a script that notes the requeueing."""
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / "log"
+    fake = tmp_path / "python"
+    fake.write_text(
+        f"#!/bin/bash\ntrap 'echo saved >> {log}; exit 130' TERM\necho started >> {log}\n"
+        "kill -TERM $PPID\nwhile true; do read -t 0.05 < <(:) ; done\n"
+    )
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/bash\necho $* >> {log}\n")
+    for path in (fake, scontrol):
+        path.chmod(0o755)
+    monkeypatch.setattr("lowtide.training.slurm.sys.executable", str(fake))
+    script = write_slurm_script(TrainSettings(model_name="m", memory="1GiB"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    done = subprocess.run(["bash", str(script)], timeout=30, check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert log.read_text().split("\n")[:3] == ["started", "saved", "requeue 42"]
