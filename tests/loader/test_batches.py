@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +219,23 @@ def test_an_error_in_a_thread_reaches_the_caller_each_time(counting_dataset: Pat
             with pytest.raises(DataError, match=r"shard_00004\.bin"):
                 take(loader, 10)
         assert loader.samples == 24
+
+
+def test_a_program_may_end_without_closing(counting_dataset: Path) -> None:
+    code = (
+        "import gc, sys, threading\n"
+        "from lowtide import BatchLoader, TokenDataset\n"
+        "data = TokenDataset(sys.argv[1], sequence_length=40)\n"
+        "gone = BatchLoader(data, batch_size=4)\n"
+        "next(gone)\n"
+        "del gone\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        "loader = BatchLoader(data, batch_size=4, prefetch_batches=50)\n"
+        "next(loader)\n"
+    )
+    command = [sys.executable, "-c", code, str(counting_dataset)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_pinned_memory_holds_the_same_batches(data: TokenDataset) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lowtide.cli import main
 from lowtide.errors import DataError
 from lowtide.loader import selftest
 from lowtide.loader.selftest import check_loading
@@ -19,6 +20,11 @@ def test_the_report_of_a_good_dataset(counting_dataset: Path) -> None:
     text = str(report)
     for words in ("first batch", "exactly once", "resume", "tokens/s", "memory"):
         assert words in text
+
+
+def test_the_command(counting_dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(counting_dataset), "--test-loading"]) == 0
+    assert "exactly once" in capsys.readouterr().out
 
 
 def test_short_data_is_tried_with_short_windows(tmp_path: Path) -> None:

@@ -153,6 +153,23 @@ def test_a_wide_file_is_not_taken_for_a_narrow_one(tmp_path: Path) -> None:
     assert TokenDataset(path, sequence_length=16, dtype="uint32")[0][0][0] == 1
 
 
+@pytest.mark.parametrize(
+    ("magic", "version", "dtype"), [(20240520, 1, "<u2"), (20240801, 7, "<u4")]
+)
+def test_the_header_of_llmc_is_no_tokens(
+    tmp_path: Path, magic: int, version: int, dtype: str
+) -> None:
+    path = tmp_path / "fineweb_train_000001.bin"
+    header = np.zeros(256, dtype="<i4")
+    header[:3] = magic, version, 300
+    path.write_bytes(header.tobytes() + np.arange(300).astype(dtype).tobytes())
+    data = TokenDataset(path, split="all", sequence_length=16)
+    assert data.num_tokens == 300 and data[0][0].tolist() == list(range(16))
+    os.truncate(path, 1400)
+    with pytest.raises(DataError, match="its header promises 300 tokens"):
+        TokenDataset(path, split="all", sequence_length=16)
+
+
 def test_pickle_and_fork_read_the_same(counting_dataset: Path) -> None:
     data = TokenDataset(counting_dataset, sequence_length=64)
     expected = data[7][0].tolist()

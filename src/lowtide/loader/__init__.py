@@ -6,3 +6,9 @@
 
 Reading is NumPy and native code; torch is imported by `tensors` alone.
 """
+
+from lowtide.loader.batches import BatchLoader
+from lowtide.loader.mixtures import Mixture
+from lowtide.loader.windows import TokenDataset
+
+__all__ = ["BatchLoader", "Mixture", "TokenDataset"]

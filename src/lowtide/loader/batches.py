@@ -208,7 +208,8 @@ class _Workers:
         for _ in self._threads:
             self._orders.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread is not threading.current_thread():  # where the garbage collector ran
+                thread.join()
 
 
 def _work(maker: _BatchMaker, orders: SimpleQueue[_Order | None]) -> None:

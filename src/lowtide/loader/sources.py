@@ -179,7 +179,7 @@ def _describe_file(path: Path, *, dtype: np.dtype[Any] | None) -> TokenSource:
     try:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            header = _read_npy_header(file, path)
+            header = _read_npy_header(file, path) or _read_llmc_header(file, path)
             sample = os.pread(file.fileno(), _SAMPLE_BYTES, 0)
             fingerprint = sample_fingerprint(file.fileno(), size)
     except FileNotFoundError:
@@ -249,6 +249,14 @@ def _read_npy_header(file: BinaryIO | Any, path: Path) -> tuple[int, np.dtype[An
             next_step="store the ids with numpy.save(path, ids.astype('int32'))",
         )
     return offset, dtype, int(shape[0])
+
+
+def _read_llmc_header(file: BinaryIO | Any, path: Path) -> tuple[int, np.dtype[Any], int] | None:
+    """Give (offset, dtype, tokens) of a .bin as llm.c writes it: 256 int32, then the ids."""
+    words = np.frombuffer(os.pread(file.fileno(), 12, 0).ljust(12, b"\0"), dtype="<i4").tolist()
+    types = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
+    dtype = types.get((words[0], words[1]))
+    return None if dtype is None or path.suffix != ".bin" else (1024, dtype, words[2])
 
 
 def _headerless_dtype(path: Path, given: np.dtype[Any] | None, sample: bytes) -> np.dtype[Any]:
