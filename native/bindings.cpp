@@ -15,8 +15,8 @@ NB_MODULE(_native, m) {
       if (what.size() > tail.size() && what.ends_with(tail)) {
         what.resize(what.size() - tail.size());
       }
-      nanobind::object value = nanobind::make_tuple(error.code().value(),
-                                                    error.code().message().c_str(), what.c_str());
+      nanobind::object value =
+          nanobind::make_tuple(error.code().value(), error.code().message().c_str(), what.c_str());
       PyErr_SetObject(PyExc_OSError, value.ptr());
     }
   });

@@ -3,7 +3,7 @@
 // In:      files (through windows) or texts in memory
 // Out:     every distinct piece with its 64-bit count, in an order that depends on the pieces alone
 //          where they were spilled, and on nothing that the caller may rely on where they were not
-// Memory:  `table_bytes` for the tables, and about 2 MiB and one window per thread
+// Memory:  `table_bytes` for the tables, and about 4 MiB and one window per thread
 //
 // Each thread counts into a small table that stays in its own cache and takes nine pieces out of
 // ten; what falls out of it goes, in batches, to 64 tables shared by all and chosen by hash. A
@@ -110,6 +110,10 @@ class PieceCounter {
 
   void count_window(Local& local, const uint8_t* text, size_t length);
   void count_segment(Local& local, const uint8_t* text, size_t length);
+  void count_short(Local& local, const PieceKey& key, uint64_t hash);
+  void count_long(Local& local, const uint8_t* piece, size_t length);
+  template <typename Way>
+  void hand_on(Local& local, const Way& way);  // what fell out of the thread's own table
   void flush_shard(Local& local, size_t shard);
   void flush_long(Local& local, size_t shard);
   void flush(Local& local);

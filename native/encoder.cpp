@@ -27,8 +27,7 @@ size_t power_of_two_below(size_t value) {
 Encoder::Encoder(std::shared_ptr<const Vocabulary> vocabulary, size_t cache_bytes)
     : vocabulary_(std::move(vocabulary)), split_(splitter(vocabulary_->pattern())) {
   // Three quarters for short pieces, the rest for long ones.
-  sets_.resize(power_of_two_below(std::max<size_t>(cache_bytes / 4 * 3, 1 << 14) / sizeof(Set)));
-  set_mask_ = sets_.size() - 1;
+  sets_ = HugeArray<Set>(std::max<size_t>(cache_bytes / 4 * 3, 1 << 14) / sizeof(Set));
   const size_t long_bytes = std::max<size_t>(cache_bytes / 4, 1 << 14);
   long_slots_.resize(power_of_two_below(long_bytes / 4 / sizeof(LongSlot)));
   long_mask_ = long_slots_.size() - 1;
@@ -109,30 +108,31 @@ void Encoder::encode_with_specials(std::string_view text, std::vector<uint16_t>&
 
 uint32_t* Encoder::encode_pieces(const uint8_t* text, size_t length, size_t begin, size_t count,
                                  uint32_t* out) {
-  const uint8_t* const text_end = text + length;
-  for (size_t i = 0; i < count; ++i) {
-    const uint8_t* const piece = text + begin;
-    const size_t size = ends_[i] - begin;
-    begin = ends_[i];
-    if (size > kInlineBytes) {
-      out = encode_long(piece, size, out);
-      continue;
-    }
-    const PieceKey key = piece_key(piece, size, text_end);
-    const uint64_t hash = hash_key(key);
-    Slot* const ways = sets_[hash & set_mask_].ways;
-    if (!(ways[0].key == key)) {
-      if (!(ways[1].key == key)) {
-        out = encode_miss(key, hash, piece, out);
+  Probe probes[kProbes];
+  for (size_t first = 0; first < count; first += kProbes) {
+    const size_t n = std::min(kProbes, count - first);
+    begin = make_probes(text, length, begin, ends_.data() + first, n, probes,
+                        [this](uint64_t hash) { __builtin_prefetch(&sets_[set_of(hash)]); });
+    for (size_t i = 0; i < n; ++i) {
+      const Probe& probe = probes[i];
+      if (probe.length > kInlineBytes) {
+        out = encode_long(probe.piece, probe.length, out);
         continue;
       }
-      std::swap(ways[0], ways[1]);  // newcomers take the second place
+      Slot* const ways = sets_[set_of(probe.hash)].ways;
+      if (!(ways[0].key == probe.key)) {
+        if (!(ways[1].key == probe.key)) {
+          out = encode_miss(probe.key, probe.hash, probe.piece, out);
+          continue;
+        }
+        std::swap(ways[0], ways[1]);  // newcomers take the second place
+      }
+      // Always four ids, of which as many count as there are: cheaper than a branch on the number.
+      std::memcpy(out, ways[0].ids, sizeof(ways[0].ids));
+      const uint32_t num_ids = out[0] >> 24;
+      out[0] &= kIdMask;
+      out += num_ids;
     }
-    // Always four ids, of which as many count as there are: cheaper than a branch on the number.
-    std::memcpy(out, ways[0].ids, sizeof(ways[0].ids));
-    const uint32_t num_ids = out[0] >> 24;
-    out[0] &= kIdMask;
-    out += num_ids;
   }
   return out;
 }
@@ -149,7 +149,7 @@ uint32_t* Encoder::encode_miss(const PieceKey& key, uint64_t hash, const uint8_t
   if (num_ids > 4) {
     keep_long(piece, length, hash, out, num_ids);
   } else {
-    Slot& slot = sets_[hash_key(key) & set_mask_].ways[1];
+    Slot& slot = sets_[set_of(hash_key(key))].ways[1];
     slot.key = key;
     std::copy_n(out, num_ids, slot.ids);
     slot.ids[0] |= static_cast<uint32_t>(num_ids) << 24;
@@ -197,8 +197,7 @@ void Encoder::keep_long(const uint8_t* piece, size_t length, uint64_t hash, cons
 
 size_t Encoder::merge_piece(const uint8_t* piece, size_t length, uint32_t* out) {
   if (vocabulary_->whole_pieces()) {
-    const uint32_t id =
-        vocabulary_->whole_piece({reinterpret_cast<const char*>(piece), length});
+    const uint32_t id = vocabulary_->whole_piece({reinterpret_cast<const char*>(piece), length});
     if (id != kNoToken) {
       *out = id;
       return 1;

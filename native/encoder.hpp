@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "huge_array.hpp"
 #include "vocabulary.hpp"
 
 namespace lowtide {
@@ -54,6 +55,9 @@ class Encoder {
   template <typename Sink>
   void encode_any(std::string_view text, bool specials, const Sink& sink);
 
+  size_t set_of(uint64_t hash) const {
+    return static_cast<size_t>((hash >> 32) * sets_.size() >> 32);
+  }
   uint32_t* encode_pieces(const uint8_t* text, size_t length, size_t begin, size_t count,
                           uint32_t* out);
   uint32_t* encode_miss(const PieceKey& key, uint64_t hash, const uint8_t* piece, uint32_t* out);
@@ -67,8 +71,7 @@ class Encoder {
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   SplitFunction split_;
-  std::vector<Set> sets_;
-  size_t set_mask_;
+  HugeArray<Set> sets_;
   std::vector<LongSlot> long_slots_;
   size_t long_mask_;
   std::vector<uint32_t> arena_;  // bytes, then ids, of each piece in long_slots_

@@ -117,7 +117,7 @@ class MergeLearner {
   int64_t threshold_ = 0;
   std::unordered_map<uint32_t, uint32_t> first_entry_;  // of a later entry: whose count it shares
   std::vector<Merge> merges_;
-  uint8_t byte_of_[256];    // bytes in the order that ties follow
+  uint8_t byte_of_[256];  // bytes in the order that ties follow
   uint32_t symbol_of_[256];
   std::vector<std::string> tokens_;  // by symbol
   std::unordered_map<std::string, uint32_t> token_ids_;

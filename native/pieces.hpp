@@ -68,4 +68,33 @@ inline uint64_t hash_bytes(const uint8_t* p, size_t length) {
   return mix(words[0] ^ state, words[1] ^ 0xE7037ED1A0B428DBull);
 }
 
+// A piece on its way into a table. Tables are probed in two passes over a few pieces: the first makes
+// the keys and asks for the cache lines, the second finds them there. `key` and `hash` are set for
+// pieces of at most kInlineBytes.
+struct Probe {
+  PieceKey key;
+  uint64_t hash;
+  const uint8_t* piece;
+  size_t length;
+};
+constexpr size_t kProbes = 32;
+
+// Makes probes of the `count` pieces that end at `ends` (offsets from `text`), the first of which
+// begins at `begin`; calls prefetch(hash) for each short one. Returns where the last one ends.
+template <typename Prefetch>
+inline size_t make_probes(const uint8_t* text, size_t length, size_t begin, const uint32_t* ends,
+                          size_t count, Probe* probes, const Prefetch& prefetch) {
+  for (size_t i = 0; i < count; ++i) {
+    Probe& probe = probes[i];
+    probe.piece = text + begin;
+    probe.length = ends[i] - begin;
+    begin = ends[i];
+    if (probe.length > kInlineBytes) continue;
+    probe.key = piece_key(probe.piece, probe.length, text + length);
+    probe.hash = hash_key(probe.key);
+    prefetch(probe.hash);
+  }
+  return begin;
+}
+
 }  // namespace lowtide

@@ -13,7 +13,8 @@ constexpr uint32_t kLetters = bit(kUpper) | bit(kLower) | bit(kLetter);
 constexpr uint32_t kNumbers = bit(kNumber);
 constexpr uint32_t kBlanks = bit(kNewline) | bit(kSpace);
 constexpr uint32_t kSymbols = bit(kOther) | bit(kMark);  // [^\s\p{L}\p{N}]
-constexpr uint32_t kHeads = bit(kUpper) | bit(kLetter) | bit(kMark);  // o200k's first half of a word
+constexpr uint32_t kHeads =
+    bit(kUpper) | bit(kLetter) | bit(kMark);  // o200k's first half of a word
 constexpr uint32_t kTails = bit(kLower) | bit(kLetter) | bit(kMark);  // and its second
 
 inline bool in(CharClass cls, uint32_t set) { return (bit(cls) & set) != 0; }
@@ -207,13 +208,13 @@ classify_avx512(const uint8_t* p) {
   const __m512i x = _mm512_loadu_si512(p);
   const __m512i folded = _mm512_or_si512(x, _mm512_set1_epi8(0x20));
   BlockMasks m;
-  m.letter = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(folded, _mm512_set1_epi8('a')),
-                                    _mm512_set1_epi8(26));
+  m.letter =
+      _mm512_cmplt_epu8_mask(_mm512_sub_epi8(folded, _mm512_set1_epi8('a')), _mm512_set1_epi8(26));
   m.number =
       _mm512_cmplt_epu8_mask(_mm512_sub_epi8(x, _mm512_set1_epi8('0')), _mm512_set1_epi8(10));
   m.space = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(' '));
-  m.blank = m.space | _mm512_cmplt_epu8_mask(_mm512_sub_epi8(x, _mm512_set1_epi8(9)),
-                                             _mm512_set1_epi8(5));
+  m.blank = m.space |
+            _mm512_cmplt_epu8_mask(_mm512_sub_epi8(x, _mm512_set1_epi8(9)), _mm512_set1_epi8(5));
   m.high = _mm512_movepi8_mask(x);
   m.apostrophe = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('\''));
   return m;

@@ -9,13 +9,13 @@ namespace lowtide {
 
 enum CharClass : uint8_t {
   kOther = 0,
-  kUpper,   // Lu, Lt
-  kLower,   // Ll
-  kLetter,  // Lm, Lo
-  kMark,    // M
-  kNumber,  // N
-  kNewline, // \r \n
-  kSpace,   // \s, newlines apart
+  kUpper,    // Lu, Lt
+  kLower,    // Ll
+  kLetter,   // Lm, Lo
+  kMark,     // M
+  kNumber,   // N
+  kNewline,  // \r \n
+  kSpace,    // \s, newlines apart
 };
 
 // Two-stage lookup: 256-code-point blocks, equal blocks stored once (about 20 KB in all).

@@ -41,17 +41,25 @@ Vocabulary::Vocabulary(Pattern pattern, std::vector<std::string> tokens,
     }
   }
   size_t capacity = 16;
-  while (capacity < merges.size() * 2) capacity *= 2;
-  slots_.assign(capacity, {kEmptyKey, {kNoToken, kNoToken}});
+  while (capacity < merges.size() * 2 + 2) capacity *= 2;  // so that no slot looks empty
+  slots_.assign(capacity, kNoToken);
   mask_ = capacity - 1;
+  tag_mask_ = ~static_cast<uint32_t>(capacity / 2 - 1);  // rules are at most half the slots
   for (const MergeRule& rule : merges) {
     if (rule.left >= size() || rule.right >= size() || rule.token >= size()) {
       throw std::invalid_argument("merge of a token beyond the ids");
     }
-    const uint64_t key = uint64_t{rule.left} << 32 | rule.right;
-    size_t i = hash_pair(key) & mask_;
-    while (slots_[i].key != kEmptyKey && slots_[i].key != key) i = (i + 1) & mask_;
-    slots_[i] = {key, {rule.rank, rule.token}};  // of two equal rules the later one counts
+    const uint64_t hash = hash_pair(rule.left, rule.right);
+    size_t i = hash & mask_;
+    const auto same = [&](uint32_t slot) {
+      const Sides& sides = sides_[slot & ~tag_mask_];
+      return sides.left == rule.left && sides.right == rule.right;
+    };
+    while (slots_[i] != kNoToken && !same(slots_[i])) i = (i + 1) & mask_;
+    const uint32_t index = static_cast<uint32_t>(sides_.size());  // of equal rules the last counts
+    slots_[i] = (static_cast<uint32_t>(hash >> 32) & tag_mask_) | index;
+    sides_.push_back({rule.left, rule.right});
+    results_.push_back({rule.rank, rule.token});
   }
   byte_pairs_.resize(256 * 256);
   for (unsigned left = 0; left < 256; ++left) {

@@ -1,7 +1,7 @@
 // A vocabulary: the bytes of every token, and which pairs of tokens merge into which, in which order.
 //
 // Built once, then read by any number of threads.
-// Memory:  the tokens' bytes, 16 bytes per merge at half load, 512 KiB for pairs of bytes
+// Memory:  the tokens' bytes, 16 bytes per merge and 8 to 16 for finding it, 512 KiB for byte pairs
 #pragma once
 
 #include <array>
@@ -42,11 +42,19 @@ class Vocabulary {
   // that together spell a token merges into it, in the order of the ids.
   static std::vector<MergeRule> rules_by_rank(const std::vector<std::string>& tokens);
 
+  // Looking up pairs is waiting for memory, so what it reads is kept small enough for a core's own
+  // cache: a slot of 4 bytes (a few bits of the hash and the number of the rule), then the rule's two
+  // sides to confirm. With whole rules of 16 bytes in the slots, encoding text for the first time ran
+  // at half the speed.
   MergeResult merge(uint32_t left, uint32_t right) const {
-    const uint64_t key = uint64_t{left} << 32 | right;
-    for (size_t i = hash_pair(key) & mask_;; i = (i + 1) & mask_) {
-      if (slots_[i].key == key) return slots_[i].result;
-      if (slots_[i].key == kEmptyKey) return {kNoToken, kNoToken};
+    const uint64_t hash = hash_pair(left, right);
+    const uint32_t tag = static_cast<uint32_t>(hash >> 32) & tag_mask_;
+    for (size_t i = hash & mask_;; i = (i + 1) & mask_) {
+      const uint32_t slot = slots_[i];
+      if (slot == kNoToken) return {kNoToken, kNoToken};
+      if ((slot & tag_mask_) != tag) continue;
+      const uint32_t rule = slot & ~tag_mask_;
+      if (sides_[rule].left == left && sides_[rule].right == right) return results_[rule];
     }
   }
   MergeResult merge_bytes(uint8_t left, uint8_t right) const {
@@ -67,12 +75,12 @@ class Vocabulary {
   uint32_t special_id(size_t index) const { return specials_[index].id; }
 
  private:
-  struct Slot {
-    uint64_t key;
-    MergeResult result;
+  struct Sides {
+    uint32_t left, right;
   };
-  static constexpr uint64_t kEmptyKey = ~uint64_t{0};
-  static uint64_t hash_pair(uint64_t key) { return (key * 0x9E3779B97F4A7C15ull) >> 32; }
+  static uint64_t hash_pair(uint32_t left, uint32_t right) {
+    return mix(uint64_t{left} << 32 | right, 0x9E3779B97F4A7C15ull);
+  }
 
   Pattern pattern_;
   bool whole_pieces_;
@@ -81,7 +89,10 @@ class Vocabulary {
   SpecialFinder finder_;
   std::array<uint32_t, 256> byte_ids_;
   std::vector<MergeResult> byte_pairs_;
-  std::vector<Slot> slots_;
+  std::vector<Sides> sides_;          // by rule
+  std::vector<MergeResult> results_;  // by rule
+  std::vector<uint32_t> slots_;
+  uint32_t tag_mask_ = 0;
   size_t mask_ = 0;
   std::unordered_map<std::string_view, uint32_t> by_bytes_;
 };

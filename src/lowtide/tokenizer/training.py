@@ -41,7 +41,7 @@ TieBreak = Literal["huggingface", "cs336"]
 
 _RECORD = "training.json"
 _WINDOW_BYTES = 1 << 20
-_THREAD_BYTES = 4 * _WINDOW_BYTES  # tables and batches of a thread, its window and what it grows by
+_THREAD_BYTES = 6 * _WINDOW_BYTES  # tables and batches of a thread, its window and what it grows by
 _BATCH_BYTES = 8 << 20
 _SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
 _SMALLEST_TABLES = 8 << 20
