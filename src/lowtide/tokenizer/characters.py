@@ -5,12 +5,14 @@ Memory:  4 bytes per code point up to the largest known one (at most 4.3 MB)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
 
-__all__ = ["CharacterTable"]
+__all__ = ["CharacterTable", "last_character_cut"]
 
 
 class CharacterTable:
@@ -33,3 +35,20 @@ class CharacterTable:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
         # The last place of the table stands for everything beyond it.
         return self._table[np.minimum(codes, len(self._table) - 1)]
+
+
+def last_character_cut(data: bytes, specials: Sequence[bytes]) -> int:
+    """Give the last place where no character and no special token is cut, whatever follows.
+
+    It is 0 if there is none.
+    """
+    cut = max(len(data) - max(map(len, specials), default=1), 0)
+    while cut > 0 and data[cut] & 0xC0 == 0x80:
+        cut -= 1
+    before = cut + 1
+    while cut < before:  # stepping out of one special token may step into another
+        before = cut
+        for token in specials:
+            inside = data.find(token, max(cut - len(token) + 1, 0), cut + len(token) - 1)
+            cut = inside if 0 <= inside < cut else cut
+    return cut

@@ -42,6 +42,8 @@ class CountingJournal:
 
     def __init__(self, folder: Path, key: str) -> None:
         self.folder = folder
+        self.bytes_before = 0
+        self.pieces_before = 0  # counted by the runs that were interrupted, like the bytes
         self._path = folder / "counting.json"
         self._key = checksum_bytes(key.encode())
 
@@ -50,10 +52,11 @@ class CountingJournal:
         place, runs = Place(), list[str]()
         if self._path.exists():
             state = read_json(self._path)
-            if state["key"] == self._key and all(
+            if state.get("key") == self._key and all(
                 (self.folder / run).exists() for run in state["runs"]
             ):
                 place, runs = Place(state["input_index"], state["offset"]), state["runs"]
+                self.bytes_before, self.pieces_before = state["bytes"], state["pieces"]
         for path in self.folder.glob("*.run"):
             if path.name not in runs:
                 path.unlink()
@@ -62,8 +65,14 @@ class CountingJournal:
 
     def save(self, place: Place, counter: _native.PieceCounter) -> None:
         """Move the counts to the disk and remember the place."""
-        runs = [Path(run).name for run in counter.checkpoint()]
-        write_json(self._path, {"key": self._key, **dataclasses.asdict(place), "runs": runs})
+        state = {
+            "key": self._key,
+            **dataclasses.asdict(place),
+            "bytes": self.bytes_before + counter.bytes_done,
+            "pieces": self.pieces_before + counter.pieces_done,
+            "runs": [Path(run).name for run in counter.checkpoint()],
+        }
+        write_json(self._path, state)
 
 
 class _Meter:
@@ -166,6 +175,7 @@ class _Job:
             if not self._is_plain(source) or source.size_bytes > _SMALL_FILE_BYTES:
                 break
             texts.append(source.path.read_bytes())
+            _refuse_utf16(texts[-1][:2], source)
             held += len(texts[-1])
             index += 1
         self.counter.count_texts(texts)
@@ -174,6 +184,8 @@ class _Job:
     def _count_plain(
         self, source: InputFile, offset: int, meter: _Meter, start: int
     ) -> Iterator[int]:
+        with source.path.open("rb") as file:
+            _refuse_utf16(file.read(2), source)
         while offset < source.size_bytes:
             meter.follow()
             stop = min(offset + _ROUND_BYTES, source.size_bytes)
@@ -218,3 +230,13 @@ class _Job:
                 stored += block.stored_bytes
                 meter.settle(start + min(stored, source.size_bytes))
                 yield number
+
+
+def _refuse_utf16(head: bytes, source: InputFile) -> None:
+    """Refuse text that would be counted as every other byte a zero."""
+    if head in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(
+            "this looks like UTF-16, not UTF-8",
+            path=source.path,
+            next_step="--encoding utf-16",
+        )

@@ -20,7 +20,7 @@ from lowtide import _native
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import partial_path, publish
 from lowtide.memory import usable_cores
-from lowtide.tokenizer.characters import CharacterTable
+from lowtide.tokenizer.characters import CharacterTable, last_character_cut
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.patterns import Pattern
@@ -356,20 +356,10 @@ class Tokenizer:
 
     def _last_cut(self, data: bytes) -> int:
         """Give the last place where `data` can be cut if more follows; 0 if there is none."""
+        specials = [text.encode() for text in self.data.special_tokens]
         if self._native is not None:
-            specials = [text.encode() for text in self.data.special_tokens]
             return _native.last_cut(data, specials)
-        tokens = [text.encode() for text in self.data.special_tokens]
-        cut = max(len(data) - max(map(len, tokens), default=1), 0)
-        while cut > 0 and data[cut] & 0xC0 == 0x80:
-            cut -= 1
-        before = cut + 1
-        while cut < before:  # stepping out of one special token may step into another
-            before = cut
-            for token in tokens:
-                inside = data.find(token, max(cut - len(token) + 1, 0), cut + len(token) - 1)
-                cut = inside if 0 <= inside < cut else cut
-        return cut
+        return last_character_cut(data, specials)
 
     def _refuse_specials(self, data: bytes) -> None:
         place = self.native.find_special(data)

@@ -26,6 +26,7 @@ from lowtide.progress import Progress
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer.counting import CountingJournal, count_pieces
 from lowtide.tokenizer.patterns import Pattern
+from lowtide.tokenizer.scanning import scan_characters
 from lowtide.tokenizer.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary
 
@@ -40,6 +41,7 @@ __all__ = [
 TieBreak = Literal["huggingface", "cs336"]
 
 _RECORD = "training.json"
+_WORK = ".work"
 _WINDOW_BYTES = 1 << 20
 _THREAD_BYTES = 6 * _WINDOW_BYTES  # tables and batches of a thread, its window and what it grows by
 _BATCH_BYTES = 8 << 20
@@ -88,8 +90,11 @@ class TokenizerTrainingSettings:
             )
         if not self.input:
             raise UsageError("no input files", next_step="--input FILES")
-        if any(not text for text in self.special_tokens):
-            raise UsageError("a special token cannot be empty")
+        for text in self.special_tokens:
+            if not text:
+                raise UsageError("a special token cannot be empty")
+            if len(text) == 1:  # files could not tell it from the ordinary token
+                raise UsageError(f"special token {text!r} is a single character")
         if self.min_frequency < 1:
             raise UsageError(f"--min-frequency {self.min_frequency} is below 1")
         if self.processes is not None and self.processes < 1:
@@ -128,6 +133,8 @@ def train_tokenizer(
     if settings.out_dir is not None:
         finished = _load_finished(settings.out_dir, key)
         if finished is not None:
+            # A run that ended between its last file and the clearing up left this.
+            shutil.rmtree(settings.out_dir / _WORK, ignore_errors=True)
             return finished
     budget = MemoryBudget.from_setting(settings.memory)
     with _work_folder(settings.out_dir) as work_dir:
@@ -145,7 +152,6 @@ def train_tokenizer(
             name = settings.out_dir.name if settings.out_dir else settings.kind
             tokenizer = Tokenizer(vocabulary, name=name)
             if settings.out_dir is not None:
-                record["peak_memory_bytes"] = progress.peak_bytes
                 _write(tokenizer, settings.out_dir, record)
     return TrainedTokenizer(tokenizer, record)
 
@@ -223,7 +229,7 @@ def _work_folder(out_dir: Path | None) -> Generator[Path]:
         with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
             yield Path(folder)
         return
-    work_dir = out_dir / ".work"
+    work_dir = out_dir / _WORK
     work_dir.mkdir(parents=True, exist_ok=True)
     yield work_dir
     shutil.rmtree(work_dir)
@@ -334,7 +340,10 @@ def _count(
     )
     if counter.spilled_runs:
         progress.note(f"counts did not fit {format_size(table_bytes)}: spilled and merged")
-    return counter, {"bytes": counter.bytes_done, "pieces": counter.pieces_done}
+    return counter, {
+        "bytes": journal.bytes_before + counter.bytes_done,
+        "pieces": journal.pieces_before + counter.pieces_done,
+    }
 
 
 def _load_learner(
@@ -371,22 +380,19 @@ def _load_learner(
 def _scan_characters(
     settings: TokenizerTrainingSettings, inputs: list[InputFile], progress: Progress
 ) -> tuple[Vocabulary, dict[str, Any]]:
-    from lowtide.corpus.reading import iter_documents  # the slow way round is quick enough here
-
-    options = ReadingOptions(text_field=settings.text_field, encoding=settings.encoding)
-    characters: set[str] = set()
-    done = 0
+    specials = tuple(dict.fromkeys([*settings.special_tokens, UNKNOWN]))
     total = sum(row.size_bytes for row in inputs)
     with progress.phase("scanning", total=total, unit="B") as phase:
-        for document in iter_documents(inputs, options):
-            characters.update(document.text.decode("utf-8", "replace"))
-            done += len(document.text)
-            phase.update(min(done, total), characters=len(characters))
-    if not characters:
+        scanned = scan_characters(
+            inputs,
+            specials=settings.special_tokens,
+            options=ReadingOptions(text_field=settings.text_field, encoding=settings.encoding),
+            phase=phase,
+        )
+    if not scanned.num_bytes:
         raise DataError("there is no text in the input files", next_step="name other files")
-    specials = tuple(dict.fromkeys([*settings.special_tokens, UNKNOWN]))
-    vocabulary = Vocabulary.from_characters(characters, special_tokens=specials)
-    return vocabulary, {"bytes": done, "vocab_size": len(vocabulary.tokens)}
+    vocabulary = Vocabulary.from_characters(scanned.characters, special_tokens=specials)
+    return vocabulary, {"bytes": scanned.num_bytes, "vocab_size": len(vocabulary.tokens)}
 
 
 def _write(tokenizer: Tokenizer, out_dir: Path, record: dict[str, Any]) -> None:

@@ -1,0 +1,79 @@
+"""Find every character of a corpus, special tokens left out.
+
+In:      input files (plain, compressed, jsonl, parquet)
+Out:     the set of characters, and how many bytes of text there were
+Memory:  one block of text; the set has at most 1.1 million members
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.reading import ReadingOptions, block_documents, iter_blocks, plan_streams
+from lowtide.corpus.streams import open_stream
+from lowtide.progress import Phase
+from lowtide.tokenizer.characters import last_character_cut
+
+__all__ = ["ScannedCharacters", "scan_characters"]
+
+_READ_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class ScannedCharacters:
+    """What a corpus is made of."""
+
+    characters: frozenset[str]
+    num_bytes: int
+
+
+def scan_characters(
+    inputs: Sequence[InputFile],
+    *,
+    specials: Iterable[str],
+    options: ReadingOptions,
+    phase: Phase,
+) -> ScannedCharacters:
+    """Read everything once and give every character that occurs outside special tokens.
+
+    Bytes that are no UTF-8 count as U+FFFD.
+    """
+    tokens = sorted({text.encode() for text in specials}, key=len, reverse=True)
+    expression = re.compile(b"|".join(map(re.escape, tokens))) if tokens else None
+    characters: set[str] = set()
+    num_bytes = start = 0
+    for source in inputs:
+        for text, stored in _iter_texts(source, tokens, options):
+            for part in expression.split(text) if expression else [text]:
+                characters.update(part.decode("utf-8", "replace"))
+            num_bytes += len(text)
+            phase.update(start + stored, characters=len(characters))
+        start += source.size_bytes
+    return ScannedCharacters(frozenset(characters), num_bytes)
+
+
+def _iter_texts(
+    source: InputFile, tokens: Sequence[bytes], options: ReadingOptions
+) -> Iterator[tuple[bytes, int]]:
+    """Give text with how far reading is; no character and no special token is cut."""
+    if source.kind == "text":
+        held = b""
+        with open_stream(source, encoding=options.encoding) as reader:
+            while part := reader.read(_READ_BYTES):
+                held += part
+                cut = last_character_cut(held, tokens)
+                yield held[:cut], reader.stored_position()
+                held = held[cut:]
+        yield held, source.size_bytes
+        return
+    stored = 0
+    for stream in plan_streams([source], options):
+        for block in iter_blocks(stream, options):
+            if block is None:
+                continue
+            stored += block.stored_bytes
+            for document in block_documents(block, options, {source.index: source.path}):
+                yield document.text, min(stored, source.size_bytes)

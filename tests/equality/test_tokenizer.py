@@ -1,0 +1,117 @@
+"""Ids equal tiktoken's and Hugging Face's with published vocabularies, on any text."""
+
+from __future__ import annotations
+
+import lzma
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.patterns import EXPRESSIONS
+
+# Beside the repository, or beside the folder that holds its working trees.
+SHARED = [root / "shared" for root in list(Path(__file__).parents)[3:5]]
+SAMPLE_BYTES = 300_000
+
+VOCABULARIES = {"gpt2": None, "cl100k": "cl100k_base.tiktoken", "o200k": "o200k_base.tiktoken"}
+
+
+def shared_file(name: str) -> Path:
+    for folder in SHARED:
+        if (folder / name).exists():
+            return folder / name
+    pytest.skip(f"../shared/{name} is not on this machine")
+
+
+@cache
+def load_ours(name: str) -> Tokenizer:
+    file = VOCABULARIES[name]
+    return Tokenizer.load("gpt2" if file is None else shared_file(f"vocab/{file}"))
+
+
+@cache
+def load_tiktoken(name: str) -> object:
+    """Build tiktoken's encoding from the vocabulary alone, so that nothing is downloaded."""
+    import tiktoken
+
+    ours = load_ours(name)
+    special_ids = set(ours.special_tokens.values())
+    ranks = {token: id for id, token in ours.vocabulary.items() if id not in special_ids}
+    return tiktoken.Encoding(
+        name,
+        pat_str=EXPRESSIONS[name],  # pyright: ignore[reportArgumentType]
+        mergeable_ranks=ranks,
+        special_tokens=ours.special_tokens,
+    )
+
+
+@cache
+def samples() -> list[str]:
+    """Give the beginning of every corpus that is here, and some Python in any case."""
+    texts = [path.read_text() for path in sorted(Path(st.__file__).parent.glob("*.py"))]
+    corpora = [path for folder in SHARED for path in sorted(folder.glob("corpora/**/*.*"))]
+    for path in corpora:
+        if path.suffix in (".xz", ".txt", ".jsonl"):
+            with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+                texts.append(file.read(SAMPLE_BYTES).decode("utf-8", "replace"))
+    return texts
+
+
+NAMES = pytest.mark.parametrize("name", VOCABULARIES)
+words = st.sampled_from(
+    [" the", "\n\n", "  ", "'S", "'re", "naïve", "中文", "😀", "é", "\u0301", "1234", "...", "\r\n",
+     "ſ", "a" * 40, "=" * 20, " " * 30, "<|endoftext|>", "Ⅷ", "ǅ", "\u3000", "हिन्दी", "ไทย"]
+)  # fmt: skip
+nasty = st.lists(words | st.text(max_size=6), max_size=30).map("".join)
+
+
+@NAMES
+def test_real_text_as_tiktoken(name: str) -> None:
+    ours, theirs = load_ours(name), load_tiktoken(name)
+    batch = ours.encode_batch(samples(), special="allow")
+    for text, ids in zip(samples(), batch, strict=True):
+        assert ids.tolist() == theirs.encode(text, allowed_special="all")
+        assert ours.decode(ids) == text
+
+
+@NAMES
+@given(text=nasty)
+@settings(max_examples=200, deadline=None)
+def test_any_text_as_tiktoken(name: str, text: str) -> None:
+    ours, theirs = load_ours(name), load_tiktoken(name)
+    assert ours.encode(text).tolist() == theirs.encode_ordinary(text)
+    assert ours.encode(text, special="allow").tolist() == theirs.encode(text, allowed_special="all")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k"])  # o200k takes 20 seconds to load
+def test_real_text_as_hugging_face(name: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as HuggingFace
+
+    ours = load_ours(name)
+    ours.save(tmp_path)
+    theirs = HuggingFace.from_file(str(tmp_path / "tokenizer.json"))
+    for text in samples():
+        text = text[:20_000]  # theirs takes a second for 100,000
+        assert theirs.encode(text).ids == ours.encode(text, special="allow").tolist()
+    assert Tokenizer.load(tmp_path).fingerprint == ours.fingerprint
+
+
+def test_gpt2_by_vocab_and_merges_is_gpt2(tmp_path: Path) -> None:
+    gpt2 = load_ours("gpt2")
+    gpt2.save_vocabulary(tmp_path)
+    assert Tokenizer.load(tmp_path).fingerprint == gpt2.fingerprint
+    published = shared_file("vocab/gpt2_vocab.json").parent
+    (tmp_path / "vocab.json").write_bytes((published / "gpt2_vocab.json").read_bytes())
+    (tmp_path / "merges.txt").write_bytes((published / "gpt2_merges.txt").read_bytes())
+    assert Tokenizer.load(tmp_path).fingerprint == gpt2.fingerprint
+
+
+@pytest.mark.parametrize("unit", ["a", " ", "😀", "ab", "aaaaaaaab", "\n", "="])
+@NAMES
+def test_long_runs_as_tiktoken(name: str, unit: str) -> None:
+    text = unit * (3000 // len(unit))
+    assert load_ours(name).encode(text).tolist() == load_tiktoken(name).encode_ordinary(text)

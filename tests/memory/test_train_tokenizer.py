@@ -1,0 +1,86 @@
+"""`train-tokenizer --memory 256MiB` stays inside it, whatever the size of the text."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+BUDGET = 256 * MIB
+
+
+def write_text(path: Path, *, size_bytes: int, seed: int) -> None:
+    """Write text in which new words never end, as in real text, only more of them."""
+    source = random.Random(seed)
+    letters = "etaoinshrdlucmfgypwbvkxjqz"
+    with path.open("w") as file:
+        written = 0
+        while written < size_bytes:
+            common = source.choices(letters, k=4000)
+            words = ["".join(common[i : i + i % 9 + 4]) for i in range(0, 3900, 3)]
+            line = " ".join(words) + ".\n"
+            written += file.write(line)
+
+
+def peak_of(*words: object) -> tuple[int, str]:
+    """Run the command; give its own peak, as the kernel counted it, and what it printed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lowtide", "train-tokenizer", *map(str, words)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    printed = process.stderr.read()
+    process.stderr.close()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, printed
+    return usage.ru_maxrss * 1024, printed
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same kind of text once and ten times as long."""
+    folder = tmp_path_factory.mktemp("texts")
+    write_text(folder / "small.txt", size_bytes=2 * MIB, seed=1)
+    write_text(folder / "large.txt", size_bytes=20 * MIB, seed=2)
+    return folder / "small.txt", folder / "large.txt"
+
+
+def test_one_and_ten_times_the_text(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    notes: list[str] = []
+    for number, path in enumerate(texts):
+        out_dir = tmp_path / str(number)
+        peak, printed = peak_of(
+            *("--input", path, "--out-dir", out_dir, "--vocab-size", 280),
+            *("--memory", "256MiB", "--processes", 2),
+        )
+        assert peak < BUDGET
+        rows = [json.loads(line) for line in (out_dir / "metrics.jsonl").read_text().splitlines()]
+        assert rows[-1]["budget_bytes"] == BUDGET
+        assert 0.8 * peak <= rows[-1]["peak_memory_bytes"] <= peak
+        notes.append(printed)
+    assert "kept in files" not in notes[0]
+    assert "kept in files" in notes[1]
+
+
+def test_the_smallest_budget_named_is_enough(tmp_path: Path) -> None:
+    write_text(tmp_path / "text.txt", size_bytes=6 * MIB, seed=3)
+    words = ["--input", tmp_path / "text.txt", "--out-dir", tmp_path / "tok", "--vocab-size", "260"]
+    command = [sys.executable, "-m", "lowtide", "train-tokenizer", *map(str, words)]
+    refused = subprocess.run(
+        [*command, "--memory", "32MiB"], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    smallest = int(refused.stderr.split("--memory ")[1].split("MiB")[0])
+    peak, printed = peak_of(*words, "--memory", f"{smallest}MiB")
+    assert peak < smallest * MIB
+    assert "spilled and merged" in printed
+    assert "kept in files" in printed

@@ -1,0 +1,131 @@
+"""Training a tokenizer, killed anywhere and started again, ends with the same files."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FILES = ["merges.txt", "tokenizer.json", "training.json", "vocab.json"]
+
+# Checkpoints after every step, and steps so small that there are many.
+_PROGRAM = """
+import sys
+from lowtide.tokenizer import counting, training
+counting._CHECKPOINT_SECONDS = -1.0
+counting._ROUND_BYTES = 60_000
+counting._SMALL_FILE_BYTES = 1_000
+training._BATCH_BYTES = 50_000
+training._MERGES_PER_CALL = 8
+from lowtide.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    source = random.Random(11)
+    words = ["".join(source.choices("abcdefgé", k=source.randint(2, 9))) for _ in range(5000)]
+    for name in ("a.txt", "b.txt", "c.txt.gz"):
+        text = " ".join(source.choices(words, k=60_000)).encode()
+        (folder / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    return folder
+
+
+def start(corpus: Path, out_dir: Path) -> subprocess.Popen[bytes]:
+    command = ["train-tokenizer", "--input", str(corpus), "--out-dir", str(out_dir)]
+    options = ["--vocab-size", "1500", "--memory", "300MiB", "--processes", "2"]
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, *command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def finish(process: subprocess.Popen[bytes]) -> str:
+    output = process.communicate(timeout=120)[0].decode()
+    assert process.returncode == 0, output
+    return output
+
+
+def contents(out_dir: Path) -> dict[str, bytes]:
+    assert not (out_dir / ".work").exists()
+    return {name: (out_dir / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], float]:
+    """The files of a run that was never stopped, and how long it took."""
+    out_dir = tmp_path_factory.mktemp("whole") / "tok"
+    started = time.monotonic()
+    finish(start(corpus, out_dir))
+    return contents(out_dir), time.monotonic() - started
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_any_point(
+    tmp_path: Path, corpus: Path, whole: tuple[dict[str, bytes], float], seed: int
+) -> None:
+    expected, seconds = whole
+    source = random.Random(seed)
+    out_dir = tmp_path / "tok"
+    killed = 0
+    for _ in range(3):
+        process = start(corpus, out_dir)
+        try:
+            process.communicate(timeout=source.uniform(0.3, 1.0) * seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            killed += 1
+    finish(start(corpus, out_dir))
+    assert killed > 0
+    assert contents(out_dir) == expected
+
+
+def test_killed_after_each_checkpoint(
+    tmp_path: Path, corpus: Path, whole: tuple[dict[str, bytes], float]
+) -> None:
+    """Killed as soon as a new checkpoint is on the disk, again and again."""
+    out_dir = tmp_path / "tok"
+    journal = out_dir / ".work" / "counting.json"
+    seen: set[bytes] = set()
+    for _ in range(4):
+        process = start(corpus, out_dir)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            state = journal.read_bytes() if journal.exists() else b""
+            if state and state not in seen:
+                seen.add(state)
+                break
+            os.sched_yield()
+        process.kill()
+        process.communicate()
+    assert len(seen) == 4
+    output = finish(start(corpus, out_dir))
+    assert "going on at" in output
+    assert contents(out_dir) == whole[0]
+
+
+def test_interrupted_by_hand(
+    tmp_path: Path, corpus: Path, whole: tuple[dict[str, bytes], float]
+) -> None:
+    out_dir = tmp_path / "tok"
+    process = start(corpus, out_dir)
+    journal = out_dir / ".work" / "counting.json"
+    while process.poll() is None and not journal.exists():
+        os.sched_yield()
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 130, output
+    assert "the same command goes on" in output
+    finish(start(corpus, out_dir))
+    assert contents(out_dir) == whole[0]

@@ -1,0 +1,46 @@
+"""Scanning finds every character, whatever the file and wherever its blocks end."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import ReadingOptions
+from lowtide.progress import Progress
+from lowtide.tokenizer import scanning
+from lowtide.tokenizer.scanning import scan_characters
+
+TEXT = "<|end|>a é<|end|>中\n😀\x00<|en" + "<|sep|>" * 3
+
+
+def scan(*paths: Path) -> set[str]:
+    with Progress("scan", stream=None) as progress, progress.phase("scanning") as phase:
+        scanned = scan_characters(
+            expand_inputs(paths),
+            specials=["<|end|>", "<|sep|>", "|>a"],
+            options=ReadingOptions(),
+            phase=phase,
+        )
+    return set(scanned.characters)
+
+
+@pytest.mark.parametrize("read_bytes", [1, 2, 3, 5, 1000])
+def test_blocks_end_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    monkeypatch.setattr(scanning, "_READ_BYTES", read_bytes)
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(TEXT.encode() * 5))
+    expected = set("a é中\n😀\x00<|en")
+    assert scan(tmp_path / "text.txt") == expected
+    assert scan(tmp_path / "text.txt.gz") == expected
+
+
+def test_rows_and_invalid_bytes(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": "xß"}) + "\n" + '{"text": ""}\n')
+    (tmp_path / "text.txt").write_bytes(b"ok\xff")
+    assert scan(tmp_path / "rows.jsonl", tmp_path / "text.txt") == set("xßok\ufffd")

@@ -1,0 +1,334 @@
+"""train_tokenizer: exact and byte-identical whatever the files, the threads and the budget."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from lowtide.cli import main
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, reference
+from lowtide.tokenizer.training import describe_trained, planned_bytes, train_tokenizer
+
+MakeText = Callable[[int, int], bytes]
+FILES = ["merges.txt", "tokenizer.json", "training.json", "vocab.json"]
+
+
+@pytest.fixture(scope="session")
+def documents(make_text: MakeText) -> list[str]:
+    """Documents without special tokens in them."""
+    texts = [make_text(3 * seed, 4_000).decode() for seed in range(12)]
+    return [text.replace("<", "").replace("|", "") for text in texts]
+
+
+@pytest.fixture
+def text_file(tmp_path: Path, documents: list[str]) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_bytes(END_OF_TEXT.join(documents).encode())
+    return path
+
+
+def test_learns_what_the_reference_learns(tmp_path: Path, text_file: Path) -> None:
+    for tie_break in ("huggingface", "cs336"):
+        trained = train_tokenizer(
+            input=text_file,
+            out_dir=tmp_path / tie_break,
+            vocab_size=257 + 60,
+            tie_break=tie_break,
+        )
+        counts = reference.count_pieces(
+            [text_file.read_bytes()], pattern="gpt2", specials=[END_OF_TEXT]
+        )
+        merges = reference.learn_merges(counts, target=60, tie_break=tie_break)
+        assert trained.tokenizer.merges == merges
+        assert trained.tokenizer.special_tokens == {END_OF_TEXT: 0}
+        assert trained.tokenizer.vocab_size == 317
+        assert trained.record["counts"] == {
+            "bytes": text_file.stat().st_size,
+            "pieces": counts.total(),
+            "distinct_pieces": len(counts),
+            "merges": 60,
+            "vocab_size": 317,
+        }
+        again = Tokenizer.load(tmp_path / tie_break)
+        assert again.fingerprint == trained.tokenizer.fingerprint == trained.record["fingerprint"]
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k"])
+def test_trained_tokenizers_encode_as_the_reference(text_file: Path, pattern: str) -> None:
+    ours = train_tokenizer(input=[text_file], vocab_size=400, pattern=pattern).tokenizer
+    text = text_file.read_bytes()[:5000]
+    expected = reference.encode(text, merges=ours.merges, pattern=pattern)
+    assert [ours.token_bytes(id) for id in ours.encode(text)] == expected
+
+
+def test_threads_and_budget_change_nothing(tmp_path: Path, text_file: Path) -> None:
+    """The tight budget spills counts and learns in files."""
+    contents: set[tuple[bytes, ...]] = set()
+    for number, options in enumerate(
+        [{"processes": 1}, {"processes": 2}, {"processes": 4, "memory": "1GiB"}]
+    ):
+        out_dir = tmp_path / str(number)
+        train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=700, **options)
+        assert sorted(path.name for path in out_dir.iterdir()) == sorted([*FILES, "metrics.jsonl"])
+        contents.add(tuple((out_dir / name).read_bytes() for name in FILES))
+    assert len(contents) == 1
+
+
+def test_small_tables_and_arrays_in_files_change_nothing(
+    tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lowtide.tokenizer import training
+
+    plain = train_tokenizer(input=[text_file], out_dir=tmp_path / "plain", vocab_size=700)
+    monkeypatch.setattr(training, "planned_bytes", lambda *sizes: 1 << 62)
+    monkeypatch.setattr(training, "free_disk_bytes", lambda path: 1 << 63)
+    limits: list[int] = []
+    counter_class = training._native.PieceCounter
+
+    def counter_with_small_tables(*arguments: object, **options: int) -> object:
+        limits.append(options["table_bytes"])
+        return counter_class(*arguments, **(options | {"table_bytes": 1 << 18}))
+
+    monkeypatch.setattr(training._native, "PieceCounter", counter_with_small_tables)
+    tight = train_tokenizer(input=[text_file], out_dir=tmp_path / "tight", vocab_size=700)
+    assert limits
+    assert tight.tokenizer.fingerprint == plain.tokenizer.fingerprint
+    for name in FILES:
+        assert (tmp_path / "tight" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+
+
+def write_corpus(kind: str, folder: Path, documents: list[str]) -> list[Path]:
+    """Write the documents as files of one kind."""
+    folder.mkdir()
+    data = END_OF_TEXT.join(documents).encode()
+    if kind == "gz":
+        (folder / "a.txt.gz").write_bytes(gzip.compress(data))
+    elif kind == "zst":
+        (folder / "a.txt.zst").write_bytes(zstandard.compress(data))
+    elif kind == "xz":
+        (folder / "a.txt.xz").write_bytes(lzma.compress(data))
+    elif kind in ("jsonl", "jsonl.gz"):
+        rows = "".join(json.dumps({"text": text, "n": 1}) + "\n" for text in documents).encode()
+        (folder / f"a.{kind}").write_bytes(gzip.compress(rows) if kind.endswith("gz") else rows)
+    elif kind == "parquet":
+        pq.write_table(pa.table({"text": documents}), folder / "a.parquet", row_group_size=3)
+    elif kind == "many files":
+        for number, text in enumerate(documents):
+            (folder / f"{number:02}.txt").write_bytes(text.encode())
+    elif kind == "utf-16":
+        (folder / "a.txt").write_bytes(data.decode().encode("utf-16"))
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "kind", ["gz", "zst", "xz", "jsonl", "jsonl.gz", "parquet", "many files", "utf-16"]
+)
+def test_every_kind_of_file_gives_the_same(
+    tmp_path: Path, text_file: Path, documents: list[str], kind: str
+) -> None:
+    expected = train_tokenizer(input=[text_file], vocab_size=600)
+    paths = write_corpus(kind, tmp_path / "corpus", documents)
+    options = {"encoding": "utf-16"} if kind == "utf-16" else {}
+    for source in (paths, [tmp_path / "corpus"]):
+        trained = train_tokenizer(input=source, vocab_size=600, **options)
+        assert trained.tokenizer.fingerprint == expected.tokenizer.fingerprint
+        assert trained.record["counts"]["pieces"] == expected.record["counts"]["pieces"]
+
+
+def test_special_tokens_are_never_counted_nor_merged_across(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("<|sep|>".join(["ab"] * 50 + ["x<|sep|>y"] * 9) + "<|se" * 3)
+    specials = ["<|endoftext|>", "<|sep|>", "<|sep|>x", "<|sep|>"]
+    trained = train_tokenizer(input=[path], vocab_size=300, special_tokens=specials)
+    assert trained.tokenizer.special_tokens == {"<|endoftext|>": 0, "<|sep|>": 1, "<|sep|>x": 2}
+    assert trained.tokenizer.merges[0] == (b"a", b"b")
+    learned = {left + right for left, right in trained.tokenizer.merges}
+    assert learned == {b"ab", b"<|", b"se"}  # of what looks like the beginning of one
+
+
+def test_an_early_end_is_reported(
+    tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("low lower lowest")
+    trained = train_tokenizer(input=[path], vocab_size=5000)
+    size = trained.tokenizer.vocab_size
+    assert size < 300
+    assert f"the vocabulary has {size} tokens, 5000 were asked for" in capsys.readouterr().err
+    trained = train_tokenizer(input=[text_file], vocab_size=5000, min_frequency=50)
+    assert "no pair is left that occurs 50 times" in capsys.readouterr().err
+    counts = reference.count_pieces(
+        [text_file.read_bytes()], pattern="gpt2", specials=[END_OF_TEXT]
+    )
+    assert trained.tokenizer.merges == reference.learn_merges(
+        counts, target=5000, tie_break="huggingface", min_frequency=50
+    )
+
+
+def test_characters(tmp_path: Path, text_file: Path, documents: list[str]) -> None:
+    trained = train_tokenizer(input=[text_file], out_dir=tmp_path / "char", kind="char")
+    characters = set("".join(documents))
+    assert trained.tokenizer.special_tokens == {END_OF_TEXT: 0, UNKNOWN: 1}
+    assert trained.tokenizer.vocab_size == 2 + len(characters)
+    text = documents[3]
+    again = Tokenizer.load(tmp_path / "char")
+    assert again.decode(again.encode(text)) == text
+    assert again.encode("\U0001f9ff").tolist() == [1]
+
+
+def test_characters_across_blocks(tmp_path: Path) -> None:
+    """A line longer than any block, of characters of several bytes."""
+    path = tmp_path / "text.txt"
+    path.write_text("é中😀" * 1_200_000)
+    trained = train_tokenizer(input=[path], kind="char")
+    assert trained.tokenizer.vocab_size == 5
+
+
+def test_a_finished_tokenizer_is_left_alone(tmp_path: Path, text_file: Path) -> None:
+    out_dir = tmp_path / "tok"
+    first = train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300)
+    times = {name: (out_dir / name).stat().st_mtime_ns for name in FILES}
+    again = train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300, processes=1)
+    assert again.was_there and not first.was_there
+    assert again.record == first.record
+    assert times == {name: (out_dir / name).stat().st_mtime_ns for name in FILES}
+    assert "(was there already)" in describe_trained(again, out_dir)
+    with pytest.raises(DataError, match="made with other settings"):
+        train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=301)
+    text_file.write_bytes(text_file.read_bytes() + b" more")
+    with pytest.raises(DataError, match="made with other input files"):
+        train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300)
+
+
+def test_a_tokenizer_of_others_is_left_alone(
+    tmp_path: Path, text_file: Path, small_tokenizer: Tokenizer
+) -> None:
+    small_tokenizer.save(tmp_path / "tok")
+    with pytest.raises(DataError, match="lowtide did not train"):
+        train_tokenizer(input=[text_file], out_dir=tmp_path / "tok")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocab_size": 256}, "need 257"),
+        ({"vocab_size": 300, "special_tokens": ["<s>", ""]}, "cannot be empty"),
+        ({"vocab_size": 300, "special_tokens": ["a"]}, "single character"),
+        ({"min_frequency": 0}, "below 1"),
+        ({"processes": 0}, "below 1"),
+        ({"memory": "much"}, "not a size"),
+        ({"pattern": "gpt5"}, "pattern"),
+        ({"vocab_sise": 300}, "did you mean vocab_size"),
+    ],
+)
+def test_settings_that_make_no_sense(
+    text_file: Path, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        train_tokenizer(input=[text_file], **options)
+
+
+def test_a_budget_too_small_names_one_that_would_do(text_file: Path) -> None:
+    with pytest.raises(BudgetError, match="is too small") as caught:
+        train_tokenizer(input=[text_file], memory="16MiB")
+    assert "give at least --memory" in str(caught.value)
+
+
+def test_planned_bytes_hold(text_file: Path) -> None:
+    from lowtide import _native
+
+    counts = reference.count_pieces([text_file.read_bytes()], pattern="gpt2", specials=[])
+    learner = _native.MergeLearner("huggingface", file_dir="", resident_limit=0)
+    learner.take_items(list(counts.items()))
+    learner.build()
+    learner.learn(3000, 1 << 40, 1)
+    floor = 5 * 28 * (1 << 14)  # arrays grow by so many items at least
+    assert learner.bytes <= planned_bytes(sum(map(len, counts)), len(counts)) + floor
+
+
+# The command
+
+
+def run_cli(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = main(["train-tokenizer", *map(str, words)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_the_command(tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_cli(
+        capsys,
+        *("--input", text_file, "--vocab_size", 300, "--output-prefix", tmp_path / "tok"),
+        *("--processes", 2, "--special-tokens", END_OF_TEXT, "<|startoftext|>"),
+    )
+    assert code == 0
+    assert "bpe tokenizer with 300 tokens" in out
+    assert "lowtide prepare" in out
+    for phase in ("counting", "sorting", "merging", "peak memory"):
+        assert phase in err
+    ours = Tokenizer.load(tmp_path / "tok")
+    assert ours.special_tokens == {END_OF_TEXT: 0, "<|startoftext|>": 1}
+    assert not (tmp_path / "tok" / ".work").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("empty.txt", 1, "there is no text"),
+        ("missing.txt", 1, "no such file"),
+        ("*.nothing", 1, "no file matches"),
+    ],
+)
+def test_inputs_without_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, code: int, message: str
+) -> None:
+    (tmp_path / "empty.txt").write_bytes(b"")
+    found, _, err = run_cli(capsys, "--input", tmp_path / name, "--out-dir", tmp_path / "tok")
+    assert found == code
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_damaged_inputs_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = {
+        "a.txt.gz": gzip.compress(b"some text " * 5000)[:60],
+        "b.txt.zst": b"no zstd at all",
+        "c.jsonl": b'{"text": "fine"}\n{"text": \n',
+        "d.parquet": b"PAR1 or so",
+        "e.jsonl": b'{"other": "field"}\n',
+        "f.txt": "some text".encode("utf-16"),
+    }
+    for name, data in damaged.items():
+        (tmp_path / name).write_bytes(data)
+        code, _, err = run_cli(
+            capsys, "--input", tmp_path / name, "--out-dir", tmp_path / "tok" / name
+        )
+        assert code == 1, name
+        assert name in err
+        assert "Traceback" not in err and "unexpected" not in err
+
+
+def test_an_output_that_cannot_be_written(
+    tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    code, _, err = run_cli(capsys, "--input", text_file, "--out-dir", tmp_path / "file" / "tok")
+    assert code == 1
+    assert "not a folder" in err
+    code, _, err = run_cli(capsys, "--input", text_file)
+    assert code == 2
+    assert "--out-dir" in err
+    code, _, err = run_cli(
+        capsys, "--input", text_file, "--out-dir", tmp_path / "t", "--memory", "20MiB"
+    )
+    assert code == 1
+    assert "give at least --memory" in err
