@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.batches import BatchLoader, planned_bytes
+from lowtide.loader.mixtures import Mixture
 from lowtide.loader.windows import TokenDataset
 
 from .conftest import MakeDataset
@@ -181,6 +182,16 @@ def test_segments_come_with_batches(make_dataset: MakeDataset) -> None:
             later = batch.segment_ids > 0
             assert np.array_equal(batch.positions[later], batch.inputs[later])
             assert np.array_equal(np.diff(batch.segment_ids) == 1, batch.inputs[:, 1:] == 0)
+
+
+def test_segments_need_documents(tmp_path: Path, data: TokenDataset) -> None:
+    np.save(tmp_path / "plain.npy", np.arange(900, dtype=np.int32))
+    plain = TokenDataset(tmp_path / "plain.npy", sequence_length=40)
+    for source in (plain, Mixture({"data": data, "plain": plain})):
+        with pytest.raises(DataError, match="where documents end"):
+            BatchLoader(source, batch_size=3, segments=True)
+    with BatchLoader(Mixture({"data": data}), batch_size=3, segments=True) as loader:
+        assert next(loader).segment_ids.shape == (3, 40)
 
 
 def test_state_of_other_data_or_settings_is_refused(

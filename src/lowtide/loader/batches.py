@@ -50,6 +50,7 @@ class SampleSource(Protocol):
     def __len__(self) -> int: ...
     def plan_rows(self, order: Order, *, seed: int, first: int, count: int) -> list[RowPlan]: ...
     def epoch_of(self, samples: int) -> int: ...
+    def require_documents(self) -> None: ...
 
 
 def planned_bytes(
@@ -258,6 +259,8 @@ class BatchLoader:
             if value < least:
                 raise UsageError(f"{name} is {value}, expected at least {least}")
         check_rank(rank, world_size)
+        if segments:
+            dataset.require_documents()
         self.dataset = dataset
         self.batch_size = batch_size
         self.order: Order = order

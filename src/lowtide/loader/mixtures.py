@@ -94,6 +94,11 @@ class Mixture:
                     next_step="prepare both with the same tokenizer, and cut both alike",
                 )
 
+    def require_documents(self) -> None:
+        """Refuse datasets of which nobody knows where documents end."""
+        for data in self.datasets.values():
+            data.require_documents()
+
     @property
     def vocab_size(self) -> int | None:
         """The size of the vocabulary, where one of the datasets knows it."""

@@ -128,9 +128,10 @@ class TokenDataset:
                 next_step="add text, or use shorter windows (sequence_length)",
             )
         if self.windows == "documents":
-            self._require_documents()
+            self.require_documents()
 
-    def _require_documents(self) -> None:
+    def require_documents(self) -> None:
+        """Refuse data of which nobody knows where documents end."""
         if not any(shard.num_documents for shard in self.source.shards):
             raise DataError(
                 "nothing here says where documents end (no .docs files)",
@@ -190,7 +191,7 @@ class TokenDataset:
 
     def get_windows(self, indices: Sequence[int] | Tokens) -> TokenWindows:
         """Give the windows of `indices` and where documents begin in them."""
-        self._require_documents()
+        self.require_documents()
         starts = self.window_starts(self._checked_indices(indices))
         inputs, targets = self.gather(starts)
         segment_ids = np.empty(inputs.shape, dtype=np.int32)
