@@ -286,9 +286,10 @@ def test_ctrl_c_exits_with_130_and_says_how_to_go_on(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_reach_a_running_verb(number: signal.Signals) -> None:
     program = (
-        "import signal, sys; from lowtide import cli\n"
+        "import sys, time; from lowtide import cli\n"
         "def wait(settings):\n"
-        "    print('ready', flush=True); signal.pause()\n"
+        "    print('ready', flush=True)\n"
+        "    while True: time.sleep(0.02)\n"  # a signal just before pause() would be missed
         "cli._parse_settings = lambda *a: None\n"
         "cli._VERBS['wait'] = cli._Verb(wait, '')\n"
         "sys.exit(cli.main(['wait']))"
@@ -311,10 +312,16 @@ def test_signals_reach_a_running_verb(number: signal.Signals) -> None:
 
 def test_ending_a_forked_worker_is_quiet() -> None:
     program = (
-        "import multiprocessing, signal, sys; from lowtide import cli\n"
+        "import multiprocessing, sys, time; from lowtide import cli\n"
+        "def run(ready):\n"
+        "    ready.set()\n"
+        "    while True: time.sleep(0.02)\n"
         "def work(settings):\n"
-        "    worker = multiprocessing.get_context('fork').Process(target=signal.pause)\n"
-        "    worker.start(); worker.terminate(); worker.join(); print(worker.exitcode)\n"
+        "    context = multiprocessing.get_context('fork')\n"
+        "    ready = context.Event()\n"
+        "    worker = context.Process(target=run, args=(ready,))\n"
+        "    worker.start(); ready.wait(60)\n"
+        "    worker.terminate(); worker.join(); print(worker.exitcode)\n"
         "cli._parse_settings = lambda *a: None\n"
         "cli._VERBS['work'] = cli._Verb(work, '')\n"
         "sys.exit(cli.main(['work']))"

@@ -15,6 +15,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide import files
 from lowtide.errors import DataError, from_os_error
 from lowtide.files import (
     atomic_file,
@@ -131,6 +132,20 @@ def test_a_disk_that_fills_up_while_writing(tmp_path: Path) -> None:
         assert names_in(disk) == ["a.bin"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_numpys_short_write_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # ndarray.tofile says "64 requested and 8 written", without a number.
+    monkeypatch.setattr(files, "free_disk_bytes", lambda _: 0)
+    with pytest.raises(OSError, match="No space left") as caught, atomic_file(tmp_path / "a.bin"):
+        raise OSError("64 requested and 8 written")
+    assert caught.value.filename == str(tmp_path / "a.bin")
+    monkeypatch.setattr(files, "free_disk_bytes", lambda _: 1 << 30)
+    with (
+        pytest.raises(OSError, match="64 requested and 8 written"),
+        atomic_file(tmp_path / "a.bin"),
+    ):
+        raise OSError("64 requested and 8 written")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

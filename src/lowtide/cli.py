@@ -188,6 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     _interrupt_on_sigterm()
+    # OpenMP threads that wait by spinning starve each other as soon as anything else runs: 60 small
+    # training steps on two shared cores took over 3 minutes, and 34 s with threads that sleep.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         _dispatch(words)
         sys.stdout.flush()
@@ -257,7 +260,12 @@ def _dispatch(words: list[str]) -> None:
             unknown_name_message(words[0], _VERBS, kind=kind), next_step="lowtide --help"
         )
     verb = _VERBS[name]
-    verb.run(_parse_settings(name, verb, words[1:]))
+    settings = _parse_settings(name, verb, words[1:])
+    if getattr(settings, "memory", None) is not None:
+        from lowtide.memory import parse_size
+
+        parse_size(settings.memory)  # a size that is none must not cost a minute's work first
+    verb.run(settings)
 
 
 def _overview() -> str:

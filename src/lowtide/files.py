@@ -88,10 +88,19 @@ def atomic_file(path: PathLike) -> Generator[IO[bytes]]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
-        # A failed write() carries no name, and a failed open() the hidden one: name the file meant.
-        if isinstance(error, OSError) and error.filename in (None, str(partial)):
-            error.filename = str(path)
+        if isinstance(error, OSError):
+            raise _named(error, partial, Path(path)) from error.__cause__
         raise
+
+
+def _named(error: OSError, partial: Path, path: Path) -> OSError:
+    """Give an error that names the file meant: write() names none, open() the hidden one."""
+    if error.errno is None and free_disk_bytes(path) < _BUFFER_BYTES:
+        # NumPy says only how many items it could not write.
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if error.errno is not None and error.filename in (None, str(partial)):
+        error.filename = str(path)
+    return error
 
 
 def write_bytes(path: PathLike, data: bytes) -> None:

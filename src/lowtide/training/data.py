@@ -239,4 +239,6 @@ def _read_text(path: Path) -> str:
             )
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
-        raise DataError("input file not found", path=path) from None
+        raise DataError(
+            "input file not found", path=path, next_step="check the path for typing errors"
+        ) from None

@@ -1,0 +1,160 @@
+"""What users get wrong ends in a clear message and leaves nothing half-written, for every stage."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowtide import cli
+
+TEXT = "".join(f"line {number} of a text about nothing in particular\n" for number in range(2000))
+
+
+def command(verb: str, text: Path, out: Path) -> list[str]:
+    """Give the smallest command line of `verb` that reads `text` and writes to `out`."""
+    flags = {
+        "train-tokenizer": ["--input", str(text), "--vocab-size", "300", "--out-dir", str(out)],
+        "prepare": ["--input-files", str(text), "--tokenization", "char", "--out-dir", str(out)],
+        "train": [
+            *("--input-file", str(text), "--tokenization", "char", "--model-name", "m"),
+            *("--checkpoints-dir", str(out), "--max-iters", "2", "--target-params", "20000"),
+            *("--seq-len", "16", "--batch-size", "2", "--device", "cpu"),
+        ],
+    }
+    return [verb, *flags[verb]]
+
+
+VERBS = ["train-tokenizer", "prepare", "train"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def assert_explained(
+    words: list[str], capsys: pytest.CaptureFixture[str], *expected: str, code: int = 1
+) -> None:
+    """Run a command that cannot work and check how it ends."""
+    assert cli.main(words) == code
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert "unexpected" not in message
+    assert "error: " in message
+    for part in expected:
+        assert part in message
+
+
+def files_in(folder: Path) -> list[str]:
+    """Give the outputs under `folder`: hidden files are work in progress, metrics.jsonl a log."""
+    names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [
+        str(name)
+        for name in names
+        if name.name != "metrics.jsonl"
+        and not any(part.startswith(".") for part in name.parts)
+        and name.parts[:2] != ("m", "data")  # the text as tokens, which a run keeps to go on from
+    ]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_missing_file(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = command(verb, tmp_path / "absent.txt", tmp_path / "out")
+    assert_explained(words, capsys, "absent.txt", "next: ")
+    assert files_in(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_empty_file(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.txt").write_bytes(b"")
+    assert_explained(command(verb, tmp_path / "empty.txt", tmp_path / "out"), capsys, "next: ")
+    assert files_in(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_budget_of_1_mib_names_one_that_would_do(
+    verb: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*command(verb, text, tmp_path / "out"), "--memory", "1MiB"]
+    assert_explained(words, capsys, "1.0 MiB", "next: ", "--memory ")
+    assert files_in(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_size_that_is_none(
+    verb: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*command(verb, text, tmp_path / "out"), "--memory", "lots"]
+    assert_explained(words, capsys, "'lots' is not a size", "next: ", code=2)
+    assert files_in(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_unknown_flag(
+    verb: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command(verb, text, tmp_path / "out"), "--memry", "1GiB"]) == 2
+    message = capsys.readouterr().err
+    assert "--memry" in message
+    assert "--memory" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_output_folder_whose_parent_is_a_file(
+    verb: str, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_explained(command(verb, text, text / "out"), capsys, str(text), "next: ")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system with the options the test names; needs root."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", request.param, "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this sandbox forbids mounting")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("small_disk", ["ro"], indirect=True)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_disk_that_cannot_be_written(
+    verb: str, small_disk: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command(verb, text, small_disk / "out")
+    assert_explained(words, capsys, "read-only", str(small_disk), "next: ")
+
+
+@pytest.mark.parametrize("small_disk", ["size=16k"], indirect=True)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_full_disk(
+    verb: str, small_disk: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command(verb, text, small_disk / "out")
+    assert_explained(words, capsys, "disk", str(small_disk), "next: ")
+    for name in files_in(small_disk):
+        assert not name.endswith(("dataset_metadata.json", "training.json", ".safetensors"))
+        if name.endswith(".json"):
+            json.loads((small_disk / name).read_text(encoding="utf-8"))  # what is there is whole
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_permission(
+    verb: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o555)
+    assert_explained(command(verb, text, closed / "out"), capsys, "permission denied", "next: ")
