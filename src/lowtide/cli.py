@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
     from lowtide.dataset.settings import (
+        AppendSettings,
         InspectSettings,
         PrepareSettings,
         PretokenizeSettings,
@@ -85,6 +86,14 @@ def _pretokenize(settings: PretokenizeSettings) -> None:
     from lowtide.dataset.summary import describe_pretokenization
 
     print(describe_pretokenization(pretokenize_file(settings)))
+
+
+def _append(settings: AppendSettings) -> None:
+    """Add new text to a finished dataset, without touching what is there."""
+    from lowtide.dataset.appending import append_to_dataset
+    from lowtide.dataset.summary import describe_append
+
+    print(describe_append(append_to_dataset(settings)))
 
 
 def _verify(settings: VerifySettings) -> None:
@@ -173,6 +182,7 @@ _VERBS: dict[str, _Verb] = {
     ),
     "prepare": _Verb(_prepare, "lowtide.dataset.settings:PrepareSettings"),
     "pretokenize": _Verb(_pretokenize, "lowtide.dataset.settings:PretokenizeSettings"),
+    "append": _Verb(_append, "lowtide.dataset.settings:AppendSettings"),
     "verify": _Verb(_verify, "lowtide.dataset.settings:VerifySettings"),
     "inspect": _Verb(_inspect, "lowtide.dataset.settings:InspectSettings"),
     "train": _Verb(_train, "lowtide.training.settings:TrainSettings"),

@@ -21,7 +21,7 @@ from lowtide.corpus.reading import ReadingOptions, Stream, TextBlock, iter_block
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 
-__all__ = ["BlockTable", "CleanJob", "Identity", "clean_corpus", "load_block_table"]
+__all__ = ["BlockTable", "CleanJob", "Identity", "clean_corpus", "load_block_table", "write_block"]
 
 BLOCK_BYTES_HELD = 12
 """Bytes a worker holds at its peak for each byte of a block: raw, clean, hashes, kept, ids."""
@@ -79,6 +79,18 @@ class BlockTable:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def after(self, earlier: BlockTable) -> BlockTable:
+        """Give the blocks of another table, then those of this one; the report stays this one's."""
+        return replace(
+            self,
+            paths=earlier.paths + self.paths,
+            num_documents=np.concatenate([earlier.num_documents, self.num_documents]),
+            num_hashes=np.concatenate([earlier.num_hashes, self.num_hashes]),
+            text_bytes=np.concatenate([earlier.text_bytes, self.text_bytes]),
+            radix_counts=earlier.radix_counts + self.radix_counts,
+            carried={row + len(earlier): value for row, value in self.carried.items()},
+        )
+
 
 def clean_corpus(job: CleanJob, pool: WorkerPool, *, on_done: Callable[[int], None]) -> None:
     """Clean every block that is not clean yet; `on_done` is told the stored bytes of each."""
@@ -117,7 +129,7 @@ def _iter_stream_tasks(job: CleanJob, stream: Stream) -> Iterator[Callable[[], i
             continue
         count = block.number + 1
         if not job.block_path(stream.index, block.number).exists():
-            yield lambda block=block: _clean(job, block, block.number)
+            yield lambda block=block: write_block(job, block, block.number)
     yield lambda: _end_stream(job, stream, count, notices)
 
 
@@ -135,10 +147,18 @@ def _clean_numbered(job: CleanJob, stream: Stream, number: int) -> int:
     block = read_block(stream, number, reading)
     if block is None:
         block = TextBlock(stream.index, number, stream.inputs[0].kind, b"", ())
-    return _clean(job, block, number, notices)
+    return write_block(job, block, number, notices=notices)
 
 
-def _clean(job: CleanJob, block: TextBlock, number: int, notices: list[str] | None = None) -> int:
+def write_block(
+    job: CleanJob,
+    block: TextBlock,
+    number: int,
+    *,
+    notices: list[str] | None = None,
+    keep_text: bool = True,
+) -> int:
+    """Clean a block and write its work file; without its text it is only there to compare with."""
     notices = [] if notices is None else notices
     reading = replace(job.reading, on_notice=notices.append)
     cleaned = clean_block(
@@ -159,7 +179,7 @@ def _clean(job: CleanJob, block: TextBlock, number: int, notices: list[str] | No
         "radix_ends": cleaned.radix_ends,
         "hashes": cleaned.hashes,
         "characters": cleaned.characters,
-        "text": cleaned.text,
+        "text": cleaned.text if keep_text else cleaned.text[:0],
     }
     write_work_file(job.block_path(block.stream, number), header, sections)
     return block.stored_bytes

@@ -42,6 +42,8 @@ class EncodeJob:
     shuffle: bool
     seed: int
     folder: Path
+    first_block: int = 0
+    """Blocks before it are there only to be compared with."""
 
     def path(self, block: int) -> Path:
         """Where a block's ids are."""
@@ -69,7 +71,7 @@ def encode_corpus(job: EncodeJob, pool: WorkerPool, *, on_done: Callable[[int, i
     job.folder.mkdir(parents=True, exist_ok=True)
 
     def tasks() -> Iterator[Callable[[], tuple[int, int]]]:
-        for block in range(len(job.table)):
+        for block in range(job.first_block, len(job.table)):
             yield lambda block=block: _encode_block(job, block)
 
     for text_bytes, num_tokens in pool.run(tasks()):

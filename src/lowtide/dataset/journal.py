@@ -20,7 +20,7 @@ from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.workfiles import is_intact
 from lowtide.errors import UsageError
 
-__all__ = ["WORK_NAME", "has_plan", "open_journal", "remove_work"]
+__all__ = ["WORK_NAME", "has_plan", "open_journal", "read_facts", "remove_work"]
 
 WORK_NAME = ".work"
 _PLAN_NAME = "plan.json"
@@ -29,14 +29,20 @@ _PLAN_NAME = "plan.json"
 def open_journal(
     root: Path,
     *,
+    verb: str,
     settings: Mapping[str, Any],
     inputs: Sequence[InputFile],
     restart: bool,
     on_notice: Callable[[str], None],
-) -> Path:
-    """Give the folder for work files: new, or that of the same command when it was interrupted."""
+    facts: Mapping[str, Any] | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Give the folder for work files: new, or that of the same command when it was interrupted.
+
+    `facts` are kept as they were when the work was begun, and given back.
+    """
     work = root / WORK_NAME
-    plan = {
+    plan: dict[str, Any] = {
+        "verb": verb,
         "settings": dict(settings),
         "inputs": [[str(source.path), source.size_bytes, source.modified_ns] for source in inputs],
     }
@@ -48,17 +54,29 @@ def open_journal(
         _check_same(stored, plan, root)
         if stored.get("boot") != _boot_id():
             _check_work_files(work, on_notice)
+        facts = stored["facts"]
         on_notice("going on where the last command stopped")
     elif work.exists():
         remove_work(root)
     work.mkdir(parents=True, exist_ok=True)
-    files.write_json(plan_path, {**plan, "boot": _boot_id()})
-    return work
+    known = dict(facts or {})
+    files.write_json(plan_path, {**plan, "facts": known, "boot": _boot_id()})
+    return work, known
 
 
-def has_plan(root: Path) -> bool:
-    """Tell whether a command was interrupted here."""
-    return (root / WORK_NAME / _PLAN_NAME).exists()
+def has_plan(root: Path, *, verb: str) -> bool:
+    """Tell whether a command of this verb was interrupted here."""
+    path = root / WORK_NAME / _PLAN_NAME
+    return path.exists() and files.read_json(path)["verb"] == verb
+
+
+def read_facts(root: Path, *, verb: str) -> dict[str, Any] | None:
+    """Give the facts of an interrupted command, None where there is none."""
+    return (
+        files.read_json(root / WORK_NAME / _PLAN_NAME)["facts"]
+        if has_plan(root, verb=verb)
+        else None
+    )
 
 
 def remove_work(root: Path) -> None:
@@ -78,6 +96,12 @@ def _boot_id() -> str:
 
 def _check_same(stored: Mapping[str, Any], plan: Mapping[str, Any], root: Path) -> None:
     next_step = "give the same command again, or start over with --restart"
+    if stored["verb"] != plan["verb"]:
+        raise UsageError(
+            f"unfinished work of lowtide {stored['verb']} is here",
+            path=root / WORK_NAME,
+            next_step=f"finish it with the same lowtide {stored['verb']} command, or --restart",
+        )
     for name, value in plan["settings"].items():
         before = stored["settings"].get(name)
         if before != value:

@@ -34,14 +34,24 @@ from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, encode_corpus, keep_block
 from lowtide.dataset.journal import has_plan, open_journal, remove_work
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.sharding import ShardJob, plan_shards, write_shards
+from lowtide.dataset.sharding import ShardJob, ShardPlan, plan_shards, write_shards
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["PrepareResult", "prepare_dataset"]
+__all__ = [
+    "PrepareResult",
+    "Shares",
+    "check_disk",
+    "plan_shares",
+    "prepare_dataset",
+    "run_cleaning",
+    "run_deduplication",
+    "run_encoding",
+    "run_sharding",
+]
 
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
 _NOT_IN_PLAN = ("out_dir", "input_files", "processes", "memory", "dry_run", "restart")
@@ -84,7 +94,7 @@ def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) 
     47
     """
     settings = settings or build_settings(PrepareSettings, options)
-    if has_plan(settings.out_dir) and (settings.out_dir / layout.METADATA_NAME).exists():
+    if has_plan(settings.out_dir, verb="prepare") and _is_finished(settings.out_dir):
         return _finish_cleaning_up(settings.out_dir)
     _refuse_finished(settings.out_dir)
     budget = MemoryBudget.from_setting(settings.memory)
@@ -113,8 +123,12 @@ def _finish_cleaning_up(root: Path) -> PrepareResult:
     return PrepareResult(info, metadata["cleaning"], metadata["notices"], 0.0, 0, 0)
 
 
+def _is_finished(root: Path) -> bool:
+    return (root / layout.METADATA_NAME).exists()
+
+
 def _refuse_finished(root: Path) -> None:
-    if (root / layout.METADATA_NAME).exists():
+    if _is_finished(root):
         raise UsageError(
             "there is a finished dataset here already",
             path=root,
@@ -181,6 +195,53 @@ def check_disk(root: Path, inputs: list[InputFile], progress: Progress) -> None:
         )
 
 
+def run_cleaning(
+    job: CleanJob, pool: WorkerPool, progress: Progress, *, name: str = "clean"
+) -> BlockTable:
+    """Clean all inputs of a job, and show what could not be read."""
+    total = sum(stream.size_bytes for stream in job.streams)
+    with progress.phase(name, total=total, unit="B") as phase:
+        clean_corpus(job, pool, on_done=phase.advance)
+        table = load_block_table(job)
+    for notice in table.notices:
+        progress.note(notice)
+    return table
+
+
+def run_deduplication(
+    table: BlockTable, folder: Path, pool: WorkerPool, progress: Progress, shares: Shares
+) -> RemovedLines:
+    """Find all duplicates among the blocks of a table."""
+    total = int(table.num_hashes.sum())
+    with progress.phase("deduplicate", total=total, unit="lines") as phase:
+        return find_duplicates(
+            table, folder, pool, table_bytes=shares.table_bytes, on_done=phase.advance
+        )
+
+
+def run_encoding(job: EncodeJob, pool: WorkerPool, progress: Progress) -> None:
+    """Encode all blocks of a job."""
+    total = int(job.table.text_bytes[job.first_block :].sum())
+    tokens = 0
+    with progress.phase("encode", total=total, unit="B") as phase:
+
+        def done(text_bytes: int, num_tokens: int) -> None:
+            nonlocal tokens
+            tokens += num_tokens
+            phase.advance(text_bytes, tokens=tokens)
+
+        encode_corpus(job, pool, on_done=done)
+
+
+def run_sharding(
+    job: ShardJob, plan: ShardPlan, pool: WorkerPool, progress: Progress
+) -> dict[str, list[layout.ShardInfo]]:
+    """Write all shards of a plan."""
+    total = sum(last - first for _, _, first, last in plan.shards)
+    with progress.phase("write shards", total=total, unit="tokens") as phase:
+        return write_shards(job, plan, pool, on_done=phase.advance)
+
+
 class _Preparation:
     """One run of `lowtide prepare`, phase by phase."""
 
@@ -198,8 +259,9 @@ class _Preparation:
         self.pool = pool
         self.progress = progress
         self.created = not settings.out_dir.exists()
-        self.work = open_journal(
+        self.work, _ = open_journal(
             settings.out_dir,
+            verb="prepare",
             settings=_plan_settings(settings),
             inputs=inputs,
             restart=settings.restart,
@@ -208,13 +270,14 @@ class _Preparation:
 
     def run(self) -> PrepareResult:
         settings = self.settings
+        tokenizer = None
         if settings.tokenization != "char" and not settings.dry_run:
-            Tokenizer.load(settings.tokenization)  # an unknown name is better told now
+            tokenizer = Tokenizer.load(settings.tokenization)  # an unknown name is told at once
         table = self.clean()
         removed = self.find_duplicates(table) if settings.dedup else None
         if settings.dry_run:
             return self.finish_dry_run(table, removed)
-        tokenizer = self.load_tokenizer(table)
+        tokenizer = tokenizer or _character_tokenizer(table)
         job = EncodeJob(
             table=table,
             removed=removed,
@@ -224,7 +287,7 @@ class _Preparation:
             seed=settings.seed,
             folder=self.work / "encoded",
         )
-        self.encode(job)
+        run_encoding(job, self.pool, self.progress)
         info = self.write(job, tokenizer, table)
         remove_work(settings.out_dir)
         return self.result(info, table.report, table.notices)
@@ -250,24 +313,12 @@ class _Preparation:
             folder=self.work / "clean",
             collect_characters=self.settings.tokenization == "char",
         )
-        total = sum(source.size_bytes for source in self.inputs)
-        with self.progress.phase("clean", total=total, unit="B") as phase:
-            clean_corpus(job, self.pool, on_done=phase.advance)
-            table = load_block_table(job)
-        for notice in table.notices:
-            self.progress.note(notice)
-        return table
+        return run_cleaning(job, self.pool, self.progress)
 
     def find_duplicates(self, table: BlockTable) -> RemovedLines:
-        total = int(table.num_hashes.sum())
-        with self.progress.phase("deduplicate", total=total, unit="lines") as phase:
-            return find_duplicates(
-                table,
-                self.work / "duplicates",
-                self.pool,
-                table_bytes=self.shares.table_bytes,
-                on_done=phase.advance,
-            )
+        return run_deduplication(
+            table, self.work / "duplicates", self.pool, self.progress, self.shares
+        )
 
     def finish_dry_run(self, table: BlockTable, removed: RemovedLines | None) -> PrepareResult:
         with self.progress.phase("count", total=len(table), unit="blocks") as phase:
@@ -279,25 +330,6 @@ class _Preparation:
         if self.created:
             self.settings.out_dir.rmdir()
         return self.result(None, table.report, table.notices)
-
-    def load_tokenizer(self, table: BlockTable) -> Tokenizer:
-        if self.settings.tokenization != "char":
-            return Tokenizer.load(self.settings.tokenization)
-        assert table.characters is not None
-        bits = np.unpackbits(table.characters.view(np.uint8), bitorder="little")
-        return Tokenizer.from_characters(map(chr, np.flatnonzero(bits).tolist()))
-
-    def encode(self, job: EncodeJob) -> None:
-        total = int(job.table.text_bytes.sum())
-        tokens = 0
-        with self.progress.phase("encode", total=total, unit="B") as phase:
-
-            def done(text_bytes: int, num_tokens: int) -> None:
-                nonlocal tokens
-                tokens += num_tokens
-                phase.advance(text_bytes, tokens=tokens)
-
-            encode_corpus(job, self.pool, on_done=done)
 
     def write(
         self, encode_job: EncodeJob, tokenizer: Tokenizer, table: BlockTable
@@ -325,8 +357,7 @@ class _Preparation:
                 path=settings.out_dir,
                 next_step="see what was removed, and why, with --dry-run",
             )
-        with self.progress.phase("write shards", total=total, unit="tokens") as phase:
-            shards = write_shards(job, plan, self.pool, on_done=phase.advance)
+        shards = run_sharding(job, plan, self.pool, self.progress)
         tokenizer.save(settings.out_dir)
         return layout.write_metadata(
             settings.out_dir,
@@ -344,3 +375,9 @@ class _Preparation:
                 "settings": _plan_settings(settings),
             },
         )
+
+
+def _character_tokenizer(table: BlockTable) -> Tokenizer:
+    assert table.characters is not None
+    bits = np.unpackbits(table.characters.view(np.uint8), bitorder="little")
+    return Tokenizer.from_characters(map(chr, np.flatnonzero(bits).tolist()))

@@ -12,7 +12,13 @@ from lowtide.corpus.cleaning import CleaningOptions
 from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingOptions
 from lowtide.errors import UsageError
 
-__all__ = ["InspectSettings", "PrepareSettings", "PretokenizeSettings", "VerifySettings"]
+__all__ = [
+    "AppendSettings",
+    "InspectSettings",
+    "PrepareSettings",
+    "PretokenizeSettings",
+    "VerifySettings",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +144,30 @@ class PretokenizeSettings:
         object.__setattr__(self, "file", Path(self.file))
         if self.out_path is not None:
             object.__setattr__(self, "out_path", Path(self.out_path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppendSettings:
+    """New text for a finished dataset, with its tokenizer and its settings."""
+
+    dataset_dir: Annotated[Path, tyro.conf.Positional]
+    """The dataset's folder."""
+    input_files: tuple[str, ...]
+    """Files, folders or globs of new text."""
+    text_field: str = "text"
+    """The field of jsonl rows, the column of parquet files, that holds the text."""
+    skip_bad_inputs: bool = False
+    """Leave out files and rows that cannot be read (each is named) instead of stopping."""
+    processes: int | None = None
+    """Workers; default: one for each core."""
+    memory: str | None = None
+    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    restart: bool = False
+    """Throw away unfinished work of an earlier command in this folder."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
+        object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
 
 
 @dataclass(frozen=True, kw_only=True)

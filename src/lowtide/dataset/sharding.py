@@ -50,6 +50,8 @@ class ShardJob:
     range_bytes: int = 16 << 20
     done_folder: Path | None = None
     """Where a finished shard's row is noted, so that it is not written again."""
+    first_block: int = 0
+    """The number of the first work file's block; without the shuffle keys begin with it."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ def _plan_tail(
 def _cut_keys(job: ShardJob) -> npt.NDArray[np.uint64]:
     """Give the first key of each range; a range's rows, read twice, stay below `range_bytes`."""
     if not job.shuffle:
-        return np.arange(max(len(job.encoded), 1), dtype=np.uint64) << np.uint64(32)
+        blocks = np.arange(job.first_block, job.first_block + max(len(job.encoded), 1))
+        return blocks.astype(np.uint64) << np.uint64(32)
     documents = sum(open_work_file(path).header["documents"] for path in job.encoded)
     num_ranges = max(1, -(-documents * ENCODED_ROW.itemsize * 4 // job.range_bytes))
     width = (1 << 64) // num_ranges

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lowtide.dataset.appending import AppendResult
 from lowtide.dataset.layout import DatasetInfo
 from lowtide.dataset.preparation import PrepareResult
 from lowtide.dataset.pretokenization import PretokenizeResult
@@ -16,6 +17,7 @@ from lowtide.dataset.verification import VerifyResult
 from lowtide.memory import format_size
 
 __all__ = [
+    "describe_append",
     "describe_cleaning",
     "describe_preparation",
     "describe_pretokenization",
@@ -61,6 +63,17 @@ def describe_preparation(result: PrepareResult) -> str:
         lines.append("Nothing was written (dry run).")
     else:
         lines += _describe_dataset(result.info)
+    return "\n".join(lines)
+
+
+def describe_append(result: AppendResult) -> str:
+    """Say what `lowtide append` added."""
+    lines = [
+        describe_cleaning(result.report),
+        *(f"note: {text}" for text in result.notices),
+        f"Added: {result.added_tokens:,} tokens in {result.added_shards:,} shards",
+        *_describe_dataset(result.info),
+    ]
     return "\n".join(lines)
 
 

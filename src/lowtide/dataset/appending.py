@@ -1,0 +1,346 @@
+"""Add new text to a finished dataset, as if it had come after what is there.
+
+In:      a dataset, and files of new text (AppendSettings)
+Out:     more shards, numbered on; new metadata, written last; no existing shard is touched
+Memory:  as preparation; what is there is decoded a few MiB at a time
+
+Duplicates of what is there are left out: the dataset's own tokens are decoded and their lines
+hashed again, so this works for shards of any origin and nothing has to be kept for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import files
+from lowtide.corpus.blocks import BlockTable, CleanJob, load_block_table, write_block
+from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.reading import ReadingOptions, Segment, Stream, TextBlock, plan_streams
+from lowtide.corpus.workers import WorkerPool
+from lowtide.corpus.workfiles import open_work_file
+from lowtide.dataset import layout
+from lowtide.dataset.encoding import Coder, EncodeJob
+from lowtide.dataset.journal import open_journal, read_facts, remove_work
+from lowtide.dataset.preparation import (
+    Shares,
+    check_disk,
+    plan_shares,
+    run_cleaning,
+    run_deduplication,
+    run_encoding,
+    run_sharding,
+)
+from lowtide.dataset.settings import AppendSettings, PrepareSettings
+from lowtide.dataset.sharding import ShardJob, plan_shards
+from lowtide.errors import DataError
+from lowtide.memory import MemoryBudget
+from lowtide.progress import Progress
+from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["AppendResult", "append_to_dataset"]
+
+_DECODE_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True)
+class AppendResult:
+    """What was added."""
+
+    info: layout.DatasetInfo
+    report: dict[str, Any]
+    notices: list[str]
+    added_tokens: int
+    added_shards: int
+
+
+def append_to_dataset(settings: AppendSettings | None = None, /, **options: Any) -> AppendResult:
+    """Add files of text to a dataset, with its own tokenizer and settings."""
+    settings = settings or build_settings(AppendSettings, options)
+    info = layout.load_dataset_info(settings.dataset_dir)
+    if (done := _finish_cleaning_up(info)) is not None:
+        return done
+    stored = _stored_settings(info, settings)
+    budget = MemoryBudget.from_setting(settings.memory)
+    shares = plan_shares(stored, budget)
+    with (
+        Progress("append", budget_bytes=budget.total_bytes) as progress,
+        WorkerPool(shares.num_workers) as pool,
+    ):
+        inputs = _number_inputs(info, expand_inputs(settings.input_files, on_notice=progress.note))
+        check_disk(info.root, inputs, progress)
+        return _Append(info, settings, stored, shares, inputs, pool, progress).run()
+
+
+def _finish_cleaning_up(info: layout.DatasetInfo) -> AppendResult | None:
+    """End a command that was killed after its last write, while it removed its work files."""
+    facts = read_facts(info.root, verb="append")
+    events = info.metadata.get("appended", [])
+    if facts is None or not events or events[-1]["first_shard"] != facts["first_number"]:
+        return None
+    remove_work(info.root)
+    event = events[-1]
+    numbers = [shard.path for shards in info.shards.values() for shard in shards]
+    count = sum((layout.shard_number(path) or 0) >= event["first_shard"] for path in numbers)
+    return AppendResult(info, event["cleaning"], event["notices"], event["tokens"], count)
+
+
+def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> PrepareSettings:
+    """Give the settings the dataset was prepared with, for other inputs and resources."""
+    known: dict[str, Any] = {
+        key: value
+        for key, value in info.metadata.get("settings", {}).items()
+        if key in PrepareSettings.__dataclass_fields__
+    }
+    known.setdefault("tokens_per_shard", info.metadata.get("tokens_per_shard", 10_000_000))
+    known.update(
+        input_files=settings.input_files,
+        out_dir=info.root,
+        skip_bad_inputs=settings.skip_bad_inputs,
+        processes=settings.processes,
+        memory=settings.memory,
+        text_field=settings.text_field,
+    )
+    return build_settings(PrepareSettings, known)
+
+
+def _number_inputs(info: layout.DatasetInfo, inputs: list[InputFile]) -> list[InputFile]:
+    """Number the new inputs after those the dataset was made of."""
+    base = len(info.metadata.get("input_files", []))
+    return [replace(source, index=base + source.index) for source in inputs]
+
+
+class _Append:
+    """One run of `lowtide append`, phase by phase."""
+
+    def __init__(
+        self,
+        info: layout.DatasetInfo,
+        settings: AppendSettings,
+        stored: PrepareSettings,
+        shares: Shares,
+        inputs: list[InputFile],
+        pool: WorkerPool,
+        progress: Progress,
+    ) -> None:
+        self.root = info.root
+        self.metadata = info.metadata
+        self.stored = stored
+        self.shares = shares
+        self.inputs = inputs
+        self.pool = pool
+        self.progress = progress
+        # Shards of this command that a kill left behind would look like ones moved in by hand.
+        before = [shard for split in layout.SPLITS for shard in info.shards[split]]
+        numbers = [layout.shard_number(shard.path) for shard in before]
+        self.work, facts = open_journal(
+            info.root,
+            verb="append",
+            settings={
+                "text_field": settings.text_field,
+                "skip_bad_inputs": settings.skip_bad_inputs,
+                "total_tokens": info.metadata.get("total_tokens"),
+            },
+            inputs=inputs,
+            restart=settings.restart,
+            on_notice=progress.note,
+            facts={
+                "first_number": 1 + max((n for n in numbers if n is not None), default=-1),
+                "shards": {
+                    split: [layout.shard_row(info.root, shard) for shard in info.shards[split]]
+                    for split in layout.SPLITS
+                },
+            },
+        )
+        self.first_number = int(facts["first_number"])
+        self.before = {
+            split: [layout.shard_from_row(info.root, row) for row in facts["shards"][split]]
+            for split in layout.SPLITS
+        }
+        self.info = info
+
+    def run(self) -> AppendResult:
+        tokenizer = Tokenizer.load(self.root)
+        if tokenizer.fingerprint != self.info.tokenizer_fingerprint:
+            raise DataError(
+                f"{layout.TOKENIZER_NAME} is not the one the ids were made with",
+                path=self.info.tokenizer_path,
+                next_step=f"lowtide verify {self.root}",
+            )
+        reading = self.stored.reading(max_row_bytes=self.shares.max_row_bytes)
+        job = CleanJob(
+            streams=plan_streams(self.inputs, reading),
+            reading=reading,
+            cleaning=self.stored.cleaning,
+            folder=self.work / "clean",
+            collect_characters=tokenizer.kind == "char",
+        )
+        table = run_cleaning(job, self.pool, self.progress)
+        notices = [*table.notices, *_unknown_characters(tokenizer, table)]
+        removed, first_block = None, 0
+        if self.stored.dedup:
+            existing = self.hash_existing(tokenizer, reading)
+            table, first_block = table.after(existing), len(existing)
+            removed = run_deduplication(
+                table, self.work / "duplicates", self.pool, self.progress, self.shares
+            )
+        encode_job = EncodeJob(
+            table=table,
+            removed=removed,
+            cleaning=self.stored.cleaning,
+            coder=Coder(tokenizer),
+            shuffle=self.stored.shuffle,
+            seed=self.stored.seed,
+            folder=self.work / "encoded",
+            first_block=first_block,
+        )
+        run_encoding(encode_job, self.pool, self.progress)
+        return self.write(encode_job, table, notices)
+
+    def hash_existing(self, tokenizer: Tokenizer, reading: ReadingOptions) -> BlockTable:
+        """Decode the dataset and hash its lines again; blocks that are done are not read twice."""
+        cleaning = replace(self.stored.cleaning, normalize=False, filter=False)
+        stream = Stream(0, (), random_access=True, num_blocks=0)
+        job = CleanJob([stream], reading, cleaning, self.work / "existing")
+        job.folder.mkdir(parents=True, exist_ok=True)
+        total = sum(shard.num_tokens for shards in self.before.values() for shard in shards)
+        count = 0
+
+        def tasks() -> Iterator[Callable[[], int]]:
+            nonlocal count
+            for split in layout.SPLITS:
+                for texts, tokens in _iter_texts(self.before[split], self.info.dtype, tokenizer):
+                    number, count = count, count + 1
+                    yield lambda texts=texts, tokens=tokens, number=number: _hash_texts(
+                        job, texts, number, tokens
+                    )
+
+        with self.progress.phase("read dataset", total=total, unit="tokens") as phase:
+            for tokens in self.pool.run(tasks()):
+                phase.advance(tokens)
+            return load_block_table(replace(job, streams=[replace(stream, num_blocks=count)]))
+
+    def write(self, encode_job: EncodeJob, table: BlockTable, notices: list[str]) -> AppendResult:
+        paths = [encode_job.path(row) for row in range(encode_job.first_block, len(table))]
+        for path in paths:
+            header = open_work_file(path).header
+            table.report.add(header["counts"], header["samples"])
+        split = self.metadata.get("split", {})
+        job = ShardJob(
+            root=self.work / "new",
+            encoded=paths,
+            shuffle=self.stored.shuffle,
+            val_fraction=float(split.get("val_fraction", self.stored.val_fraction)),
+            tokens_per_shard=self.stored.tokens_per_shard,
+            vocab_size=self.info.vocab_size,
+            first_number=self.first_number,
+            split_mode=split.get("mode", "content"),
+            range_bytes=self.shares.range_bytes,
+            done_folder=self.work / "shards",
+            first_block=encode_job.first_block,
+        )
+        plan = plan_shards(job)
+        added = self.move_in(run_sharding(job, plan, self.pool, self.progress))
+        tokens = sum(shard.num_tokens for shards in added.values() for shard in shards)
+        report = table.report.as_json()
+        metadata = self.metadata
+        known = {
+            "format_version", "total_tokens", "total_documents", "total_shards", "train_shards",
+            "val_shards", "train_tokens", "val_tokens", "tokens_per_shard", "tokenization",
+            "vocab_size", "dtype", "tokenizer_fingerprint", "input_files", "shards",
+        }  # fmt: skip
+        new_files = [str(source.path) for source in self.inputs]
+        event = {
+            "input_files": new_files,
+            "first_shard": self.first_number,
+            "tokens": tokens,
+            "cleaning": report,
+            "notices": notices,
+        }
+        info = layout.write_metadata(
+            self.root,
+            shards={name: self.before[name] + added[name] for name in layout.SPLITS},
+            vocab_size=self.info.vocab_size,
+            tokenizer_fingerprint=self.info.tokenizer_fingerprint,
+            tokenization=metadata.get("tokenization", "unknown"),
+            tokens_per_shard=self.stored.tokens_per_shard,
+            input_files=[*metadata.get("input_files", []), *new_files],
+            more={
+                **{key: value for key, value in metadata.items() if key not in known},
+                "appended": [*metadata.get("appended", []), event],
+            },
+        )
+        remove_work(self.root)
+        return AppendResult(info, report, notices, tokens, sum(map(len, added.values())))
+
+    def move_in(
+        self, added: dict[str, list[layout.ShardInfo]]
+    ) -> dict[str, list[layout.ShardInfo]]:
+        """Put finished shards where they belong; until then no reader can see them."""
+        moved: dict[str, list[layout.ShardInfo]] = {}
+        for split, shards in added.items():
+            moved[split] = []
+            for shard in shards:
+                path = self.root / split / shard.path.name
+                layout.documents_path(shard.path).replace(layout.documents_path(path))
+                shard.path.replace(path)
+                moved[split].append(replace(shard, path=path))
+            if shards:
+                files.sync_directory(self.root / split)
+        return moved
+
+
+def _unknown_characters(tokenizer: Tokenizer, table: BlockTable) -> list[str]:
+    """Say which characters of the new text a character tokenizer does not know."""
+    if tokenizer.kind != "char" or table.characters is None:
+        return []
+    bits = np.unpackbits(table.characters.view(np.uint8), bitorder="little")
+    known = {tokenizer.token_bytes(number).decode() for number in range(tokenizer.vocab_size)}
+    strange = [chr(code) for code in np.flatnonzero(bits).tolist() if chr(code) not in known]
+    if not strange:
+        return []
+    shown = " ".join(repr(character) for character in strange[:8])
+    return [f"{len(strange)} characters are not in the vocabulary and became <unk>: {shown}"]
+
+
+def _iter_texts(
+    shards: list[layout.ShardInfo], dtype: np.dtype[Any], tokenizer: Tokenizer
+) -> Iterator[tuple[list[bytes], int]]:
+    """Decode a split's documents in order; a line is never cut, also where a shard ends."""
+    held = b""  # the end of a document whose last line may go on in the next tokens
+    for shard in shards:
+        tokens = layout.load_shard_tokens(shard, dtype)
+        ends = layout.load_document_ends(shard).astype(np.int64)
+        for begin in range(0, shard.num_tokens, _DECODE_TOKENS):
+            end = min(begin + _DECODE_TOKENS, shard.num_tokens)
+            texts: list[bytes] = []
+            start = begin
+            for stop in ends[(ends > begin) & (ends <= end)].tolist():
+                ids = np.array(tokens[start:stop])
+                if ids[-1] == tokenizer.end_of_text_id:
+                    ids = ids[:-1]
+                texts.append(held + tokenizer.decode_bytes(ids))
+                held, start = b"", stop
+            rest = held + tokenizer.decode_bytes(np.array(tokens[start:end]))
+            line_end = rest.rfind(b"\n") + 1
+            texts.append(rest[:line_end])
+            held = rest[line_end:]
+            yield texts, end - begin
+    if held:
+        yield [held], 0
+
+
+def _hash_texts(job: CleanJob, texts: list[bytes], number: int, num_tokens: int) -> int:
+    if not job.block_path(0, number).exists():
+        data = b"".join(texts)
+        ends: npt.NDArray[np.uint64] = np.cumsum(
+            np.fromiter(map(len, texts), dtype=np.uint64, count=len(texts))
+        ).astype(np.uint64)
+        block = TextBlock(0, number, "rows", data, (Segment(0, 0, 0, len(data)),), row_ends=ends)
+        write_block(job, block, number, keep_text=False)
+    return num_tokens

@@ -1,0 +1,173 @@
+"""Appending: new documents once, existing files untouched, the same after any kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.dataset import appending, layout
+from lowtide.dataset import settings as dataset_settings
+from lowtide.dataset.appending import append_to_dataset
+from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.verification import verify_dataset
+from lowtide.errors import DataError, UsageError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import make_documents, read_documents, snapshot, write_corpus
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(appending, "_DECODE_TOKENS", 700)
+
+
+def make_dataset(folder: Path, documents: list[str], **options: Any) -> Path:
+    corpus = write_corpus(folder / "old.txt", documents)
+    options = {"tokenization": "char", "tokens_per_shard": 4000, **options}
+    prepare_dataset(input_files=[corpus], out_dir=folder / "out", **options)
+    return folder / "out"
+
+
+def all_documents(root: Path) -> list[str]:
+    """Decode all documents: appended shards begin with a new one."""
+    info = layout.load_dataset_info(root)
+    events = info.metadata.get("appended", [])
+    assert events
+    return read_documents(root, "train") + read_documents(root, "val")
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"tokenization": "gpt2"}])
+def test_new_documents_once_and_old_files_untouched(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    old, new = make_documents(200), make_documents(150, seed=1)
+    root = make_dataset(tmp_path, old, **options)
+    before = snapshot(root)
+    extra = write_corpus(tmp_path / "new.txt", [*old[50:100], *new, new[0]])
+    result = append_to_dataset(dataset_dir=root, input_files=[extra])
+    after = snapshot(root)
+    assert {name: after[name] for name in before if name != layout.METADATA_NAME} == {
+        name: data for name, data in before.items() if name != layout.METADATA_NAME
+    }
+    assert sorted(all_documents(root)) == sorted(old + new)
+    # A document that is decoded in two parts is found line by line, not as a whole.
+    rules = result.report["rules"]
+    assert sum(rules[name]["count"] for name in ("duplicate_document", "document_remnant")) == 51
+    assert verify_dataset(dataset_dir=root).problems == []
+    metadata = result.info.metadata
+    assert metadata["input_files"] == [str(tmp_path / "old.txt"), str(extra)]
+    numbers = [
+        layout.shard_number(s.path) for split in layout.SPLITS for s in result.info.shards[split]
+    ]
+    assert len(numbers) == len(set(numbers)) == metadata["total_shards"]
+    assert metadata["total_tokens"] == sum(map(result.info.num_tokens, layout.SPLITS))
+
+
+def test_documents_keep_their_split(tmp_path: Path) -> None:
+    old, new = make_documents(200), make_documents(150, seed=1)
+    root = make_dataset(tmp_path, old)
+    append_to_dataset(dataset_dir=root, input_files=[write_corpus(tmp_path / "new.txt", new)])
+    together = make_dataset(tmp_path / "together", old + new)
+    for split in layout.SPLITS:
+        assert sorted(read_documents(root, split)) == sorted(read_documents(together, split))
+
+
+def test_single_lines_are_compared_with_what_is_there(tmp_path: Path) -> None:
+    old = make_documents(120)
+    root = make_dataset(tmp_path, old, tokenization="gpt2")
+    line = old[7].split("\n")[0]
+    fresh = "a line that nobody has seen before, in a document of two"
+    extra = write_corpus(tmp_path / "new.txt", [f"{line}\n{fresh}"])
+    result = append_to_dataset(dataset_dir=root, input_files=[extra])
+    assert result.report["rules"]["duplicate_line"]["count"] == 1
+    assert fresh in all_documents(root)
+
+
+def test_nothing_new_adds_nothing(tmp_path: Path) -> None:
+    old = make_documents(120)
+    root = make_dataset(tmp_path, old)
+    result = append_to_dataset(dataset_dir=root, input_files=[tmp_path / "old.txt"])
+    assert result.added_tokens == 0 and result.added_shards == 0
+    assert sorted(all_documents(root)) == sorted(old)
+
+
+def test_one_document_dataset_grows_at_its_end(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path, make_documents(1))
+    new = make_documents(3, seed=1)
+    result = append_to_dataset(
+        dataset_dir=root, input_files=[write_corpus(tmp_path / "new.txt", new)]
+    )
+    assert result.added_tokens > 0
+    assert min(map(result.info.num_tokens, layout.SPLITS)) > 0
+
+
+def test_unknown_characters_are_named(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path, make_documents(120), tokenization="char")
+    extra = write_corpus(tmp_path / "new.txt", ["a document with a € sign in the middle"])
+    result = append_to_dataset(dataset_dir=root, input_files=[extra])
+    assert any("'€'" in notice for notice in result.notices)
+
+
+def test_killed_anywhere_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = make_documents(120), make_documents(80, seed=1)
+    root = make_dataset(tmp_path, old, tokenization="char")
+    extra = write_corpus(tmp_path / "new.txt", new)
+    shutil.copytree(root, tmp_path / "expected")
+    append_to_dataset(dataset_dir=tmp_path / "expected", input_files=[extra])
+    expected = snapshot(tmp_path / "expected")
+
+    class Killed(BaseException):
+        pass
+
+    real = os.replace
+    for limit in range(1, 60, 7):
+        copy = tmp_path / f"copy{limit}"
+        shutil.copytree(root, copy)
+        count = 0
+
+        def counted(source: Any, target: Any, limit: int = limit) -> None:
+            nonlocal count
+            count += 1
+            if count == limit:
+                raise Killed
+            real(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", lambda self, target: counted(self, target))
+            with contextlib.suppress(Killed):
+                append_to_dataset(dataset_dir=copy, input_files=[extra], processes=1)
+        if (copy / ".work").exists():
+            append_to_dataset(dataset_dir=copy, input_files=[extra])
+        assert snapshot(copy) == expected, f"after rename {limit}"
+
+
+def test_killed_while_cleaning_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_dataset(tmp_path, make_documents(120))
+    extra = write_corpus(tmp_path / "new.txt", make_documents(30, seed=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(appending, "remove_work", lambda _: None)
+        first = append_to_dataset(dataset_dir=root, input_files=[extra])
+    again = append_to_dataset(dataset_dir=root, input_files=[extra])
+    assert again.added_tokens == first.added_tokens
+    assert not (root / ".work").exists()
+    assert layout.load_dataset_info(root).fingerprint == first.info.fingerprint
+
+
+def test_other_work_in_the_folder_is_not_mixed_up(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path, make_documents(120))
+    (tmp_path / "bad.jsonl").write_text("nonsense")
+    with pytest.raises(DataError):
+        append_to_dataset(dataset_dir=root, input_files=[tmp_path / "bad.jsonl"])
+    with pytest.raises(UsageError, match="finished dataset"):
+        prepare_dataset(input_files=[tmp_path / "old.txt"], out_dir=root, tokenization="char")
+    with pytest.raises(UsageError, match="changed since"):
+        append_to_dataset(dataset_dir=root, input_files=[tmp_path / "old.txt"])
+    result = append_to_dataset(dataset_dir=root, input_files=[tmp_path / "old.txt"], restart=True)
+    assert result.added_tokens == 0
