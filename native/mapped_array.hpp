@@ -74,6 +74,16 @@ class MappedArray {
     data_ = static_cast<T*>(moved);
     capacity_ = capacity;
   }
+  // Gives back what lies behind the last value.
+  void shrink_to_fit() {
+    const size_t capacity = (size_ + kStep - 1) / kStep * kStep;
+    if (capacity == 0 || capacity >= capacity_) return;
+    if (::mremap(data_, capacity_ * sizeof(T), capacity * sizeof(T), 0) == MAP_FAILED) return;
+    if (file_ >= 0 && ::ftruncate(file_, static_cast<off_t>(capacity * sizeof(T))) != 0) {
+      throw std::system_error(errno, std::generic_category(), dir_);
+    }
+    capacity_ = capacity;
+  }
   void release() {
     if (file_ >= 0 && data_ != nullptr) ::madvise(data_, bytes(), MADV_DONTNEED);
   }

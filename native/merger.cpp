@@ -10,7 +10,7 @@ namespace {
 // With the arrays in files, a visit can bring in a few stretches of 64 KiB: 64 visits, some 20 MiB.
 constexpr size_t kVisitsBetweenChecks = 64;
 constexpr size_t kPiecesBetweenChecks = 1 << 13;
-constexpr size_t kCompactionFloor = 1 << 20;
+constexpr size_t kCompactionFloor = 1 << 17;
 
 // Byte-level tokenizers write bytes as printable characters; these are the bytes whose character is
 // their own Latin-1 one. The others take characters from U+0100 on, and so sort behind.
@@ -99,6 +99,7 @@ void MergeLearner::build() {
     }
     if ((w & (kVisitsBetweenChecks - 1)) == 0) release_if_large();
   }
+  live_symbols_ = symbols_.size();
   threshold_ = 1;
   for (size_t pair = 0; pair < counts_.size(); ++pair) {
     threshold_ = std::max(threshold_, counts_[pair]);
@@ -205,6 +206,7 @@ void MergeLearner::merge(uint32_t pair) {
   }
   if (tie_break_ == TieBreak::kCs336) counts_[first] = 0;
   place_new_postings();
+  if (live_symbols_ > kCompactionFloor && live_symbols_ * 2 < symbols_.size()) compact_symbols();
   for (uint32_t entry = first_new_; entry < counts_.size(); ++entry) push(entry);
 }
 
@@ -265,6 +267,7 @@ void MergeLearner::merge_in_word(uint32_t index, uint32_t pair, uint32_t token) 
     after_merge = true;
   }
   word.length = static_cast<uint32_t>(out);
+  live_symbols_ -= length - out;
 }
 
 MergeLearner::Seen& MergeLearner::seen(uint32_t left, uint32_t right, uint32_t token) {
@@ -333,7 +336,22 @@ void MergeLearner::compact_postings() {
     out += p.num_words;
   }
   postings_.resize(out);
+  postings_.shrink_to_fit();
   dead_postings_ = 0;
+}
+
+// Words lie in the order of their numbers and only get shorter, so each moves to the left or stays.
+void MergeLearner::compact_symbols() {
+  uint64_t out = 0;
+  for (size_t w = 0; w < words_.size(); ++w) {
+    Word& word = words_[w];
+    std::copy_n(symbols_.data() + word.begin, word.length, symbols_.data() + out);
+    word.begin = out;
+    out += word.length;
+    if (in_files_ && (w & (kPiecesBetweenChecks - 1)) == 0) release_if_large();
+  }
+  symbols_.resize(out);
+  symbols_.shrink_to_fit();
 }
 
 void MergeLearner::release_if_large() {

@@ -2,8 +2,9 @@
 //
 // In:      distinct pieces with their counts
 // Out:     merges, one after the other, exactly as the chosen rule orders them
-// Memory:  about 8 bytes per byte of distinct text for symbols and pairs, 4 per word a pair occurs
-//          in, 28 per distinct pair; in files under `file_dir` where that does not fit the budget
+// Memory:  about 8 bytes per byte of distinct text for symbols and pairs (less as merging goes on), 4
+//          per word a pair occurs in, 32 per distinct pair; in files under `file_dir` where that does
+//          not fit the budget
 //
 // Pieces lie one after the other in a flat array of symbols. Beside each symbol stands the index of
 // the pair it forms with the next one, so that taking an occurrence away is one subtraction, without
@@ -103,6 +104,7 @@ class MergeLearner {
   std::vector<uint32_t> entries_of(uint32_t pair) const;
   size_t made() const;
   void compact_postings();
+  void compact_symbols();
   void release_if_large();
 
   const TieBreak tie_break_;
@@ -127,6 +129,7 @@ class MergeLearner {
   std::vector<NewPosting> new_postings_;
   std::vector<uint32_t> last_word_;  // by new entry: the word of its latest posting
   size_t dead_postings_ = 0;
+  size_t live_symbols_ = 0;
   size_t visits_ = 0;
   std::atomic<size_t> merges_done_{0};
 };

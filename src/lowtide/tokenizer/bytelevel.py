@@ -41,6 +41,7 @@ def _printable_table() -> list[str]:
 
 
 _PRINTABLE = _printable_table()
+_TRANSLATION = dict(enumerate(_PRINTABLE))
 _BYTE_OF = {character: byte for byte, character in enumerate(_PRINTABLE)}
 
 
@@ -50,7 +51,7 @@ def printable(token: bytes) -> str:
     >>> printable(b" the")
     'Ġthe'
     """
-    return "".join(_PRINTABLE[byte] for byte in token)
+    return token.decode("latin-1").translate(_TRANSLATION)
 
 
 def unprintable(text: str) -> bytes:

@@ -196,6 +196,16 @@ def _character_sections(
 
 
 def write_tokenizer_json(path: str | Path, vocabulary: Vocabulary) -> None:
-    """Write a tokenizer.json atomically."""
-    text = json.dumps(tokenizer_json(vocabulary), ensure_ascii=False, indent=2)
-    write_bytes(path, text.encode("utf-8", "surrogatepass") + b"\n")
+    """Write a tokenizer.json atomically, a token and a merge a line."""
+    sections = tokenizer_json(vocabulary)
+    # Without indentation Python's encoder is native: five times as fast for the two large sections.
+    vocab = json.dumps(sections["model"].pop("vocab"), ensure_ascii=False, separators=(",\n", ":"))
+    merges = sections["model"].pop("merges", None)
+    large = f'"vocab": {vocab}'
+    if merges is not None:
+        rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in merges)
+        large += f',\n    "merges": [{rows}]'
+    sections["model"]["large"] = None
+    small = json.dumps(sections, ensure_ascii=False, indent=2)
+    text = small.replace('"large": null', large)
+    write_bytes(path, f"{text}\n".encode("utf-8", "surrogatepass"))
