@@ -112,10 +112,18 @@ def _verify(settings: VerifySettings) -> None:
 
 
 def _inspect(settings: InspectSettings) -> None:
-    """Show a dataset at a glance, and the text of any window in it."""
+    """Show a dataset or a tokenizer at a glance, and text as tokens."""
     from lowtide.dataset.inspection import inspect_dataset
+    from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
 
-    if settings.test_loading:
+    if is_tokenizer(settings.dataset_dir):
+        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        print(
+            inspect_tokenizer(
+                settings.dataset_dir, sample=settings.sample, text=settings.text, color=color
+            )
+        )
+    elif settings.test_loading:
         from lowtide.loader.selftest import check_loading
 
         print(check_loading(settings.dataset_dir, split=settings.split))

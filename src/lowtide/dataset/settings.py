@@ -185,10 +185,10 @@ class VerifySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectSettings:
-    """A dataset at a glance, and the text of any window."""
+    """A dataset at a glance, and the text of any window; or a tokenizer."""
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
-    """The dataset's folder."""
+    """The folder of a dataset or of a tokenizer; also a tokenizer's file, or gpt2."""
     split: Literal["train", "val"] = "train"
     """Which part the window is in."""
     start: int = 0
@@ -199,6 +199,10 @@ class InspectSettings:
     """Print the ids as well."""
     test_loading: bool = False
     """Load batches as training would, and check order, shapes, speed and memory."""
+    sample: Path | None = None
+    """Of a tokenizer: a text file to measure bytes per token on."""
+    text: str | None = None
+    """Of a tokenizer: what to show as tokens; the sample's beginning by default."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))

@@ -1,0 +1,221 @@
+"""Show a tokenizer at a glance: what its tokens are, and how it takes text apart.
+
+In:      a tokenizer's folder, file or name; a sample file if there is one
+Out:     text for people, in colours where a terminal shows them
+Memory:  one window of the sample, 8 bytes per token
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import from_os_error
+from lowtide.memory import format_size
+from lowtide.tokenizer.tokenizer import Tokenizer
+
+__all__ = [
+    "SampleMeasure",
+    "inspect_tokenizer",
+    "is_tokenizer",
+    "kind_of_token",
+    "measure_sample",
+    "show_tokens",
+]
+
+SENTENCE = "The quick brown fox didn't jump over 12345 lazy dogs: naïve café, 東京 😀\n\tx = f(y)\n"
+_READ_BYTES = 1 << 20
+_SAMPLE_BYTES = 64 << 20
+_SENTENCE_CHARACTERS = 240
+_LONGEST_SHOWN = 10
+_BACKGROUNDS = (153, 194, 224, 229, 189)  # pale ones of the 256 colours; text on them is black
+
+_KINDS = (
+    "words with a blank before them",
+    "words and parts of words",
+    "numbers",
+    "blanks",
+    "symbols",
+    "mixtures",
+    "parts of characters",
+)
+
+
+def is_tokenizer(path: Path) -> bool:
+    """Tell whether a path is a tokenizer, and not a dataset that has one."""
+    if path.is_dir():
+        has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "merges.txt"))
+        return has_tokenizer and not (path / "dataset_metadata.json").exists()
+    return path.is_file() or str(path) == "gpt2"
+
+
+def inspect_tokenizer(
+    source: str | Path, *, sample: Path | None = None, text: str | None = None, color: bool = False
+) -> str:
+    """Describe a tokenizer; `sample` is a file to measure it on, `text` what to take apart."""
+    tokenizer = Tokenizer.load(source)
+    lines = [*_describe(tokenizer, source), "", *_describe_kinds(tokenizer)]
+    lines += ["", *_describe_longest(tokenizer)]
+    if sample is not None:
+        lines += ["", *_describe_sample(tokenizer, sample)]
+        text = text if text is not None else _first_lines(sample)
+    sentence = text or SENTENCE
+    ids = tokenizer.encode(sentence, special="allow")
+    lines += ["", f"{len(ids)} tokens of {len(sentence.encode('utf-8', 'replace'))} bytes:"]
+    lines.append(show_tokens([tokenizer.token_bytes(int(id)) for id in ids], color=color))
+    return "\n".join(lines)
+
+
+def _describe(tokenizer: Tokenizer, source: str | Path) -> list[str]:
+    lines = [f"{source}: {tokenizer.kind} tokenizer with {tokenizer.vocab_size:,} tokens"]
+    if tokenizer.kind == "bpe":
+        merges = "by rank" if tokenizer.data.merges is None else f"{len(tokenizer.data.merges):,}"
+        lines += [f"  pattern      {tokenizer.data.pattern}", f"  merges       {merges}"]
+    specials = sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
+    shown = ", ".join(f"{text} = {id}" for text, id in specials[:8])
+    more = f" and {len(specials) - 8} more" if len(specials) > 8 else ""
+    lines.append(f"  special      {shown or 'none'}{more}")
+    lines.append(f"  fingerprint  {tokenizer.fingerprint}")
+    return lines
+
+
+def kind_of_token(token: bytes) -> str:
+    """Say what a token is made of.
+
+    >>> kind_of_token(b" the"), kind_of_token(b"2024"), kind_of_token(bytes([0xE6]))
+    ('words with a blank before them', 'numbers', 'parts of characters')
+    """
+    try:
+        text = token.decode()
+    except UnicodeDecodeError:
+        return "parts of characters"
+    if text.isspace():
+        return "blanks"
+    body = text[1:] if text[0].isspace() else text
+    classes = {unicodedata.category(character)[0] for character in body}
+    if classes <= {"L", "M"}:
+        return _KINDS[0] if body != text else _KINDS[1]
+    if classes <= {"N"}:
+        return "numbers"
+    return "mixtures" if classes & {"L", "N"} else "symbols"
+
+
+def _ordinary_tokens(tokenizer: Tokenizer) -> list[bytes]:
+    specials = set(tokenizer.special_tokens.values())
+    return [token for id, token in tokenizer.vocabulary.items() if id not in specials]
+
+
+def _describe_kinds(tokenizer: Tokenizer) -> list[str]:
+    tokens = _ordinary_tokens(tokenizer)
+    kinds = Counter(map(kind_of_token, tokens))
+    lines = ["what the tokens are:"]
+    for kind in _KINDS:
+        if kinds[kind]:
+            share = 100 * kinds[kind] / len(tokens)
+            lines.append(f"  {kind:<30}  {kinds[kind]:>9,}  {share:5.1f} %")
+    mean = sum(map(len, tokens)) / max(len(tokens), 1)
+    lines.append(f"  {mean:.2f} bytes long on average")
+    return lines
+
+
+def _describe_longest(tokenizer: Tokenizer) -> list[str]:
+    longest = sorted(_ordinary_tokens(tokenizer), key=len, reverse=True)[:_LONGEST_SHOWN]
+    return ["the longest:", *(f"  {len(token):>4} bytes  {_shorten(token)}" for token in longest)]
+
+
+def _shorten(token: bytes) -> str:
+    text = repr(token.decode("utf-8", "backslashreplace"))
+    return text if len(text) <= 70 else f"{text[:50]} ... {text[-15:]}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleMeasure:
+    """How a tokenizer does on a text."""
+
+    num_bytes: int
+    num_tokens: int
+    num_distinct: int
+    num_unknown: int
+
+    @property
+    def bytes_per_token(self) -> float:
+        """The larger, the shorter the text becomes."""
+        return self.num_bytes / max(self.num_tokens, 1)
+
+
+def measure_sample(tokenizer: Tokenizer, path: Path) -> SampleMeasure:
+    """Encode a file, at most 64 MiB of it, and count what comes out."""
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    num_bytes = 0
+
+    def blocks() -> Iterator[bytes]:
+        nonlocal num_bytes
+        with path.open("rb") as file:
+            while num_bytes < _SAMPLE_BYTES and (block := file.read(_READ_BYTES)):
+                num_bytes += len(block)
+                yield block
+
+    try:
+        for ids in tokenizer.iter_encoded(blocks()):
+            counts += _count_ids(ids, tokenizer.vocab_size)
+    except OSError as error:
+        raise from_os_error(error) from None
+    unknown = tokenizer.special_tokens.get("<unk>") if tokenizer.kind == "char" else None
+    return SampleMeasure(
+        num_bytes=num_bytes,
+        num_tokens=int(counts.sum()),
+        num_distinct=int(np.count_nonzero(counts)),
+        num_unknown=0 if unknown is None else int(counts[unknown]),
+    )
+
+
+def _count_ids(ids: npt.NDArray[np.uint32], size: int) -> npt.NDArray[np.int64]:
+    return np.bincount(ids, minlength=size)
+
+
+def _describe_sample(tokenizer: Tokenizer, sample: Path) -> list[str]:
+    measure = measure_sample(tokenizer, sample)
+    used = 100 * measure.num_distinct / max(tokenizer.vocab_size, 1)
+    lines = [
+        f"on {format_size(measure.num_bytes)} of {sample}:",
+        f"  {measure.num_tokens:,} tokens, {measure.bytes_per_token:.3f} bytes per token",
+        f"  {measure.num_distinct:,} different ones, {used:.1f} % of the vocabulary",
+    ]
+    if measure.num_unknown:
+        lines.append(f"  {measure.num_unknown:,} characters are unknown")
+    return lines
+
+
+def _first_lines(sample: Path) -> str:
+    with sample.open("rb") as file:
+        text = file.read(4 * _SENTENCE_CHARACTERS).decode("utf-8", "replace")
+    return text[:_SENTENCE_CHARACTERS]
+
+
+def show_tokens(tokens: list[bytes], *, color: bool) -> str:
+    r"""Show tokens one after the other, told apart by bars or by colours.
+
+    >>> show_tokens([b"The", b" cat", b"\n"], color=False)
+    'The| cat|\\n'
+    """
+    texts = [
+        token.decode("utf-8", "backslashreplace")
+        .replace("\n", "\\n")
+        .replace("\r", "\\r")
+        .replace("\t", "\\t")
+        for token in tokens
+    ]
+    texts = ["".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text) for text in texts]
+    if not color:
+        return "|".join(texts)
+    painted = [
+        f"\x1b[38;5;16;48;5;{_BACKGROUNDS[place % len(_BACKGROUNDS)]}m{text}"
+        for place, text in enumerate(texts)
+    ]
+    return "".join(painted) + "\x1b[0m"

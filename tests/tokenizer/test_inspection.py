@@ -1,0 +1,114 @@
+"""`lowtide inspect` on tokenizers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide.cli import main
+from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.inspection import (
+    inspect_tokenizer,
+    is_tokenizer,
+    kind_of_token,
+    measure_sample,
+    show_tokens,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, small_tokenizer: Tokenizer) -> Path:
+    small_tokenizer.save(tmp_path / "tok")
+    return tmp_path / "tok"
+
+
+@pytest.mark.parametrize(
+    ("token", "kind"),
+    [
+        (b"the", "words and parts of words"),
+        (b" the", "words with a blank before them"),
+        ("\u0301é".encode(), "words and parts of words"),
+        (b" 12", "numbers"),
+        (b" \n", "blanks"),
+        (b"...", "symbols"),
+        (b"'s", "mixtures"),
+        (b"\xe4\xb8", "parts of characters"),
+        (b"\x00", "symbols"),
+    ],
+)
+def test_kinds_of_tokens(token: bytes, kind: str) -> None:
+    assert kind_of_token(token) == kind
+
+
+def test_every_ordinary_token_has_a_kind(folder: Path, small_tokenizer: Tokenizer) -> None:
+    text = inspect_tokenizer(folder)
+    section = text.split("what the tokens are:\n")[1].split("bytes long")[0].splitlines()[:-1]
+    total = sum(int(line.split()[-3].replace(",", "")) for line in section)
+    assert total == len(small_tokenizer.vocabulary) - len(small_tokenizer.special_tokens)
+    assert f"bpe tokenizer with {small_tokenizer.vocab_size:,} tokens" in text
+    assert small_tokenizer.fingerprint in text
+    assert "<|endoftext|> = 0" in text
+
+
+def test_a_sample_is_measured(folder: Path, tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    sample = tmp_path / "sample.txt"
+    sample.write_text("the cat's hat\n" * 200_000)
+    measure = measure_sample(small_tokenizer, sample)
+    ids = small_tokenizer.encode(sample.read_bytes())
+    assert measure.num_bytes == sample.stat().st_size
+    assert measure.num_tokens == len(ids)
+    assert measure.num_distinct == len(set(ids.tolist()))
+    text = inspect_tokenizer(folder, sample=sample)
+    assert f"{len(ids):,} tokens, {sample.stat().st_size / len(ids):.3f} bytes per token" in text
+
+
+def test_characters_that_are_unknown_are_counted(tmp_path: Path) -> None:
+    sample = tmp_path / "sample.txt"
+    sample.write_text("abcx" * 10)
+    characters = Tokenizer.from_characters("abc")
+    assert measure_sample(characters, sample).num_unknown == 10
+    characters.save(tmp_path)
+    assert "10 characters are unknown" in inspect_tokenizer(tmp_path, sample=sample)
+
+
+def test_tokens_are_told_apart() -> None:
+    tokens = [b"The", b" cat", b"\n\t", b"\xe6", b"\x07"]
+    assert show_tokens(tokens, color=False) == r"The| cat|\n\t|\xe6|\x07"
+    colored = show_tokens(tokens, color=True)
+    assert colored.count("\x1b[38;5;16;48;5;") == 5
+    assert colored.endswith("\x1b[0m")
+
+
+def test_what_is_a_tokenizer(tmp_path: Path, folder: Path) -> None:
+    assert is_tokenizer(folder)
+    assert is_tokenizer(folder / "tokenizer.json")
+    assert is_tokenizer(Path("gpt2"))
+    assert not is_tokenizer(tmp_path)
+    assert not is_tokenizer(tmp_path / "gone")
+    (folder / "dataset_metadata.json").write_text("{}")
+    assert not is_tokenizer(folder)
+
+
+def test_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["inspect", str(folder), "--text", "the cat<|endoftext|>"]) == 0
+    plain = capsys.readouterr().out
+    assert "the longest:" in plain
+    assert plain.splitlines()[-1].endswith("|<|endoftext|>")
+    assert "\x1b" not in plain
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main(["inspect", str(folder)]) == 0
+    assert "\x1b[" in capsys.readouterr().out
+
+
+def test_a_sample_that_is_not_there(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(folder), "--sample", str(tmp_path / "gone.txt")]) == 1
+    error = capsys.readouterr().err
+    assert "no such file" in error
+    assert str(tmp_path / "gone.txt") in error
