@@ -123,6 +123,7 @@ def test_closing_loses_nothing(data: TokenDataset) -> None:
     assert found == expected
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12
 def test_a_forked_copy_goes_on_by_itself(data: TokenDataset) -> None:
     with BatchLoader(data, batch_size=5, prefetch_batches=0) as whole:
         expected = take(whole, 6)[3:]

@@ -170,6 +170,7 @@ def test_the_header_of_llmc_is_no_tokens(
         TokenDataset(path, split="all", sequence_length=16)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12
 def test_pickle_and_fork_read_the_same(counting_dataset: Path) -> None:
     data = TokenDataset(counting_dataset, sequence_length=64)
     expected = data[7][0].tolist()
