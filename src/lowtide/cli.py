@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from lowtide.dataset.settings import (
         AppendSettings,
+        ConvertSettings,
         InspectSettings,
         PrepareSettings,
         PretokenizeSettings,
@@ -109,6 +110,14 @@ def _verify(settings: VerifySettings) -> None:
             path=settings.dataset_dir,
             next_step="bring back the files named, or prepare the text again",
         )
+
+
+def _convert(settings: ConvertSettings) -> None:
+    """Import ids of other programs as a dataset, or export a dataset for them."""
+    from lowtide.dataset.conversion import convert_dataset
+
+    result = convert_dataset(settings)
+    print("\n".join([f"{result.num_tokens:,} tokens", *map(str, result.paths)]))
 
 
 def _inspect(settings: InspectSettings) -> None:
@@ -193,6 +202,7 @@ _VERBS: dict[str, _Verb] = {
     "append": _Verb(_append, "lowtide.dataset.settings:AppendSettings"),
     "verify": _Verb(_verify, "lowtide.dataset.settings:VerifySettings"),
     "inspect": _Verb(_inspect, "lowtide.dataset.settings:InspectSettings"),
+    "convert": _Verb(_convert, "lowtide.dataset.settings:ConvertSettings"),
     "train": _Verb(_train, "lowtide.training.settings:TrainSettings"),
     "evaluate": _Verb(_evaluate, "lowtide.training.settings:EvaluateSettings"),
     "generate": _Verb(_generate, "lowtide.generation.settings:GenerateSettings"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from lowtide import files
 from lowtide.errors import DataError
@@ -29,6 +30,7 @@ __all__ = [
     "load_dataset_info",
     "load_document_ends",
     "load_shard_tokens",
+    "npy_header",
     "pick_dtype",
     "read_metadata",
     "scan_shard",
@@ -38,12 +40,14 @@ __all__ = [
     "shard_row",
     "write_metadata",
     "write_shard",
+    "write_shard_stream",
 ]
 
 FORMAT_VERSION = 1
 METADATA_NAME = "dataset_metadata.json"
 TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "val")
+NPY_HEADER_BYTES = 128
 _SCAN_BYTES = 4 << 20
 _DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
@@ -152,6 +156,42 @@ def write_shard(
         max_id=high,
         checksum=files.checksum_bytes(memoryview(data).cast("B")),  # pyright: ignore[reportArgumentType]
     )
+
+
+def write_shard_stream(
+    path: Path,
+    chunks: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+    *,
+    vocab_size: int,
+) -> ShardInfo:
+    """Write a shard of any size from chunks of ids and the document ends within each."""
+    dtype = pick_dtype(vocab_size)
+    digest = xxhash.xxh3_128()
+    low, high, position = 1 << 32, 0, 0
+    ends: list[npt.NDArray[np.uint64]] = []
+    with files.atomic_file(path) as file:
+        for ids, chunk_ends in chunks:
+            if not len(ids):
+                continue
+            low, high = min(low, int(ids.min())), max(high, int(ids.max()))
+            if low < 0 or high >= vocab_size:
+                wrong = low if low < 0 else high
+                raise DataError(f"id {wrong} is outside the vocabulary of {vocab_size}", path=path)
+            data = ids.astype(dtype, copy=False).data.cast("B")
+            digest.update(data)
+            file.write(data)
+            ends.append(chunk_ends.astype(np.uint64) + np.uint64(position))
+            position += len(ids)
+    all_ends = np.concatenate(ends).astype("<u8") if ends else np.empty(0, "<u8")
+    files.write_bytes(documents_path(path), all_ends.tobytes())
+    return ShardInfo(path, position, len(all_ends), low, high, digest.hexdigest())
+
+
+def npy_header(count: int, dtype: np.dtype[Any]) -> bytes:
+    """Give the 128 bytes before the ids of a one-dimensional .npy file."""
+    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
+    padded = text.ljust(NPY_HEADER_BYTES - 11) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()
 
 
 def _check_ends(ends: npt.NDArray[Any], num_tokens: int, path: Path) -> None:

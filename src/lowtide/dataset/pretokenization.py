@@ -18,6 +18,7 @@ import numpy as np
 from lowtide import files
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import ReadingOptions, iter_documents
+from lowtide.dataset import layout
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.memory import MemoryBudget, format_size, usable_cores
@@ -27,7 +28,6 @@ from lowtide.tokenizer import Tokenizer
 
 __all__ = ["PretokenizeResult", "pretokenize_file"]
 
-_HEADER_BYTES = 128
 _STEP_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
 _WORKER_BYTES = 24 << 20
@@ -127,12 +127,6 @@ def _reading(settings: PretokenizeSettings) -> ReadingOptions:
     return ReadingOptions(text_field=settings.text_field, encoding=settings.encoding)
 
 
-def _header(count: int, dtype: np.dtype[Any]) -> bytes:
-    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
-    padded = text.ljust(_HEADER_BYTES - 11) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()
-
-
 def _encode_plain(
     source: InputFile,
     out: Path,
@@ -158,7 +152,7 @@ def _encode_plain(
                 end=source.size_bytes,
                 output_file=file.fileno(),
                 output_path=os.fspath(out),
-                output_offset=_HEADER_BYTES + count * dtype.itemsize,
+                output_offset=layout.NPY_HEADER_BYTES + count * dtype.itemsize,
                 id_bytes=dtype.itemsize,
                 specials=True,
                 num_threads=workers,
@@ -178,8 +172,8 @@ def _encode_plain(
 
 def _finish(file: BinaryIO, count: int, dtype: np.dtype[Any]) -> None:
     file.seek(0)
-    file.write(_header(count, dtype))
-    file.truncate(_HEADER_BYTES + count * dtype.itemsize)
+    file.write(layout.npy_header(count, dtype))
+    file.truncate(layout.NPY_HEADER_BYTES + count * dtype.itemsize)
 
 
 def _encode_documents(
@@ -193,7 +187,7 @@ def _encode_documents(
     """Encode document by document, with end-of-text after each but a file's only one."""
     count = done = 0
     with files.atomic_file(out) as file:
-        file.write(_header(0, dtype))
+        file.write(layout.npy_header(0, dtype))
         for texts, lasts in _iter_batches(source, settings):
             for ids, last in zip(tokenizer.encode_batch(texts), lasts, strict=True):
                 file.write(ids.astype(dtype).tobytes())

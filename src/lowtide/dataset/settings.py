@@ -14,6 +14,7 @@ from lowtide.errors import UsageError
 
 __all__ = [
     "AppendSettings",
+    "ConvertSettings",
     "InspectSettings",
     "PrepareSettings",
     "PretokenizeSettings",
@@ -181,6 +182,59 @@ class VerifySettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
+
+
+Kind = Literal["lowtide", "nanogpt", "llmc", "megatron", "npy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertSettings:
+    """Ids of other programs to a dataset, or a dataset to theirs."""
+
+    in_path: Annotated[Path, tyro.conf.Positional]
+    """A dataset to export; or a file or folder of another program to import."""
+    out_path: Annotated[Path, tyro.conf.Positional]
+    """The folder to write."""
+    to: Kind = "lowtide"
+    """lowtide imports; the others export: nanogpt (raw .bin), llmc (.bin with the header of llm.c
+    and modded-nanogpt), megatron (.bin and .idx), npy."""
+    source_kind: Annotated[Kind | None, tyro.conf.arg(name="from")] = None
+    """What to import; default: by what the files look like."""
+    tokenizer: str = "gpt2"
+    """The tokenizer imported ids were made with: gpt2, or a tokenizer's folder."""
+    dtype: Literal["uint16", "uint32"] = "uint16"
+    """The type of headerless ids."""
+    val_fraction: float = 0.1
+    """Where an import has no validation file: the share at its end."""
+    tokens_per_shard: int = 10_000_000
+    """The size of an import's shards."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "in_path", Path(self.in_path))
+        object.__setattr__(self, "out_path", Path(self.out_path))
+        if self.source_kind is None:
+            object.__setattr__(self, "source_kind", _guess_kind(self.in_path))
+        if self.tokens_per_shard < 2:
+            raise UsageError(f"--tokens-per-shard {self.tokens_per_shard} must be at least 2")
+        if not 0 <= self.val_fraction < 1:
+            raise UsageError(f"--val-fraction {self.val_fraction} must be in [0, 1)")
+
+
+def _guess_kind(path: Path) -> str:
+    """Tell whose files these are."""
+    if (path / "dataset_metadata.json").exists():
+        return "lowtide"
+    names = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else [path]
+    if any(name.suffix == ".idx" or name.with_suffix(".idx").is_file() for name in names):
+        return "megatron"
+    if any(name.suffix == ".npy" for name in names):
+        return "npy"
+    for name in names:
+        if name.suffix == ".bin" and name.is_file():
+            with name.open("rb") as file:
+                magic = int.from_bytes(file.read(4), "little")
+            return "llmc" if magic in (20240520, 20240801) else "nanogpt"
+    return "nanogpt"
 
 
 @dataclass(frozen=True, kw_only=True)

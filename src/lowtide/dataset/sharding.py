@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from lowtide import _native, files
 from lowtide.corpus.workers import WorkerPool
@@ -199,27 +198,15 @@ def _write_shard(
 ) -> layout.ShardInfo:
     dtype = layout.pick_dtype(job.vocab_size)
     path = job.root / split / layout.shard_name(number)
-    digest = xxhash.xxh3_128()
-    low, high, position = 1 << 32, 0, first
-    ends: list[npt.NDArray[np.uint64]] = []
-    with files.atomic_file(path) as file:
-        for chunk, chunk_ends in _iter_chunks(job, plan, split, first, last, dtype):
-            low, high = min(low, int(chunk.min())), max(high, int(chunk.max()))
-            data = chunk.data.cast("B")
-            digest.update(data)
-            file.write(data)
-            ends.append(chunk_ends + np.uint64(position - first))
-            position += len(chunk)
-    if position != last or high >= job.vocab_size:
+    chunks = _iter_chunks(job, plan, split, first, last, dtype)
+    shard = layout.write_shard_stream(path, chunks, vocab_size=job.vocab_size)
+    if shard.num_tokens != last - first:
         raise DataError(
-            f"work files gave {position - first} tokens up to id {high}, "
-            f"expected {last - first} below {job.vocab_size}",
+            f"work files gave {shard.num_tokens} tokens, expected {last - first}",
             path=path,
             next_step="the same command with --restart",
         )
-    all_ends = np.concatenate(ends).astype("<u8") if ends else np.empty(0, "<u8")
-    files.write_bytes(layout.documents_path(path), all_ends.tobytes())
-    return layout.ShardInfo(path, last - first, len(all_ends), low, high, digest.hexdigest())
+    return shard
 
 
 def _iter_chunks(
