@@ -113,3 +113,14 @@ def test_activation_checkpointing_keeps_gradients():
 def test_a_row_longer_than_the_context_is_refused():
     with pytest.raises(UsageError, match="25 tokens do not fit a context of 24"):
         GPT(tiny())(ids(tokens=25))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_training_is_one_graph_for_the_compiler(layout):
+    model = GPT(tiny(layout))
+    inputs, targets = ids(), ids()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    expected = torch.autograd.grad(model(inputs, targets), list(model.parameters()))
+    found = torch.autograd.grad(compiled(inputs, targets), list(model.parameters()))
+    torch.testing.assert_close(found, expected)

@@ -10,6 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from lowtide.errors import BudgetError, LowtideError, UsageError
+from lowtide.loader.batches import BatchLoader
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.gpt import GPT
+from lowtide.training.loop import Trainer
 
 from .conftest import VOCAB, write_tokens
 
@@ -289,3 +293,33 @@ def test_settings_that_make_no_sense_are_refused(make_trainer):
         make_trainer(batch_size=0)
     with pytest.raises(UsageError, match="did you mean learning_rate"):
         make_trainer(learning_rat=1)
+
+
+def test_loaders_can_be_given_instead_of_datasets(make_trainer, token_file, tmp_path):
+    plain = make_trainer("plain", batch_size=6, seed=5)
+    plain.fit()
+    data = TokenDataset(token_file, split="train", sequence_length=16)
+    general = TokenDataset(token_file, split="val", sequence_length=16)
+    torch.manual_seed(11)
+    trainer = Trainer(
+        GPT(plain.model.config),
+        data=BatchLoader(data, batch_size=6, seed=5),
+        val_data=general,
+        eval_data={"general": BatchLoader(general, batch_size=6)},
+        checkpoints_dir=tmp_path / "checkpoints",
+        model_name="loaders",
+        **{
+            name: getattr(plain.settings, name)
+            for name in (
+                "max_iters",
+                "learning_rate",
+                "eval_interval",
+                "eval_iters",
+                "log_interval",
+            )
+        },
+    )
+    trainer.fit()
+    assert losses(trainer) == losses(plain)
+    last = rows(trainer, "eval")[-1]
+    assert last["eval_general_loss"] == last["val_loss"]

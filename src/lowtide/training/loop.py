@@ -78,8 +78,9 @@ class Trainer:
 
     `Trainer(model, data=dataset, eval_data={"general": other}, max_iters=1000).fit()`
 
-    `data` is a TokenDataset (or anything a BatchLoader reads), or an iterator of batches that has
-    state_dict and load_state_dict. Options are the fields of TrainSettings.
+    `data` is a TokenDataset or a Mixture, a BatchLoader or StreamingDataLoader, or any iterator of
+    batches that has state_dict, load_state_dict and close; `eval_data` names TokenDatasets (or
+    BatchLoaders over them). Options are the fields of TrainSettings.
     """
 
     def __init__(
@@ -88,18 +89,23 @@ class Trainer:
         *,
         data: SampleSource | StreamingDataLoader | BatchSource,
         val_data: TokenDataset | None = None,
-        eval_data: Mapping[str, TokenDataset] | None = None,
+        eval_data: Mapping[str, Any] | None = None,
         tokenizer: Tokenizer | None = None,
         settings: TrainSettings | None = None,
         notify: Callable[[str], None] | None = None,
         **options: Any,
     ) -> None:
         options.setdefault("seq_len", model.config.context_length)
+        if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
+            options.setdefault("batch_size", data.batch_size)
         self.settings = settings or build_settings(TrainSettings, options)
         self.model = model
         self.data = data
         self.val_data = val_data
-        self.eval_data = dict(eval_data or {})
+        self.eval_data: dict[str, Any] = {
+            name: other.dataset if isinstance(other, BatchLoader) else other
+            for name, other in (eval_data or {}).items()
+        }
         self.tokenizer = tokenizer
         self._budget = 0
         self.run = RunFolder(self.settings.run_dir, keep=self.settings.keep_checkpoints)
@@ -317,7 +323,7 @@ class Trainer:
             return
         state.best_val_loss = result.loss
         weights = whole_tensors(dict(self.model.state_dict()))
-        if self._group.is_first and state.step > 0:
+        if self._group.is_first:
             numbers = {"step": state.step, "val_loss": result.loss}
             self.where.stage("saving the best weights", state.step)
             config = self.model.config
