@@ -1,6 +1,6 @@
 """Does memory stay flat while the text grows? Time and peak of each stage at several corpus sizes.
 
-In:      one text file (--text); its first 1, 10, 100 MB … are the corpora
+In:      one text file (--text); its first 1, 10, 100 MB … are the corpora, repeated if need be
 Out:     a Markdown table on stdout; with --picture an SVG of peak memory against corpus size
 
     python benchmarks/memory_by_size.py --text enwiki.txt --sizes 1MB 10MB 100MB --memory 512MiB
@@ -39,22 +39,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "--text", type=Path, required=True, help="text file, at least the largest size"
+        "--text", type=Path, required=True, help="text file; taken again if it is too short"
     )
     parser.add_argument("--sizes", nargs="+", default=["1MB", "10MB", "100MB"])
     parser.add_argument("--memory", default="512MiB", help="budget of every stage")
     parser.add_argument("--picture", type=Path, help="SVG to write")
     arguments = parser.parse_args()
     sizes = [parse_size(size) for size in arguments.sizes]
-    available = arguments.text.stat().st_size
-    if max(sizes) > available:
-        parser.error(f"{arguments.text} holds {available} bytes, --sizes asks for {max(sizes)}")
+    if arguments.text.stat().st_size == 0:
+        parser.error(f"{arguments.text} is empty")
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="lowtide-sizes-") as folder:
         for size in sizes:
             rows += measure_size(arguments.text, size, arguments.memory, Path(folder))
     print(as_table(rows, arguments.memory))
     if arguments.picture:
+        arguments.picture.parent.mkdir(parents=True, exist_ok=True)
         arguments.picture.write_text(as_picture(rows, parse_size(arguments.memory)))
 
 
@@ -79,19 +79,28 @@ def measure_size(text: Path, size: int, memory: str, folder: Path) -> list[Row]:
     rows: list[Row] = []
     for command in commands:
         seconds, peak = run([*command, *budget])
-        rows.append(Row(corpus.stat().st_size, str(command[0]), seconds, peak))
+        rows.append(Row(size, str(command[0]), seconds, peak))
     shutil.rmtree(place)
+    corpus.unlink()
     return rows
 
 
 def copy_head(source: Path, target: Path, size: int) -> None:
-    """Copy whole lines of `source` until `target` has about `size` bytes."""
-    with source.open("rb") as reading, target.open("wb") as writing:
-        left = size
-        while left > 0 and (block := reading.read(min(left, 1 << 20))):
-            writing.write(block)
-            left -= len(block)
-        writing.write(reading.readline())
+    """Copy whole lines of `source` until `target` has `size` bytes.
+
+    A text that is too short is taken again, each line with the number of the round at its end, so
+    that deduplication finds as much new text as there is.
+    """
+    written = num_rounds = 0
+    with target.open("wb") as writing:
+        while written < size:
+            mark = f" {num_rounds}".encode() if num_rounds else b""
+            with source.open("rb") as reading:
+                for line in reading:
+                    written += writing.write(line.rstrip(b"\n") + mark + b"\n")
+                    if written >= size:
+                        break
+            num_rounds += 1
 
 
 def run(command: list[str | Path]) -> tuple[float, int]:
@@ -144,15 +153,13 @@ def as_picture(rows: list[Row], budget_bytes: int) -> str:
     def y(value: float) -> float:
         return height - bottom - (math.log2(value) - low) / (high - low) * (height - bottom - top)
 
-    def line(
-        points: list[tuple[float, float]], colour: str, label: str, dash: str = ""
-    ) -> list[str]:
+    labels: list[tuple[float, str, str]] = []
+
+    def line(points: list[tuple[float, float]], colour: str, label: str, dash: str = "") -> str:
+        labels.append((points[-1][1], colour, label))
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
-        end_x, end_y = points[-1]
-        return [
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5" {dash}/>',
-            f'<text x="{end_x + 8:.1f}" y="{end_y + 4:.1f}" fill="{colour}">{label}</text>',
-        ]
+        style = f'fill="none" stroke="{colour}" stroke-width="2.5" {dash}'
+        return f'<polyline points="{path}" {style}/>'
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -175,15 +182,18 @@ def as_picture(rows: list[Row], budget_bytes: int) -> str:
         f'<text x="{left}" y="{height - 12}" fill="#555555">size of the corpus; '
         "peak resident memory of each command</text>"
     )
-    parts += line(
-        [(x(s), y(s)) for s in sizes], "#999999", "the corpus itself", 'stroke-dasharray="2 4"'
-    )
+    dots, dashes = 'stroke-dasharray="2 4"', 'stroke-dasharray="8 5"'
+    parts.append(line([(x(s), y(s)) for s in sizes], "#999999", "the corpus itself", dots))
     ends = [(x(sizes[0]), y(budget_bytes)), (x(sizes[-1]), y(budget_bytes))]
-    parts += line(ends, "#c0392b", "budget", 'stroke-dasharray="8 5"')
+    parts.append(line(ends, "#c0392b", "budget", dashes))
     colours = ["#1f5fa8", "#1d8a5b", "#8a5a1d"]
     for verb, colour in zip(dict.fromkeys(row.verb for row in rows), colours, strict=False):
         points = [(x(row.corpus_bytes), y(row.peak_bytes)) for row in rows if row.verb == verb]
-        parts += line(points, colour, verb)
+        parts.append(line(points, colour, verb))
+    place = 0.0
+    for wanted, colour, label in sorted(labels):
+        place = max(wanted + 4, place + 16)  # names of lines that end close together stay apart
+        parts.append(f'<text x="{width - 162}" y="{place:.1f}" fill="{colour}">{label}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

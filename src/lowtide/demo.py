@@ -167,7 +167,7 @@ def describe_results(results: list[StageResult], out_dir: Path) -> str:
             f"{format_seconds(total)} in all. Everything is in {out_dir}; "
             f"{out_dir / 'commands.sh'} has the commands that made it. To go on from there:",
             f"  cd {shlex.quote(str(out_dir))}",
-            '  lowtide generate --model-name demo --prompt "class "',
+            '  lowtide generate --model-name demo --prompt "import"',
         ]
     )
 
@@ -241,7 +241,7 @@ def _plan(settings: DemoSettings, text_path: Path) -> list[_Stage]:
     }
     generate_flags = {
         "--model-name": "demo",
-        "--prompt": settings.prompt or ("def " if settings.text is None else "The "),
+        "--prompt": settings.prompt or ("def __init__(self" if settings.text is None else "The"),
         "--max-new-tokens": _NEW_TOKENS,
         "--seed": 1,
     }
