@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lowtide.demo import DemoSettings
     from lowtide.generation.settings import GenerateSettings
     from lowtide.model.export import ExportSettings
+    from lowtide.tokenizer.comparison import CompareMemorySettings
     from lowtide.tokenizer.training import TokenizerTrainingSettings
     from lowtide.training.settings import EvaluateSettings, TrainSettings
 
@@ -71,6 +72,13 @@ def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
     if settings.out_dir is None:
         raise UsageError("no folder for the tokenizer", next_step="--out-dir tok/mine")
     print(describe_trained(train_tokenizer(settings), settings.out_dir))
+
+
+def _compare_memory(settings: CompareMemorySettings) -> None:
+    """Train a tokenizer the ordinary way and this way, time and memory side by side."""
+    from lowtide.tokenizer.comparison import compare_memory
+
+    print(compare_memory(settings))
 
 
 def _prepare(settings: PrepareSettings) -> None:
@@ -197,6 +205,7 @@ _VERBS: dict[str, _Verb] = {
     "train-tokenizer": _Verb(
         _train_tokenizer, "lowtide.tokenizer.training:TokenizerTrainingSettings"
     ),
+    "compare-memory": _Verb(_compare_memory, "lowtide.tokenizer.comparison:CompareMemorySettings"),
     "prepare": _Verb(_prepare, "lowtide.dataset.settings:PrepareSettings"),
     "pretokenize": _Verb(_pretokenize, "lowtide.dataset.settings:PretokenizeSettings"),
     "append": _Verb(_append, "lowtide.dataset.settings:AppendSettings"),

@@ -1,0 +1,89 @@
+"""`lowtide compare-memory`: both ways measured, each in its own process, with the same merges."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide.cli import main
+from lowtide.errors import DataError, UsageError
+from lowtide.tokenizer.comparison import Comparison, WayResult, compare_memory
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = random.Random(5)
+    words = ["".join(source.choices("abcdefé", k=source.randint(2, 9))) for _ in range(20_000)]
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("<|endoftext|>".join(" ".join(source.choices(words, k=50_000)) for _ in "abc"))
+    return path
+
+
+def test_both_ways_learn_the_same(text_file: Path) -> None:
+    comparison = compare_memory(input=text_file, vocab_size=400, processes=2)
+    ordinary, ours = comparison.ordinary, comparison.lowtide
+    assert comparison.first_difference is None
+    assert len(ours.merges) == 400 - 257
+    assert "Hugging Face tokenizers" in ordinary.name
+    for way in (ordinary, ours):
+        assert way.seconds > 0
+        assert 10 * MIB < way.peak_bytes < 2000 * MIB
+    assert "both learned the same 143 merges" in str(comparison)
+    assert "times the memory" in str(comparison)
+
+
+def test_plain_python_is_an_ordinary_way(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("low lower lowest newest widest<|endoftext|>low" * 20)
+    comparison = compare_memory(input=[path], vocab_size=270, ordinary="reference")
+    assert comparison.first_difference is None
+    assert len(comparison.lowtide.merges) == 13
+
+
+def test_the_command(text_file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--input", str(text_file), "--vocab-size", "300", "--processes", "2"]
+    assert main(["compare-memory", *words]) == 0
+    printed = capfd.readouterr()
+    assert "peak memory" in printed.out
+    assert "both learned the same 43 merges" in printed.out
+    assert "counting" in printed.err
+
+
+def test_differences_are_told() -> None:
+    merges = [(b"a", b"b"), (b"c", b"d")]
+    one = WayResult("one", 2.0, 200 * MIB, merges)
+    for other, place in [(merges[:1], 1), ([(b"a", b"b"), (b"x", b"y")], 1), ([], 0)]:
+        comparison = Comparison(one, WayResult("lowtide", 1.0, 100 * MIB, other))
+        assert comparison.first_difference == place
+        assert f"differ from number {place + 1} on" in str(comparison)
+        assert "2.0 times the memory and 2.0 the time" in str(comparison)
+    killed = WayResult("one", 2.0, 0, [], "ended by signal 9, out of memory?")
+    assert "signal 9" in str(Comparison(killed, one))
+
+
+def test_a_way_that_is_killed_is_no_error(
+    tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Running out of memory is a result, too."""
+    stub = tmp_path / "python"
+    stub.write_text("#!/bin/sh\nkill -9 $$\n")
+    stub.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    comparison = compare_memory(input=text_file)
+    assert comparison.ordinary.failure == "ended by signal 9, out of memory?"
+    assert comparison.ordinary.peak_bytes > 0
+
+
+def test_mistakes_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        compare_memory(input=[tmp_path / "gone.txt"])
+    with pytest.raises(UsageError, match="unknown setting"):
+        compare_memory(input=[tmp_path / "gone.txt"], size=5)
+    (tmp_path / "empty.txt").write_text("")
+    assert main(["compare-memory", "--input", str(tmp_path / "empty.txt")]) == 1
+    assert "there is no text" in capfd.readouterr().err
