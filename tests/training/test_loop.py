@@ -62,8 +62,17 @@ def test_the_loss_falls(make_trainer):
         {"use_mixed_precision": True, "precision": "fp16"},
         {"config": {"layout": "gpt2"}, "log_interval": 3},
         {"eval_interval": 4},
+        {"save_in_background": True},
     ],
-    ids=["muon-dropout", "adamw-accumulation", "8bit", "fp16", "gpt2", "evaluated-after-saving"],
+    ids=[
+        "muon-dropout",
+        "adamw-accumulation",
+        "8bit",
+        "fp16",
+        "gpt2",
+        "eval-after-save",
+        "background",
+    ],
 )
 def test_a_run_that_was_killed_ends_as_if_it_had_not_been(make_trainer, options):
     if options.get("use_8bit_optimizer"):

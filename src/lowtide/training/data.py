@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.errors import DataError, UsageError
-from lowtide.files import atomic_file
+from lowtide.files import atomic_file, checksum_file, read_json, write_json
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
@@ -208,9 +208,16 @@ def _tokens_of_text(
         return beside
     run_dir = settings.run_dir
     tokens_path = run_dir / "data" / "tokens.npy"
-    if tokens_path.is_file() and tokens_path.stat().st_mtime >= path.stat().st_mtime:
-        return tokens_path
+    identity_path = run_dir / "data" / "source.json"
     text = _read_text(path)
+    identity = {
+        "path": str(path.absolute()),
+        "checksum": checksum_file(path),
+        "tokenization": settings.tokenization,
+        "vocab_size": settings.vocab_size,
+    }
+    if tokens_path.is_file() and identity_path.is_file() and read_json(identity_path) == identity:
+        return tokens_path
     tokenizer = known
     if settings.vocab_size is not None:
         tokenizer = _learn_tokenizer(settings, str(path), note)
@@ -224,6 +231,7 @@ def _tokens_of_text(
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     with atomic_file(tokens_path) as file:
         np.save(file, ids.astype(dtype))
+    write_json(identity_path, identity)
     note(f"tokenized {path}: {len(ids):,} tokens ({tokenizer.name}), kept in {tokens_path}")
     return tokens_path
 

@@ -79,7 +79,8 @@ def evaluate_loss(
     """
     wanted = None if num_batches is None else num_batches * batch_size
     windows = evaluation_windows(len(dataset), wanted)
-    sums = torch.zeros(3, dtype=torch.float64, device=device)  # nats, tokens, bytes
+    precise = torch.float32 if device.type == "mps" else torch.float64
+    sums = torch.zeros(3, dtype=precise, device=device)  # nats, tokens, bytes
     was_training = isinstance(network, nn.Module) and network.training
     if isinstance(network, nn.Module):
         network.eval()
@@ -97,7 +98,9 @@ def evaluate_loss(
             loss = network(ids, wanted_ids)
         if counted:
             num_bytes = 0 if counts is None else counts[wanted_ids].sum()
-            sums += torch.stack([loss.double() * ids.numel(), *_pair(sums, ids.numel(), num_bytes)])
+            sums += torch.stack(
+                [loss.to(precise) * ids.numel(), *_pair(sums, ids.numel(), num_bytes)]
+            )
     if isinstance(network, nn.Module):
         network.train(was_training)
     nats, tokens, num_bytes = total(sums).tolist()

@@ -13,7 +13,7 @@ from lowtide.loader.batches import planned_bytes as loader_bytes
 from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import activation_bytes, count_parameters
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import TrainSettings, choose_optimizer
 
 __all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]
 
@@ -82,7 +82,7 @@ def planned_bytes(
 
 def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> int:
     per_parameter = 2 if settings.use_8bit_optimizer else 8
-    if settings.optimizer == "adamw":
+    if choose_optimizer(settings, config) == "adamw":
         return per_parameter * count
     matrices = count_parameters(config, embeddings=False)
     largest = 3 * config.width * config.mlp_width * 4

@@ -32,7 +32,7 @@ from lowtide.model.weights import load_weights, portable_tensors
 from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.checkpoints import Checkpoint, RunFolder
+from lowtide.training.checkpoints import Checkpoint, CheckpointSaver, RunFolder
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.distributed import (
     ProcessGroup,
@@ -52,7 +52,7 @@ from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.optimizers import LossScale, build_optimizers
 from lowtide.training.reports import MetricSinks, describe_coverage
 from lowtide.training.schedule import default_learning_rate, learning_rate_factor, total_steps
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import TrainSettings, choose_optimizer
 from lowtide.training.state import Counters, RunState
 
 __all__ = ["TrainResult", "Trainer"]
@@ -136,6 +136,10 @@ class Trainer:
             self.where = stack.enter_context(Diagnostics(watch=settings.debug))
             stack.enter_context(self._signals())
             stack.callback(self.feed.close)
+            background = settings.save_in_background
+            if background is None:
+                background = group.device.type == "cuda"
+            self._saver = stack.enter_context(CheckpointSaver(self.run, background=background))
             self._fit_into_budget()
             self._resume()
             if self.state.step > 0 and self._finished():
@@ -384,7 +388,7 @@ class Trainer:
         if self._group.is_first:
             config = self.model.config
             checkpoint = Checkpoint(state.step, portable_tensors(weights, config), tensors, numbers)
-            self.run.save(checkpoint, config)
+            self._saver.save(checkpoint, config, wait=state.stopped is not None)
         self._group.wait()
 
     # -- start and resume -------------------------------------------------------------------------
@@ -410,12 +414,13 @@ class Trainer:
         self.total_steps = total_steps(settings, self._num_parameters, self.data)
         self._network = wrap_model(self.model, group, parallel=settings.parallel)
         self._is_divided = group.world_size > 1 and settings.parallel == "fsdp"
+        optimizer = choose_optimizer(settings, config)
         self._learning_rate = settings.learning_rate or default_learning_rate(
-            self._num_parameters, settings.optimizer, adapting=settings.init_from_model is not None
+            self._num_parameters, optimizer, adapting=settings.init_from_model is not None
         )
         self._optimizers = build_optimizers(
             self.model,
-            name=settings.optimizer,
+            name=optimizer,
             learning_rate=self._learning_rate,
             weight_decay=settings.weight_decay,
             betas=(settings.beta1, settings.beta2),

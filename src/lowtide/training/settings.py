@@ -15,8 +15,9 @@ from lowtide.model.sizing import shape_for_parameters
 from lowtide.settings import require
 from lowtide.training.schedule import Schedule
 
-__all__ = ["EvaluateSettings", "TrainSettings", "model_config"]
+__all__ = ["EvaluateSettings", "TrainSettings", "choose_optimizer", "model_config"]
 
+_MUON_SHARE = 0.5
 _SHAPE_FIELDS = ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")
 
 
@@ -120,8 +121,8 @@ class TrainSettings:
     """Rows per micro-batch: what is in memory at once."""
     gradient_accumulation_steps: int = 1
     """Micro-batches per step: a step sees batch-size times this many rows, on any devices."""
-    optimizer: Literal["muon", "adamw"] = "muon"
-    """muon: matrices by Muon, the rest by AdamW; adamw: all by AdamW."""
+    optimizer: Literal["auto", "muon", "adamw"] = "auto"
+    """muon: matrices by Muon, the rest by AdamW; auto: muon where its arithmetic costs little."""
     use_8bit_optimizer: bool = False
     """Keep AdamW's moments in 8 bits (bitsandbytes): 2 bytes a parameter instead of 8."""
     learning_rate: float | None = None
@@ -182,6 +183,8 @@ class TrainSettings:
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
     """Checkpoints kept besides the best."""
+    save_in_background: bool | None = None
+    """Write checkpoints from a copy while training goes on; on a GPU only if not given."""
     log_interval: int = 10
     """Steps between rows of metrics.jsonl."""
     sample_tokens: int = 64
@@ -268,6 +271,23 @@ class EvaluateSettings:
     """Tokenizer of the data, for bits per byte; the run's own if not given."""
     device: str = "auto"
     """cpu, cuda, or auto."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.dataset_dir), "dataset_dir", "", "at least one dataset")
+        require(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+
+
+def choose_optimizer(settings: TrainSettings, config: GPTConfig) -> Literal["muon", "adamw"]:
+    """Give the optimizer that `auto` means for a shape and a batch.
+
+    Making an update orthogonal costs about 5 * width / tokens of a step beside training itself: too
+    much for a narrow batch on a CPU, nothing for a large one. 8-bit moments are AdamW's.
+    """
+    if settings.optimizer != "auto":
+        return settings.optimizer
+    if settings.use_8bit_optimizer:
+        return "adamw"
+    return "muon" if 5 * config.width <= _MUON_SHARE * settings.tokens_per_step else "adamw"
 
 
 def model_config(settings: TrainSettings, vocab_size: int) -> GPTConfig:
