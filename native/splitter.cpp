@@ -199,7 +199,7 @@ size_t split_scalar(const uint8_t* text, size_t length, size_t* position, uint32
 #if defined(__x86_64__)
 
 struct BlockMasks {
-  uint64_t letter, number, space, blank, high, apostrophe;
+  uint64_t letter, upper, number, space, blank, newline, high, apostrophe, slash;
 };
 
 // Bytes 9 to 13 are the ASCII blanks besides the space.
@@ -215,8 +215,12 @@ classify_avx512(const uint8_t* p) {
   m.space = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(' '));
   m.blank = m.space |
             _mm512_cmplt_epu8_mask(_mm512_sub_epi8(x, _mm512_set1_epi8(9)), _mm512_set1_epi8(5));
+  m.upper = m.letter & ~_mm512_test_epi8_mask(x, _mm512_set1_epi8(0x20));
+  m.newline = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('\n')) |
+              _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('\r'));
   m.high = _mm512_movepi8_mask(x);
   m.apostrophe = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('\''));
+  m.slash = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('/'));
   return m;
 }
 
@@ -232,25 +236,139 @@ __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline __m2
   return _mm256_cmpeq_epi8(_mm256_min_epu8(shifted, _mm256_set1_epi8(count - 1)), shifted);
 }
 
+__attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline uint64_t equal_avx2(
+    __m256i x, __m256i y, char byte) {
+  const __m256i wanted = _mm256_set1_epi8(byte);
+  return join_avx2(_mm256_cmpeq_epi8(x, wanted), _mm256_cmpeq_epi8(y, wanted));
+}
+
 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline BlockMasks
 classify_avx2(const uint8_t* p) {
   const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   const __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32));
-  const __m256i fold = _mm256_set1_epi8(0x20), quote = _mm256_set1_epi8('\'');
+  const __m256i fold = _mm256_set1_epi8(0x20);
   BlockMasks m;
   m.letter = join_avx2(below_avx2(_mm256_or_si256(x, fold), 'a', 26),
                        below_avx2(_mm256_or_si256(y, fold), 'a', 26));
   m.number = join_avx2(below_avx2(x, '0', 10), below_avx2(y, '0', 10));
-  m.space = join_avx2(_mm256_cmpeq_epi8(x, fold), _mm256_cmpeq_epi8(y, fold));
+  m.upper = m.letter & ~join_avx2(_mm256_cmpeq_epi8(_mm256_and_si256(x, fold), fold),
+                                  _mm256_cmpeq_epi8(_mm256_and_si256(y, fold), fold));
+  m.space = equal_avx2(x, y, ' ');
   m.blank = m.space | join_avx2(below_avx2(x, 9, 5), below_avx2(y, 9, 5));
+  m.newline = equal_avx2(x, y, '\n') | equal_avx2(x, y, '\r');
   m.high = join_avx2(x, y);
-  m.apostrophe = join_avx2(_mm256_cmpeq_epi8(x, quote), _mm256_cmpeq_epi8(y, quote));
+  m.apostrophe = equal_avx2(x, y, '\'');
+  m.slash = equal_avx2(x, y, '/');
   return m;
+}
+
+// What a block says: where pieces start, and at which places that is certain.
+struct BlockStarts {
+  uint64_t starts, known;
+};
+
+inline uint64_t bits_below(unsigned i) { return (uint64_t{1} << i) - 1; }
+
+// Goes through the apostrophes in `quotes`, calling found(place, length) for each contraction;
+// returns how many places from the left can be relied on.
+template <typename Found>
+inline uint64_t visit_contractions(uint64_t quotes, const uint8_t* text, const uint8_t* end,
+                                   unsigned usable, bool fold_case, const Found& found) {
+  for (; quotes != 0; quotes &= quotes - 1) {
+    const unsigned i = static_cast<unsigned>(__builtin_ctzll(quotes));
+    if (i + 4 > usable) return i == 0 ? 0 : bits_below(i);  // its letters are not all in sight
+    if (const size_t length = contraction_length(text + i, end, fold_case)) found(i, length);
+  }
+  return ~uint64_t{0};
+}
+
+template <Pattern pattern>
+BlockStarts find_starts(const BlockMasks& m, const uint8_t* text, const uint8_t* end,
+                        unsigned usable);
+
+template <>
+inline BlockStarts find_starts<Pattern::kGpt2>(const BlockMasks& m, const uint8_t* text,
+                                               const uint8_t* end, unsigned usable) {
+  const uint64_t symbol = ~(m.letter | m.number | m.blank);
+  uint64_t starts =
+      (m.letter & ~(m.letter << 1)) | (m.number & ~(m.number << 1)) | (symbol & ~(symbol << 1));
+  starts &= ~(m.space << 1);
+  starts |= m.blank & ~(m.blank << 1 & m.blank >> 1);
+  const uint64_t known = visit_contractions(m.apostrophe & (starts | 1), text, end, usable, false,
+                                            [&](unsigned i, size_t length) {
+                                              starts &= ~(uint64_t{2} << i);
+                                              starts |= uint64_t{1} << (i + length);
+                                            });
+  return {starts, known};
+}
+
+// What cl100k and o200k share: numbers by three, a symbol or blank that goes with the word behind it,
+// newlines that go with the symbols before them, blanks up to the last newline.
+inline BlockStarts find_starts_by_line(const BlockMasks& m, unsigned usable) {
+  const uint64_t tab = m.blank & ~m.newline;  // blanks that end no line
+  const uint64_t symbol = ~(m.letter | m.number | m.blank);
+  const uint64_t first_symbol = symbol & ~(symbol << 1) & ~(m.space << 1);
+  const uint64_t lone_symbol = first_symbol & ~(symbol >> 1);
+  uint64_t starts = m.letter & ~(m.letter << 1) & ~(tab << 1) & ~(lone_symbol << 1);
+  starts |= first_symbol;
+  uint64_t number = m.number & ~(m.number << 1);
+  while (number != 0) {
+    starts |= number;
+    number = number << 3 & m.number & m.number << 1 & m.number << 2;
+  }
+  starts |= m.blank & ~(m.blank << 1) & ~(m.newline & symbol << 1);
+  starts |= tab & ~(m.blank >> 1);
+  // Blanks behind a newline start a piece unless another newline follows them: then, and if what
+  // follows is not in sight, this is as far as the block goes.
+  uint64_t known = ~uint64_t{0};
+  const uint64_t indents = tab & m.newline << 1 & bits_below(usable - 1);
+  if (indents != 0) {
+    const uint64_t behind = (tab + indents) & ~tab;
+    const unsigned last = 63 - static_cast<unsigned>(__builtin_clzll(indents));
+    uint64_t doubtful = 0;
+    if (const uint64_t ended = behind & m.newline) {
+      doubtful = uint64_t{1} << (63 - __builtin_clzll(indents & ((ended & -ended) - 1)));
+    } else if ((behind & bits_below(usable - 1)) >> last == 0) {
+      doubtful = uint64_t{1} << last;
+    }
+    if (doubtful != 0) known = doubtful - 1;
+    starts |= indents;
+  }
+  return {starts, known};
+}
+
+template <>
+inline BlockStarts find_starts<Pattern::kCl100k>(const BlockMasks& m, const uint8_t* text,
+                                                 const uint8_t* end, unsigned usable) {
+  BlockStarts block = find_starts_by_line(m, usable);
+  block.known &= visit_contractions(
+      m.apostrophe & (block.starts | 1), text, end, usable, true,
+      [&](unsigned i, size_t length) { block.starts |= uint64_t{1} << (i + length); });
+  return block;
+}
+
+template <>
+inline BlockStarts find_starts<Pattern::kO200k>(const BlockMasks& m, const uint8_t* text,
+                                                const uint8_t* end, unsigned usable) {
+  BlockStarts block = find_starts_by_line(m, usable);
+  block.starts |= m.upper & (m.letter & ~m.upper) << 1;
+  // A contraction goes with the word before it; the one right behind a contraction does not.
+  size_t taken = 0;
+  block.known &= visit_contractions(m.apostrophe & m.letter << 1, text, end, usable, true,
+                                    [&](unsigned i, size_t length) {
+                                      if (i == taken) return;
+                                      taken = i + length;
+                                      block.starts &= ~(uint64_t{1} << i);
+                                      block.starts |= uint64_t{1} << taken;
+                                    });
+  // A slash behind a newline may go with the symbols before that.
+  if (const uint64_t slash = m.slash & m.newline << 1) block.known &= (slash & -slash) - 1;
+  return block;
 }
 
 #define LOWTIDE_TARGET "avx512f,avx512bw,bmi,bmi2,lzcnt,popcnt"
 #define LOWTIDE_CLASSIFY classify_avx512
-#define LOWTIDE_SPLIT split_gpt2_avx512
+#define LOWTIDE_SPLIT split_avx512
 #include "splitter_block.inc"
 #undef LOWTIDE_TARGET
 #undef LOWTIDE_CLASSIFY
@@ -258,7 +376,7 @@ classify_avx2(const uint8_t* p) {
 
 #define LOWTIDE_TARGET "avx2,bmi,bmi2,lzcnt,popcnt"
 #define LOWTIDE_CLASSIFY classify_avx2
-#define LOWTIDE_SPLIT split_gpt2_avx2
+#define LOWTIDE_SPLIT split_avx2
 #include "splitter_block.inc"
 #undef LOWTIDE_TARGET
 #undef LOWTIDE_CLASSIFY
@@ -280,15 +398,32 @@ SplitFunction scalar_splitter(Pattern pattern) {
   return split_scalar<Pattern::kGpt2>;
 }
 
-SplitFunction splitter(Pattern pattern) {
 #if defined(__x86_64__)
-  if (pattern == Pattern::kGpt2 && __builtin_cpu_supports("bmi2")) {
-    if (__builtin_cpu_supports("avx512bw")) return split_gpt2_avx512;
-    if (__builtin_cpu_supports("avx2")) return split_gpt2_avx2;
+namespace {
+template <Pattern pattern>
+SplitFunction best_splitter() {
+  if (__builtin_cpu_supports("bmi2")) {
+    if (__builtin_cpu_supports("avx512bw")) return split_avx512<pattern>;
+    if (__builtin_cpu_supports("avx2")) return split_avx2<pattern>;
   }
-#endif
-  return scalar_splitter(pattern);
+  return split_scalar<pattern>;
 }
+}  // namespace
+
+SplitFunction splitter(Pattern pattern) {
+  switch (pattern) {
+    case Pattern::kCl100k:
+      return best_splitter<Pattern::kCl100k>();
+    case Pattern::kO200k:
+      return best_splitter<Pattern::kO200k>();
+    case Pattern::kGpt2:
+      break;
+  }
+  return best_splitter<Pattern::kGpt2>();
+}
+#else
+SplitFunction splitter(Pattern pattern) { return scalar_splitter(pattern); }
+#endif
 
 namespace {
 // The class of the character that ends before text[at]; a stray byte is kOther.
