@@ -77,6 +77,7 @@ def test_ranges_decide_nothing(
     corpus = write_corpus(tmp_path / "a.txt", make_documents(200))
     prepare([corpus], tmp_path / "one")
     monkeypatch.setattr(sharding, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(sharding, "MAX_OPEN_FILES", 3)
     plan = preparation.plan_shares
     monkeypatch.setattr(
         preparation,

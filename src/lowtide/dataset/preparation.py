@@ -10,6 +10,7 @@ again. So a killed command goes on where it was, and ends with the same bytes.
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,7 @@ def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
     return Shares(
         num_workers=workers,
         table_bytes=table // workers,
-        range_bytes=max(table // workers, 1 << 20),
+        range_bytes=max(table // (workers + 1), 1 << 20),
         max_row_bytes=max(rest // 4 // (workers + 1), 16 << 20),
     )
 
@@ -269,15 +270,23 @@ class _Preparation:
         )
 
     def run(self) -> PrepareResult:
+        with ThreadPoolExecutor(1, thread_name_prefix="lowtide-tokenizer") as beside:
+            return self.run_phases(beside)
+
+    def run_phases(self, beside: ThreadPoolExecutor) -> PrepareResult:
         settings = self.settings
-        tokenizer = None
+        loading = None
         if settings.tokenization != "char" and not settings.dry_run:
-            tokenizer = Tokenizer.load(settings.tokenization)  # an unknown name is told at once
+            # Half a second of Python for GPT-2's files: the native workers need no interpreter.
+            loading = beside.submit(Tokenizer.load, settings.tokenization)
+            if settings.tokenization != "gpt2":
+                loading.result()  # an unknown name is better told before the text is read
         table = self.clean()
         removed = self.find_duplicates(table) if settings.dedup else None
         if settings.dry_run:
             return self.finish_dry_run(table, removed)
-        tokenizer = tokenizer or _character_tokenizer(table)
+        tokenizer = loading.result() if loading else _character_tokenizer(table)
+        saving = beside.submit(tokenizer.save, settings.out_dir)
         job = EncodeJob(
             table=table,
             removed=removed,
@@ -285,10 +294,11 @@ class _Preparation:
             coder=Coder(tokenizer),
             shuffle=settings.shuffle,
             seed=settings.seed,
-            folder=self.work / "encoded",
+            # A tokenizer that changed under the same name makes other ids.
+            folder=self.work / f"encoded-{tokenizer.fingerprint[:16]}",
         )
         run_encoding(job, self.pool, self.progress)
-        info = self.write(job, tokenizer, table)
+        info = self.write(job, tokenizer, table, saving)
         remove_work(settings.out_dir)
         return self.result(info, table.report, table.notices)
 
@@ -332,7 +342,11 @@ class _Preparation:
         return self.result(None, table.report, table.notices)
 
     def write(
-        self, encode_job: EncodeJob, tokenizer: Tokenizer, table: BlockTable
+        self,
+        encode_job: EncodeJob,
+        tokenizer: Tokenizer,
+        table: BlockTable,
+        saving: Future[None],
     ) -> layout.DatasetInfo:
         settings = self.settings
         paths = [encode_job.path(block) for block in range(len(table))]
@@ -347,7 +361,7 @@ class _Preparation:
             tokens_per_shard=settings.tokens_per_shard,
             vocab_size=tokenizer.vocab_size,
             range_bytes=self.shares.range_bytes,
-            done_folder=self.work / "shards",
+            done_folder=self.work / f"shards-{tokenizer.fingerprint[:16]}",
         )
         plan = plan_shards(job)
         total = sum(last - first for _, _, first, last in plan.shards)
@@ -358,7 +372,7 @@ class _Preparation:
                 next_step="see what was removed, and why, with --dry-run",
             )
         shards = run_sharding(job, plan, self.pool, self.progress)
-        tokenizer.save(settings.out_dir)
+        saving.result()
         return layout.write_metadata(
             settings.out_dir,
             shards=shards,

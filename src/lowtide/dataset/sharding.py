@@ -11,6 +11,7 @@ takes its stretch of the whole. So shards can be written by any worker, in any o
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from lowtide.errors import DataError
 __all__ = ["ShardJob", "ShardPlan", "plan_shards", "write_shards"]
 
 _CHUNK_BYTES = 8 << 20
+MAX_OPEN_FILES = 200  # for each worker; 1024 is a common limit for a process
 _MIN_SPLIT_DOCUMENTS = 100
 
 
@@ -169,9 +171,11 @@ def write_shards(
     if job.done_folder is not None:
         job.done_folder.mkdir(parents=True, exist_ok=True)
 
+    ranges = _RangeCache(job, plan, capacity=pool.num_workers + 1)
+
     def tasks() -> Iterator[Callable[[], tuple[str, layout.ShardInfo]]]:
         for row in plan.shards:
-            yield lambda row=row: (row[0], _write_once(job, plan, *row))
+            yield lambda row=row: (row[0], _write_once(job, plan, ranges, *row))
 
     shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
     for split, shard in pool.run(tasks()):
@@ -181,24 +185,36 @@ def write_shards(
 
 
 def _write_once(
-    job: ShardJob, plan: ShardPlan, split: str, number: int, first: int, last: int
+    job: ShardJob,
+    plan: ShardPlan,
+    ranges: _RangeCache,
+    split: str,
+    number: int,
+    first: int,
+    last: int,
 ) -> layout.ShardInfo:
     path = job.root / split / layout.shard_name(number)
     note = job.done_folder / f"{number:05d}.json" if job.done_folder else None
     if note is not None and note.exists() and path.exists():
         return layout.shard_from_row(job.root, files.read_json(note))
-    shard = _write_shard(job, plan, split, number, first, last)
+    shard = _write_shard(job, plan, ranges, split, number, first, last)
     if note is not None:
         files.write_json(note, layout.shard_row(job.root, shard))
     return shard
 
 
 def _write_shard(
-    job: ShardJob, plan: ShardPlan, split: str, number: int, first: int, last: int
+    job: ShardJob,
+    plan: ShardPlan,
+    ranges: _RangeCache,
+    split: str,
+    number: int,
+    first: int,
+    last: int,
 ) -> layout.ShardInfo:
     dtype = layout.pick_dtype(job.vocab_size)
     path = job.root / split / layout.shard_name(number)
-    chunks = _iter_chunks(job, plan, split, first, last, dtype)
+    chunks = _iter_chunks(plan, ranges, split, first, last, dtype)
     shard = layout.write_shard_stream(path, chunks, vocab_size=job.vocab_size)
     if shard.num_tokens != last - first:
         raise DataError(
@@ -210,7 +226,12 @@ def _write_shard(
 
 
 def _iter_chunks(
-    job: ShardJob, plan: ShardPlan, split: str, first: int, last: int, dtype: np.dtype[Any]
+    plan: ShardPlan,
+    ranges: _RangeCache,
+    split: str,
+    first: int,
+    last: int,
+    dtype: np.dtype[Any],
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.uint64]]]:
     """Give tokens `first` to `last` of a split, a few MiB at a time, with the ends in each."""
     starts = plan.range_tokens[split]
@@ -218,7 +239,7 @@ def _iter_chunks(
         begin, end = int(starts[number]), int(starts[number + 1])
         if end <= first or begin >= last or begin == end:
             continue
-        rows = _load_range(job, plan, split, number, dtype.itemsize)
+        rows = ranges.load(split, number)
         yield from _iter_range(rows, max(first - begin, 0), min(last, end) - begin, dtype)
 
 
@@ -231,6 +252,30 @@ class _RangeRows:
     offsets: npt.NDArray[np.uint64]
     token_ends: npt.NDArray[np.uint64]
     ends: npt.NDArray[np.uint64]
+
+
+class _RangeCache:
+    """The ranges that shards in work share: each is read and sorted once, the last few are kept."""
+
+    def __init__(self, job: ShardJob, plan: ShardPlan, *, capacity: int) -> None:
+        self._job = job
+        self._plan = plan
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._ranges: dict[tuple[str, int], _RangeRows] = {}
+
+    def load(self, split: str, number: int) -> _RangeRows:
+        """Give a range's rows."""
+        key = (split if self._plan.split_mode == "content" else "all", number)
+        with self._lock:
+            rows = self._ranges.pop(key, None)
+            if rows is None:
+                itemsize = layout.pick_dtype(self._job.vocab_size).itemsize
+                rows = _load_range(self._job, self._plan, split, number, itemsize)
+            self._ranges[key] = rows  # the newest is last
+            while len(self._ranges) > self._capacity:
+                del self._ranges[next(iter(self._ranges))]
+        return rows
 
 
 def _load_range(
@@ -272,20 +317,43 @@ def _load_range(
 def _iter_range(
     rows: _RangeRows, first: int, last: int, dtype: np.dtype[Any]
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.uint64]]]:
-    descriptors = [os.open(path, os.O_RDONLY) for path in rows.paths]
+    opened = _OpenFiles(rows.paths)
     try:
-        files_of = np.array(descriptors, dtype=np.int32)
         step = _CHUNK_BYTES // dtype.itemsize
         for begin in range(first, last, step):
-            yield _read_chunk(rows, files_of, begin, min(begin + step, last), dtype)
+            yield _read_chunk(rows, opened, begin, min(begin + step, last), dtype)
     finally:
-        for descriptor in descriptors:
+        opened.close()
+
+
+class _OpenFiles:
+    """Files opened when they are first needed; never more than a limit at a time."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+        self._descriptors: dict[int, int] = {}
+
+    def fetch(self, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Give the descriptors of files; at most `MAX_OPEN_FILES` different ones at a time."""
+        wanted = np.unique(blocks).tolist()
+        if len(self._descriptors) + len(wanted) > MAX_OPEN_FILES:
+            self.close()
+        for block in wanted:
+            if block not in self._descriptors:
+                self._descriptors[block] = os.open(self._paths[block], os.O_RDONLY)
+        table = np.zeros(len(self._paths), dtype=np.int32)
+        table[wanted] = [self._descriptors[block] for block in wanted]
+        return table[blocks]
+
+    def close(self) -> None:
+        for descriptor in self._descriptors.values():
             os.close(descriptor)
+        self._descriptors.clear()
 
 
 def _read_chunk(
     rows: _RangeRows,
-    descriptors: npt.NDArray[np.int32],
+    opened: _OpenFiles,
     first: int,
     last: int,
     dtype: np.dtype[Any],
@@ -299,13 +367,20 @@ def _read_chunk(
     skipped = np.maximum(first - token_begins, 0)
     counts = np.minimum(token_ends, last) - token_begins - skipped
     out = np.empty(last - first, dtype=dtype)
-    error = _native.gather_bytes(
-        descriptors[rows.blocks[row_begin:row_end]],
-        rows.offsets[row_begin:row_end] + (skipped * dtype.itemsize).astype(np.uint64),
-        (counts * dtype.itemsize).astype(np.uint64),
-        out.view(np.uint8),
-    )
-    if error:
-        raise OSError(error, os.strerror(error), str(rows.paths[0].parent))
+    blocks = rows.blocks[row_begin:row_end]
+    offsets = rows.offsets[row_begin:row_end] + (skipped * dtype.itemsize).astype(np.uint64)
+    done = 0
+    for start in range(0, len(blocks), MAX_OPEN_FILES):
+        some = slice(start, start + MAX_OPEN_FILES)
+        size = int(counts[some].sum())
+        error = _native.gather_bytes(
+            opened.fetch(blocks[some]),
+            offsets[some],
+            (counts[some] * dtype.itemsize).astype(np.uint64),
+            out[done : done + size].view(np.uint8),
+        )
+        if error:
+            raise OSError(error, os.strerror(error), str(rows.paths[0].parent))
+        done += size
     ending = (rows.ends[row_begin:row_end] != 0) & (token_ends <= last) & (counts > 0)
     return out, (token_ends[ending] - first).astype(np.uint64)
