@@ -27,7 +27,7 @@ if failing.exists() and failing.read_text() == verb:
     sys.exit(1)
 pausing = pathlib.Path("pause")
 if pausing.exists() and pausing.read_text() == verb:
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
     print("paused", flush=True)
     while True:
         time.sleep(0.02)

@@ -359,7 +359,7 @@ def _wait_after_interrupt(pid: int) -> tuple[int, Any]:
         if found:
             return status, usage
         if not passed_on and time.monotonic() > deadline:
-            os.kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGTERM)  # SIGINT is ignored by what runs in the background
             passed_on = True
         time.sleep(0.05)
 
