@@ -159,6 +159,8 @@ def _train(settings: TrainSettings) -> None:
     from lowtide.training.start import train
 
     result = train(settings)
+    if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks
+        return
     line = f"{settings.run_dir}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
     if result.best_val_loss is not None:
         line += f", best validation loss {result.best_val_loss:.4f}"

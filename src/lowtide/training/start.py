@@ -6,7 +6,6 @@ Out:     the run's folder; TrainResult
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -20,6 +19,7 @@ from lowtide.settings import build_settings, require
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.data import TrainingData, open_training_data
+from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.loop import Trainer, TrainResult
 from lowtide.training.settings import TrainSettings, model_config
 
@@ -37,10 +37,13 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
             path=run.root,
             next_step="choose another --model-name, or remove the folder",
         )
-    first_process = os.environ.get("RANK", "0") == "0"
+    with open_process_group(settings.device) as group:
+        return _train(settings, run, group)
 
+
+def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> TrainResult:
     def note(text: str) -> None:
-        if first_process:
+        if group.is_first:
             print(text, file=sys.stderr, flush=True)
 
     base_dir = None
@@ -49,7 +52,11 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
     base_tokenizer = None
     if base_dir is not None and (base_dir / "tokenizer.json").is_file():
         base_tokenizer = Tokenizer.load(base_dir)
+    if not group.is_first:  # the first process may have to tokenize; the others find it done
+        group.wait()
     data = open_training_data(settings, note=note, tokenizer=base_tokenizer)
+    if group.is_first:
+        group.wait()
     if base_tokenizer is not None and base_tokenizer.fingerprint != data.tokenizer.fingerprint:
         raise DataError(
             f"{settings.init_from_model} was trained with tokenizer {base_tokenizer.name} "
