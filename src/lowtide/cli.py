@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lowtide.demo import DemoSettings
     from lowtide.generation.settings import GenerateSettings
     from lowtide.model.export import ExportSettings
+    from lowtide.reporting.settings import ReportSettings
     from lowtide.tokenizer.comparison import CompareMemorySettings
     from lowtide.tokenizer.training import TokenizerTrainingSettings
     from lowtide.training.settings import EvaluateSettings, TrainSettings
@@ -194,6 +195,15 @@ def _export(settings: ExportSettings) -> None:
     print(export_model(settings))
 
 
+def _report(settings: ReportSettings) -> None:
+    """Make a page to look at of a run, a dataset or a tokenizer; --watch keeps it live."""
+    from lowtide.memory import format_size
+    from lowtide.reporting.reports import make_report
+
+    result = make_report(settings)
+    print(f"{result.path}: {result.kind}, {format_size(result.num_bytes)}")
+
+
 def _demo(settings: DemoSettings) -> None:
     """Go the whole way on text every machine has: tokenizer, dataset, model, text."""
     from lowtide.demo import describe_results, run_demo
@@ -218,6 +228,7 @@ _VERBS: dict[str, _Verb] = {
     "evaluate": _Verb(_evaluate, "lowtide.training.settings:EvaluateSettings"),
     "generate": _Verb(_generate, "lowtide.generation.settings:GenerateSettings"),
     "export": _Verb(_export, "lowtide.model.export:ExportSettings"),
+    "report": _Verb(_report, "lowtide.reporting.settings:ReportSettings"),
     "demo": _Verb(_demo, "lowtide.demo:DemoSettings"),
 }
 
@@ -245,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _report(error)
+        return _tell(error)
     return 0
 
 
@@ -264,7 +275,7 @@ def _interrupt_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, interrupt)
 
 
-def _report(error: Exception) -> int:
+def _tell(error: Exception) -> int:
     """Print what went wrong and what to do next; give the exit code."""
     if isinstance(error, OSError):
         error = from_os_error(error)

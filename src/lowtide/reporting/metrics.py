@@ -1,0 +1,164 @@
+"""Read metrics.jsonl in one pass: memory against budget over time, phases, and what a run adds.
+
+In:      metrics.jsonl of any length, also while it is being written
+Out:     curves of a few hundred points each (JobMetrics)
+Memory:  one line and the curves
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lowtide.reporting.series import Series
+
+__all__ = ["JobMetrics", "MetricsFile", "PhaseTime"]
+
+_GAP_SECONDS = (
+    30.0  # rows come once a second; a longer silence is a stop, a start after it a resume
+)
+_MAX_LINE_BYTES = 1 << 20
+_MAX_PHASES = 60
+_MAX_RESUMES = 100
+
+
+class MetricsFile:
+    """Rows of a metrics file, from where the last reading ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._inode = 0
+        self._offset = 0
+
+    def is_same(self) -> bool:
+        """Tell whether the file is the one that was read so far; a resumed run writes it anew."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return self._offset == 0
+        return self._offset == 0 or (
+            status.st_ino == self._inode and status.st_size >= self._offset
+        )
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        """Give the rows written since; a line cut off in the middle comes next time or never."""
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            self._inode = os.fstat(file.fileno()).st_ino
+            file.seek(self._offset)
+            while line := file.readline(_MAX_LINE_BYTES):
+                if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+                    return
+                self._offset += len(line)
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue  # a kill leaves half a line
+                if isinstance(row, dict):
+                    yield row
+
+
+@dataclass
+class PhaseTime:
+    """One phase of a job: when it ran, and how much it did."""
+
+    job: str
+    name: str
+    begin: float
+    end: float
+    done: float = 0
+    unit: str = ""
+
+
+@dataclass
+class JobMetrics:
+    """What a metrics file says of any job: time, memory, budget, phases.
+
+    Time is the time the job ran: pauses between a stop and the next start are left out.
+    """
+
+    memory: Series = field(default_factory=Series)
+    device: Series = field(default_factory=Series)
+    phases: list[PhaseTime] = field(default_factory=list)
+    resumes: list[float] = field(default_factory=list)
+    """Where on the time axis the job went on after a stop."""
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    device_peak_bytes: int = 0
+    device_total_bytes: int | None = None
+    budget_bytes: int | None = None
+    first_time: float | None = None
+    last_time: float | None = None
+    last_row: dict[str, Any] = field(default_factory=dict)
+    last_event: str | None = None
+    """end, stopped, or None while a job is under way (or was killed)."""
+    num_rows: int = 0
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Take one row."""
+        now = _number(row.get("time"))
+        if now is None:
+            return
+        self.num_rows += 1
+        self._advance(now)
+        self.last_event = row["event"] if row.get("event") in ("end", "stopped") else None
+        self.memory.add(row.get("memory_bytes"), places=(self.seconds,))
+        self.device.add(row.get("device_bytes"), places=(self.seconds,))
+        self.peak_bytes = max(self.peak_bytes, int(_number(row.get("peak_memory_bytes")) or 0))
+        peak = max(_number(row.get(key)) or 0 for key in ("device_bytes", "device_peak_bytes"))
+        self.device_peak_bytes = max(self.device_peak_bytes, int(peak))
+        self.device_total_bytes = _size(row.get("device_total_bytes"), self.device_total_bytes)
+        self.budget_bytes = _size(row.get("budget_bytes"), self.budget_bytes)
+        if "phase" in row:
+            self._add_phase(row)
+            self.last_row = row
+
+    def _advance(self, now: float) -> None:
+        if self.last_time is None:
+            self.first_time = now
+        else:
+            passed = now - self.last_time
+            if self.last_event is not None or passed > _GAP_SECONDS:
+                if len(self.resumes) < _MAX_RESUMES:
+                    self.resumes.append(self.seconds)
+            elif passed > 0:
+                self.seconds += passed
+        self.last_time = now
+
+    def _add_phase(self, row: dict[str, Any]) -> None:
+        name, job = str(row["phase"]), str(row.get("job", ""))
+        done = _number(row.get("done")) or 0
+        last = self.phases[-1] if self.phases else None
+        if last is None or (last.name, last.job) != (name, job):
+            if len(self.phases) >= _MAX_PHASES:
+                return
+            begin = last.end if last is not None else 0.0
+            last = PhaseTime(job, name, begin, self.seconds)
+            self.phases.append(last)
+        last.end, last.done, last.unit = self.seconds, done, str(row.get("unit", ""))
+
+    def read(self, file: MetricsFile, take: Callable[[dict[str, Any]], None] | None = None) -> int:
+        """Add what a file has new; give the number of rows."""
+        before = self.num_rows
+        for row in file.iter_rows():
+            (take or self.add)(row)
+        return self.num_rows - before
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def _size(value: Any, otherwise: int | None) -> int | None:
+    number = _number(value)
+    return otherwise if number is None else int(number)

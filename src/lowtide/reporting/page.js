@@ -1,0 +1,229 @@
+"use strict";
+// Builds the page from its data, and again whenever a live page hears of news.
+
+const STATES = new Map();
+
+function stateOf(id) {
+  if (!STATES.has(id)) {
+    STATES.set(id, { hidden: new Set(), zoom: null, log: false, smooth: false, open: false });
+  }
+  return STATES.get(id);
+}
+
+function buildHead(data) {
+  const head = document.getElementById("head");
+  head.replaceChildren();
+  html("div", { class: "kind" }, head, `lowtide ${data.kind}`);
+  const titles = html("div", { class: "titles" }, head);
+  html("h1", {}, titles, data.title);
+  if (data.badge) {
+    html("span", { class: `badge ${data.badge.tone}`, id: "badge" }, titles, data.badge.text);
+  }
+  if (data.subtitle) html("p", { class: "subtitle" }, head, data.subtitle);
+  const tiles = html("div", { class: "tiles" }, head);
+  for (const tile of data.tiles) {
+    const box = html("div", { class: "tile" }, tiles);
+    html("div", { class: "label" }, box, tile.label);
+    html("div", { class: `value ${tile.tone}` }, box, tile.value);
+    if (tile.note) html("div", { class: "note" }, box, tile.note);
+  }
+}
+
+function button(parent, key, text, pressed, act) {
+  const node = html("button", { type: "button", "data-key": key, "aria-pressed": pressed }, parent,
+    text);
+  node.addEventListener("click", act);
+  return node;
+}
+
+function buildTools(top, chart, redraw) {
+  const state = chart.state;
+  const tools = html("div", { class: "tools" }, top);
+  if (state.zoom) {
+    button(tools, "reset", "whole", false, () => { state.zoom = null; redraw("reset"); });
+  }
+  if (chart.smooth) {
+    button(tools, "smooth", "smooth", state.smooth, () => {
+      state.smooth = !state.smooth;
+      redraw("smooth");
+    });
+  }
+  if (chart.log) {
+    button(tools, "log", "log scale", state.log, () => { state.log = !state.log; redraw("log"); });
+  }
+  if (chart.choose_axis) {
+    chart.axes.forEach((axis, number) => button(tools, `axis-${axis.key}`, `by ${axis.label}`,
+      SHARED.axis === number, () => {
+        SHARED.axis = number;
+        for (const other of STATES.values()) other.zoom = null;
+        for (const card of document.querySelectorAll("section")) card.redraw?.();
+        redraw(`axis-${axis.key}`);
+      }));
+  }
+}
+
+function buildLegend(card, chart, redraw) {
+  if (chart.series.length < 2) return;
+  const legend = html("div", { class: "legend" }, card);
+  chart.series.forEach((entry, number) => {
+    const shown = !chart.state.hidden.has(entry.name);
+    const node = button(legend, `series-${entry.name}`, "", shown, () => {
+      if (shown) chart.state.hidden.add(entry.name); else chart.state.hidden.delete(entry.name);
+      redraw(`series-${entry.name}`);
+    });
+    const key = svg("svg", { width: 26, height: 8, "aria-hidden": true }, node);
+    svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: `var(--c${number % 8})`, "stroke-width": 2.5,
+      "stroke-dasharray": DASHES[number % DASHES.length] }, key);
+    html("span", {}, node, entry.name);
+  });
+}
+
+function buildTop(card, section) {
+  const top = html("div", { class: "bar-top" }, card);
+  html("h2", {}, top, section.title);
+  if (section.note) html("span", { class: "note" }, top, section.note);
+  return top;
+}
+
+function buildChart(card, chart) {
+  chart.state = stateOf(chart.id);
+  const redraw = (focus) => {
+    card.replaceChildren();
+    const top = buildTop(card, chart);
+    if (!chart.series.length) { html("p", { class: "empty" }, card, chart.empty); return; }
+    buildTools(top, chart, redraw);
+    buildLegend(card, chart, redraw);
+    drawPlot(html("div", { class: "plot" }, card), chart, redraw);
+    if (focus) card.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus();
+  };
+  card.redraw = redraw;
+  redraw();
+}
+
+function buildColumns(card, chart) {
+  card.redraw = () => {
+    card.replaceChildren();
+    buildTop(card, chart);
+    if (!chart.bins.length) { html("p", { class: "empty" }, card, chart.empty); return; }
+    drawColumns(html("div", { class: "plot" }, card), chart);
+  };
+  card.redraw();
+}
+
+function buildTable(card, section) {
+  let place = card;
+  if (section.folded) {
+    const state = stateOf(section.id);
+    place = html("details", state.open ? { open: "" } : {}, card);
+    place.addEventListener("toggle", () => { state.open = place.open; });
+    html("summary", {}, place, section.title);
+  } else {
+    buildTop(card, section);
+  }
+  if (!section.rows.length) { html("p", { class: "empty" }, place, section.empty); return; }
+  const table = html("table", { class: "data" }, html("div", { class: "scroll" }, place));
+  const isNumber = section.columns.map((_, i) =>
+    section.rows.every((row) => row[i] === "" || /^[-+]?[\d.,]+/.test(row[i])) &&
+    section.rows.some((row) => row[i] !== ""));
+  const cell = (row, name, text, i) =>
+    html(name, isNumber[i] && !section.folded ? { class: "right" } : {}, row, text);
+  const head = html("tr", {}, html("thead", {}, table));
+  section.columns.forEach((text, i) => cell(head, "th", text, i));
+  const body = html("tbody", {}, table);
+  for (const values of section.rows) {
+    const row = html("tr", {}, body);
+    values.forEach((text, i) => {
+      const node = cell(row, "td", text, i);
+      if (text === "forgetting") node.className = "bad";
+    });
+  }
+}
+
+function buildBars(card, section) {
+  buildTop(card, section);
+  if (!section.rows.length) { html("p", { class: "empty" }, card, section.empty); return; }
+  const rows = html("div", { class: "rows" }, card);
+  const most = Math.max(...section.rows.map((row) => row.value)) || 1;
+  for (const row of section.rows) {
+    html("div", { class: "name", title: row.name }, rows, row.name);
+    const track = html("div", { class: "track" }, rows);
+    const fill = html("span", { class: "fill", "data-bar": row.name }, track);
+    fill.style.width = `${(100 * row.value) / most}%`;
+    fill.style.background = `var(--c${section.color || 0})`;
+    html("div", { class: "amount" }, rows, row.text);
+    if (row.more) html("div", { class: "more" }, rows, row.more);
+  }
+}
+
+function buildSamples(card, section) {
+  buildTop(card, section);
+  if (!section.items.length) { html("p", { class: "empty" }, card, section.empty); return; }
+  const grid = html("div", { class: "samples" }, card);
+  for (const item of section.items) {
+    const box = html("div", { class: "sample" }, grid);
+    html("div", { class: "step" }, box, `step ${item.step.toLocaleString("en")}`);
+    html("pre", {}, box, item.text);
+  }
+}
+
+function buildTokens(card, section) {
+  buildTop(card, section);
+  for (const item of section.items) {
+    const box = html("div", { class: "sample" }, card);
+    html("div", { class: "step" }, box, item.name);
+    const text = html("pre", { class: "tokens" }, box);
+    item.tokens.forEach((token, i) => html("span", { class: `t${i % 4}` }, text, token));
+  }
+}
+
+const BUILDERS = { chart: buildChart, columns: buildColumns, table: buildTable, bars: buildBars,
+  samples: buildSamples, tokens: buildTokens };
+
+function buildPage(data) {
+  buildHead(data);
+  const main = document.getElementById("main");
+  main.replaceChildren();
+  for (const section of data.sections) {
+    const card = html("section", { class: section.width || "half", id: section.id }, main);
+    BUILDERS[section.type](card, section);
+  }
+}
+
+function redrawOnResize() {
+  let width = document.body.clientWidth;
+  window.addEventListener("resize", () => requestAnimationFrame(() => {
+    if (document.body.clientWidth === width) return;
+    width = document.body.clientWidth;
+    for (const card of document.querySelectorAll("section")) card.redraw?.();
+  }));
+}
+
+function keepLive(seconds) {
+  let version = "";
+  let failures = 0;
+  const isBusy = () => document.querySelector(".tip, rect.zoom") !== null;
+  const ask = async () => {
+    if (!isBusy()) {
+      try {
+        const answer = await fetch(`data.json?have=${version}`, { cache: "no-store" });
+        if (answer.status === 200) {
+          version = answer.headers.get("ETag") || "";
+          buildPage(await answer.json());
+        }
+        failures = 0;
+      } catch {
+        failures += 1;
+        const badge = document.getElementById("badge");
+        badge.className = "badge warn";
+        badge.textContent = "lowtide report --watch has ended";
+        if (failures >= 3) return;
+      }
+    }
+    setTimeout(ask, 1000 * seconds);
+  };
+  setTimeout(ask, 1000 * seconds);
+}
+
+buildPage(JSON.parse(document.getElementById("data").textContent));
+redrawOnResize();
+if (document.body.dataset.live) keepLive(Number(document.body.dataset.live));

@@ -1,0 +1,66 @@
+"""Turn page data into one HTML file that needs nothing else: no network, no server, no fonts.
+
+In:      page data (runs, datasets, tokenizers)
+Out:     HTML with its style, its script and its data inside
+Memory:  the page, a few hundred kilobytes
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from lowtide import __version__
+
+__all__ = ["GENERATOR", "data_as_json", "render_page"]
+
+GENERATOR = '<meta name="generator" content="lowtide">'
+_FOLDER = Path(__file__).parent
+
+# Everything is inside the page, and nothing else may be loaded, whatever a sample's text says.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'"
+)
+
+
+def data_as_json(data: dict[str, Any]) -> str:
+    """Give page data as JSON that may stand inside a script element."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def render_page(data: dict[str, Any], *, live_seconds: float | None = None) -> str:
+    """Give the HTML; with `live_seconds` it asks its server for news that often."""
+    style = (_FOLDER / "page.css").read_text(encoding="utf-8")
+    scripts = [(_FOLDER / name).read_text(encoding="utf-8") for name in ("chart.js", "page.js")]
+    live = "" if live_seconds is None else f' data-live="{live_seconds:g}"'
+    made = time.strftime("%Y-%m-%d %H:%M")
+    title = html.escape(f"{data['title']} · lowtide {data['kind']}")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+{GENERATOR}
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body{live}>
+<header id="head"></header>
+<main id="main"></main>
+<noscript>This page draws its pictures with the script inside it; please allow scripts.</noscript>
+<footer>lowtide {__version__} · made {made} · everything is inside this file</footer>
+<script type="application/json" id="data">{data_as_json(data)}</script>
+<script>
+{"".join(scripts)}</script>
+</body>
+</html>
+"""

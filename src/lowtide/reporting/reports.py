@@ -1,0 +1,103 @@
+"""Make the page of a run, a dataset or a tokenizer: find out what it is, read it, write HTML.
+
+In:      ReportSettings
+Out:     one HTML file
+Memory:  what the kind's reader keeps: curves and counts of fixed size
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lowtide.errors import DataError, UsageError
+from lowtide.files import write_bytes
+from lowtide.reporting.pages import GENERATOR, render_page
+from lowtide.reporting.runs import RunReader
+from lowtide.reporting.settings import ReportSettings
+from lowtide.settings import build_settings
+
+__all__ = ["PageReader", "ReportResult", "make_report", "open_reader"]
+
+
+class PageReader(Protocol):
+    """Reads something, and again what is new of it, and gives the data of its page."""
+
+    def read(self) -> bool:
+        """Read what is new; tell whether there was anything."""
+        ...
+
+    def page(self) -> dict[str, Any]:
+        """Give the page's data."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReportResult:
+    """The page that was made."""
+
+    path: Path
+    kind: str
+    num_bytes: int
+
+
+def make_report(settings: ReportSettings | None = None, /, **options: Any) -> ReportResult:
+    """Write the page; an earlier page of lowtide is replaced, any other file is not."""
+    settings = settings or build_settings(ReportSettings, options)
+    reader = open_reader(settings)
+    reader.read()
+    data = reader.page()
+    path = settings.out or _default_path(settings)
+    _require_ours(path)
+    page = render_page(data).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, page)
+    return ReportResult(path, data["kind"], len(page))
+
+
+def _default_path(settings: ReportSettings) -> Path:
+    folder = _find(settings)
+    if folder.is_dir():
+        return folder / "report.html"
+    return Path(f"{folder.stem}-report.html")
+
+
+def _require_ours(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        if GENERATOR.encode() in file.read(1024):
+            return
+    raise UsageError(
+        "this file is there already, and is no page of lowtide",
+        path=path,
+        next_step="name another --out",
+    )
+
+
+def _find(settings: ReportSettings) -> Path:
+    """Give the target's path; a bare name may be a run's."""
+    given = Path(settings.target)
+    in_runs = settings.checkpoints_dir / settings.target
+    return in_runs if not given.exists() and in_runs.is_dir() else given
+
+
+def open_reader(settings: ReportSettings) -> PageReader:
+    """Find out what the target is, and open it."""
+    path = _find(settings)
+    if (path / "settings.json").is_file() or (path / "steps").is_dir():
+        return RunReader(path)
+    if not path.exists():
+        raise DataError(
+            f"{settings.target!r} is neither a folder nor a run in {settings.checkpoints_dir}",
+            path=path,
+            next_step="name a run, a dataset's folder or a tokenizer's",
+        )
+    if (path / "metrics.jsonl").is_file():
+        return RunReader(path)
+    raise DataError(
+        "this is no run, dataset or tokenizer of lowtide",
+        path=path,
+        next_step="name a folder that lowtide train, prepare or train-tokenizer made",
+    )

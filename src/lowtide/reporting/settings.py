@@ -1,0 +1,40 @@
+"""Settings of `lowtide report`; each field's docstring is its help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from lowtide.settings import require
+
+__all__ = ["ReportSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """What to look at, and where the page goes."""
+
+    target: Annotated[str, tyro.conf.Positional]
+    """Run (its name or folder), dataset or tokenizer (folder, file, or gpt2)."""
+    out: Path | None = None
+    """Where the page goes; default: report.html in the folder."""
+    sample: tuple[str, ...] = ()
+    """Of a tokenizer: files, folders or globs of text; each file is measured as a source."""
+    text_field: str = "text"
+    """The field of jsonl samples, the column of parquet samples, that holds the text."""
+    watch: bool = False
+    """Serve the page on this machine and keep it live until Ctrl-C; nothing is written."""
+    port: int = 0
+    """Port of --watch; 0 takes a free one."""
+    interval: float = 2.0
+    """Seconds between looks of a live page."""
+    checkpoints_dir: Path = Path("checkpoints")
+    """Where runs are kept, for a run given by its name."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
+        require(self.interval >= 0.1, "interval", self.interval, "at least 0.1 seconds")
+        require(not (self.watch and self.out), "out", self.out, "no --watch beside it")

@@ -1,0 +1,79 @@
+"""Metrics files are read once, from where the last reading ended, whatever their length."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lowtide.reporting.metrics import JobMetrics, MetricsFile
+
+from .conftest import MIB, metrics_row, write_rows
+
+
+def read_all(path: Path) -> JobMetrics:
+    job = JobMetrics()
+    job.read(MetricsFile(path))
+    return job
+
+
+def test_memory_budget_and_phases_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = [metrics_row(second, phase="clean", done=second, unit="B") for second in range(5)]
+    rows += [metrics_row(5 + second, phase="encode", done=1, unit="B") for second in range(3)]
+    write_rows(path, [*rows, metrics_row(8, event="end")])
+    job = read_all(path)
+    assert (job.seconds, job.peak_bytes, job.budget_bytes) == (8, 350 * MIB, 1024 * MIB)
+    assert [(phase.name, phase.begin, phase.end) for phase in job.phases] == [
+        ("clean", 0, 4),
+        ("encode", 4, 7),
+    ]
+    assert job.last_event == "end"
+
+
+def test_a_pause_between_stop_and_start_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_rows(path, [metrics_row(0), metrics_row(1), metrics_row(2, event="stopped")])
+    write_rows(path, [metrics_row(5), metrics_row(6)])  # started again soon, as asked to
+    write_rows(path, [metrics_row(5000), metrics_row(5001)])  # killed, and started the next day
+    job = read_all(path)
+    assert job.seconds == 4
+    assert job.resumes == [2, 3]
+    assert job.last_event is None
+
+
+def test_half_a_line_comes_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    text = json.dumps(metrics_row(1)) + "\n"
+    path.write_text(text + text[:20])
+    file, job = MetricsFile(path), JobMetrics()
+    assert job.read(file) == 1
+    assert job.read(file) == 0
+    with path.open("a") as more:
+        more.write(text[20:])
+    assert job.read(file) == 1
+
+
+def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"time": 1\n\xff\xfe\n[1, 2]\n"text"\n' + b"[" * 100_000 + b"\n{}\n")
+    write_rows(path, [metrics_row(3)])
+    assert read_all(path).num_rows == 1
+
+
+def test_a_file_written_anew_is_told_from_one_that_grew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path)
+    assert file.is_same()
+    write_rows(path, [metrics_row(1)])
+    assert JobMetrics().read(file) == 1
+    write_rows(path, [metrics_row(2)])
+    assert file.is_same()
+    (tmp_path / "other").write_text(path.read_text())
+    (tmp_path / "other").replace(path)
+    assert not file.is_same()
+
+
+def test_long_files_give_short_curves(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_rows(path, [metrics_row(second) for second in range(5000)])
+    assert 200 <= len(read_all(path).memory.as_json(["time"])["y"]) <= 480

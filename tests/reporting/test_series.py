@@ -1,0 +1,66 @@
+"""Curves keep their ends, their extremes and their mean in a fixed number of points."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.reporting.series import Series, SpacedItems, round_number
+
+NUMBERS = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+def columns_of(values: list[float], limit: int) -> dict[str, list[float]]:
+    series = Series(limit=limit)
+    for step, value in enumerate(values):
+        series.add(value, places=(step,))
+    return series.as_json(["step"])
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=300), st.sampled_from([2, 4, 10, 64]))
+def test_a_curve_of_any_length_keeps_its_extremes_and_its_end(
+    values: list[float], limit: int
+) -> None:
+    columns = columns_of(values, limit)
+    assert len(columns["y"]) <= limit
+    assert columns["step"] == sorted(set(columns["step"]))
+    assert columns["step"][-1] == round_number(len(values) - 1)
+    assert min(columns.get("low", columns["y"])) == round_number(min(values))
+    assert max(columns.get("high", columns["y"])) == round_number(max(values))
+
+
+def test_buckets_are_means_of_equally_many_points() -> None:
+    columns = columns_of([float(step) for step in range(1024)], limit=8)
+    assert columns["step"] == [127, 255, 383, 511, 639, 767, 895, 1023]
+    assert columns["y"] == [63.5 + 128 * bucket for bucket in range(8)]
+
+
+def test_a_short_curve_stays_as_it_is_and_has_no_band() -> None:
+    assert columns_of([3.0, 1.0, 2.0], limit=8) == {"step": [0, 1, 2], "y": [3, 1, 2]}
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, "5", True, [1]])
+def test_what_is_no_finite_number_is_left_out(value: object) -> None:
+    series = Series()
+    series.add(value, places=(0,))
+    assert not series
+    assert series.last is None
+
+
+@given(st.integers(1, 500), st.integers(2, 20))
+def test_spaced_items_keep_the_first_and_the_last(count: int, limit: int) -> None:
+    items = SpacedItems(limit)
+    for number in range(count):
+        items.add(number)
+    assert items.items[0] == 0
+    assert items.items[-1] == count - 1
+    assert len(items.items) <= limit
+    assert items.items == sorted(set(items.items))
+
+
+@given(NUMBERS)
+def test_rounding_keeps_six_digits(value: float) -> None:
+    assert round_number(value) == pytest.approx(value, rel=1e-5)
