@@ -200,6 +200,11 @@ def _report(settings: ReportSettings) -> None:
     from lowtide.memory import format_size
     from lowtide.reporting.reports import make_report
 
+    if settings.watch:
+        from lowtide.reporting.watching import watch
+
+        watch(settings, announce=lambda url: print(f"{url}  (Ctrl-C ends it)", flush=True))
+        return
     result = make_report(settings)
     print(f"{result.path}: {result.kind}, {format_size(result.num_bytes)}")
 

@@ -1,0 +1,116 @@
+"""Keep a page live in a browser: a small server on this machine, asked for news by the page.
+
+In:      a page's reader, requests of browsers on this machine
+Out:     the page, and its data whenever something is new
+Memory:  as the reader; answers are made one at a time
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from lowtide.errors import LowtideError, UsageError
+from lowtide.files import checksum_bytes
+from lowtide.reporting.pages import data_as_json, render_page
+from lowtide.reporting.reports import PageReader, open_reader
+from lowtide.reporting.settings import ReportSettings
+
+__all__ = ["PageServer", "watch"]
+
+_ADDRESS = "127.0.0.1"
+# A web page elsewhere can point a name of its own at 127.0.0.1 and read what is served there; the
+# name gives it away.
+_OUR_NAMES = ("127.0.0.1", "localhost")
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves one page, to browsers on this machine only."""
+
+    daemon_threads = True
+
+    def __init__(self, reader: PageReader, *, port: int = 0, interval: float = 2.0) -> None:
+        self.reader = reader
+        self.interval = interval
+        self.reading = threading.Lock()
+        try:
+            super().__init__((_ADDRESS, port), _Handler)
+        except OSError as error:
+            raise UsageError(
+                f"port {port} cannot be used: {error.strerror}",
+                next_step="name another --port, or none for a free one",
+            ) from None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{_ADDRESS}:{self.server_address[1]}/"
+
+    def current_data(self) -> dict[str, Any]:
+        """Read what is new and give the page's data."""
+        with self.reading:
+            self.reader.read()
+            return self.reader.page()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_GET(self) -> None:
+        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        if host not in _OUR_NAMES:
+            self.send_error(HTTPStatus.FORBIDDEN, "this page is for browsers on this machine")
+            return
+        address = urlsplit(self.path)
+        try:
+            if address.path == "/":
+                page = render_page(self.server.current_data(), live_seconds=self.server.interval)
+                self._answer(page, "text/html")
+            elif address.path == "/data.json":
+                self._answer_news(parse_qs(address.query).get("have", [""])[0])
+            else:
+                self.send_error(HTTPStatus.NOT_FOUND)
+        except LowtideError as error:  # a folder that was moved away, say: it may come back
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, error.message)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the browser left in the middle of an answer
+
+    def _answer_news(self, have: str) -> None:
+        text = data_as_json(self.server.current_data())
+        version = checksum_bytes(text.encode())
+        if version == have:
+            self.send_response(HTTPStatus.NO_CONTENT)
+            self.end_headers()
+        else:
+            self._answer(text, "application/json", version)
+
+    def _answer(self, text: str, kind: str, version: str | None = None) -> None:
+        body = text.encode()
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        if version is not None:
+            self.send_header("ETag", version)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a line for every question would bury the address."""
+
+
+def watch(settings: ReportSettings, *, announce: Callable[[str], None]) -> None:
+    """Serve the page until Ctrl-C; `announce` is told its address."""
+    reader = open_reader(settings)
+    reader.read()
+    reader.page()  # what cannot be shown is told here, not in the browser
+    with PageServer(reader, port=settings.port, interval=settings.interval) as server:
+        announce(server.url)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,132 @@
+"""A live page hears of what a run writes, and nobody else's browser is answered."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.errors import DataError, UsageError
+from lowtide.reporting.reports import open_reader
+from lowtide.reporting.runs import RunReader
+from lowtide.reporting.settings import ReportSettings
+from lowtide.reporting.watching import PageServer, watch
+
+from .conftest import step_row, write_rows, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", [step_row(10), step_row(20)])
+
+
+@pytest.fixture
+def server(run: Path) -> Iterator[PageServer]:
+    reader = open_reader(ReportSettings(target=str(run)))
+    with PageServer(reader, interval=0.1) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def get(server: PageServer, path: str, host: str | None = None) -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection.request("GET", path, headers={} if host is None else {"Host": host})
+    answer = connection.getresponse()
+    result = answer.status, answer.read().decode(), answer.headers.get("ETag") or ""
+    connection.close()
+    return result
+
+
+def last_step(data: dict[str, Any]) -> float:
+    loss = next(section for section in data["sections"] if section["id"] == "loss")
+    return loss["series"][0]["step"][-1]
+
+
+def test_news_come_once(server: PageServer, run: Path) -> None:
+    status, text, version = get(server, "/data.json?have=")
+    assert (status, last_step(json.loads(text))) == (200, 20)
+    assert get(server, f"/data.json?have={version}")[:2] == (204, "")
+    write_rows(run / "metrics.jsonl", [step_row(30)])
+    status, text, _ = get(server, f"/data.json?have={version}")
+    assert (status, last_step(json.loads(text))) == (200, 30)
+
+
+def test_the_page_asks_its_own_server_only(server: PageServer) -> None:
+    status, page, _ = get(server, "/")
+    assert status == 200
+    assert 'data-live="0.1"' in page
+    assert "connect-src 'self'" in page
+
+
+@pytest.mark.parametrize(("host", "status"), [("localhost:9", 200), ("evil.example", 403)])
+def test_only_names_of_this_machine_are_answered(
+    server: PageServer, host: str, status: int
+) -> None:
+    assert get(server, "/", host)[0] == status
+
+
+def test_other_paths_are_not_served(server: PageServer) -> None:
+    assert get(server, "/../settings.json")[0] == 404
+    assert get(server, "/metrics.jsonl")[0] == 404
+
+
+def test_a_port_in_use_is_told(server: PageServer, run: Path) -> None:
+    reader = open_reader(ReportSettings(target=str(run)))
+    with pytest.raises(UsageError, match="cannot be used"):
+        PageServer(reader, port=int(server.server_address[1]))
+
+
+def test_what_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="neither"):
+        watch(ReportSettings(target=str(tmp_path / "none"), watch=True), announce=print)
+
+
+def test_a_browser_follows_the_run(
+    run: Path, open_page: Callable[[Path | str], tuple[str, list[str]]]
+) -> None:
+    class GrowingRun(RunReader):
+        """A run that has logged another step whenever somebody looks."""
+
+        looks = 0
+
+        def read(self) -> bool:
+            self.looks += 1
+            write_rows(self.root / "metrics.jsonl", [step_row(1000 * self.looks)])
+            return super().read()
+
+    reader = GrowingRun(run)
+    with PageServer(reader, interval=0.1) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        document, console = open_page(server.url)
+        server.shutdown()
+        thread.join()
+    assert console == []
+    assert reader.looks > 1
+    (shown,) = re.findall(r'steps</div><div class="value ">([\d,]+)<', document)
+    assert int(shown.replace(",", "")) >= 2000  # the page itself came with 1000
+
+
+def test_ctrl_c_is_the_way_to_end_it(run: Path) -> None:
+    words = [sys.executable, "-m", "lowtide", "report", str(run), "--watch"]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    assert re.match(r"http://127\.0\.0\.1:\d+/", line)
+    os.kill(child.pid, signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 0
+    assert errors == ""
