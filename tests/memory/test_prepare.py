@@ -1,0 +1,85 @@
+"""`prepare --memory 256MiB` stays inside it, whatever the size of the text or of a document."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+BUDGET = 256 * MIB
+
+# A small process in between: the kernel charges a child with what its parent held when it started
+# it, and pytest holds much.
+_MEASURE = """
+import os, sys
+pid = os.posix_spawn(sys.executable, [sys.executable, "-m", "lowtide", *sys.argv[1:]], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_maxrss * 1024)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def peak_of(text: Path, out: Path, *more: str) -> int:
+    """Prepare a file; give the peak as the kernel counted it."""
+    words = ["prepare", "--input-files", str(text), "--out-dir", str(out), "--tokenization", "char"]
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            _MEASURE,
+            *words,
+            "--memory",
+            "256MiB",
+            "--processes",
+            "2",
+            *more,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return int(ended.stdout.splitlines()[-1])
+
+
+def write_text(path: Path, *, size_bytes: int, separator: str) -> None:
+    source = random.Random(0)
+    words = [
+        "".join(source.choices("etaoinshrdlu", k=source.randrange(2, 10))) for _ in range(9000)
+    ]
+    endings = [" ".join(source.choices(words, k=60)) for _ in range(400)]
+    with path.open("w") as file:
+        written = number = 0
+        while written < size_bytes:
+            number += 1
+            line = f"{number} {endings[number % 400]}\n"
+            written += file.write(line + (separator if number % 5 == 0 else ""))
+
+
+@pytest.fixture(scope="module")
+def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """The peaks of the same text once, ten times as long, and as one document."""
+    folder = tmp_path_factory.mktemp("texts")
+    sizes = {"small": (4, "<|endoftext|>"), "large": (40, "<|endoftext|>"), "one": (40, "")}
+    found: dict[str, int] = {}
+    for name, (size, separator) in sizes.items():
+        write_text(folder / f"{name}.txt", size_bytes=size * MIB, separator=separator)
+        found[name] = peak_of(folder / f"{name}.txt", folder / name)
+    return found
+
+
+def test_all_sizes_stay_inside_the_budget(peaks: dict[str, int]) -> None:
+    assert max(peaks.values()) < BUDGET, peaks
+
+
+def test_ten_times_the_text_takes_no_more(peaks: dict[str, int]) -> None:
+    assert peaks["large"] - peaks["small"] < 48 * MIB, peaks
+
+
+def test_one_large_document_takes_no_more(peaks: dict[str, int]) -> None:
+    assert peaks["one"] - peaks["large"] < 24 * MIB, peaks
