@@ -95,13 +95,14 @@ def test_adaptation_shows_both_losses_and_takes_a_name_or_a_path(text, tmp_path,
         np.save(path.with_suffix(".npy"), tokenizer.encode(path.read_text()).astype(np.int32))
     base = ["--tokenization", "tok", "--batch-size", "8", "--eval-iters", "4"]
     run("train", "--input-file", text, "--model-name", "base", *SMALL, *base, "--max-iters", "60")
-    words = ["--input-file", other, *base, "--seq-len", "16", "--max-iters", "30"]
+    words = ["--input-file", other, *base, "--max-iters", "30"]
     words += ["--eval-interval", "10", "--learning-rate", "0.01", "--eval-dataset-dir", "text.npy"]
     for number, start in enumerate(("base", "checkpoints/base", tmp_path / "checkpoints/base")):
         run("train", *words, "--model-name", f"d{number}", "--init-from-model", start)
         err = capsys.readouterr().err
         assert re.search(r"step 10: val \d\.\d\d \| eval_general \d\.\d\d", err)
         assert "warning: the model is forgetting: eval_general" in err
+        assert "rows of 16 tokens: the context of" in err
     run("train", *words, "--model-name", "r", "--init-from-model", "base",
         "--replay-dataset-dir", "text.npy", "--replay-fraction", "0.5")  # fmt: skip
     replayed = capsys.readouterr().err

@@ -6,7 +6,10 @@ Out:     the run's folder; TrainResult
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,6 +52,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
     base_dir = None
     if settings.init_from_model is not None and not run.exists():
         base_dir = find_model_dir(settings.init_from_model, settings.checkpoints_dir)
+    settings = _fit_context(settings, run, base_dir, note)
     base_tokenizer = None
     if base_dir is not None and (base_dir / "tokenizer.json").is_file():
         base_tokenizer = Tokenizer.load(base_dir)
@@ -81,7 +85,23 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
     ).fit()
 
 
-def _shape(settings: TrainSettings, run: RunFolder, data: TrainingData, base_dir: Any) -> GPTConfig:
+def _fit_context(
+    settings: TrainSettings, run: RunFolder, base_dir: Path | None, note: Callable[[str], None]
+) -> TrainSettings:
+    """Shorten rows nobody asked a length for to the context of the model that goes on."""
+    folder = run.step_dirs()[-1] if run.exists() else base_dir
+    if folder is None or settings.seq_len != TrainSettings.seq_len:
+        return settings
+    context = load_config(folder).context_length
+    if context >= settings.seq_len:
+        return settings
+    note(f"rows of {context} tokens: the context of {folder}")
+    return dataclasses.replace(settings, seq_len=context)
+
+
+def _shape(
+    settings: TrainSettings, run: RunFolder, data: TrainingData, base_dir: Path | None
+) -> GPTConfig:
     """Give the network's shape: the run's own, the base model's, or what the settings ask for."""
     if run.exists():
         config = load_config(run.step_dirs()[-1])
