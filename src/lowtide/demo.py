@@ -341,7 +341,9 @@ def _run_stage(stage: _Stage, folder: Path, journal: _Journal, *, resume_command
         peak_bytes=usage.ru_maxrss * 1024,
         finished=code == 0,
     )
-    if interrupted or code == 130:
+    if code == 130:
+        raise SystemExit(130)  # the stage has said that the same command goes on
+    if interrupted:
         raise KeyboardInterrupt
     if code != 0:
         raise LowtideError(

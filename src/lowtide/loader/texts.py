@@ -132,7 +132,7 @@ class HubTexts:
         self._dataset_id = dataset_id
         self._text_column = text_column
         try:
-            from datasets import load_dataset
+            from datasets import load_dataset  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise LowtideError(
                 f"reading {dataset_id!r} needs the package datasets",
