@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lowtide.model.export import export_model
     from lowtide.model.gpt import GPT
     from lowtide.model.weights import load_model
+    from lowtide.planning.plan import make_plan
     from lowtide.tokenizer.tokenizer import Tokenizer
     from lowtide.tokenizer.training import train_tokenizer
     from lowtide.training.evaluation import evaluate
@@ -52,6 +53,7 @@ _HOMES = {
     "export_model": "lowtide.model.export",
     "generate_text": "lowtide.generation.decoding",
     "load_model": "lowtide.model.weights",
+    "make_plan": "lowtide.planning.plan",
     "train": "lowtide.training.start",
     "train_tokenizer": "lowtide.tokenizer.training",
     "prepare_dataset": "lowtide.dataset.preparation",
@@ -78,6 +80,7 @@ __all__ = [
     "export_model",
     "generate_text",
     "load_model",
+    "make_plan",
     "prepare_dataset",
     "train",
     "train_tokenizer",

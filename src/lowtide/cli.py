@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lowtide.demo import DemoSettings
     from lowtide.generation.settings import GenerateSettings
     from lowtide.model.export import ExportSettings
+    from lowtide.planning.settings import PlanSettings
     from lowtide.reporting.settings import ReportSettings
     from lowtide.tokenizer.comparison import CompareMemorySettings
     from lowtide.tokenizer.training import TokenizerTrainingSettings
@@ -149,6 +150,15 @@ def _inspect(settings: InspectSettings) -> None:
         print(inspect_dataset(settings))
 
 
+def _plan(settings: PlanSettings) -> None:
+    """Say what a run will need, whether it fits, and which settings do."""
+    from lowtide.planning import make_plan
+    from lowtide.planning.summary import describe_plan, plan_as_json
+
+    plan = make_plan(settings)
+    print(plan_as_json(plan) if settings.json else describe_plan(plan))
+
+
 def _train(settings: TrainSettings) -> None:
     """Train a model on a prepared dataset, a text file, .npy files or a stream."""
     if settings.slurm:
@@ -229,6 +239,7 @@ _VERBS: dict[str, _Verb] = {
     "verify": _Verb(_verify, "lowtide.dataset.settings:VerifySettings"),
     "inspect": _Verb(_inspect, "lowtide.dataset.settings:InspectSettings"),
     "convert": _Verb(_convert, "lowtide.dataset.settings:ConvertSettings"),
+    "plan": _Verb(_plan, "lowtide.planning.settings:PlanSettings"),
     "train": _Verb(_train, "lowtide.training.settings:TrainSettings"),
     "evaluate": _Verb(_evaluate, "lowtide.training.settings:EvaluateSettings"),
     "generate": _Verb(_generate, "lowtide.generation.settings:GenerateSettings"),

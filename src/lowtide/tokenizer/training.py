@@ -35,6 +35,8 @@ __all__ = [
     "TrainedTokenizer",
     "describe_trained",
     "planned_bytes",
+    "planned_peak_bytes",
+    "smallest_budget_bytes",
     "train_tokenizer",
 ]
 
@@ -48,6 +50,7 @@ _BATCH_BYTES = 8 << 20
 _SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
 _SMALLEST_TABLES = 8 << 20
 _MERGES_PER_CALL = 256
+_PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +187,33 @@ def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
     return 28 * distinct_bytes + 24 * num_pieces
 
 
+def planned_peak_bytes(text_bytes: int, *, vocab_size: int, num_threads: int) -> int:
+    """Estimate the peak of training on so much text, where the budget does not stop it before.
+
+    Distinct pieces grow with the 0.58th power of the text (Heaps' law): English Wikipedia has
+    53 thousand in 4 MB, 211 in 40 MB, 389 in 120 MB. They take 128 bytes each at the peak, a token
+    of the vocabulary 1100 while the files are written; all measured, within 5 % of these runs.
+    """
+    pieces = 8.2 * text_bytes**0.58
+    return int(_PROGRAM_BYTES + 128 * pieces + 1100 * vocab_size + num_threads * (2 << 20))
+
+
+def smallest_budget_bytes(num_threads: int) -> int:
+    """Give the smallest budget that plain text can be trained on with."""
+    fixed = _fixed_bytes(num_threads, is_plain=True)
+    return _PROGRAM_BYTES + sum(fixed.values()) + _SMALLEST_TABLES
+
+
+def _fixed_bytes(num_threads: int, *, is_plain: bool) -> dict[str, int]:
+    """Give what counting takes whatever the text is."""
+    return {
+        "threads": num_threads * _THREAD_BYTES,
+        # Rows and compressed blocks are held twice.
+        "batch of text": _BATCH_BYTES if is_plain else 4 * _BATCH_BYTES,
+        "slack": _SLACK_BYTES,
+    }
+
+
 def _paths_as_text(value: Any) -> Any:
     if isinstance(value, str | Path):
         return (str(value),)
@@ -307,12 +337,7 @@ def _count(
 ) -> tuple[_native.PieceCounter, dict[str, Any]]:
     num_threads = settings.processes or usable_cores()
     is_plain = all(row.kind == "text" and row.compression is None for row in inputs)
-    batch_bytes = _BATCH_BYTES if is_plain else 4 * _BATCH_BYTES  # rows and blocks are held twice
-    fixed = {
-        "threads": num_threads * _THREAD_BYTES,
-        "batch of text": batch_bytes,
-        "slack": _SLACK_BYTES,
-    }
+    fixed = _fixed_bytes(num_threads, is_plain=is_plain)
     budget.require({**fixed, "counting tables": _SMALLEST_TABLES})
     for name, size in fixed.items():
         budget.reserve(name, wanted_bytes=size)

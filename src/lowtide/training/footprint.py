@@ -19,6 +19,7 @@ __all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]
 
 # Interpreter, torch and the threads' arenas, resident before anything is made.
 PROGRAM_BYTES = 420 << 20
+_CUDA_PROGRAM_BYTES = 2 << 30  # CUDA's libraries and context, on the host
 _LOSS_CHUNK_BYTES = 64 << 20
 
 
@@ -40,6 +41,16 @@ class Footprint:
     def device_bytes(self) -> int:
         """What a GPU must hold."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.loss
+
+    @property
+    def host_bytes(self) -> int:
+        """What the host must hold when a GPU trains: its program, a checkpoint under way."""
+        return self.batches + self.program + _CUDA_PROGRAM_BYTES + self.checkpoint_bytes
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What one checkpoint takes."""
+        return self.weights + self.optimizer
 
     @property
     def total_bytes(self) -> int:

@@ -1,0 +1,205 @@
+"""The settings that fit: as they were asked for, or with the cheapest change that makes them fit.
+
+In:      what was asked for, the vocabulary, the machine
+Out:     Choice: settings, shape, footprint, and what was changed and why
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide.errors import UsageError
+from lowtide.model.config import GPTConfig, Layout, padded_vocab_size
+from lowtide.planning.compute import size_for_a_day
+from lowtide.planning.machine import Machine
+from lowtide.settings import build_settings
+from lowtide.training.footprint import Footprint, planned_bytes
+from lowtide.training.settings import TrainSettings, model_config
+
+__all__ = ["Choice", "asked_for", "find_fitting", "usual_options"]
+
+# What a change costs, as a share of the run's time (measured on GPUs by others: notes in
+# docs/memory-model.md); shorter rows change what the model can learn and come last.
+_HALVING_COST = {"cpu": 0.01, "gpu": 0.05}
+_EIGHT_BIT_COST = 0.08
+_CHECKPOINTING_COST = 0.33
+_SHORTER_ROWS_COST = 2.0
+_SMALLEST_ROWS = 64
+_MICRO_BATCHES = "micro-batches"
+# Tokens of a step where nothing is said, and of a micro-batch on a CPU.
+_CPU_TOKENS, _CPU_MICRO_TOKENS, _GPU_TOKENS = 16_384, 4096, 131_072
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to train, and what it needs."""
+
+    options: dict[str, Any]
+    """What the command line says."""
+    settings: TrainSettings
+    config: GPTConfig
+    footprint: Footprint
+    changes: tuple[str, ...]
+    """What differs from what was asked for."""
+    fits: bool
+
+    @property
+    def batch_changes(self) -> tuple[str, ...]:
+        """Those of the changes that leave what is computed as it is: smaller micro-batches."""
+        return tuple(change for change in self.changes if change.startswith(_MICRO_BATCHES))
+
+
+def usual_options(
+    options: dict[str, Any], machine: Machine, *, names_a_model: bool
+) -> dict[str, Any]:
+    """Complete what was asked for by what suits the machine."""
+    complete = dict(options)
+    if not names_a_model:
+        complete["target_params"] = size_for_a_day(machine.cores, has_gpu=machine.has_gpu)
+    complete.setdefault("seq_len", 1024 if machine.has_gpu else 256)
+    if machine.has_gpu:
+        complete.setdefault("use_mixed_precision", True)
+    if "batch_size" not in options:
+        rows = max(1, (_GPU_TOKENS if machine.has_gpu else _CPU_TOKENS) // complete["seq_len"])
+        if "gradient_accumulation_steps" in options:
+            rows = max(1, rows // options["gradient_accumulation_steps"])
+        elif not machine.has_gpu:
+            # A CPU is as fast with few rows at once, and needs far less memory.
+            micro = max(1, _CPU_MICRO_TOKENS // complete["seq_len"])
+            complete["gradient_accumulation_steps"] = max(1, rows // micro)
+            rows = min(rows, micro)
+        complete["batch_size"] = rows
+    return complete
+
+
+def asked_for(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice:
+    """Give the need of settings as they are."""
+    return _choice(options, vocab_size, machine, ())
+
+
+def find_fitting(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice | None:
+    """Give the cheapest change that fits, a smaller model if nothing else does; None if nothing."""
+    for _, changed, changes in sorted(_candidates(options, machine), key=lambda row: row[0]):
+        choice = _choice(changed, vocab_size, machine, changes)
+        if choice.fits:
+            return choice
+    return _smaller_model(options, vocab_size, machine)
+
+
+def _choice(
+    options: dict[str, Any], vocab_size: int, machine: Machine, changes: tuple[str, ...]
+) -> Choice:
+    settings = build_settings(TrainSettings, options)
+    config = _shape(settings, padded_vocab_size(vocab_size))
+    footprint = planned_bytes(config, settings)
+    return Choice(options, settings, config, footprint, changes, _fits(footprint, machine))
+
+
+def _shape(settings: TrainSettings, vocab_size: int) -> GPTConfig:
+    """Give the shape, found once for all settings that ask for the same."""
+    if settings.target_params is None:
+        return model_config(settings, vocab_size)
+    return _sized_shape(
+        settings.target_params,
+        vocab_size,
+        settings.seq_len,
+        settings.layout,
+        settings.tie_weights,
+        settings.dropout,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _sized_shape(
+    target: int, vocab_size: int, seq_len: int, layout: Layout, tie_weights: bool, dropout: float
+) -> GPTConfig:
+    settings = TrainSettings(
+        target_params=target,
+        seq_len=seq_len,
+        layout=layout,
+        tie_weights=tie_weights,
+        dropout=dropout,
+    )
+    return model_config(settings, vocab_size)
+
+
+def _fits(footprint: Footprint, machine: Machine) -> bool:
+    if not machine.has_gpu:
+        return footprint.total_bytes <= machine.budget_bytes
+    on_device = footprint.device_bytes <= machine.vram_budget_bytes
+    return on_device and footprint.host_bytes <= machine.budget_bytes
+
+
+def _candidates(
+    options: dict[str, Any], machine: Machine
+) -> Iterator[tuple[float, dict[str, Any], tuple[str, ...]]]:
+    """Give (cost, options, what changed) of every combination; a step always sees as many rows."""
+    where = "gpu" if machine.has_gpu else "cpu"
+    settings = build_settings(TrainSettings, options)
+    halvings = range(settings.batch_size.bit_length())
+    # bfloat16 is emulated by most CPUs, 20 to 50 times slower: never advised there.
+    precisions = {settings.use_mixed_precision, settings.use_mixed_precision or machine.has_gpu}
+    eights = {settings.use_8bit_optimizer, True}
+    checkpointings = {settings.activation_checkpointing, True}
+    shorter = range(max(1, (settings.seq_len // _SMALLEST_ROWS).bit_length()))
+    for half, precise, eight, again, short in itertools.product(
+        halvings, precisions, eights, checkpointings, shorter
+    ):
+        cost = half * _HALVING_COST[where] + short * _SHORTER_ROWS_COST
+        changed, changes = dict(options), list[str]()
+        if half:
+            rows = max(1, settings.batch_size >> half)
+            steps = -(-settings.rows_per_step // rows)
+            changed |= {"batch_size": rows, "gradient_accumulation_steps": steps}
+            changes.append(f"{_MICRO_BATCHES} of {rows} rows, {steps} a step")
+        if precise != settings.use_mixed_precision:
+            changed["use_mixed_precision"] = True
+            changes.append("bfloat16")
+        if eight != settings.use_8bit_optimizer:
+            changed["use_8bit_optimizer"] = True
+            changes.append("moments in 8 bits")
+            cost += _EIGHT_BIT_COST
+        if again != settings.activation_checkpointing:
+            changed["activation_checkpointing"] = True
+            changes.append("activations computed again")
+            cost += _CHECKPOINTING_COST
+        if short:
+            changed["seq_len"] = settings.seq_len >> short
+            changes.append(f"rows of {changed['seq_len']} tokens")
+        yield cost, changed, tuple(changes)
+
+
+def _smaller_model(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice | None:
+    """Give the largest model that fits one row at a time with every saving, its rows as long."""
+    settings = build_settings(TrainSettings, options)
+    saving = {name: value for name, value in options.items() if name not in _SHAPE_OPTIONS} | {
+        "batch_size": 1,
+        "gradient_accumulation_steps": settings.rows_per_step,
+        "use_8bit_optimizer": True,
+        "activation_checkpointing": True,
+    }
+    low, high, best = 10_000, 8_000_000_000, None  # what shapes are known for
+    while high > low * 1.02:
+        middle = _two_digits(int((low * high) ** 0.5))
+        if middle in (low, high):
+            break
+        changes = (f"a model of {middle:,} parameters, the largest with every saving",)
+        try:
+            choice = _choice({**saving, "target_params": middle}, vocab_size, machine, changes)
+        except UsageError:  # no shape is as small with this vocabulary
+            low = middle
+            continue
+        low, high, best = (middle, high, choice) if choice.fits else (low, middle, best)
+    return best
+
+
+def _two_digits(count: int) -> int:
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return count // unit * unit
+
+
+_SHAPE_OPTIONS = ("target_params", "num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")

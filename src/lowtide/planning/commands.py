@@ -1,0 +1,77 @@
+"""Write the commands of a plan, to be copied.
+
+In:      the data, the chosen training, the machine
+Out:     command lines
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from lowtide.planning.choices import Choice
+from lowtide.planning.compute import ComputePlan
+from lowtide.planning.data import DataFacts
+from lowtide.planning.machine import Machine
+from lowtide.planning.settings import PlanSettings
+from lowtide.settings import read_config_file
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["write_commands"]
+
+_MIB = 1 << 20
+_TEXT = "text.txt"  # stands for the user's files where none are named
+
+
+def write_commands(
+    settings: PlanSettings, data: DataFacts, choice: Choice, machine: Machine, compute: ComputePlan
+) -> list[str]:
+    """Give every command from the data as it is to the trained model."""
+    budget = f"{machine.budget_bytes // _MIB}MiB"
+    if machine.budget_bytes % (1 << 30) == 0:
+        budget = f"{machine.budget_bytes >> 30}GiB"
+    shared = {"processes": machine.cores, "memory": budget}
+    files = list(settings.input_files) or [_TEXT]
+    commands: list[str] = []
+    dataset_dir, tokenization = data.dataset_dir, settings.tokenization
+    if dataset_dir is None:
+        if data.learns_tokenizer:
+            tokenization = f"tok/{settings.name}"
+            options = {"input": files, "vocab_size": data.vocab_size, **shared}
+            commands.append(_command("train-tokenizer", {**options, "out_dir": tokenization}))
+        options = {"input_files": files, "tokenization": tokenization, **shared}
+        dataset_dir = f"data/{settings.name}"
+        commands.append(_command("prepare", {**options, "out_dir": dataset_dir}))
+    # .npy and .bin files are given by another name than folders.
+    is_file = data.dataset_dir is not None and data.dataset_dir.is_file()
+    source = {"train_data_path" if is_file else "dataset_dir": str(dataset_dir)}
+    commands.append(
+        _command("train", {**source, **_training_options(settings, choice, compute, budget)})
+    )
+    return commands
+
+
+def _training_options(
+    settings: PlanSettings, choice: Choice, compute: ComputePlan, budget: str
+) -> dict[str, Any]:
+    options = dict(choice.options)
+    if settings.config_file is not None:  # the file says what it says; flags what differs from it
+        stored = read_config_file(settings.config_file, for_settings=TrainSettings)
+        options = {key: value for key, value in options.items() if stored.get(key) != value}
+        options = {"config_file": str(settings.config_file), **options}
+    options.pop("tokens_per_param", None)
+    options["max_iters"] = compute.steps
+    return {**options, "memory": budget, "model_name": settings.name}
+
+
+def _command(verb: str, options: dict[str, Any]) -> str:
+    words = ["lowtide", verb]
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif isinstance(value, list | tuple):
+            words += [flag, *map(str, value)]
+        elif value is not None and value is not False:
+            words += [flag, str(value)]
+    return shlex.join(words)

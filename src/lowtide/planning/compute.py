@@ -1,0 +1,116 @@
+"""How many tokens a model wants, how often the data is seen, how long it takes.
+
+In:      numbers of parameters and tokens, arithmetic per token, a measured speed
+Out:     ComputePlan
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["ComputePlan", "fitted_tokens", "plan_compute", "size_for_a_day"]
+
+_TOKENS_PER_PARAM = 20.0
+# Loss = E + A / params**alpha + B / tokens**beta, as Besiroglu et al. (2024) fitted it anew to the
+# runs of Hoffmann et al. (2022).
+_A, _ALPHA = 482.01, 0.3478
+_B, _BETA = 2085.43, 0.3658
+# Muennighoff et al. (2023): up to 4 epochs count nearly as new text, beyond 16 there is no gain.
+_GOOD_EPOCHS, _MOST_EPOCHS = 4.0, 16.0
+# What a step gets out of a core or a GPU, roughly; only to choose a size where none is named.
+_CORE_FLOPS, _GPU_FLOPS = 20e9, 30e12
+_DAY_SECONDS = 86400
+
+
+@dataclass(frozen=True)
+class ComputePlan:
+    """How long to train."""
+
+    parameters: int
+    optimal_tokens: int
+    """20 tokens per parameter."""
+    fitted_tokens: int
+    """What the fitted law of losses gives."""
+    planned_tokens: int
+    """What the command trains on."""
+    steps: int
+    train_tokens: int | None
+    """Tokens there are; None where no data is named."""
+    flops: float
+    tokens_per_second: float | None
+    """Measured on this machine; None where it was not."""
+
+    @property
+    def epochs(self) -> float | None:
+        """How often the data is seen."""
+        return self.planned_tokens / self.train_tokens if self.train_tokens else None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it takes at the measured speed."""
+        return self.planned_tokens / self.tokens_per_second if self.tokens_per_second else None
+
+    def describe_epochs(self) -> str:
+        """Say what seeing the data so often means."""
+        if self.epochs is None:
+            return "no data is named"
+        if self.epochs <= 1:
+            return "no token is seen twice"
+        if self.epochs <= _GOOD_EPOCHS:
+            return "up to 4 times counts nearly as new text"
+        return "more than 4 times helps less and less: more text, or a smaller model"
+
+
+def fitted_tokens(parameters: int) -> int:
+    """Give the tokens for which so many parameters are the best use of arithmetic, by the law.
+
+    >>> round(fitted_tokens(124_000_000) / 124_000_000)
+    25
+    """
+    return int((_BETA * _B / (_ALPHA * _A) * parameters**_ALPHA) ** (1 / _BETA))
+
+
+def plan_compute(
+    parameters: int,
+    *,
+    flops_per_token: float,
+    tokens_per_step: int,
+    train_tokens: int | None,
+    tokens_per_param: float | None = None,
+    max_iters: int | None = None,
+    epochs: float | None = None,
+    tokens_per_second: float | None = None,
+) -> ComputePlan:
+    """Choose how long to train: as asked for, else 20 tokens a parameter, at most 16 epochs."""
+    optimal = int(_TOKENS_PER_PARAM * parameters)
+    wanted = (tokens_per_param or _TOKENS_PER_PARAM) * parameters
+    if max_iters is not None:
+        wanted = max_iters * tokens_per_step
+    elif epochs is not None and train_tokens is not None:
+        wanted = epochs * train_tokens
+    elif train_tokens is not None and tokens_per_param is None:
+        wanted = min(wanted, _MOST_EPOCHS * train_tokens)
+    steps = max(1, math.ceil(wanted / tokens_per_step))
+    return ComputePlan(
+        parameters=parameters,
+        optimal_tokens=optimal,
+        fitted_tokens=fitted_tokens(parameters),
+        planned_tokens=steps * tokens_per_step,
+        steps=steps,
+        train_tokens=train_tokens,
+        flops=steps * tokens_per_step * flops_per_token,
+        tokens_per_second=tokens_per_second,
+    )
+
+
+def size_for_a_day(cores: int, *, has_gpu: bool) -> int:
+    """Give the parameters that 20 tokens each can be trained on in about a day, two digits of it.
+
+    >>> size_for_a_day(4, has_gpu=False), size_for_a_day(8, has_gpu=True)
+    (7600000, 150000000)
+    """
+    speed = _GPU_FLOPS if has_gpu else cores * _CORE_FLOPS
+    parameters = math.sqrt(_DAY_SECONDS * speed / (6 * _TOKENS_PER_PARAM))
+    unit = 10 ** (int(math.log10(parameters)) - 1)
+    return round(parameters / unit) * unit

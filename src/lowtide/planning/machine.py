@@ -1,0 +1,111 @@
+"""The machine a plan is for: this one, or one described by its memory and cores.
+
+Out:     Machine
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from lowtide.files import free_disk_bytes
+from lowtide.memory import available_bytes, format_size, parse_size, usable_cores
+from lowtide.planning.settings import PlanSettings
+
+__all__ = ["Machine", "find_machine"]
+
+# The rest is for the system and other programs (RAM), for CUDA's context and what the caching
+# allocator cannot use of its blocks (VRAM).
+_RAM_SHARE = 0.75
+_VRAM_SHARE = 0.92
+_CUDA_CONTEXT_BYTES = 600 << 20
+_USUAL_CORES = {8: 4, 16: 8, 32: 16}  # GiB of RAM to cores, where only the memory is named
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine has, and how much of it a command may use."""
+
+    ram_bytes: int
+    budget_bytes: int
+    """What one command may take of the RAM."""
+    cores: int
+    gpu_name: str | None
+    vram_bytes: int
+    """Memory of the GPU; 0 without one."""
+    free_disk_bytes: int | None
+    """None where the machine is only described."""
+    is_this: bool
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether training runs on a GPU."""
+        return self.vram_bytes > 0
+
+    @property
+    def vram_budget_bytes(self) -> int:
+        """What training may take of the GPU's memory."""
+        return max(0, int(self.vram_bytes * _VRAM_SHARE) - _CUDA_CONTEXT_BYTES)
+
+    def describe(self) -> str:
+        """Give the machine in one line."""
+        parts = [
+            f"{self.cores} core{'s' if self.cores > 1 else ''}",
+            f"{format_size(self.ram_bytes)} of memory",
+            f"GPU with {format_size(self.vram_bytes)}" if self.has_gpu else "no GPU",
+        ]
+        if self.gpu_name:
+            parts[2] = f"{self.gpu_name} with {format_size(self.vram_bytes)}"
+        if self.free_disk_bytes is not None:
+            parts.append(f"{format_size(self.free_disk_bytes)} of disk free")
+        whose = "this machine" if self.is_this else "as described"
+        return f"{', '.join(parts)} ({whose})"
+
+
+def find_machine(settings: PlanSettings) -> Machine:
+    """Describe the machine the settings name, or this one where they name none."""
+    named = settings.names_a_machine
+    ram = parse_size(settings.ram) if settings.ram is not None else psutil.virtual_memory().total
+    usable = ram if settings.ram is not None else available_bytes()
+    name, vram = None, 0
+    if settings.vram is not None:
+        vram = parse_size(settings.vram)
+    elif not named:
+        name, vram = _find_gpu()
+    cores = settings.cores
+    if cores is None:
+        cores = _usual_cores(ram) if settings.ram is not None else usable_cores()
+    budget = parse_size(settings.memory) if settings.memory is not None else usable * _RAM_SHARE
+    return Machine(
+        ram_bytes=ram,
+        budget_bytes=int(budget),
+        cores=cores,
+        gpu_name=name,
+        vram_bytes=vram,
+        free_disk_bytes=None if named else free_disk_bytes(Path.cwd()),
+        is_this=not named,
+    )
+
+
+def _usual_cores(ram_bytes: int) -> int:
+    """Give the cores that a machine with so much memory usually has."""
+    gib = ram_bytes / (1 << 30)
+    return next((cores for limit, cores in _USUAL_CORES.items() if gib <= limit), 16)
+
+
+def _find_gpu() -> tuple[str | None, int]:
+    """Give name and memory of the first NVIDIA GPU, as its driver says; torch is not asked."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None, 0
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+        name, mebibytes = found.stdout.splitlines()[0].rsplit(",", 1)
+        return name.strip(), int(mebibytes) << 20
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None, 0

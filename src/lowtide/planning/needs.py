@@ -1,0 +1,118 @@
+"""What each stage needs, as the stage itself says it; and data in memory, mapped and streamed.
+
+In:      DataFacts, the chosen training, the machine
+Out:     StageNeed rows; LoadingWay rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.dataset import preparation
+from lowtide.loader import batches, streaming
+from lowtide.planning.choices import Choice
+from lowtide.planning.data import DataFacts
+from lowtide.planning.machine import Machine
+from lowtide.tokenizer import training as tokenizer_training
+
+__all__ = ["LoadingWay", "StageNeed", "loading_ways", "stage_needs"]
+
+_INT64_BYTES = 8
+_LIST_BYTES = 40  # of an id in a Python list: a pointer, and an int object
+_SHUFFLE_BUFFER = 10_000
+
+
+@dataclass(frozen=True)
+class StageNeed:
+    """What one command takes."""
+
+    stage: str
+    memory_bytes: int
+    """Expected peak of resident memory on the host."""
+    least_bytes: int
+    """The smallest budget it works in."""
+    disk_bytes: int
+    fits: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class LoadingWay:
+    """One way to bring tokens to training."""
+
+    way: str
+    memory_bytes: int
+    note: str
+
+
+def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[StageNeed]:
+    """Give the needs of every stage this plan runs, in order."""
+    budget = machine.budget_bytes
+    needs: list[StageNeed] = []
+    text = data.text_bytes
+    if text is not None and data.learns_tokenizer:
+        peak = tokenizer_training.planned_peak_bytes(
+            text, vocab_size=data.vocab_size, num_threads=machine.cores
+        )
+        least = tokenizer_training.smallest_budget_bytes(machine.cores)
+        note = "counts and merges go through files: slower, same result" if peak > budget else ""
+        disk = max(0, peak - budget)
+        needs.append(_need("train-tokenizer", peak, least, disk, machine, note))
+    if text is not None:
+        peak = preparation.planned_bytes(text, num_workers=machine.cores, budget_bytes=budget)
+        least = preparation.smallest_budget_bytes()
+        disk = preparation.planned_disk_bytes(text)
+        tokens = int(text / data.bytes_per_token)
+        note = f"the dataset itself has {tokens * data.token_bytes / 1e9:.2f} GB"
+        needs.append(_need("prepare", peak, least, disk, machine, note))
+    footprint = choice.footprint
+    batches_bytes = footprint.batches
+    needs.append(StageNeed("load", batches_bytes, batches_bytes, 0, True, "whatever the size"))
+    on_host = footprint.host_bytes if machine.has_gpu else footprint.total_bytes
+    kept = choice.settings.keep_checkpoints + 1
+    disk = kept * footprint.checkpoint_bytes + footprint.weights
+    needs.append(
+        StageNeed("train", on_host, on_host, disk, choice.fits and _has_disk(disk, machine))
+    )
+    return needs
+
+
+def _need(stage: str, peak: int, least: int, disk: int, machine: Machine, note: str) -> StageNeed:
+    fits = least <= machine.budget_bytes and _has_disk(disk, machine)
+    return StageNeed(stage, min(peak, machine.budget_bytes), least, disk, fits, note)
+
+
+def _has_disk(wanted: int, machine: Machine) -> bool:
+    return machine.free_disk_bytes is None or wanted <= machine.free_disk_bytes
+
+
+def loading_ways(
+    num_tokens: int, *, bytes_per_token: float, token_bytes: int, rows: int, seq_len: int
+) -> list[LoadingWay]:
+    """Compare the ways to hold a dataset, at any size.
+
+    >>> ways = loading_ways(500_000_000, bytes_per_token=4.6, token_bytes=2, rows=32, seq_len=256)
+    >>> [way.memory_bytes // 10**6 for way in ways]
+    [26300, 1000, 0, 49]
+    """
+    text = int(num_tokens * bytes_per_token)
+    batch = batches.planned_bytes(batch_size=rows, sequence_length=seq_len)
+    stream = streaming.planned_bytes(seq_len=seq_len, shuffle_buffer_size=_SHUFFLE_BUFFER)
+    return [
+        LoadingWay(
+            "all in memory",
+            text + num_tokens * (_LIST_BYTES + _INT64_BYTES),
+            "text, list of ids and int64 tensor, as one text file read whole",
+        ),
+        LoadingWay(
+            "memory-mapped",
+            num_tokens * token_bytes + batch,
+            "once every page was touched; the system takes pages back when others need them",
+        ),
+        LoadingWay("shards (lowtide)", batch, "batches only, read where they lie: --dataset-dir"),
+        LoadingWay(
+            "streaming (lowtide)",
+            stream + batch,
+            f"text tokenized on the fly, {_SHUFFLE_BUFFER:,} windows mixed: --dataset-id",
+        ),
+    ]

@@ -1,0 +1,117 @@
+"""Make a plan: find data and machine, add up what the stages need, look for settings that fit.
+
+In:      PlanSettings
+Out:     Plan; describe_plan in summary.py prints it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide.model.sizing import count_parameters, flops_per_token
+from lowtide.planning.choices import Choice, asked_for, find_fitting, usual_options
+from lowtide.planning.commands import write_commands
+from lowtide.planning.compute import ComputePlan, plan_compute
+from lowtide.planning.data import DataFacts, find_data
+from lowtide.planning.machine import Machine, find_machine
+from lowtide.planning.needs import LoadingWay, StageNeed, loading_ways, stage_needs
+from lowtide.planning.settings import PlanSettings
+from lowtide.planning.trial import Trial, run_trial
+from lowtide.settings import build_settings
+
+__all__ = ["Plan", "make_plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will need, whether it fits, and what to do."""
+
+    machine: Machine
+    data: DataFacts
+    asked: Choice
+    """What was asked for."""
+    chosen: Choice | None
+    """What fits: the same, or the nearest; None if nothing does."""
+    needs: list[StageNeed]
+    compute: ComputePlan
+    ways: list[LoadingWay]
+    commands: list[str]
+    """Command lines to copy; none where nothing fits."""
+    named_batch: bool
+    """Whether a batch size was asked for."""
+    trial: Trial | None
+    """What a few steps took on this machine; None where none were run."""
+
+    @property
+    def asked_fits(self) -> bool:
+        """Whether what was asked for fits; micro-batches that nobody asked for do not count."""
+        return self.asked.fits or (
+            self.chosen is not None
+            and not self.named_batch
+            and self.chosen.changes == self.chosen.batch_changes
+        )
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage of the chosen way fits."""
+        return self.chosen is not None and all(need.fits for need in self.needs)
+
+
+def make_plan(settings: PlanSettings | None = None, /, **options: Any) -> Plan:
+    """Plan a run; options are the fields of PlanSettings.
+
+    >>> plan = make_plan(ram="8GiB", tokens="500M", size="10M")
+    >>> plan.fits, plan.needs[-1].stage
+    (True, 'train')
+    """
+    settings = settings or build_settings(PlanSettings, options)
+    machine = find_machine(settings)
+    data = find_data(settings, machine)
+    given = settings.training_options()
+    wanted = usual_options(given, machine, names_a_model=settings.names_a_model)
+    asked = asked_for(wanted, data.vocab_size, machine)
+    chosen = asked if asked.fits else find_fitting(wanted, data.vocab_size, machine)
+    shown = chosen or asked
+    trial = run_trial(shown) if settings.measure and machine.is_this and chosen else None
+    compute = _plan_compute(shown, data, given, trial)
+    if data.train_tokens is None:  # plan for the text that the model wants
+        data = data.for_tokens(compute.planned_tokens)
+    return Plan(
+        machine=machine,
+        data=data,
+        asked=asked,
+        chosen=chosen,
+        needs=stage_needs(data, shown, machine),
+        compute=compute,
+        ways=_ways(shown, data, compute),
+        commands=[] if chosen is None else write_commands(settings, data, chosen, machine, compute),
+        named_batch="batch_size" in given,
+        trial=trial,
+    )
+
+
+def _plan_compute(
+    choice: Choice, data: DataFacts, given: dict[str, Any], trial: Trial | None
+) -> ComputePlan:
+    settings, config = choice.settings, choice.config
+    return plan_compute(
+        count_parameters(config),
+        flops_per_token=flops_per_token(config, settings.seq_len),
+        tokens_per_step=settings.tokens_per_step,
+        train_tokens=data.train_tokens,
+        tokens_per_param=given.get("tokens_per_param"),
+        max_iters=settings.max_iters,
+        epochs=settings.epochs,
+        tokens_per_second=None if trial is None else trial.tokens_per_second,
+    )
+
+
+def _ways(choice: Choice, data: DataFacts, compute: ComputePlan) -> list[LoadingWay]:
+    return loading_ways(
+        data.train_tokens or compute.planned_tokens,
+        bytes_per_token=data.bytes_per_token,
+        token_bytes=data.token_bytes,
+        rows=choice.settings.rows_per_step,
+        seq_len=choice.settings.seq_len,
+    )

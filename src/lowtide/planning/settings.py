@@ -1,0 +1,198 @@
+"""The settings of `lowtide plan`: data, model, machine; each field's docstring is its help."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from lowtide.errors import UsageError
+from lowtide.memory import parse_size
+from lowtide.model.config import Layout
+from lowtide.settings import build_settings, read_config_file, require
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["PlanSettings", "parse_count"]
+
+_COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+
+# What `lowtide train` takes under the same name.
+_TRAINING_FIELDS = (
+    "target_params",
+    "layout",
+    "num_layers",
+    "width",
+    "num_heads",
+    "seq_len",
+    "batch_size",
+    "gradient_accumulation_steps",
+    "optimizer",
+    "use_mixed_precision",
+    "use_8bit_optimizer",
+    "activation_checkpointing",
+    "tokens_per_param",
+)
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """What to plan for; everything may be left out."""
+
+    flag_aliases: ClassVar[Mapping[str, str]] = {
+        "--input": "--input-files",
+        "--input-file": "--input-files",
+        "--num-tokens": "--tokens",
+        "--processes": "--cores",
+    }
+
+    # Data: one of these.
+    dataset_dir: Path | None = None
+    """Prepared dataset, .npy or .bin."""
+    input_files: tuple[str, ...] = ()
+    """Text, jsonl or parquet files, folders or globs."""
+    tokens: str | int | None = None
+    """Number of training tokens, such as 500M or 1.5B, where there is no text yet."""
+    tokenization: str | None = None
+    """Tokenizer for text: gpt2, char, or a folder; if not given, one is learned from the text."""
+    vocab_size: int | None = None
+    """Size of the tokenizer to learn; by the machine's memory if not given."""
+
+    # Model: a config file, a size, a parameter count or a shape; by the machine if not given.
+    config_file: Path | None = None
+    """JSON file with settings of lowtide train, such as configs/150M.json."""
+    size: str | int | None = None
+    """Number of parameters as people write it: 10M, 1.5B."""
+    target_params: int | None = None
+    """Number of parameters, as lowtide train takes it."""
+    layout: Layout | None = None
+    """qwen3 (RMSNorm, RoPE, SwiGLU) or gpt2."""
+    num_layers: int | None = None
+    """Blocks."""
+    width: int | None = None
+    """Numbers per token."""
+    num_heads: int | None = None
+    """Attention heads."""
+    seq_len: int | None = None
+    """Tokens in a row, and the context of the model."""
+
+    # Training, as lowtide train takes it; chosen where not given.
+    batch_size: int | None = None
+    """Rows per micro-batch."""
+    gradient_accumulation_steps: int | None = None
+    """Micro-batches per step."""
+    optimizer: Literal["auto", "muon", "adamw"] | None = None
+    """muon, adamw, or auto."""
+    use_mixed_precision: bool = False
+    """Compute in bfloat16."""
+    use_8bit_optimizer: bool = False
+    """AdamW's moments in 8 bits."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass."""
+    tokens_per_param: float | None = None
+    """Tokens per parameter to train on; 20 if not given."""
+
+    # Machine: this one where nothing is named.
+    ram: str | int | None = None
+    """Memory of the machine, such as 8GiB."""
+    vram: str | int | None = None
+    """Memory of its GPU, such as 16GiB."""
+    cores: int | None = None
+    """Its cores."""
+    memory: str | int | None = None
+    """Budget for each command; three quarters of the machine's memory if not given."""
+
+    # Output.
+    name: str = "mine"
+    """Name of the tokenizer, the dataset and the run in the commands."""
+    measure: bool = True
+    """Time a few steps, if the plan is for this machine: half a minute."""
+    json: bool = False
+    """Print the plan as JSON."""
+
+    def __post_init__(self) -> None:
+        given = [
+            flag
+            for flag, value in (
+                ("--dataset-dir", self.dataset_dir),
+                ("--input-files", self.input_files),
+                ("--tokens", self.tokens),
+            )
+            if value
+        ]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} are given, expected one of them")
+        sizes = [
+            flag
+            for flag, value in (
+                ("--config-file", self.config_file),
+                ("--size", self.size),
+                ("--target-params", self.target_params),
+                ("--num-layers and --width", self.num_layers or self.width),
+            )
+            if value
+        ]
+        if len(sizes) > 1 and sizes != ["--config-file", "--num-layers and --width"]:
+            raise UsageError(f"{' and '.join(sizes)} are given, expected one of them")
+        for field in ("ram", "vram", "memory"):
+            value = getattr(self, field)
+            if value is not None:
+                parse_size(value)
+        require(self.cores is None or self.cores >= 1, "cores", self.cores, "at least 1")
+        known = self.tokenization is None or self.vocab_size is None
+        require(known, "vocab_size", self.vocab_size, "no --tokenization beside it")
+        for field in ("tokens", "size"):
+            value = getattr(self, field)
+            if value is not None:
+                parse_count(value, field)
+
+    @property
+    def num_tokens(self) -> int | None:
+        """The tokens given as a number."""
+        return None if self.tokens is None else parse_count(self.tokens, "tokens")
+
+    @property
+    def names_a_machine(self) -> bool:
+        """Whether the plan is for a machine that was described, not for this one."""
+        return any(value is not None for value in (self.ram, self.vram, self.cores))
+
+    @property
+    def names_a_model(self) -> bool:
+        """Whether the size of the model is given."""
+        return any((self.config_file, self.size, self.target_params, self.num_layers, self.width))
+
+    def training_options(self) -> dict[str, Any]:
+        """Give what was said about training: flags over the config file; nothing by default."""
+        options: dict[str, Any] = {}
+        if self.config_file is not None:
+            options = read_config_file(self.config_file, for_settings=TrainSettings)
+        for name in _TRAINING_FIELDS:
+            value = getattr(self, name)
+            if value is not None and value is not False:
+                options[name] = value
+        if self.size is not None:
+            options["target_params"] = parse_count(self.size, "size")
+        build_settings(TrainSettings, options)  # its checks, now
+        return options
+
+    def replace(self, **changes: Any) -> PlanSettings:
+        """Give a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def parse_count(text: str | int, name: str = "count") -> int:
+    """Give a number as people write it: 500M, 1.5B, 1e9.
+
+    >>> parse_count("1.5B"), parse_count("500M"), parse_count("1e6")
+    (1500000000, 500000000, 1000000)
+    """
+    word = str(text).strip().replace("_", "").replace(",", "")
+    unit = _COUNT_UNITS.get(word[-1:].lower())
+    try:
+        count = round(float(word if unit is None else word[:-1]) * (unit or 1))
+    except (ValueError, OverflowError):
+        count = 0
+    if count < 1:
+        raise UsageError(f"{name} is {text!r}, expected a number such as 500M, 1.5B or 1000000")
+    return count

@@ -1,0 +1,222 @@
+"""Show a plan: as text with tables, or as JSON.
+
+In:      Plan
+Out:     text for stdout
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from lowtide.memory import format_size
+from lowtide.model.sizing import count_parameters
+from lowtide.planning.choices import Choice
+from lowtide.planning.machine import Machine
+from lowtide.planning.plan import Plan
+from lowtide.progress import format_count
+from lowtide.settings import settings_as_json
+from lowtide.training.settings import choose_optimizer
+
+__all__ = ["describe_plan", "plan_as_json"]
+
+
+def describe_plan(plan: Plan) -> str:
+    """Give the plan as people read it."""
+    machine, shown = plan.machine, plan.chosen or plan.asked
+    lines = [
+        f"machine   {machine.describe()}",
+        f"budget    {format_size(machine.budget_bytes)} for each command"
+        + (f", {format_size(machine.vram_budget_bytes)} on the GPU" if machine.has_gpu else ""),
+        f"data      {plan.data.description}",
+        f"model     {_describe_model(shown)}",
+        "",
+        *_stage_table(plan),
+        "",
+        *_training_table(shown, machine),
+        "",
+        *_verdict(plan),
+        "",
+        *_compute_lines(plan),
+        "",
+        f"{format_count(_num_tokens(plan))} tokens in memory, by the way they are loaded:",
+        *_rows(
+            [(way.way, format_size(way.memory_bytes), way.note) for way in plan.ways], align="<><"
+        ),
+    ]
+    if plan.commands:
+        lines += ["", "commands:", *plan.commands]
+    return "\n".join(lines)
+
+
+def _num_tokens(plan: Plan) -> int:
+    return plan.data.train_tokens or plan.compute.planned_tokens
+
+
+def _describe_model(choice: Choice) -> str:
+    config = choice.config
+    return (
+        f"{format_count(count_parameters(config))} parameters: {config.num_layers} layers, width "
+        f"{config.width}, {config.num_heads} heads, context {config.context_length}, vocabulary "
+        f"{config.vocab_size:,} ({config.layout})"
+    )
+
+
+def _stage_table(plan: Plan) -> list[str]:
+    head = ("stage", "memory", "at least", "disk", "fits", "")
+    rows = [
+        (
+            need.stage,
+            format_size(need.memory_bytes),
+            format_size(need.least_bytes),
+            format_size(need.disk_bytes) if need.disk_bytes else "-",
+            "yes" if need.fits else "NO",
+            need.note,
+        )
+        for need in plan.needs
+    ]
+    return _rows([head, *rows], align="<>>><<")
+
+
+def _training_table(choice: Choice, machine: Machine) -> list[str]:
+    settings, need = choice.settings, choice.footprint
+    rows = [
+        ("weights", need.weights, "float32"),
+        ("gradients", need.gradients, "float32"),
+        ("optimizer states", need.optimizer, _describe_optimizer(choice)),
+        (
+            "activations",
+            need.activations,
+            f"{settings.batch_size} rows of {settings.seq_len} tokens"
+            + (", bfloat16" if settings.use_mixed_precision else "")
+            + (", computed again" if settings.activation_checkpointing else ""),
+        ),
+        ("logits", need.loss, "one chunk, with the gradient of the output matrix"),
+        ("batches", need.batches, f"{settings.num_workers} ahead, on the host"),
+        ("framework", need.program, "interpreter and torch, on the host"),
+    ]
+    where = "on the GPU" if machine.has_gpu else "in all"
+    total = need.device_bytes if machine.has_gpu else need.total_bytes
+    limit = machine.vram_budget_bytes if machine.has_gpu else machine.budget_bytes
+    table = [("training", "", "")]
+    table += [(f"  {name}", format_size(size), note) for name, size, note in rows]
+    table.append((f"  {where}", format_size(total), f"of {format_size(limit)}"))
+    return _rows(table, align="<><")
+
+
+def _describe_optimizer(choice: Choice) -> str:
+    name = choose_optimizer(choice.settings, choice.config)
+    return f"{name}, 8 bits" if choice.settings.use_8bit_optimizer else name
+
+
+def _verdict(plan: Plan) -> list[str]:
+    asked, machine = plan.asked.footprint, plan.machine
+    need = asked.device_bytes if machine.has_gpu else asked.total_bytes
+    limit = machine.vram_budget_bytes if machine.has_gpu else machine.budget_bytes
+    failing = [row.stage for row in plan.needs if not row.fits]
+    if plan.chosen is None:
+        return [
+            f"does not fit: training needs {format_size(need)} of {format_size(limit)}, and no "
+            "smaller model with this vocabulary fits either; a smaller --vocab-size may"
+        ]
+    if not plan.asked_fits:
+        return [
+            f"does not fit as asked: training needs {format_size(need)} of {format_size(limit)}.",
+            f"nearest that fits: {', '.join(plan.chosen.changes)}",
+        ]
+    if failing:
+        return [f"does not fit: {', '.join(failing)} (memory or disk, see above)"]
+    lines = [f"fits, with {', '.join(plan.chosen.changes)}" if plan.chosen.changes else "fits"]
+    if plan.chosen.settings.use_mixed_precision and not machine.has_gpu:
+        lines.append("note: most CPUs emulate bfloat16, which is many times slower")
+    return lines
+
+
+def _compute_lines(plan: Plan) -> list[str]:
+    compute = plan.compute
+    count = compute.parameters
+    lines = [
+        "how long:",
+        *_rows(
+            [
+                ("20 tokens per parameter", format_count(compute.optimal_tokens), "tokens"),
+                (
+                    "fitted law of losses",
+                    format_count(compute.fitted_tokens),
+                    f"tokens, {compute.fitted_tokens / count:.0f} per parameter",
+                ),
+                (
+                    "planned here",
+                    format_count(compute.planned_tokens),
+                    f"tokens, {compute.steps:,} steps, {compute.flops:.1e} operations",
+                ),
+            ],
+            align="<><",
+        ),
+    ]
+    if compute.epochs is not None and compute.train_tokens is not None:
+        lines.append(
+            f"  {compute.epochs:.2f} times the {format_count(compute.train_tokens)} tokens there "
+            f"are: {compute.describe_epochs()}"
+        )
+    lines.append(f"  {_describe_time(plan)}")
+    return lines
+
+
+def _describe_time(plan: Plan) -> str:
+    compute, trial = plan.compute, plan.trial
+    if compute.seconds is not None and compute.tokens_per_second is not None:
+        return (
+            f"{format_count(compute.tokens_per_second)} tokens/s measured here: about "
+            f"{_duration(compute.seconds)}"
+        )
+    if trial is not None:
+        return f"time not known: {trial.problem}"
+    if not plan.machine.is_this:
+        return "time not known: the machine is only described (lowtide plan on it measures)"
+    return "time not measured"
+
+
+def _duration(seconds: float) -> str:
+    """Give a long time in the unit people think of.
+
+    >>> _duration(90), _duration(7200), _duration(300_000)
+    ('2 minutes', '2.0 hours', '3.5 days')
+    """
+    if seconds < 5400:
+        return f"{max(1, round(seconds / 60))} minutes"
+    return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86400:.1f} days"
+
+
+def _rows(rows: Sequence[tuple[str, ...]], *, align: str) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def plan_as_json(plan: Plan) -> str:
+    """Give the plan for other programs."""
+    shown = plan.chosen or plan.asked
+    answer: dict[str, Any] = {
+        "fits": plan.fits,
+        "machine": settings_as_json(plan.machine),
+        "data": settings_as_json(plan.data),
+        "model": settings_as_json(shown.config) | {"parameters": count_parameters(shown.config)},
+        "stages": [settings_as_json(need) for need in plan.needs],
+        "training": settings_as_json(shown.footprint)
+        | {
+            "device_bytes": shown.footprint.device_bytes,
+            "total_bytes": shown.footprint.total_bytes,
+        },
+        "changes": list(shown.changes),
+        "compute": settings_as_json(plan.compute)
+        | {"epochs": plan.compute.epochs, "seconds": plan.compute.seconds},
+        "loading": [settings_as_json(way) for way in plan.ways],
+        "commands": plan.commands,
+    }
+    return json.dumps(answer, indent=2)

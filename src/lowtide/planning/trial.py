@@ -1,0 +1,54 @@
+"""Run a few steps of a plan in a process of its own, to know this machine's speed.
+
+In:      a Choice
+Out:     Trial: tokens per second
+Memory:  what training takes, in the other process
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from lowtide.planning.choices import Choice
+from lowtide.settings import settings_as_json
+
+__all__ = ["Trial", "run_trial"]
+
+_TIMEOUT_SECONDS = 90
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a few steps took, or why there is no number."""
+
+    tokens_per_second: float | None
+    problem: str = ""
+
+
+def run_trial(choice: Choice, *, seconds: float = 8.0) -> Trial:
+    """Time some steps of the chosen training on made-up ids."""
+    request = {
+        "config": settings_as_json(choice.config),
+        "settings": choice.options,
+        "seconds": seconds,
+    }
+    command = [sys.executable, "-m", "lowtide.training.trial"]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Trial(None, f"no step ended in {_TIMEOUT_SECONDS} seconds")
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        return Trial(None, lines[-1] if lines else "the trial ended without a word")
+    answer = json.loads(done.stdout)
+    return Trial(answer["tokens_per_second"])

@@ -1,0 +1,123 @@
+"""Time a few training steps on made-up ids; run as a program, it answers in JSON.
+
+In:      stdin: {"config": GPTConfig, "settings": TrainSettings, "seconds": about so long}
+Out:     stdout: {"tokens_per_second", "rows", "peak_bytes", "device_peak_bytes"}
+Memory:  what training takes; rows are left out where a step would take longer than the trial
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lowtide.loader.windows import TokenDataset
+from lowtide.memory import process_peak_bytes, usable_cores
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.sizing import flops_per_token
+from lowtide.settings import build_settings
+from lowtide.training.distributed import open_process_group
+from lowtide.training.loop import Trainer
+from lowtide.training.settings import TrainSettings, choose_optimizer
+
+__all__ = ["time_steps"]
+
+_CORE_FLOPS = 10e9  # a slow core: the trial must end in time there too
+_FEWEST_TOKENS = 256
+_NUM_IDS = 1 << 18
+
+
+def time_steps(config: GPTConfig, options: dict[str, Any], *, seconds: float) -> dict[str, Any]:
+    """Give the tokens per second of a training, from about `seconds` of it.
+
+    A step whose rows take too long is timed with fewer, once and twice: the difference is what rows
+    cost, the rest what the update costs, and the whole step follows from both.
+    """
+    whole = build_settings(TrainSettings, options)
+    # What auto means depends on the rows, which the trial has fewer of.
+    options = {**options, "optimizer": choose_optimizer(whole, config)}
+    rows = _affordable_rows(config, whole, seconds)
+    once = _time_step(config, options, rows=rows, parts=1, seconds=seconds)
+    if rows < whole.rows_per_step:
+        twice = _time_step(config, options, rows=rows, parts=2, seconds=seconds)
+        per_rows = min(max(twice - once, once / 2), once)
+        step_seconds = once - per_rows + per_rows * whole.rows_per_step / rows
+    else:
+        step_seconds = once
+    on_gpu = torch.cuda.is_available()
+    return {
+        "tokens_per_second": whole.tokens_per_step / step_seconds,
+        "rows": rows,
+        "peak_bytes": process_peak_bytes(),
+        "device_peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0,
+    }
+
+
+def _affordable_rows(config: GPTConfig, whole: TrainSettings, seconds: float) -> int:
+    """Give the rows of a micro-batch that a slow CPU computes within the trial."""
+    if torch.cuda.is_available():
+        return whole.batch_size
+    flops = flops_per_token(config, whole.seq_len) * whole.seq_len
+    affordable = int(seconds / 2 * usable_cores() * _CORE_FLOPS / flops)
+    return min(whole.batch_size, max(1, _FEWEST_TOKENS // whole.seq_len, affordable))
+
+
+def _time_step(
+    config: GPTConfig, options: dict[str, Any], *, rows: int, parts: int, seconds: float
+) -> float:
+    """Give the seconds of one step of so many micro-batches, the first step left out."""
+    with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+        settings = build_settings(
+            TrainSettings,
+            {
+                **options,
+                "batch_size": rows,
+                "gradient_accumulation_steps": parts,
+                "checkpoints_dir": folder,
+            },
+        )
+        path = Path(folder) / "ids.bin"
+        ids = np.random.default_rng(0).integers(config.vocab_size, size=_NUM_IDS)
+        ids.astype(np.uint32).tofile(path)
+        data = TokenDataset(
+            path, split="all", sequence_length=settings.seq_len, dtype="uint32", stride=1
+        )
+        trainer = Trainer(GPT(config), data=data, settings=settings)
+        with open_process_group(settings.device) as group:
+            trainer.prepare(group)
+            try:
+                trainer.train_step()  # it allocates, compiles and fills caches
+                _wait()
+                steps, started = 0, time.monotonic()
+                while steps == 0 or time.monotonic() - started < seconds / 2:
+                    trainer.train_step()
+                    _wait()
+                    steps += 1
+                return (time.monotonic() - started) / steps
+            finally:
+                trainer.feed.close()
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Read a request, time it, print the answer."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    request = json.load(sys.stdin)
+    config = build_settings(GPTConfig, request["config"])
+    print(json.dumps(time_steps(config, request["settings"], seconds=request["seconds"])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Plans: what they say of machines and models, and that their commands are commands."""
+
+import json
+import math
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lowtide.cli import main
+from lowtide.errors import UsageError
+from lowtide.planning import make_plan
+from lowtide.planning.settings import PlanSettings, parse_count
+from lowtide.planning.summary import describe_plan, plan_as_json
+from lowtide.settings import build_settings
+from lowtide.training.footprint import fit_micro_batch
+from lowtide.training.settings import TrainSettings
+
+GIB = 1 << 30
+
+
+def train_settings(command):
+    """Read a `lowtide train` command line as the command line does."""
+    import tyro
+
+    words = shlex.split(command)
+    assert words[:2] == ["lowtide", "train"]
+    return tyro.cli(TrainSettings, args=words[2:])
+
+
+@pytest.mark.parametrize("ram", ["8GiB", "16GiB", "32GiB"])
+def test_a_machine_named_by_its_memory_gets_commands_that_keep_it(ram):
+    plan = make_plan(ram=ram)
+    assert plan.fits and plan.chosen is not None
+    assert [shlex.split(line)[1] for line in plan.commands] == [
+        "train-tokenizer",
+        "prepare",
+        "train",
+    ]
+    settings = train_settings(plan.commands[-1])
+    budget = plan.machine.budget_bytes
+    assert plan.needs[-1].memory_bytes <= budget <= int(ram[:-3]) * GIB
+    # The command trains as it is written: the trainer finds no reason to cut its micro-batches.
+    assert fit_micro_batch(plan.chosen.config, settings, budget) == settings.batch_size
+
+
+def test_the_guides_three_machines_get_their_vocabularies_and_all_cores():
+    found = {}
+    for cores, ram in ((16, "32GiB"), (8, "16GiB"), (4, "8GiB")):
+        words = shlex.split(make_plan(ram=ram, cores=cores, tokens="2G").commands[0])
+        found[ram] = [words[words.index(f) + 1] for f in ("--vocab-size", "--processes")]
+    assert found == {"32GiB": ["32000", "16"], "16GiB": ["16000", "8"], "8GiB": ["8000", "4"]}
+
+
+def test_what_does_not_fit_gets_the_cheapest_change_that_does():
+    wanted = {"size": "50M", "batch_size": 64, "seq_len": 256, "tokens": "1G", "vocab_size": 8000}
+    large = make_plan(ram="64GiB", **wanted)
+    assert large.asked.fits and large.chosen is large.asked
+    small = make_plan(ram="8GiB", **wanted)
+    assert not small.asked.fits and not small.asked_fits
+    assert small.fits and small.chosen is not None
+    assert small.chosen.settings.rows_per_step == 64  # a step still sees as many
+    assert small.chosen.settings.batch_size < 64
+    assert not small.chosen.settings.activation_checkpointing
+    tiny = make_plan(ram="1536MiB", **wanted)
+    assert tiny.chosen is not None and tiny.chosen.fits
+    assert len(tiny.chosen.changes) > 1
+    assert "nearest that fits" in describe_plan(tiny)
+
+
+def test_a_model_far_too_large_gets_the_largest_that_fits():
+    plan = make_plan(ram="2GiB", size="5B", tokens="1G")
+    assert plan.chosen is not None and plan.chosen.fits
+    assert 1_000_000 < plan.compute.parameters < 500_000_000
+    assert plan.chosen.settings.seq_len == 256
+    used = plan.chosen.footprint.total_bytes / plan.machine.budget_bytes
+    assert 0.8 < used <= 1
+
+
+def test_nothing_fits_where_nothing_can():
+    plan = make_plan(ram="300MiB", size="1B")
+    assert plan.chosen is None and not plan.fits and not plan.commands
+    assert "does not fit" in describe_plan(plan)
+
+
+def test_a_gpu_is_planned_by_its_own_memory():
+    plan = make_plan(ram="32GiB", vram="16GiB", size="150M", tokens="3G")
+    assert plan.fits and plan.chosen is not None
+    assert plan.chosen.settings.use_mixed_precision
+    assert plan.chosen.footprint.device_bytes <= plan.machine.vram_budget_bytes < 16 * GIB
+    assert plan.asked_fits  # nobody asked for larger micro-batches
+    assert "on the GPU" in describe_plan(plan)
+
+
+def test_bfloat16_is_never_advised_for_a_cpu():
+    for ram in ("1GiB", "2GiB", "4GiB"):
+        plan = make_plan(ram=ram, size="100M", tokens="1G")
+        assert plan.chosen is None or not plan.chosen.settings.use_mixed_precision
+
+
+def test_tokens_and_epochs():
+    plan = make_plan(ram="8GiB", size="10M", tokens="50M")
+    compute = plan.compute
+    assert compute.optimal_tokens == 20 * compute.parameters
+    assert 20 < compute.fitted_tokens / compute.parameters < 40
+    assert math.isclose(compute.epochs, compute.planned_tokens / 50_000_000)
+    words = shlex.split(plan.commands[-1])
+    assert words[words.index("--max-iters") + 1] == str(compute.steps)
+    little = make_plan(ram="8GiB", size="10M", tokens="1M")
+    assert little.compute.epochs <= 16.1
+
+
+def test_text_files_and_datasets_are_measured(tmp_path):
+    text = tmp_path / "a.txt"
+    text.write_text("some plain words of text, over and over\n" * 2000)
+    plan = make_plan(ram="8GiB", input_files=[str(text)], size="1M")
+    assert plan.data.text_bytes == text.stat().st_size
+    assert [need.stage for need in plan.needs] == ["train-tokenizer", "prepare", "load", "train"]
+    ids = tmp_path / "ids.npy"
+    np.save(ids, np.zeros(1000, dtype=np.uint16))
+    stored = make_plan(ram="8GiB", dataset_dir=ids, vocab_size=512, size="1M")
+    assert stored.data.train_tokens == 900
+    assert [need.stage for need in stored.needs] == ["load", "train"]
+    assert f"--train-data-path {ids}" in stored.commands[0]
+
+
+def test_a_config_file_is_the_model(tmp_path):
+    config = tmp_path / "small.json"
+    config.write_text(json.dumps({"num_layers": 2, "width": 64, "num_heads": 2, "batch_size": 4}))
+    plan = make_plan(ram="8GiB", config_file=config, tokens="1M", vocab_size=300, seq_len=32)
+    assert plan.asked.config.num_layers == 2 and plan.asked.settings.batch_size == 4
+    command = plan.commands[-1]
+    assert f"--config-file {config}" in command and "--seq-len 32" in command
+    assert "--num-layers" not in command
+
+
+def test_json_and_text_say_the_same(capsys):
+    assert main(["plan", "--ram", "8GiB", "--size", "5M", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    plan = make_plan(ram="8GiB", size="5M")
+    assert answer == json.loads(plan_as_json(plan))
+    assert answer["fits"] is True and answer["commands"] == plan.commands
+    text = describe_plan(plan)
+    for part in ("weights", "gradients", "optimizer states", "activations", "logits", "framework"):
+        assert part in text
+
+
+def test_planning_never_imports_torch():
+    code = (
+        "import sys; from lowtide.cli import main; main(['plan', '--ram', '8GiB']); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens": "1M", "dataset_dir": "x"}, "expected one of them"),
+        ({"size": "1M", "target_params": 5}, "expected one of them"),
+        ({"ram": "much"}, "not a size"),
+        ({"tokens": "many"}, "expected a number"),
+        ({"cores": 0}, "at least 1"),
+    ],
+)
+def test_mistakes_are_named(options, message):
+    with pytest.raises(UsageError, match=message):
+        build_settings(PlanSettings, options)
+
+
+def test_counts_are_read_as_people_write_them():
+    assert [parse_count(word) for word in ("1.5B", "500m", "10k", "1e6", "1_000")] == [
+        1_500_000_000,
+        500_000_000,
+        10_000,
+        1_000_000,
+        1000,
+    ]
