@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lowtide.corpus.hub import HUB_PREFIX, parse_hub_name
 from lowtide.errors import DataError, from_os_error
 
 __all__ = ["InputFile", "expand_inputs"]
@@ -36,12 +37,14 @@ class InputFile:
     """Its place in the corpus; documents of earlier inputs come first."""
     path: Path
     kind: str
-    """text, jsonl or parquet."""
+    """text, jsonl, parquet, or hub (a Hugging Face dataset: `path` is its name)."""
     compression: str | None
     """gzip, zstd, xz, or None."""
     size_bytes: int
     """As stored, so compressed where it is."""
     modified_ns: int = 0
+    split: str = ""
+    """Of a Hugging Face dataset."""
 
 
 def expand_inputs(
@@ -57,6 +60,10 @@ def expand_inputs(
     inputs: list[InputFile] = []
     seen: dict[tuple[int, int], Path] = {}
     for given in paths:
+        if str(given).startswith(HUB_PREFIX):
+            name, split = parse_hub_name(str(given))
+            inputs.append(InputFile(len(inputs), Path(name), "hub", None, 0, split=split))
+            continue
         for path in _expand(given, notice):
             try:
                 status = path.stat()

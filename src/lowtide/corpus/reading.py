@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.corpus.hub import iter_hub_texts
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.streams import open_stream
 from lowtide.errors import DataError, from_os_error
@@ -148,7 +149,7 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
             group.append(source)
             continue
         flush()
-        random_access = source.compression is None and source.kind != "parquet" and utf8
+        random_access = source.compression is None and source.kind in ("text", "jsonl") and utf8
         count = -(-source.size_bytes // options.block_bytes) if random_access else None
         streams.append(Stream(len(streams), (source,), random_access, count))
     flush()
@@ -325,11 +326,13 @@ def iter_blocks(
             yield None if number < known else read_block(stream, number, options)
         return
     source = stream.inputs[0]
-    blocks = (
-        _iter_parquet(stream, options)
-        if source.kind == "parquet"
-        else _iter_stream(stream, options)
-    )
+    if source.kind == "parquet":
+        blocks = _iter_row_blocks(stream, options, _iter_parquet(source, options))
+    elif source.kind == "hub":
+        texts = iter_hub_texts(str(source.path), split=source.split, text_field=options.text_field)
+        blocks = _iter_row_blocks(stream, options, ((text, 0) for text in texts))
+    else:
+        blocks = _iter_stream(stream, options)
     try:
         for number, block in enumerate(blocks):
             yield None if number < known else block
@@ -418,32 +421,40 @@ def _cut_stream(
     return nominal - start + cut[0], cut[1], ended
 
 
-def _iter_parquet(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]:
+def _iter_row_blocks(
+    stream: Stream, options: ReadingOptions, rows: Iterator[tuple[bytes, int]]
+) -> Iterator[TextBlock]:
+    """Gather rows (text, stored bytes) into blocks."""
+    texts: list[bytes] = []
+    held = stored = number = first_row = 0
+    for text, stored_bytes in rows:
+        texts.append(text)
+        held += len(text)
+        stored += stored_bytes
+        if held >= options.block_bytes:
+            yield _rows_block(stream, number, texts, first_row, stored)
+            first_row, number, held, stored, texts = first_row + len(texts), number + 1, 0, 0, []
+    if texts:
+        yield _rows_block(stream, number, texts, first_row, stored)
+
+
+def _iter_parquet(source: InputFile, options: ReadingOptions) -> Iterator[tuple[bytes, int]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    source = stream.inputs[0]
     try:
         file = pq.ParquetFile(source.path, pre_buffer=False, buffer_size=1 << 20)
     except pa.ArrowInvalid as error:
         raise DataError(f"not a parquet file: {error}", path=source.path) from None
     with file:
         _check_column(file.schema_arrow, source.path, options.text_field)
-        texts: list[bytes] = []
-        held = number = row = 0
-        total_rows = max(file.metadata.num_rows, 1)
+        row_bytes = source.size_bytes // max(file.metadata.num_rows, 1)
         try:
             for batch in file.iter_batches(batch_size=256, columns=[options.text_field]):
-                column = batch.column(0).cast(pa.large_binary())
-                texts += [value or b"" for value in column.to_pylist()]
-                held += column.nbytes
-                if held >= options.block_bytes:
-                    yield _rows_block(stream, number, texts, row, source.size_bytes / total_rows)
-                    row, number, held, texts = row + len(texts), number + 1, 0, []
+                for value in batch.column(0).cast(pa.large_binary()).to_pylist():
+                    yield value or b"", row_bytes
         except pa.ArrowException as error:
             raise DataError(f"damaged parquet file: {error}", path=source.path) from None
-        if texts:
-            yield _rows_block(stream, number, texts, row, source.size_bytes / total_rows)
 
 
 def _check_column(schema: Any, path: Path, name: str) -> None:
@@ -463,7 +474,7 @@ def _check_column(schema: Any, path: Path, name: str) -> None:
 
 
 def _rows_block(
-    stream: Stream, number: int, texts: list[bytes], first_row: int, row_bytes: float
+    stream: Stream, number: int, texts: list[bytes], first_row: int, stored_bytes: int
 ) -> TextBlock:
     data = b"".join(texts)
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.uint64, count=len(texts)))
@@ -474,7 +485,7 @@ def _rows_block(
         data=data,
         segments=(Segment(stream.inputs[0].index, first_row, 0, len(data)),),
         row_ends=ends.astype(np.uint64),
-        stored_bytes=int(len(texts) * row_bytes),
+        stored_bytes=stored_bytes,
     )
 
 

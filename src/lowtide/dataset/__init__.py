@@ -1,0 +1,9 @@
+"""Stage 3, ids to shards.
+
+    cleaned blocks ──encoding──▶ ids by key ──sharding──▶ train/ and val/ shards ──▶ metadata
+                        ▲                        ▲
+             duplicates ┘      journal: what is done stays done
+
+`preparation` and `appending` run the phases; `verification`, `inspection` and `conversion` work on
+what is there; `layout` knows the bytes.
+"""

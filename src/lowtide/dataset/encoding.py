@@ -54,7 +54,9 @@ def shuffle_keys(
     seed: int, input_indexes: npt.NDArray[np.uint64], ordinals: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
     """Give each document's place in the shuffle, from nothing but the seed and its identity."""
-    mixed_seed = _scatter(np.array([seed & (1 << 64) - 1], dtype=np.uint64))
+    # The constant keeps seed 0 from being a fixed point, which would put document 0 first.
+    shifted = (seed + 0x9E3779B97F4A7C15) & (1 << 64) - 1
+    mixed_seed = _scatter(np.array([shifted], dtype=np.uint64))
     return _scatter(_scatter(_scatter(input_indexes ^ mixed_seed) ^ ordinals) + mixed_seed)
 
 

@@ -27,7 +27,8 @@ class PrepareSettings:
     """Text of any size to checked, shuffled shards of ids."""
 
     input_files: tuple[str, ...]
-    """Files, folders or globs: txt, jsonl, parquet, each plain or .gz, .zst, .xz."""
+    """Files, folders or globs: txt, jsonl, parquet, each plain or .gz, .zst, .xz; or
+    hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
     out_dir: Path
     """The dataset's folder."""
     tokenization: str = "gpt2"

@@ -1,0 +1,76 @@
+"""Read the texts of a Hugging Face dataset row by row, by its name on the Hub or a local folder.
+
+In:      `hf://NAME`, `hf://NAME:SPLIT`, `hf://FOLDER` (the extra "datasets" must be installed)
+Out:     the texts of one column, in order
+Memory:  what the datasets package buffers while it streams
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lowtide.errors import DataError, UsageError
+
+__all__ = ["HUB_PREFIX", "iter_hub_texts", "parse_hub_name"]
+
+HUB_PREFIX = "hf://"
+
+
+def parse_hub_name(given: str) -> tuple[str, str]:
+    """Give the name and the split of an input that begins with hf://.
+
+    >>> parse_hub_name("hf://roneneldan/TinyStories:validation")
+    ('roneneldan/TinyStories', 'validation')
+    """
+    name, _, split = given.removeprefix(HUB_PREFIX).partition(":")
+    if not name:
+        raise UsageError(f"{given} names no dataset", next_step="write it as hf://owner/name:split")
+    return name, split or "train"
+
+
+def iter_hub_texts(name: str, *, split: str, text_field: str) -> Iterator[bytes]:
+    """Give the texts of a dataset's column, streamed."""
+    rows = _open(name, split)
+    for number, row in enumerate(_guard(rows, name)):
+        text = row.get(text_field)
+        if text is None and text_field not in row:
+            raise DataError(
+                f"row {number} has no column {text_field!r}; there are {', '.join(row)}",
+                path=f"{HUB_PREFIX}{name}",
+                next_step="name the column of text with --text-field",
+            )
+        if text is not None and not isinstance(text, str):
+            raise DataError(
+                f"column {text_field!r} holds {type(text).__name__}, expected text",
+                path=f"{HUB_PREFIX}{name}",
+            )
+        yield (text or "").encode("utf-8", "replace")
+
+
+def _open(name: str, split: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise UsageError(
+            f"{HUB_PREFIX}{name} needs the package datasets",
+            next_step="pip install 'lowtide[datasets]'",
+        ) from None
+    try:
+        if (Path(name) / "dataset_info.json").exists() or (Path(name) / "state.json").exists():
+            return datasets.load_from_disk(name)
+        return datasets.load_dataset(name, split=split, streaming=True)
+    except Exception as error:  # the package raises errors of many other packages
+        raise DataError(
+            f"this dataset cannot be opened: {error}",
+            path=f"{HUB_PREFIX}{name}",
+            next_step="check the name, the split and the network",
+        ) from None
+
+
+def _guard(rows: Any, name: str) -> Iterator[dict[str, Any]]:
+    try:
+        yield from rows
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DataError(f"reading stopped: {error}", path=f"{HUB_PREFIX}{name}") from None

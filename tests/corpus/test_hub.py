@@ -1,0 +1,59 @@
+"""Hugging Face datasets as inputs, from local folders: nothing here needs the network."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide.corpus import reading
+from lowtide.corpus.hub import parse_hub_name
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.errors import DataError, UsageError
+
+pytest.importorskip("datasets")
+pytestmark = pytest.mark.filterwarnings("default")  # the package's own are not ours to mend
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [json.dumps({"text": f"row {number}", "id": number}) for number in range(50)]
+    (data / "train.jsonl").write_text("\n".join(rows))
+    return data
+
+
+def test_rows_are_documents(folder: Path) -> None:
+    options = reading.ReadingOptions(block_bytes=64)
+    inputs = expand_inputs([f"hf://{folder}"])
+    documents = list(reading.iter_documents(inputs, options))
+    assert [document.text for document in documents] == [b"row %d" % n for n in range(50)]
+    assert [document.ordinal for document in documents] == list(range(50))
+
+
+def test_folder_saved_by_the_package(folder: Path, tmp_path: Path) -> None:
+    import datasets
+
+    datasets.Dataset.from_dict({"text": ["one", None, "two"]}).save_to_disk(tmp_path / "saved")
+    documents = reading.iter_documents(expand_inputs([f"hf://{tmp_path / 'saved'}"]))
+    assert [document.text for document in documents] == [b"one", b"two"]
+
+
+def test_mistakes_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = reading.ReadingOptions(text_field="body")
+    with pytest.raises(DataError, match="no column 'body'; there are text, id"):
+        list(reading.iter_documents(expand_inputs([f"hf://{folder}"]), options))
+    with pytest.raises(DataError, match="column 'id' holds int"):
+        options = reading.ReadingOptions(text_field="id")
+        list(reading.iter_documents(expand_inputs([f"hf://{folder}"]), options))
+    with pytest.raises(DataError, match="cannot be opened"):
+        list(reading.iter_documents(expand_inputs([f"hf://{folder}:nosuchsplit"])))
+    with pytest.raises(UsageError, match="names no dataset"):
+        parse_hub_name("hf://")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UsageError, match="needs the package datasets"):
+        list(reading.iter_documents(expand_inputs([f"hf://{folder}"])))

@@ -1,0 +1,50 @@
+"""Work files: whole or not there, and damage is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide.corpus.workfiles import is_intact, open_work_file, write_work_file
+from lowtide.errors import DataError
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "a.block"
+    arrays = {
+        "one": np.arange(100),
+        "none": np.empty(0, np.uint8),
+        "two": np.arange(7, dtype="<u2"),
+    }
+    write_work_file(path, {"tokens": 5}, arrays)
+    work = open_work_file(path)
+    assert work.header == {"tokens": 5}
+    for name, array in arrays.items():
+        assert work.read(name).view(array.dtype).tolist() == array.tolist()
+    assert work.read("one", begin=16, end=32).view(np.int64).tolist() == [2, 3]
+    assert is_intact(path)
+    assert [item.name for item in tmp_path.iterdir()] == ["a.block"]
+
+
+@pytest.mark.parametrize("place", [0, 20, 60, -3, -200])
+def test_a_changed_byte_is_noticed(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "a.block"
+    write_work_file(path, {}, {"one": np.arange(64)})
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    assert not is_intact(path)
+
+
+def test_a_cut_off_file_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.block"
+    write_work_file(path, {}, {"one": np.arange(64)})
+    path.write_bytes(path.read_bytes()[:-8])
+    assert not is_intact(path)
+    with pytest.raises(DataError, match="ends too early"):
+        open_work_file(path).read("one")
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="not a work file"):
+        open_work_file(path)
