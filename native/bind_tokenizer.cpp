@@ -30,9 +30,15 @@ std::vector<std::string> as_strings(const std::vector<nb::bytes>& list) {
   return strings;
 }
 
-Array<uint32_t> split(const std::string& pattern, nb::bytes text, bool vectorized) {
-  const Pattern p = pattern_named(pattern);
-  const SplitFunction function = vectorized ? splitter(p) : scalar_splitter(p);
+Instructions instructions_named(const std::string& name) {
+  if (name == "scalar") return Instructions::kScalar;
+  if (name == "avx2") return Instructions::kAvx2;
+  if (name == "avx512") return Instructions::kAvx512;
+  throw std::invalid_argument("unknown instructions: " + name);
+}
+
+Array<uint32_t> split(const std::string& pattern, nb::bytes text, const std::string& at_most) {
+  const SplitFunction function = splitter(pattern_named(pattern), instructions_named(at_most));
   std::vector<uint32_t> ends, batch(4096);
   const uint8_t* const data = static_cast<const uint8_t*>(text.data());
   for (size_t position = 0; position < text.size();) {
@@ -206,8 +212,8 @@ TieBreak tie_break_named(const std::string& name) {
 }  // namespace
 
 void bind_tokenizer(nb::module_& m) {
-  m.def("split", &split, nb::arg("pattern"), nb::arg("text"), nb::arg("vectorized") = true,
-        "The offsets where the pieces of `text` end.");
+  m.def("split", &split, nb::arg("pattern"), nb::arg("text"), nb::arg("at_most") = "avx512",
+        "The offsets where the pieces of `text` end; `at_most` names the instructions allowed.");
   m.def("safe_cuts", &safe_cuts, nb::arg("text"), nb::arg("specials"),
         "The offsets where `text` can be split apart without changing its pieces.");
 

@@ -267,7 +267,7 @@ struct BlockStarts {
   uint64_t starts, known;
 };
 
-inline uint64_t bits_below(unsigned i) { return (uint64_t{1} << i) - 1; }
+inline uint64_t bits_below(size_t i) { return (uint64_t{1} << i) - 1; }
 
 // Goes through the apostrophes in `quotes`, calling found(place, length) for each contraction;
 // returns how many places from the left can be relied on.
@@ -358,7 +358,7 @@ inline BlockStarts find_starts<Pattern::kO200k>(const BlockMasks& m, const uint8
                                     [&](unsigned i, size_t length) {
                                       if (i == taken) return;
                                       taken = i + length;
-                                      block.starts &= ~(uint64_t{1} << i);
+                                      block.starts &= ~(bits_below(length) << i);
                                       block.starts |= uint64_t{1} << taken;
                                     });
   // A slash behind a newline may go with the symbols before that.
@@ -386,44 +386,34 @@ inline BlockStarts find_starts<Pattern::kO200k>(const BlockMasks& m, const uint8
 
 }  // namespace
 
-SplitFunction scalar_splitter(Pattern pattern) {
-  switch (pattern) {
-    case Pattern::kCl100k:
-      return split_scalar<Pattern::kCl100k>;
-    case Pattern::kO200k:
-      return split_scalar<Pattern::kO200k>;
-    case Pattern::kGpt2:
-      break;
-  }
-  return split_scalar<Pattern::kGpt2>;
-}
-
-#if defined(__x86_64__)
 namespace {
 template <Pattern pattern>
-SplitFunction best_splitter() {
+SplitFunction best_splitter([[maybe_unused]] Instructions at_most) {
+#if defined(__x86_64__)
   if (__builtin_cpu_supports("bmi2")) {
-    if (__builtin_cpu_supports("avx512bw")) return split_avx512<pattern>;
-    if (__builtin_cpu_supports("avx2")) return split_avx2<pattern>;
+    if (at_most >= Instructions::kAvx512 && __builtin_cpu_supports("avx512bw")) {
+      return split_avx512<pattern>;
+    }
+    if (at_most >= Instructions::kAvx2 && __builtin_cpu_supports("avx2")) {
+      return split_avx2<pattern>;
+    }
   }
+#endif
   return split_scalar<pattern>;
 }
 }  // namespace
 
-SplitFunction splitter(Pattern pattern) {
+SplitFunction splitter(Pattern pattern, Instructions at_most) {
   switch (pattern) {
     case Pattern::kCl100k:
-      return best_splitter<Pattern::kCl100k>();
+      return best_splitter<Pattern::kCl100k>(at_most);
     case Pattern::kO200k:
-      return best_splitter<Pattern::kO200k>();
+      return best_splitter<Pattern::kO200k>(at_most);
     case Pattern::kGpt2:
       break;
   }
-  return best_splitter<Pattern::kGpt2>();
+  return best_splitter<Pattern::kGpt2>(at_most);
 }
-#else
-SplitFunction splitter(Pattern pattern) { return scalar_splitter(pattern); }
-#endif
 
 namespace {
 // The class of the character that ends before text[at]; a stray byte is kOther.

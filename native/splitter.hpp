@@ -24,8 +24,9 @@ const uint8_t* next_piece(const uint8_t* p, const uint8_t* end);
 constexpr size_t kSplitSlack = 128;
 using SplitFunction = size_t (*)(const uint8_t* text, size_t length, size_t* position,
                                  uint32_t* ends, size_t capacity);
-SplitFunction splitter(Pattern pattern);
-SplitFunction scalar_splitter(Pattern pattern);  // the same without vector instructions
+// The fastest that this machine can run; `at_most` is for tests of the slower ones.
+enum class Instructions : uint8_t { kScalar, kAvx2, kAvx512 };
+SplitFunction splitter(Pattern pattern, Instructions at_most = Instructions::kAvx512);
 
 // True if text can be split apart before text[at], whatever surrounds it, and give the same pieces:
 //  - a letter or number on the left and something of another kind on the right (a blank, the other of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from unicodedata import category
 
@@ -18,8 +19,11 @@ from lowtide.tokenizer.reference import split_pieces, split_specials
 PATTERNS = pytest.mark.parametrize("pattern", PATTERN_NAMES)
 
 
-def split(pattern: str, text: bytes, *, vectorized: bool = True) -> list[bytes]:
-    ends = _native.split(pattern, text, vectorized).tolist()
+def split(pattern: str, text: bytes) -> list[bytes]:
+    """Give the pieces, the same by every instruction set that this machine has."""
+    ends = _native.split(pattern, text).tolist()
+    for instructions in ("scalar", "avx2"):
+        assert _native.split(pattern, text, instructions).tolist() == ends
     return [text[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
 
@@ -30,9 +34,7 @@ def test_splits_as_the_regex_package(
     pattern: str, data: st.DataObject, nasty_text: st.SearchStrategy[str]
 ) -> None:
     text = data.draw(nasty_text).encode()
-    expected = split_pieces(text, pattern)
-    assert split(pattern, text) == expected
-    assert split(pattern, text, vectorized=False) == expected
+    assert split(pattern, text) == split_pieces(text, pattern)
 
 
 @PATTERNS
@@ -42,9 +44,32 @@ def test_splits_any_bytes_as_the_regex_package(
     pattern: str, data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes]
 ) -> None:
     text = data.draw(nasty_bytes)
-    expected = split_pieces(text, pattern)
-    assert split(pattern, text) == expected
-    assert split(pattern, text, vectorized=False) == expected
+    assert split(pattern, text) == split_pieces(text, pattern)
+
+
+# Few characters, so that every order of them comes: contractions, lines, indents, runs.
+_ALPHABETS = ["' sSlLrReE", " \n\t\ra!/", "0123a ", "aAbB'sS", " \n\t\r\v\fabAB12'/.!sStTlLrReEvV_"]
+
+
+@PATTERNS
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_splits_plain_text_as_the_regex_package(pattern: str, data: st.DataObject) -> None:
+    """Without any character that the vector code leaves to the scalar code."""
+    letters = data.draw(st.sampled_from(_ALPHABETS))
+    runs = st.tuples(st.sampled_from(letters), st.sampled_from([1, 1, 1, 2, 3, 31, 62]))
+    parts = data.draw(st.lists(runs, min_size=20, max_size=90))
+    text = "".join(letter * count for letter, count in parts).encode()
+    assert split(pattern, text) == split_pieces(text, pattern)
+
+
+@PATTERNS
+def test_random_plain_text(pattern: str) -> None:
+    source = random.Random(pattern)
+    for _ in range(2000):
+        letters = source.choice(_ALPHABETS)
+        text = "".join(source.choices(letters, k=source.choice([64, 65, 100, 130, 200]))).encode()
+        assert split(pattern, text) == split_pieces(text, pattern)
 
 
 @PATTERNS
@@ -62,7 +87,6 @@ def test_every_character_between_others(pattern: str) -> None:
     codes += [code + 1 for code in codes]
     text = "".join(f"a{chr(code)} {chr(code)}1{chr(code)}'{chr(code)}A" for code in codes).encode()
     assert split(pattern, text) == split_pieces(text, pattern)
-    assert split(pattern, text, vectorized=False) == split_pieces(text, pattern)
 
 
 @PATTERNS
