@@ -124,6 +124,8 @@ def test_other_settings_in_the_same_folder_are_refused(text: Path, tmp_path: Pat
     run_demo(text=text, out_dir=tmp_path / "out")
     with pytest.raises(UsageError, match="other settings"):
         run_demo(text=text, out_dir=tmp_path / "out", max_iters=7)
+    results = run_demo(text=text, out_dir=tmp_path / "out", memory="3GiB")  # the same results
+    assert [result.was_there for result in results] == [True, True, True, False]
 
 
 @pytest.mark.usefixtures("fake_program")

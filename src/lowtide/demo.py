@@ -83,6 +83,11 @@ class _Stage:
     def command(self) -> str:
         return shlex.join(["lowtide", *self.words])
 
+    @property
+    def result(self) -> dict[str, str]:
+        """The flags that decide what comes out; memory only bounds what it takes."""
+        return {flag: str(value) for flag, value in self.flags.items() if flag != "--memory"}
+
 
 @dataclasses.dataclass(frozen=True)
 class StageResult:
@@ -176,7 +181,11 @@ def _text_path(settings: DemoSettings) -> Path:
     """Give the text the demo runs on; gather the library's sources if they are not there yet."""
     if settings.text is not None:
         if not settings.text.is_file():
-            raise DataError("text file not found", path=settings.text)
+            raise DataError(
+                "text file not found",
+                path=settings.text,
+                next_step="check the path for typing errors",
+            )
         if settings.text.stat().st_size == 0:
             raise DataError("text file is empty", path=settings.text, next_step="name another one")
         return settings.text.absolute()
@@ -289,10 +298,11 @@ class _Journal:
         self._path = path
         self._rows: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
         for stage in stages:
-            command = self._rows.get(stage.verb, {}).get("command", stage.command)
-            if command != stage.command and stage.verb != "generate":
+            row = self._rows.get(stage.verb, {})
+            is_other = row.get("finished", False) and row["result"] != stage.result
+            if is_other and stage.verb != "generate":
                 raise UsageError(
-                    f"this folder holds a demo with other settings: {command}",
+                    f"this folder holds a demo with other settings: {row['command']}",
                     path=path.parent,
                     next_step="choose another --out-dir, or remove this folder",
                 )
@@ -313,6 +323,7 @@ class _Journal:
             before = {"seconds": 0.0, "peak_bytes": 0}
         self._rows[stage.verb] = {
             "command": stage.command,
+            "result": stage.result,
             "seconds": before["seconds"] + seconds,
             "peak_bytes": max(before["peak_bytes"], peak_bytes),
             "finished": finished,
@@ -348,7 +359,7 @@ def _run_stage(stage: _Stage, folder: Path, journal: _Journal, *, resume_command
     if code != 0:
         raise LowtideError(
             f"the demo stopped: {stage.verb} ended with exit code {code}",
-            next_step=f"see its message above; {resume_command} goes on here",
+            next_step=f"do what its message above says; then {resume_command} goes on here",
         )
 
 
@@ -370,7 +381,7 @@ def _resume_command(settings: DemoSettings) -> str:
     words = ["lowtide", "demo"]
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if value != field.default:
+        if value != field.default and field.name != "memory":  # it may be what was wrong
             words += [f"--{field.name.replace('_', '-')}", str(value)]
     return shlex.join(words)
 
