@@ -224,7 +224,7 @@ def test_finished_dataset_is_never_overwritten(tmp_path: Path) -> None:
     ("name", "data", "message"),
     [
         ("a.txt", b"PK\x03\x04\0\0binary", "binary file"),
-        ("a.txt.gz", gzip.compress(b"text " * 1000)[:-9], "damaged or cut-off gzip"),
+        ("a.txt.gz", gzip.compress(b"text " * 1000, mtime=0)[:-9], "damaged or cut-off gzip"),
         ("a.jsonl", b'{"body": "text"}\n', "no JSON object with text in field 'text'"),
         ("a.parquet", b"PAR1", "not a parquet file"),
     ],
