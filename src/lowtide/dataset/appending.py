@@ -29,6 +29,7 @@ from lowtide.dataset.journal import open_journal, read_facts, remove_work
 from lowtide.dataset.preparation import (
     Shares,
     check_disk,
+    naming_folder,
     plan_shares,
     run_cleaning,
     run_deduplication,
@@ -74,7 +75,8 @@ def append_to_dataset(settings: AppendSettings | None = None, /, **options: Any)
     ):
         inputs = _number_inputs(info, expand_inputs(settings.input_files, on_notice=progress.note))
         check_disk(info.root, inputs, progress)
-        return _Append(info, settings, stored, shares, inputs, pool, progress).run()
+        with naming_folder(info.root):
+            return _Append(info, settings, stored, shares, inputs, pool, progress).run()
 
 
 def _finish_cleaning_up(info: layout.DatasetInfo) -> AppendResult | None:

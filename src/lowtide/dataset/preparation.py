@@ -10,6 +10,8 @@ again. So a killed command goes on where it was, and ends with the same bytes.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,7 @@ from lowtide.dataset.encoding import Coder, EncodeJob, encode_corpus, keep_block
 from lowtide.dataset.journal import has_plan, open_journal, remove_work
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import ShardJob, ShardPlan, plan_shards, write_shards
-from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.errors import BudgetError, DataError, UsageError, from_os_error
 from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
 from lowtide.settings import build_settings, settings_as_json
@@ -47,6 +49,7 @@ __all__ = [
     "Shares",
     "check_disk",
     "estimate_text_bytes",
+    "naming_folder",
     "plan_shares",
     "planned_bytes",
     "planned_disk_bytes",
@@ -111,7 +114,19 @@ def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) 
     ):
         inputs = expand_inputs(settings.input_files, on_notice=progress.note)
         check_disk(settings.out_dir, inputs, progress)
-        return _Preparation(settings, shares, inputs, pool, progress).run()
+        with naming_folder(settings.out_dir):
+            return _Preparation(settings, shares, inputs, pool, progress).run()
+
+
+@contextlib.contextmanager
+def naming_folder(root: Path) -> Generator[None]:
+    """Turn an error of the system (a full disk, mostly) into one that says where and what next."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(root)
+        raise from_os_error(error) from error
 
 
 def _plan_settings(settings: PrepareSettings) -> dict[str, Any]:
