@@ -66,7 +66,7 @@ def evaluate_loss(
     *,
     device: torch.device,
     batch_size: int,
-    num_batches: int | None = None,
+    num_windows: int | None = None,
     byte_counts: Tensor | None = None,
     autocast: Callable[[], Any] = contextlib.nullcontext,
     rank: int = 0,
@@ -77,8 +77,7 @@ def evaluate_loss(
 
     With several processes each takes every `world_size`-th batch, and `total` adds up.
     """
-    wanted = None if num_batches is None else num_batches * batch_size
-    windows = evaluation_windows(len(dataset), wanted)
+    windows = evaluation_windows(len(dataset), num_windows)
     precise = torch.float32 if device.type == "mps" else torch.float64
     sums = torch.zeros(3, dtype=precise, device=device)  # nats, tokens, bytes
     was_training = isinstance(network, nn.Module) and network.training
@@ -177,7 +176,7 @@ def evaluate(settings: EvaluateSettings | None = None, /, **options: Any) -> dic
             dataset,
             device=device,
             batch_size=settings.batch_size,
-            num_batches=settings.eval_iters,
+            num_windows=settings.eval_iters and settings.eval_iters * settings.batch_size,
             byte_counts=counts,
         )
     return results

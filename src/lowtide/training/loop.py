@@ -293,13 +293,16 @@ class Trainer:
         return {**({"val": self.val_data} if self.val_data is not None else {}), **named}
 
     def _evaluate_one(self, dataset: TokenDataset) -> EvalResult:
-        group = self._group
+        group, rows = self._group, self.settings.batch_size
+        # Whole batches, so that a compiled network meets one shape; the same windows after the
+        # micro-batch was halved.
+        whole = len(dataset) // rows * rows or len(dataset)
         return evaluate_loss(
             self._forward,
             dataset,
             device=group.device,
             batch_size=max(1, min(self.state.micro_batch, self._rows)),
-            num_batches=self.settings.eval_iters,
+            num_windows=min(self.settings.eval_iters * rows, whole),
             byte_counts=self._byte_counts,
             autocast=self._autocast,
             rank=group.rank,
