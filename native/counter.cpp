@@ -24,7 +24,8 @@ constexpr size_t kBatch = 128;      // pieces per shard before they are handed o
 constexpr size_t kLongBatchBytes = 4096;
 constexpr size_t kEndsBatch = 4096;
 constexpr size_t kRunBufferBytes = 1 << 16;
-constexpr size_t kRunsAtOnce = 64;  // that are read together: open files, and a buffer each
+constexpr size_t kSmallestLimit = 4 << 20;  // of a window; a piece is held up to four times
+constexpr size_t kRunsAtOnce = 64;          // that are read together: open files, and a buffer each
 
 int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length) {
   const int order = std::memcmp(a, b, std::min(a_length, b_length));
@@ -265,6 +266,7 @@ PieceCounter::PieceCounter(Pattern pattern, std::vector<std::string> specials, s
       num_threads_(std::max<size_t>(1, num_threads)),
       shard_bytes_(table_bytes / kShards),
       window_bytes_(window_bytes),
+      largest_window_(std::max<size_t>(kSmallestLimit, table_bytes / 8)),
       spill_dir_(std::move(spill_dir)) {
   for (size_t i = 0; i < num_threads_; ++i) locals_.push_back(std::make_unique<Local>());
 }
@@ -273,7 +275,7 @@ PieceCounter::~PieceCounter() = default;
 
 uint64_t PieceCounter::count_file(const std::string& path, uint64_t begin, uint64_t stop,
                                   uint64_t end) {
-  FileWindows windows(path, begin, stop, end, window_bytes_, specials_);
+  FileWindows windows(path, begin, stop, end, window_bytes_, specials_, largest_window_);
   run_threads(num_threads_, [&](size_t thread) {
     Local& local = *locals_[thread];
     uint64_t index;

@@ -97,6 +97,8 @@ class PieceCounter {
   uint64_t distinct() const;  // of what the shared tables hold; exact after checkpoint() or drain()
   // The bytes of all distinct pieces; what was spilled more than once counts more than once.
   uint64_t distinct_bytes() const;
+  // Text without a place to cut is refused beyond this many bytes, so that memory stays bounded.
+  size_t largest_window() const { return largest_window_; }
   uint64_t spilled_runs() const { return runs_made_.load(std::memory_order_relaxed); }
 
  private:
@@ -127,7 +129,7 @@ class PieceCounter {
   const SpecialFinder specials_;
   const size_t num_threads_;
   const size_t shard_bytes_;
-  const size_t window_bytes_;
+  const size_t window_bytes_, largest_window_;
   const std::string spill_dir_;
   std::vector<Shard> shards_{kShards};
   std::vector<std::unique_ptr<Local>> locals_;

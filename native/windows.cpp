@@ -14,7 +14,6 @@ namespace lowtide {
 
 namespace {
 constexpr size_t kProbeBytes = 1 << 14;
-constexpr size_t kLargestWindow = size_t{1} << 31;
 }  // namespace
 
 size_t find_cut(const uint8_t* text, size_t length, size_t at, const SpecialFinder& specials) {
@@ -25,11 +24,12 @@ size_t find_cut(const uint8_t* text, size_t length, size_t at, const SpecialFind
 }
 
 FileWindows::FileWindows(std::string path, uint64_t begin, uint64_t stop, uint64_t end,
-                         size_t window_bytes, const SpecialFinder& specials)
+                         size_t window_bytes, const SpecialFinder& specials, size_t largest_window)
     : path_(std::move(path)),
       stop_(stop),
       end_(end),
       window_bytes_(window_bytes),
+      largest_window_(std::max(largest_window, window_bytes)),
       specials_(specials),
       next_(begin) {
   file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -87,10 +87,9 @@ bool FileWindows::next(std::vector<uint8_t>& buffer, uint64_t& index) {
     next_ = end;
     index = next_index_++;
   }
-  if (end - begin > kLargestWindow) {
+  if (end - begin > largest_window_) {
     throw std::runtime_error("no place to cut in " + std::to_string(end - begin) +
-                             " bytes from offset " + std::to_string(begin) + " of " + path_ +
-                             ": is it text?");
+                             " bytes from byte " + std::to_string(begin) + " on");
   }
   buffer.resize(static_cast<size_t>(end - begin));
   read(begin, buffer.data(), buffer.size());

@@ -17,9 +17,10 @@ namespace lowtide {
 
 class FileWindows {
  public:
-  // Windows of the bytes from `begin` (a safe cut) to `end`; none begins at or after `stop`.
+  // Windows of the bytes from `begin` (a safe cut) to `end`; none begins at or after `stop`. Where
+  // there is no place to cut, a window grows; beyond `largest_window` that is an error.
   FileWindows(std::string path, uint64_t begin, uint64_t stop, uint64_t end, size_t window_bytes,
-              const SpecialFinder& specials);
+              const SpecialFinder& specials, size_t largest_window = size_t{1} << 31);
   ~FileWindows();
   FileWindows(const FileWindows&) = delete;
   FileWindows& operator=(const FileWindows&) = delete;
@@ -36,7 +37,7 @@ class FileWindows {
 
   const std::string path_;
   const uint64_t stop_, end_;
-  const size_t window_bytes_;
+  const size_t window_bytes_, largest_window_;
   const SpecialFinder& specials_;
   int file_ = -1;
   std::mutex mutex_;

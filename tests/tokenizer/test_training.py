@@ -317,6 +317,38 @@ def test_damaged_inputs_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert "Traceback" not in err and "unexpected" not in err
 
 
+def test_bad_inputs_are_skipped_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = b"the cat sat on the mat " * 3000
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text)[:-30])
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": "a dog"}\n{"text": \n{"text": "and more"}\n')
+    words = ["--input", tmp_path, "--out-dir", tmp_path / "tok", "--vocab-size", 300]
+    code, _, err = run_cli(capsys, *words, "--skip-bad-inputs")
+    assert code == 0
+    assert "damaged or cut-off gzip file" in err
+    assert "not JSON" in err
+    record = json.loads((tmp_path / "tok" / "training.json").read_text())
+    assert record["counts"]["bytes"] >= len(b"a dogand more")
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
+def test_text_without_a_place_to_cut_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Rather than held in memory as a whole, whatever its size."""
+    text = b"a" * (20 << 20)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text, 1) if name.endswith("gz") else text)
+    words = ["--input", path, "--out-dir", tmp_path / "tok", "--vocab-size", 260]
+    code, _, err = run_cli(capsys, *words, "--memory", "300MiB")
+    assert code == 1
+    assert "no place to cut" in err
+    assert name in err
+    code, _, err = run_cli(capsys, *words)  # with half of this machine's memory there is room
+    assert code == 0, err
+
+
 def test_an_output_that_cannot_be_written(
     tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from lowtide import _native
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingOptions, block_documents, iter_blocks, plan_streams
-from lowtide.corpus.streams import open_stream
+from lowtide.corpus.streams import StreamReader, open_stream
 from lowtide.errors import DataError
 from lowtide.files import checksum_bytes, read_json, write_json
 from lowtide.progress import Progress
@@ -189,7 +189,10 @@ class _Job:
         while offset < source.size_bytes:
             meter.follow()
             stop = min(offset + _ROUND_BYTES, source.size_bytes)
-            offset = self.counter.count_file(str(source.path), offset, stop, source.size_bytes)
+            try:
+                offset = self.counter.count_file(str(source.path), offset, stop, source.size_bytes)
+            except RuntimeError as error:  # no place to cut, or the file became shorter
+                raise _not_countable(str(error), source) from None
             meter.settle(start + offset)
             yield offset
 
@@ -200,13 +203,15 @@ class _Job:
         held = bytearray()
         skip = offset
         with open_stream(source, encoding=self.options.encoding) as reader:
-            while part := reader.read(self.batch_bytes):
+            while part := self._read_part(reader):
                 dropped = min(skip, len(part))
                 skip -= dropped
                 held += part[dropped:]
                 if len(held) < self.batch_bytes:
                     continue
                 cut = _native.last_cut(bytes(held), self.specials)
+                if not cut and len(held) > max(self.counter.largest_window, self.batch_bytes):
+                    raise _not_countable(f"no place to cut in {len(held)} bytes", source)
                 if cut:
                     self.counter.count_texts([bytes(held[:cut])])
                     del held[:cut]
@@ -214,6 +219,15 @@ class _Job:
                     meter.settle(start + reader.stored_position())
                     yield offset
         self.counter.count_texts([bytes(held)])
+
+    def _read_part(self, reader: StreamReader) -> bytes:
+        try:
+            return reader.read(self.batch_bytes)
+        except DataError as error:
+            if not self.options.skip_bad:
+                raise
+            self.options.on_notice(f"{error.message}: {error.path}")
+            return b""
 
     def _count_rows(
         self, source: InputFile, offset: int, meter: _Meter, start: int
@@ -230,6 +244,14 @@ class _Job:
                 stored += block.stored_bytes
                 meter.settle(start + min(stored, source.size_bytes))
                 yield number
+
+
+def _not_countable(message: str, source: InputFile) -> DataError:
+    return DataError(
+        message,
+        path=source.path,
+        next_step="is it text? If so, give more --memory, or put line ends into it",
+    )
 
 
 def _refuse_utf16(head: bytes, source: InputFile) -> None:

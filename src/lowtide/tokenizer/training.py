@@ -79,6 +79,8 @@ class TokenizerTrainingSettings:
     """The field of a jsonl row, or the column of a parquet file, that holds the text."""
     encoding: str = "utf-8"
     """Encoding of text files."""
+    skip_bad_inputs: bool = False
+    """Leave out rows and rests of files that cannot be read, and say so, instead of stopping."""
     processes: int | None = None
     """Threads for counting; all cores by default."""
     memory: str | None = None
@@ -358,7 +360,7 @@ def _count(
         counter,
         inputs,
         specials=settings.special_tokens,
-        options=ReadingOptions(text_field=settings.text_field, encoding=settings.encoding),
+        options=_reading_options(settings, progress),
         journal=journal,
         progress=progress,
         batch_bytes=_BATCH_BYTES,
@@ -369,6 +371,15 @@ def _count(
         "bytes": journal.bytes_before + counter.bytes_done,
         "pieces": journal.pieces_before + counter.pieces_done,
     }
+
+
+def _reading_options(settings: TokenizerTrainingSettings, progress: Progress) -> ReadingOptions:
+    return ReadingOptions(
+        text_field=settings.text_field,
+        encoding=settings.encoding,
+        skip_bad=settings.skip_bad_inputs,
+        on_notice=progress.note,
+    )
 
 
 def _load_learner(
@@ -411,7 +422,7 @@ def _scan_characters(
         scanned = scan_characters(
             inputs,
             specials=settings.special_tokens,
-            options=ReadingOptions(text_field=settings.text_field, encoding=settings.encoding),
+            options=_reading_options(settings, progress),
             phase=phase,
         )
     if not scanned.num_bytes:
