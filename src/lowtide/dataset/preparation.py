@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
         num_workers=workers,
         table_bytes=table // workers,
         range_bytes=max(table // (workers + 1), 1 << 20),
-        max_row_bytes=max(rest // 4 // (workers + 1), 16 << 20),
+        max_row_bytes=max(rest // 8 // (workers + 1), 8 << 20),
     )
 
 
@@ -337,7 +337,6 @@ class _Preparation:
         if settings.dry_run:
             return self.finish_dry_run(table, removed)
         tokenizer = loading.result() if loading else _character_tokenizer(table)
-        saving = beside.submit(tokenizer.save, settings.out_dir)
         job = EncodeJob(
             table=table,
             removed=removed,
@@ -349,7 +348,7 @@ class _Preparation:
             folder=self.work / f"encoded-{tokenizer.fingerprint[:16]}",
         )
         run_encoding(job, self.pool, self.progress)
-        info = self.write(job, tokenizer, table, saving)
+        info = self.write(job, tokenizer, table, beside)
         remove_work(settings.out_dir)
         return self.result(info, table.report, table.notices)
 
@@ -387,23 +386,37 @@ class _Preparation:
                 kept, _ = keep_block(table, block, removed, self.settings.cleaning)
                 table.report.add(kept.counts, kept.samples)
                 phase.advance()
+        self.discard()
+        return self.result(None, table.report, table.notices)
+
+    def discard(self) -> None:
+        """Remove all work, as nothing will come of it."""
         remove_work(self.settings.out_dir)
         if self.created:
             self.settings.out_dir.rmdir()
-        return self.result(None, table.report, table.notices)
 
     def write(
         self,
         encode_job: EncodeJob,
         tokenizer: Tokenizer,
         table: BlockTable,
-        saving: Future[None],
+        beside: ThreadPoolExecutor,
     ) -> layout.DatasetInfo:
         settings = self.settings
         paths = [encode_job.path(block) for block in range(len(table))]
+        total = 0
         for path in paths:
             header = open_work_file(path).header
             table.report.add(header["counts"], header["samples"])
+            total += header["tokens"]
+        if total < (2 if settings.val_fraction else 1):
+            self.discard()
+            raise DataError(
+                f"{total} tokens are left after cleaning, filtering and deduplication",
+                path=settings.out_dir,
+                next_step="see what was removed, and why, with --dry-run",
+            )
+        saving = beside.submit(tokenizer.save, settings.out_dir)
         job = ShardJob(
             root=settings.out_dir,
             encoded=paths,
@@ -415,13 +428,6 @@ class _Preparation:
             done_folder=self.work / f"shards-{tokenizer.fingerprint[:16]}",
         )
         plan = plan_shards(job)
-        total = sum(last - first for _, _, first, last in plan.shards)
-        if total == 0:
-            raise DataError(
-                "no text is left after cleaning, filtering and deduplication",
-                path=settings.out_dir,
-                next_step="see what was removed, and why, with --dry-run",
-            )
         shards = run_sharding(job, plan, self.pool, self.progress)
         saving.result()
         return layout.write_metadata(

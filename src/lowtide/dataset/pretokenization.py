@@ -57,7 +57,7 @@ def pretokenize_file(
     >>> _ = path.write_text("low tide")
     >>> result = pretokenize_file(file=path, tokenization="gpt2")
     >>> np.load(result.path).tolist()
-    [9319, 29461]
+    [9319, 20013]
     """
     settings = settings or build_settings(PretokenizeSettings, options)
     (source,) = expand_inputs([settings.file])

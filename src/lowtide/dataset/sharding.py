@@ -113,12 +113,8 @@ def _plan_tail(
 ) -> ShardPlan:
     starts = np.concatenate([[0], np.cumsum(totals)])
     total = int(starts[-1])
-    if total < 2 and job.val_fraction > 0:
-        raise DataError(
-            f"the corpus has {total} tokens after cleaning: too few for training and validation",
-            next_step="give more text, see what was removed with --dry-run, or --val-fraction 0",
-        )
-    val_tokens = min(max(round(total * job.val_fraction), 1), total - 1) if job.val_fraction else 0
+    wanted = max(round(total * job.val_fraction), 1) if job.val_fraction else 0
+    val_tokens = max(min(wanted, total - 1), 0)
     shards: list[tuple[str, int, int, int]] = []
     _number_shards(shards, job, "train", 0, total - val_tokens)
     _number_shards(shards, job, "val", total - val_tokens, total)
