@@ -35,7 +35,8 @@ check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 # The native tests once more, on a build that stops at the first wrong access or overflow. It is
-# installed beside the usual one; the editable install must step aside for it to be found.
+# installed beside the usual one; the editable install must step aside for it to be found. Output
+# is captured in Python only: the sanitizers' last words must reach the terminal.
 SANITIZED := build/sanitized
 SANITIZED_TESTS ?= tests/corpus tests/tokenizer tests/dataset tests/loader
 sanitize: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
@@ -47,7 +48,7 @@ sanitize: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(BIN)/python -c "import sys; \
 	  sys.meta_path[:] = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]; \
 	  import lowtide._native as native; assert '$(SANITIZED)' in native.__file__, native; \
-	  import pytest; sys.exit(pytest.main(sys.argv[1:]))" -q -p no:cacheprovider \
+	  import pytest; sys.exit(pytest.main(sys.argv[1:]))" -q -p no:cacheprovider --capture=sys \
 	  $(wildcard $(SANITIZED_TESTS))
 
 format: $(STAMPS)/tools

@@ -127,7 +127,7 @@ def train_tokenizer(
     >>> _ = path.write_text("low lower lowest")
     >>> trained = train_tokenizer(input=[path], vocab_size=260)
     >>> trained.tokenizer.merges
-    [(b'l', b'o'), (b'lo', b'w'), (b'e', b'r')]
+    [(b'l', b'o'), (b'lo', b'w'), (b' ', b'low')]
     """
     settings = settings or build_settings(
         TokenizerTrainingSettings,
