@@ -12,15 +12,7 @@ from lowtide.training.settings import TrainSettings, model_config
 
 FOLDER = Path(__file__).parents[2] / "configs"
 FILES = sorted(FOLDER.rglob("*.json"))
-SIZES = {
-    "1M": 1e6,
-    "10M": 1e7,
-    "50M": 5e7,
-    "150M": 1.5e8,
-    "350M": 3.5e8,
-    "750M": 7.5e8,
-    "1.5B": 1.5e9,
-}
+SIZES = {"1M": 1, "10M": 10, "50M": 50, "150M": 150, "350M": 350, "750M": 750, "1.5B": 1500}
 
 
 def test_the_configs_the_guides_name_are_there():

@@ -240,6 +240,10 @@ def test_forgetting_can_stop_the_run(make_trainer, tmp_path):
     result = trainer.fit()
     assert result.stopped == "forgetting"
     assert result.steps < 100
+    notes = []
+    trainer._notify = notes.append
+    assert trainer.fit().steps == result.steps
+    assert "--no-stop-on-forgetting goes on with it" in notes[-1]
 
 
 def test_epochs_and_hours_end_a_run(make_trainer):

@@ -142,12 +142,7 @@ class Trainer:
             self._saver = stack.enter_context(CheckpointSaver(self.run, background=background))
             self._fit_into_budget()
             self._resume()
-            if self.state.step > 0 and self._finished():
-                self._note(
-                    f"this run is finished: {self.state.step} steps; a larger --max-iters, "
-                    "--epochs or --max-hours goes on with it"
-                )
-                self.state.stopped = "finished"
+            if self._is_over():
                 return self._result()
             config = self.model.config
             for line in describe_coverage(settings, config, self.total_steps, self.data):
@@ -159,6 +154,25 @@ class Trainer:
             )
             self._train(phase)
         return self._result()
+
+    def _is_over(self) -> bool:
+        """Tell whether a run that was taken up again has nothing left to do, and say so."""
+        state = self.state
+        if state.stopped == "forgetting" and self.settings.stop_on_forgetting:
+            self._note(
+                f"this run was stopped at step {state.step} because the model was forgetting; "
+                "--no-stop-on-forgetting goes on with it"
+            )
+            return True
+        if state.step > 0 and self._finished():
+            self._note(
+                f"this run is finished: {state.step} steps; a larger --max-iters, --epochs or "
+                "--max-hours goes on with it"
+            )
+            state.stopped = "finished"
+            return True
+        state.stopped = None
+        return False
 
     def _train(self, phase: Phase) -> None:
         settings, state = self.settings, self.state
@@ -211,7 +225,8 @@ class Trainer:
         self._optimizers.zero_grad()
         self.counters.add(loss, norm, skip)
         state.step += 1
-        state.elapsed_seconds = time.monotonic() - self._started
+        if self._group.world_size == 1:  # else when a row is logged: all must see the same time
+            state.elapsed_seconds = time.monotonic() - self._started
 
     def _accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Add up the gradients of all micro-batches; halve them when memory runs out."""
@@ -342,6 +357,8 @@ class Trainer:
         """Read the counters (the one place that waits for the device) and write a row."""
         state, counters = self.state, self.counters
         self.where.stage("reading counters", state.step)
+        if self._group.world_size > 1:
+            state.elapsed_seconds = self._group.first_says(time.monotonic() - self._started)
         loss = self._group.mean(counters.loss).item() / max(counters.steps.item(), 1.0)
         bad, in_a_row = int(counters.bad.item()), int(counters.bad_in_a_row.item())
         state.last_loss = loss
@@ -485,7 +502,7 @@ class Trainer:
         self._watch.load_state_dict(numbers["forgetting"])
         micro = min(self.state.micro_batch, numbers["state"]["micro_batch"])
         self.state = RunState(**numbers["state"])
-        self.state.micro_batch, self.state.stopped = micro, None
+        self.state.micro_batch = micro
         if self._group.is_first:
             self.run.forget_metrics_after(self.state.step, self.state.evaluated_step)
         self._note(f"going on from step {self.state.step} ({folder})")
