@@ -51,6 +51,16 @@ std::string_view shorten(std::string_view text) {
   return text.substr(0, end);
 }
 
+// A character has one to four bytes, so most texts need no counting.
+bool has_fewer_chars(std::string_view text, uint64_t limit) {
+  return text.size() < 4 * limit &&
+         (text.size() < limit || count_code_points(text.data(), text.size()) < limit);
+}
+
+bool has_more_chars(std::string_view text, uint64_t limit) {  // a limit of 0 is none
+  return limit > 0 && text.size() > limit && count_code_points(text.data(), text.size()) > limit;
+}
+
 bool writes_without_blanks(uint32_t code) {
   return code >= 0x2E80 || (code >= 0x0E00 && code <= 0x0EFF) ||
          (code >= 0x1000 && code <= 0x109F) || (code >= 0x1780 && code <= 0x17FF);
@@ -295,21 +305,13 @@ void BlockCleaner::end_line(bool newline, bool unstable, bool ascii) {
 bool BlockCleaner::is_worth_hashing(std::string_view line) const {
   const size_t begin = line.find_first_not_of(" \t");
   if (begin == std::string_view::npos) return false;
-  const size_t bytes = line.size() - begin;
-  return bytes >= options_.min_dedup_chars &&
-         (bytes >= 4 * options_.min_dedup_chars ||
-          count_code_points(line.data() + begin, bytes) >= options_.min_dedup_chars);
+  return !has_fewer_chars(line.substr(begin), options_.min_dedup_chars);
 }
 
 bool BlockCleaner::keep_line(std::string_view line) {
   if (!options_.filter) return true;
-  if (options_.min_line_chars > 0 || options_.max_line_chars > 0) {
-    const size_t chars = count_code_points(line.data(), line.size());
-    if (chars < options_.min_line_chars) return drop(kRuleLineTooShort, line), false;
-    if (options_.max_line_chars > 0 && chars > options_.max_line_chars) {
-      return drop(kRuleLineTooLong, line), false;
-    }
-  }
+  if (has_fewer_chars(line, options_.min_line_chars)) return drop(kRuleLineTooShort, line), false;
+  if (has_more_chars(line, options_.max_line_chars)) return drop(kRuleLineTooLong, line), false;
   if (options_.min_line_words > 0 && !has_words(line, options_.min_line_words)) {
     return drop(kRuleLineFewWords, line), false;
   }
@@ -325,9 +327,10 @@ bool BlockCleaner::keep_document(std::string_view document, bool whole) {
     return !whole;
   }
   if (!options_.filter || !whole) return true;
-  const size_t chars = count_code_points(document.data(), document.size());
-  if (chars < options_.min_document_chars) return drop(kRuleDocumentTooShort, document), false;
-  if (options_.max_document_chars > 0 && chars > options_.max_document_chars) {
+  if (has_fewer_chars(document, options_.min_document_chars)) {
+    return drop(kRuleDocumentTooShort, document), false;
+  }
+  if (has_more_chars(document, options_.max_document_chars)) {
     return drop(kRuleDocumentTooLong, document), false;
   }
   if (!has_words(document, options_.min_document_words)) {
