@@ -112,7 +112,9 @@ class RunFolder:
         """Write a checkpoint; it appears when all of it is on the disk, then older ones go."""
         self._require_space(checkpoint)
         folder = self.root / "steps" / f"step_{checkpoint.step:08d}"
-        if folder.exists():  # saved at an interval, and again at the end
+        numbers = {"step": checkpoint.step, **checkpoint.numbers}
+        if folder.exists():  # the same weights; what an evaluation found since is new
+            write_json(folder / _NUMBERS, numbers)
             return folder
         partial = partial_path(folder)
         shutil.rmtree(partial, ignore_errors=True)
@@ -121,7 +123,7 @@ class RunFolder:
             save_weights(partial / _WEIGHTS, checkpoint.weights)
             with atomic_file(partial / _STATE) as file:
                 torch.save(checkpoint.tensors, file)
-            write_json(partial / _NUMBERS, {"step": checkpoint.step, **checkpoint.numbers})
+            write_json(partial / _NUMBERS, numbers)
             write_json(partial / "config.json", config.to_huggingface())
             partial.replace(folder)
             sync_directory(folder.parent)
