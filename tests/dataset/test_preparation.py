@@ -186,6 +186,22 @@ def test_all_kinds_of_files_give_the_same_documents(tmp_path: Path) -> None:
         assert set(found[1]) == set(read_documents(tmp_path / "out_a", "val"))
 
 
+@pytest.mark.parametrize("separator", ["\\n\\n", "\n\n"])
+def test_paragraphs_as_documents(tmp_path: Path, separator: str) -> None:
+    documents = make_documents(120)
+    (tmp_path / "a.txt").write_text("\n\n".join(documents))
+    prepare([tmp_path / "a.txt"], tmp_path / "out", document_separator=separator)
+    found = read_documents(tmp_path / "out", "train") + read_documents(tmp_path / "out", "val")
+    assert sorted(found) == sorted(documents)
+
+
+def test_files_as_documents(tmp_path: Path) -> None:
+    for number, text in enumerate(make_documents(120)):
+        (tmp_path / f"{number}.txt").write_text(f"{text}\nwith {SEPARATOR} inside")
+    result = prepare([tmp_path], tmp_path / "out", document_separator="")
+    assert result.info is not None and result.info.metadata["total_documents"] == 120
+
+
 def test_metadata_says_what_happened(tmp_path: Path) -> None:
     documents = [*make_documents(120), "short", "=" * 100 + "\nsomething else that stays here"]
     corpus = write_corpus(tmp_path / "a.txt", documents)

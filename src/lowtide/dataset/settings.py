@@ -39,7 +39,8 @@ class PrepareSettings:
     """The share of documents kept apart for validation; 0 for none."""
 
     document_separator: str = DEFAULT_SEPARATOR
-    """What stands between documents in text files; "" makes each file one document."""
+    """What stands between documents in text files (\\n and \\t may be written so); "" makes each
+    file one document."""
     text_field: str = "text"
     """The field of jsonl rows, the column of parquet files, that holds the text."""
     encoding: str = "utf-8"
@@ -88,6 +89,8 @@ class PrepareSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
         object.__setattr__(self, "out_dir", Path(self.out_dir))
+        separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
+        object.__setattr__(self, "document_separator", separator)
         if not 0 <= self.val_fraction < 1:
             raise UsageError(
                 f"--val-fraction {self.val_fraction} must be at least 0 and less than 1"

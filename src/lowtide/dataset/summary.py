@@ -50,8 +50,8 @@ def describe_cleaning(report: dict[str, Any]) -> str:
     ]
     for rule, row in report["rules"].items():
         lines.append(f"  {row['count']:>12,}  {_RULES[rule]} ({format_size(row['bytes'])})")
-        if row["examples"] and rule.startswith(("line", "duplicate", "document")):
-            example = " ".join(row["examples"][0].split())
+        example = " ".join(row["examples"][0].split()) if row["examples"] else ""
+        if example and rule.startswith(("line", "duplicate", "document")):
             lines.append(f"{'':>16}e.g. {example[:76]}{'…' if len(example) > 76 else ''}")
     return "\n".join(lines)
 
