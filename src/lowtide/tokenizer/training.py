@@ -277,16 +277,10 @@ def _learn_merges(
     specials = tuple(dict.fromkeys(settings.special_tokens))
     counter, counts = _count(settings, inputs, budget, progress, journal)
     budget.release("counting tables")
-    learner = _load_learner(settings, counter, budget, progress, journal.folder)
+    target = settings.vocab_size - 256 - len(specials)
+    rows = _learn_rows(settings, counter, budget, progress, journal.folder, target=target)
     counts["distinct_pieces"] = counter.distinct
     del counter
-    target = settings.vocab_size - 256 - len(specials)
-    with progress.phase(
-        "merging", total=target, unit="merges", poll=lambda: (learner.merges_done, {})
-    ):
-        while learner.learn(target, _MERGES_PER_CALL, settings.min_frequency):
-            pass  # back in Python now and then, so that Ctrl-C is heard
-    rows = learner.merges().reshape(-1, 3).tolist()
     tokens = {byte: bytes([byte]) for byte in range(256)}
     merges: list[tuple[bytes, bytes]] = []
     for left, right, token in rows:
@@ -303,6 +297,28 @@ def _learn_merges(
         )
     counts |= {"merges": len(merges), "vocab_size": len(vocabulary.tokens)}
     return vocabulary, counts
+
+
+def _learn_rows(
+    settings: TokenizerTrainingSettings,
+    counter: _native.PieceCounter,
+    budget: MemoryBudget,
+    progress: Progress,
+    work_dir: Path,
+    *,
+    target: int,
+) -> list[list[int]]:
+    """Give the merges as rows (left, right, token).
+
+    The learner ends here: it may hold all of the budget, and writing the tokenizer needs some.
+    """
+    learner = _load_learner(settings, counter, budget, progress, work_dir)
+    with progress.phase(
+        "merging", total=target, unit="merges", poll=lambda: (learner.merges_done, {})
+    ):
+        while learner.learn(target, _MERGES_PER_CALL, settings.min_frequency):
+            pass  # back in Python now and then, so that Ctrl-C is heard
+    return learner.merges().reshape(-1, 3).tolist()
 
 
 def _number(
