@@ -43,8 +43,8 @@ def test_nothing_to_evaluate_on_is_refused():
 
 def test_auto_takes_muon_where_it_costs_little():
     config = GPTConfig(1000, 64, 2, 128, 4)
-    narrow = TrainSettings(batch_size=12, seq_len=64)
-    wide = TrainSettings(batch_size=64, seq_len=64)
+    narrow = TrainSettings(batch_size=4, seq_len=64)
+    wide = TrainSettings(batch_size=12, seq_len=64)
     assert choose_optimizer(narrow, config) == "adamw"
     assert choose_optimizer(wide, config) == "muon"
     small = TrainSettings(batch_size=64, seq_len=64, use_8bit_optimizer=True)
