@@ -206,7 +206,7 @@ def _export(settings: ExportSettings) -> None:
 
 
 def _report(settings: ReportSettings) -> None:
-    """Make a page to look at of a run; --watch keeps it live."""
+    """Make a page to look at of a run, a dataset or a tokenizer; --watch keeps it live."""
     from lowtide.memory import format_size
     from lowtide.reporting.reports import make_report
 

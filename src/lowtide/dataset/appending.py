@@ -24,7 +24,7 @@ from lowtide.corpus.reading import ReadingOptions, Segment, Stream, TextBlock, p
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
-from lowtide.dataset.encoding import Coder, EncodeJob
+from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.journal import open_journal, read_facts, remove_work
 from lowtide.dataset.preparation import (
     Shares,
@@ -229,9 +229,12 @@ class _Append:
 
     def write(self, encode_job: EncodeJob, table: BlockTable, notices: list[str]) -> AppendResult:
         paths = [encode_job.path(row) for row in range(encode_job.first_block, len(table))]
+        new_files = [str(source.path) for source in self.inputs]
+        sources = SourceCounts(new_files, first_index=len(self.metadata.get("input_files", [])))
         for path in paths:
             header = open_work_file(path).header
             table.report.add(header["counts"], header["samples"])
+            sources.add(header.get("sources", ()))
         split = self.metadata.get("split", {})
         job = ShardJob(
             root=self.work / "new",
@@ -256,7 +259,6 @@ class _Append:
             "val_shards", "train_tokens", "val_tokens", "tokens_per_shard", "tokenization",
             "vocab_size", "dtype", "tokenizer_fingerprint", "input_files", "shards",
         }  # fmt: skip
-        new_files = [str(source.path) for source in self.inputs]
         event = {
             "input_files": new_files,
             "first_shard": self.first_number,
@@ -274,6 +276,7 @@ class _Append:
             input_files=[*metadata.get("input_files", []), *new_files],
             more={
                 **{key: value for key, value in metadata.items() if key not in known},
+                "sources": [*metadata.get("sources", []), *sources.as_json()],
                 "appended": [*metadata.get("appended", []), event],
             },
         )

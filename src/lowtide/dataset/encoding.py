@@ -7,7 +7,7 @@ Memory:  one block per worker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from lowtide.dataset.layout import pick_dtype
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["ENCODED_ROW", "Coder", "EncodeJob", "encode_corpus", "shuffle_keys"]
+__all__ = ["ENCODED_ROW", "Coder", "EncodeJob", "SourceCounts", "encode_corpus", "shuffle_keys"]
 
 ENCODED_ROW = np.dtype([("key", "<u8"), ("split", "<u8"), ("tokens", "<u8"), ("ends", "<u8")])
 """`key`: place in the shuffle; `split`: content hash; `ends`: 1 when the document ends here."""
@@ -104,11 +104,48 @@ def _encode_block(job: EncodeJob, block: int) -> tuple[int, int]:
     header = {
         "tokens": num_tokens,
         "documents": len(rows),
+        "sources": _count_sources(identities["input_index"][order], lengths, ending[order]),
         "counts": kept.counts,
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in kept.samples],
     }
     write_work_file(path, header, {"index": index, "ids": ids})
     return text_bytes, num_tokens
+
+
+def _count_sources(
+    inputs: npt.NDArray[np.uint64],
+    lengths: npt.NDArray[np.uint64],
+    ending: npt.NDArray[np.bool_],
+) -> list[tuple[int, int, int]]:
+    """Give (input, documents that end here, tokens) for each input a block has text of."""
+    found, places = np.unique(inputs, return_inverse=True)
+    documents = np.bincount(places, weights=ending, minlength=len(found))
+    tokens = np.bincount(places, weights=lengths, minlength=len(found))
+    return [
+        (int(index), int(count), int(size))
+        for index, count, size in zip(found, documents, tokens, strict=True)
+    ]
+
+
+class SourceCounts:
+    """Documents and tokens by input file, added up over blocks: two numbers a file."""
+
+    def __init__(self, paths: Sequence[str], *, first_index: int = 0) -> None:
+        self._first = first_index
+        self._paths = paths
+        self._counts = np.zeros((len(paths), 2), dtype=np.int64)
+
+    def add(self, rows: Iterable[Sequence[int]]) -> None:
+        """Add what one block counted."""
+        for index, documents, tokens in rows:
+            self._counts[index - self._first] += (documents, tokens)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Give one row per input file, as the metadata has it."""
+        return [
+            {"file": path, "documents": int(documents), "tokens": int(tokens)}
+            for path, (documents, tokens) in zip(self._paths, self._counts, strict=True)
+        ]
 
 
 def keep_block(

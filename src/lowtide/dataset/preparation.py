@@ -34,7 +34,7 @@ from lowtide.corpus.reading import BLOCK_BYTES, plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
-from lowtide.dataset.encoding import Coder, EncodeJob, encode_corpus, keep_block
+from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, encode_corpus, keep_block
 from lowtide.dataset.journal import has_plan, open_journal, remove_work
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import ShardJob, ShardPlan, plan_shards, write_shards
@@ -404,10 +404,12 @@ class _Preparation:
     ) -> layout.DatasetInfo:
         settings = self.settings
         paths = [encode_job.path(block) for block in range(len(table))]
+        sources = SourceCounts([str(source.path) for source in self.inputs])
         total = 0
         for path in paths:
             header = open_work_file(path).header
             table.report.add(header["counts"], header["samples"])
+            sources.add(header.get("sources", ()))
             total += header["tokens"]
         if total < (2 if settings.val_fraction else 1):
             self.discard()
@@ -441,6 +443,7 @@ class _Preparation:
             more={
                 "split": {"mode": plan.split_mode, "val_fraction": settings.val_fraction},
                 "end_of_text_id": tokenizer.end_of_text_id,
+                "sources": sources.as_json(),
                 "cleaning": table.report.as_json(),
                 "notices": table.notices,
                 "settings": _plan_settings(settings),

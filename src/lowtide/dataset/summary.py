@@ -17,6 +17,7 @@ from lowtide.dataset.verification import VerifyResult
 from lowtide.memory import format_size
 
 __all__ = [
+    "RULE_TEXTS",
     "describe_append",
     "describe_cleaning",
     "describe_preparation",
@@ -24,7 +25,7 @@ __all__ = [
     "describe_verification",
 ]
 
-_RULES = {
+RULE_TEXTS = {
     "invalid_utf8": "invalid UTF-8, replaced by U+FFFD",
     "control_character": "control characters removed",
     "composed_line": "lines brought to Unicode NFC",
@@ -49,7 +50,7 @@ def describe_cleaning(report: dict[str, Any]) -> str:
         f"{format_size(report['bytes_in'])}"
     ]
     for rule, row in report["rules"].items():
-        lines.append(f"  {row['count']:>12,}  {_RULES[rule]} ({format_size(row['bytes'])})")
+        lines.append(f"  {row['count']:>12,}  {RULE_TEXTS[rule]} ({format_size(row['bytes'])})")
         example = " ".join(row["examples"][0].split()) if row["examples"] else ""
         if example and rule.startswith(("line", "duplicate", "document")):
             lines.append(f"{'':>16}e.g. {example[:76]}{'…' if len(example) > 76 else ''}")

@@ -155,7 +155,7 @@ function drawFrame(root, chart, x, y, width, height, axis) {
   x.whole = axis.key === "step";
   const label = axis.label;
   const limit = right - label.length * 7 - 18;
-  for (const tick of ticksOf(x, width / 85, axis.format)) {
+  for (const tick of axis.format ? ticksOf(x, width / 85, axis.format) : []) {
     if (x(tick) > limit && x(tick) < right + 40 && limit > MARGIN.left + 60) continue;
     svg("text", { x: x(tick), y: bottom + 19, "text-anchor": "middle" }, root,
       FORMATS[axis.format](tick));
@@ -350,7 +350,7 @@ function drawColumns(plot, chart) {
   const y = makeScale([0, most * 1.05 || 1], [height - MARGIN.bottom, MARGIN.top], false);
   const x = makeScale([0, chart.bins.length], [MARGIN.left, width - MARGIN.right], false);
   drawFrame(root, { format: "count" }, x, y, width, height,
-    { key: "bin", label: chart.axis, format: "none" });
+    { key: "bin", label: chart.axis });
   const bottom = height - MARGIN.bottom;
   const every = Math.ceil((chart.bins.length * 46) / (width - MARGIN.left - MARGIN.right));
   chart.bins.forEach((bin, i) => {

@@ -1,4 +1,4 @@
-"""What every job's page shows: memory against its budget over time, and how long each phase took.
+"""What every job's page shows: memory against its budget over time, and how long phases took.
 
 In:      JobMetrics
 Out:     page data
@@ -7,13 +7,67 @@ Memory:  as JobMetrics
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 from lowtide.memory import format_size
 from lowtide.progress import format_count, format_seconds
-from lowtide.reporting.metrics import JobMetrics, PhaseTime
+from lowtide.reporting.metrics import JobMetrics, MetricsFile, PhaseTime
 
-__all__ = ["memory_chart", "phase_table"]
+__all__ = ["JobReader", "describe_state", "memory_chart", "phase_table"]
+
+_ALIVE_SECONDS = 15.0
+
+
+class JobReader:
+    """Reads the folder of a job that has made nothing else yet: a preparation under way, say."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._file = MetricsFile(root / "metrics.jsonl")
+        self._job = JobMetrics()
+
+    def read(self) -> bool:
+        """Read what is new; tell whether there was anything."""
+        if not self._file.is_same():
+            self._file, self._job = MetricsFile(self._file.path), JobMetrics()
+        return self._job.read(self._file) > 0
+
+    def page(self) -> dict[str, Any]:
+        """Give the page's data."""
+        job = self._job
+        tiles = [("time", format_seconds(job.seconds), "")]
+        if job.phases:
+            row = job.last_row
+            phase = job.phases[-1]
+            total = _amount(row["total"], phase.unit) if row.get("total") else ""
+            tiles.append((phase.name, _amount(phase.done, phase.unit), total and f"of {total}"))
+        if job.peak_bytes:
+            budget = f"of {format_size(job.budget_bytes)} budget" if job.budget_bytes else ""
+            tiles.append(("peak memory", format_size(job.peak_bytes), budget))
+        sections = [memory_chart(job), phase_table(job)]
+        return {
+            "kind": job.phases[-1].job if job.phases else "job",
+            "title": self.root.resolve().name,
+            "badge": describe_state(job, time.time()),
+            "tiles": [{"label": a, "value": b, "note": c, "tone": ""} for a, b, c in tiles],
+            "sections": [section for section in sections if section is not None],
+        }
+
+
+def describe_state(job: JobMetrics, now: float) -> dict[str, str]:
+    """Say how a job is, by the last it wrote."""
+    if job.last_time is None:
+        return {"text": "not started", "tone": "idle"}
+    if job.last_event == "end":
+        return {"text": "finished", "tone": "good"}
+    if job.last_event == "stopped":
+        return {"text": "stopped", "tone": "warn"}
+    if now - job.last_time <= _ALIVE_SECONDS:
+        return {"text": "running", "tone": "live"}
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.last_time))
+    return {"text": f"no news since {when}", "tone": "warn"}
 
 
 def memory_chart(job: JobMetrics) -> dict[str, Any]:
@@ -55,7 +109,7 @@ def memory_chart(job: JobMetrics) -> dict[str, Any]:
     }
 
 
-def phase_table(job: JobMetrics, state: str = "") -> dict[str, Any] | None:
+def phase_table(job: JobMetrics) -> dict[str, Any] | None:
     """Give the phases with their times and rates; None for a job with one."""
     if len(job.phases) < 2:
         return None
@@ -63,7 +117,7 @@ def phase_table(job: JobMetrics, state: str = "") -> dict[str, Any] | None:
         "type": "table",
         "id": "phases",
         "title": "Phases",
-        "note": state,
+        "width": "wide",
         "columns": ["job", "phase", "time", "amount", "rate"],
         "rows": [_phase_row(phase) for phase in job.phases],
         "empty": "",

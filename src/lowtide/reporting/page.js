@@ -168,8 +168,9 @@ function buildSamples(card, section) {
 
 function buildTokens(card, section) {
   buildTop(card, section);
+  const grid = html("div", { class: "samples pairs" }, card);
   for (const item of section.items) {
-    const box = html("div", { class: "sample" }, card);
+    const box = html("div", { class: "sample" }, grid);
     html("div", { class: "step" }, box, item.name);
     const text = html("pre", { class: "tokens" }, box);
     item.tokens.forEach((token, i) => html("span", { class: `t${i % 4}` }, text, token));

@@ -11,12 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from lowtide.dataset.layout import METADATA_NAME
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_bytes
+from lowtide.reporting.datasets import DatasetReader
+from lowtide.reporting.jobs import JobReader
 from lowtide.reporting.pages import GENERATOR, render_page
 from lowtide.reporting.runs import RunReader
 from lowtide.reporting.settings import ReportSettings
+from lowtide.reporting.tokenizers import TokenizerReader
 from lowtide.settings import build_settings
+from lowtide.tokenizer.inspection import is_tokenizer
 
 __all__ = ["PageReader", "ReportResult", "make_report", "open_reader"]
 
@@ -88,14 +93,18 @@ def open_reader(settings: ReportSettings) -> PageReader:
     path = _find(settings)
     if (path / "settings.json").is_file() or (path / "steps").is_dir():
         return RunReader(path)
+    if (path / METADATA_NAME).is_file():
+        return DatasetReader(path)
+    if is_tokenizer(path):
+        return TokenizerReader(path, samples=settings.sample, text_field=settings.text_field)
+    if (path / "metrics.jsonl").is_file():
+        return JobReader(path)
     if not path.exists():
         raise DataError(
-            f"{settings.target!r} is neither a folder nor a run in {settings.checkpoints_dir}",
+            f"{settings.target!r} is neither a path nor a run in {settings.checkpoints_dir}",
             path=path,
             next_step="name a run, a dataset's folder or a tokenizer's",
         )
-    if (path / "metrics.jsonl").is_file():
-        return RunReader(path)
     raise DataError(
         "this is no run, dataset or tokenizer of lowtide",
         path=path,

@@ -17,7 +17,7 @@ from lowtide.errors import DataError
 from lowtide.files import read_json
 from lowtide.memory import format_size
 from lowtide.progress import format_count, format_seconds
-from lowtide.reporting.jobs import memory_chart, phase_table
+from lowtide.reporting.jobs import describe_state, memory_chart, phase_table
 from lowtide.reporting.metrics import JobMetrics, MetricsFile
 from lowtide.reporting.series import Series, SpacedItems, round_number
 
@@ -28,7 +28,6 @@ _MAX_EVALUATIONS = 24  # named datasets; each is a curve
 _MAX_MARKS = 60
 _MAX_SAMPLES = 16
 _SAMPLE_CHARACTERS = 800
-_ALIVE_SECONDS = 15.0
 
 
 def _number(value: Any) -> float | None:
@@ -164,7 +163,6 @@ class RunReader:
                 path=self.root,
                 next_step="name a folder that lowtide train made, such as checkpoints/NAME",
             )
-        badge = self._badge(time.time() if now is None else now)
         sections = [
             self._loss_chart(),
             self._evaluation_table(),
@@ -173,30 +171,17 @@ class RunReader:
             self._curve_chart("gradient_norm", "Norm of the gradient", "before clipping", "number"),
             memory_chart(self._record.job),
             self._samples(),
-            phase_table(self._record.job, badge["text"]),
+            phase_table(self._record.job),
             self._settings_table(),
         ]
         return {
             "kind": "run",
             "title": self.root.resolve().name,
             "subtitle": self._describe_model(),
-            "badge": badge,
+            "badge": describe_state(self._record.job, time.time() if now is None else now),
             "tiles": self._tiles(),
             "sections": [section for section in sections if section is not None],
         }
-
-    def _badge(self, now: float) -> dict[str, str]:
-        job = self._record.job
-        if job.last_time is None:
-            return {"text": "not started", "tone": "idle"}
-        if job.last_event == "end":
-            return {"text": "finished", "tone": "good"}
-        if job.last_event == "stopped":
-            return {"text": "stopped", "tone": "warn"}
-        if now - job.last_time <= _ALIVE_SECONDS:
-            return {"text": "running", "tone": "live"}
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.last_time))
-        return {"text": f"no news since {when}", "tone": "warn"}
 
     def _describe_model(self) -> str:
         config = _read_object(self.root / "config.json")

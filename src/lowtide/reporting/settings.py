@@ -18,9 +18,13 @@ class ReportSettings:
     """What to look at, and where the page goes."""
 
     target: Annotated[str, tyro.conf.Positional]
-    """Run: its name or its folder."""
+    """Run (its name or folder), dataset, or tokenizer (folder, file, or gpt2)."""
     out: Path | None = None
     """Where the page goes; default: report.html in the folder."""
+    sample: tuple[str, ...] = ()
+    """Of a tokenizer: files, folders or globs of text; each file is measured as one source."""
+    text_field: str = "text"
+    """The field of jsonl samples, the column of parquet samples, that holds the text."""
     watch: bool = False
     """Serve the page on this machine and keep it live until Ctrl-C; nothing is written."""
     port: int = 0

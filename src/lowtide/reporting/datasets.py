@@ -1,0 +1,334 @@
+"""The page of a dataset: tokens by source, lengths of documents, what cleaning removed.
+
+In:      a dataset's folder: dataset_metadata.json, the .docs files, metrics.jsonl
+Out:     page data
+Memory:  the document ends of one shard; counts of fixed size
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info, load_document_ends
+from lowtide.dataset.summary import RULE_TEXTS
+from lowtide.memory import format_size
+from lowtide.progress import format_count
+from lowtide.reporting.jobs import memory_chart, phase_table
+from lowtide.reporting.metrics import JobMetrics, MetricsFile
+
+__all__ = ["DatasetReader", "LengthCounts"]
+
+_PER_OCTAVE = 8
+_NUM_BINS = 40 * _PER_OCTAVE
+_EDGES = [
+    1,
+    2,
+    3,
+    5,
+    7,
+    *(step * 10**power for power in range(1, 12) for step in (1, 1.5, 2, 3, 5, 7)),
+]
+_MAX_SOURCES = 24
+_MAX_SHARDS = 200
+
+
+class LengthCounts:
+    """How many documents are how long, counted without keeping them.
+
+    >>> lengths = LengthCounts()
+    >>> lengths.add(np.array([10, 100, 100, 1000]))
+    >>> lengths.count, lengths.mean, lengths.longest
+    (4, 302.5, 1000)
+    """
+
+    def __init__(self) -> None:
+        self._bins = np.zeros(_NUM_BINS, dtype=np.int64)
+        self._columns = np.zeros(len(_EDGES), dtype=np.int64)
+        self.count = 0
+        self.total = 0
+        self.longest = 0
+
+    def add(self, lengths: npt.NDArray[Any]) -> None:
+        """Count documents of so many tokens."""
+        if not len(lengths):
+            return
+        places = np.floor(np.log2(np.maximum(lengths, 1)) * _PER_OCTAVE + 1e-9).astype(np.int64)
+        self._bins += np.bincount(np.minimum(places, _NUM_BINS - 1), minlength=_NUM_BINS)
+        columns = np.searchsorted(_EDGES, lengths, side="right") - 1
+        self._columns += np.bincount(np.maximum(columns, 0), minlength=len(_EDGES))
+        self.count += len(lengths)
+        self.total += int(lengths.sum())
+        self.longest = max(self.longest, int(lengths.max()))
+
+    @property
+    def mean(self) -> float:
+        """Tokens of a document, on average."""
+        return self.total / max(self.count, 1)
+
+    def quantile(self, share: float) -> float:
+        """Give the length that a share of the documents stays below, within 5 %."""
+        if not self.count:
+            return 0.0
+        place = int(np.searchsorted(np.cumsum(self._bins), share * self.count))
+        return min(2 ** ((place + 0.5) / _PER_OCTAVE), self.longest)
+
+    def columns(self) -> list[dict[str, Any]]:
+        """Give the picture's columns, from the shortest to the longest document."""
+        filled = np.flatnonzero(self._columns)
+        if not len(filled):
+            return []
+        columns: list[dict[str, Any]] = []
+        for place in range(int(filled[0]), int(filled[-1]) + 1):
+            first = int(_EDGES[place])
+            last = int(_EDGES[place + 1]) - 1 if place + 1 < len(_EDGES) else self.longest
+            columns.append(
+                {
+                    "label": format_count(first),
+                    "text": f"{first:,} to {last:,} tokens",
+                    "count": int(self._columns[place]),
+                }
+            )
+        return columns
+
+
+def count_lengths(info: DatasetInfo) -> LengthCounts:
+    """Read where documents end, shard by shard; one that goes on in the next shard is one."""
+    lengths = LengthCounts()
+    for split in SPLITS:
+        open_tokens = 0
+        for shard in info.shards[split]:
+            ends = load_document_ends(shard).astype(np.int64)
+            if not len(ends):
+                open_tokens += shard.num_tokens
+                continue
+            sizes = np.diff(ends, prepend=0)
+            sizes[0] += open_tokens
+            lengths.add(sizes)
+            open_tokens = shard.num_tokens - int(ends[-1])
+    return lengths
+
+
+class DatasetReader:
+    """Reads a dataset's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._version: int | None = None
+        self._info: DatasetInfo
+        self._lengths = LengthCounts()
+        self._job = JobMetrics()
+
+    def read(self) -> bool:
+        """Read everything anew if the metadata changed; tell whether it did."""
+        info_path = self.root / "dataset_metadata.json"
+        version = info_path.stat().st_mtime_ns if info_path.exists() else None
+        if version is not None and version == self._version:
+            return False
+        self._info = load_dataset_info(self.root)
+        self._version = version
+        self._lengths = count_lengths(self._info)
+        self._job = JobMetrics()
+        self._job.read(MetricsFile(self.root / "metrics.jsonl"))
+        return True
+
+    def page(self) -> dict[str, Any]:
+        """Give the page's data."""
+        metadata = self._info.metadata
+        reports = [metadata.get("cleaning"), *(e["cleaning"] for e in metadata.get("appended", []))]
+        sections = [
+            self._sources(),
+            self._length_chart(),
+            _cleaning(merge_reports([report for report in reports if report])),
+            self._splits(),
+            self._notices(),
+            memory_chart(self._job) if self._job.num_rows else None,
+            phase_table(self._job),
+            self._shards(),
+        ]
+        return {
+            "kind": "dataset",
+            "title": self.root.resolve().name,
+            "subtitle": f"{metadata.get('tokenization', 'unknown')} tokenizer · vocabulary "
+            f"{self._info.vocab_size:,} · {self._info.dtype.name} · "
+            f"{len(metadata.get('input_files', [])):,} input files",
+            "badge": {"text": "whole", "tone": "good"},
+            "tiles": self._tiles(),
+            "sections": [section for section in sections if section is not None],
+        }
+
+    def _tiles(self) -> list[dict[str, Any]]:
+        info, lengths = self._info, self._lengths
+        tokens = sum(map(info.num_tokens, SPLITS))
+        shards = sum(len(info.shards[split]) for split in SPLITS)
+        val = info.num_tokens("val") / max(tokens, 1)
+        tiles = [
+            ("tokens", format_count(tokens), f"{tokens:,}"),
+            ("documents", format_count(lengths.count), f"{lengths.mean:,.0f} tokens on average"),
+            ("median length", f"{lengths.quantile(0.5):,.0f}", "tokens"),
+            ("longest", format_count(lengths.longest), "tokens"),
+            ("validation", f"{100 * val:.1f} %", f"{info.num_tokens('val'):,} tokens"),
+            ("on disk", format_size(tokens * info.dtype.itemsize), f"{shards:,} shards"),
+        ]
+        if self._job.peak_bytes:
+            budget = self._job.budget_bytes
+            note = f"of {format_size(budget)} budget" if budget else ""
+            tiles.append(("peak memory", format_size(self._job.peak_bytes), note))
+        return [{"label": a, "value": b, "note": c, "tone": ""} for a, b, c in tiles]
+
+    def _sources(self) -> dict[str, Any]:
+        rows = sorted(
+            self._info.metadata.get("sources", []), key=lambda row: row["tokens"], reverse=True
+        )
+        total = sum(row["tokens"] for row in rows) or 1
+        shown = [(row["file"], row["tokens"], row["documents"]) for row in rows[:_MAX_SOURCES]]
+        rest = rows[_MAX_SOURCES:]
+        if rest:
+            tokens, documents = (sum(row[key] for row in rest) for key in ("tokens", "documents"))
+            shown.append((f"{len(rest):,} more files", tokens, documents))
+        return {
+            "type": "bars",
+            "id": "sources",
+            "title": "Tokens by source",
+            "width": "wide",
+            "rows": [
+                {
+                    "name": name,
+                    "value": tokens,
+                    "text": f"{format_count(tokens)} tokens · {100 * tokens / total:.1f} % · "
+                    f"{documents:,} documents",
+                }
+                for name, tokens, documents in shown
+            ],
+            "empty": "This dataset does not say which tokens came from which file: it was prepared "
+            "by an earlier version, or converted.",
+        }
+
+    def _length_chart(self) -> dict[str, Any]:
+        lengths = self._lengths
+        note = (
+            f"half are within {lengths.quantile(0.25):,.0f} and {lengths.quantile(0.75):,.0f} "
+            f"tokens, 1 in 20 is over {lengths.quantile(0.95):,.0f}"
+        )
+        return {
+            "type": "columns",
+            "id": "lengths",
+            "title": "Lengths of documents",
+            "note": note if lengths.count else "",
+            "axis": "tokens",
+            "bins": lengths.columns(),
+            "empty": "Nothing says where documents end: there are no .docs files.",
+        }
+
+    def _splits(self) -> dict[str, Any]:
+        rows: list[list[str]] = []
+        for split in SPLITS:
+            shards = self._info.shards[split]
+            documents = sum(shard.num_documents for shard in shards)
+            by_hand = sum(shard.checksum is None for shard in shards)
+            tokens = self._info.num_tokens(split)
+            rows.append(
+                [split, f"{tokens:,}", f"{documents:,}", f"{len(shards):,}", f"{by_hand:,}"]
+            )
+        return {
+            "type": "table",
+            "id": "splits",
+            "title": "Splits",
+            "width": "wide",
+            "columns": ["split", "tokens", "documents", "shards", "moved in by hand"],
+            "rows": rows,
+            "empty": "",
+        }
+
+    def _notices(self) -> dict[str, Any] | None:
+        metadata = self._info.metadata
+        notices = list(metadata.get("notices", []))
+        for event in metadata.get("appended", []):
+            notices.append(
+                f"appended {event['tokens']:,} tokens of {len(event['input_files'])} files"
+            )
+            notices += event.get("notices", [])
+        if not notices:
+            return None
+        return {
+            "type": "table",
+            "id": "notices",
+            "title": "Notes",
+            "width": "wide",
+            "columns": ["what was noticed"],
+            "rows": [[str(notice)] for notice in notices[:50]],
+            "empty": "",
+        }
+
+    def _shards(self) -> dict[str, Any]:
+        shards = [shard for split in SPLITS for shard in self._info.shards[split]]
+        more = f", the first {_MAX_SHARDS}" if len(shards) > _MAX_SHARDS else ""
+        return {
+            "type": "table",
+            "id": "shards",
+            "title": f"Shards ({len(shards):,}{more})",
+            "width": "wide",
+            "folded": True,
+            "columns": ["file", "tokens", "documents", "ids", "xxh3-128"],
+            "rows": [
+                [
+                    shard.path.relative_to(self.root).as_posix(),
+                    f"{shard.num_tokens:,}",
+                    f"{shard.num_documents:,}",
+                    f"{shard.min_id} to {shard.max_id}",
+                    shard.checksum or "moved in by hand",
+                ]
+                for shard in shards[:_MAX_SHARDS]
+            ],
+            "empty": "",
+        }
+
+
+def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Add up what several commands removed; examples are the first one's."""
+    total: dict[str, Any] = {"documents_in": 0, "lines_in": 0, "bytes_in": 0, "rules": {}}
+    for report in reports:
+        for key in ("documents_in", "lines_in", "bytes_in"):
+            total[key] += report.get(key, 0)
+        for rule, row in report.get("rules", {}).items():
+            known = total["rules"].setdefault(rule, {"count": 0, "bytes": 0, "examples": []})
+            known["count"] += row["count"]
+            known["bytes"] += row["bytes"]
+            known["examples"] = known["examples"] or row.get("examples", [])
+    return total
+
+
+def _cleaning(report: dict[str, Any]) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    total = max(report["bytes_in"], 1)
+    for rule, row in sorted(report["rules"].items(), key=lambda item: -item[1]["bytes"]):
+        share = 100 * row["bytes"] / total
+        percent = f"{share:.2g} %" if share >= 0.01 else "below 0.01 %"
+        example = " ".join(row["examples"][0].split())[:160] if row["examples"] else ""
+        rows.append(
+            {
+                "name": RULE_TEXTS.get(rule, rule),
+                "value": row["bytes"],
+                "text": f"{row['count']:,} · {format_size(row['bytes'])} · {percent}",
+                "more": f"such as: {example}" if example else "",
+            }
+        )
+    read = (
+        f"of {format_size(report['bytes_in'])} read: {report['documents_in']:,} documents, "
+        f"{report['lines_in']:,} lines"
+    )
+    return {
+        "type": "bars",
+        "id": "cleaning",
+        "title": "What cleaning changed and removed",
+        "note": read if report["bytes_in"] else "",
+        "width": "half",
+        "color": 1,
+        "rows": rows,
+        "empty": "Nothing was removed or changed."
+        if report["bytes_in"]
+        else "Nothing is known of the text this was made from.",
+    }
