@@ -212,3 +212,40 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
     assert "██████████░░░░░░░░░░  50%" in text
     assert "\x1b[2K" in text  # the bar's line is erased
     assert "peak memory" in text.splitlines()[-1] or "peak memory" in text.splitlines()[-2]
+
+
+@pytest.mark.usefixtures("quick")
+def test_memory_is_measured_between_phases_too(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    measured = threading.Event()
+
+    def device_memory() -> tuple[int, int]:
+        measured.set()
+        return 1, 2
+
+    with Progress("count", metrics_path=path, device_memory=device_memory, stream=None):
+        assert measured.wait(10)
+    rows = rows_of(path)
+    assert len(rows) >= 2
+    assert all(row["memory_bytes"] > 0 and "phase" not in row for row in rows)
+
+
+def test_metrics_may_begin_when_the_folder_is_there(tmp_path: Path) -> None:
+    with Progress("count", stream=None) as progress:
+        progress.write_metrics({"loss": 1})
+        (tmp_path / "later").mkdir()
+        progress.metrics_path = tmp_path / "later" / "metrics.jsonl"
+        progress.write_metrics({"loss": 2})
+    assert [row.get("loss") for row in rows_of(tmp_path / "later" / "metrics.jsonl")] == [2, None]
+
+
+def test_memory_of_a_gpu_is_shown_and_written(tmp_path: Path) -> None:
+    path, stream = tmp_path / "metrics.jsonl", io.StringIO()
+    held = (3 << 30, 8 << 30)
+    with (
+        Progress("train", metrics_path=path, device_memory=lambda: held, stream=stream) as progress,
+        progress.phase("training"),
+    ):
+        pass
+    assert "GPU 3.0 GiB of 8.0 GiB" in stream.getvalue()
+    assert {(row["device_bytes"], row["device_total_bytes"]) for row in rows_of(path)} == {held}

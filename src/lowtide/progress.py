@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-__all__ = ["Phase", "Progress", "format_count", "format_seconds"]
+__all__ = ["METRICS_NAME", "Phase", "Progress", "format_count", "format_seconds"]
+
+METRICS_NAME = "metrics.jsonl"
 
 Poll = Callable[[], tuple[float, Mapping[str, float]]]
+DeviceMemory = Callable[[], tuple[int, int]]
+"""Gives the bytes a job holds on its GPU, and how many the GPU has."""
 
 _REFRESH_SECONDS = 0.2
 _METRICS_SECONDS = 1.0
@@ -123,12 +127,15 @@ class Progress:
         *,
         budget_bytes: int | None = None,
         metrics_path: Path | None = None,
+        device_memory: DeviceMemory | None = None,
         stream: TextIO | Literal["stderr"] | None = "stderr",
     ) -> None:
         self.job = job
         self.budget_bytes = budget_bytes
         self.phase_seconds: dict[str, float] = {}
-        self._metrics_path = metrics_path
+        self.metrics_path = metrics_path
+        """May be set later, by a job whose folder is not there from the beginning."""
+        self._device_memory = device_memory
         # Looked up now, not at import: whoever redirects stderr later must be heard.
         self._stream = sys.stderr if stream == "stderr" else stream
         self._phase: Phase | None = None
@@ -138,7 +145,6 @@ class Progress:
         self._thread = threading.Thread(target=self._run, name="lowtide-progress", daemon=True)
         self._live: Live | None = None
         self._started = time.monotonic()
-        self._memory_bytes = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -226,7 +232,8 @@ class Progress:
         Measurements never end a job: if they cannot be written (a full disk, a folder gone), one
         note says so and the work goes on, to fail by itself if it must.
         """
-        if self._metrics_path is None:
+        path = self.metrics_path
+        if path is None:
             return
         row = {
             "time": round(time.time(), 3),
@@ -236,12 +243,14 @@ class Progress:
             "peak_memory_bytes": self.peak_bytes,
             "budget_bytes": self.budget_bytes,
         }
+        if self._device_memory is not None:
+            row["device_bytes"], row["device_total_bytes"] = self._device_memory()
         try:
-            with self._metrics_path.open("a", encoding="utf-8") as file:
+            with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         except OSError as error:
-            self.note(f"no more metrics: {self._metrics_path}: {error.strerror}")
-            self._metrics_path = None
+            self.note(f"no more metrics: {path}: {error.strerror}")
+            self.metrics_path = None
 
     def _run(self) -> None:
         last_row = last_line = time.monotonic()
@@ -249,20 +258,18 @@ class Progress:
             # The lock is held while `poll` runs: once a phase has ended, what it polls may be gone.
             with self._lock:
                 phase = self._phase
-                if phase is None:
-                    continue
-                row = phase.snapshot()
+                row = phase.snapshot() if phase is not None else {}
             now = time.monotonic()
-            if self._live is not None or now - last_line >= _LINE_SECONDS:
-                self._memory_bytes = tree_resident_bytes()
+            if now - last_row >= _METRICS_SECONDS:  # between phases too: memory goes on
+                last_row = now
+                self.write_metrics(row)
+            if phase is None:
+                continue
             if self._live is not None:
                 self._live.update(self._line(self._describe(row, finished=False)), refresh=True)
             elif now - last_line >= _LINE_SECONDS and now - phase.started >= _LINE_SECONDS:
                 last_line = now
                 self.note(self._describe(row, finished=False))
-            if now - last_row >= _METRICS_SECONDS:
-                last_row = now
-                self.write_metrics(row)
 
     @staticmethod
     def _line(text: str) -> Text:
@@ -289,9 +296,11 @@ class Progress:
         parts += [
             f"{key} {format_count(value)}" for key, value in row.items() if key not in standard
         ]
-        memory = self._memory_bytes if not finished else tree_resident_bytes()
         budget = f" of {format_size(self.budget_bytes)}" if self.budget_bytes else ""
-        parts.append(f"memory {format_size(memory)}{budget}")
+        parts.append(f"memory {format_size(tree_resident_bytes())}{budget}")
+        if self._device_memory is not None:
+            held, there = self._device_memory()
+            parts.append(f"GPU {format_size(held)} of {format_size(there)}")
         return "  ".join(parts)
 
 

@@ -29,7 +29,11 @@ def test_the_ids_of_the_whole_file(tmp_path: Path) -> None:
     assert found.dtype == np.uint16 and found.tolist() == expected.tolist()
     assert result.num_tokens == len(expected)
     assert f"{len(expected):,} tokens" in describe_pretokenization(result)
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["a.npy", "a.txt"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == [
+        ".a.npy.metrics.jsonl",
+        "a.npy",
+        "a.txt",
+    ]
 
 
 def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

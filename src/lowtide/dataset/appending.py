@@ -40,7 +40,7 @@ from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards
 from lowtide.errors import DataError
 from lowtide.memory import MemoryBudget
-from lowtide.progress import Progress
+from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
@@ -70,7 +70,11 @@ def append_to_dataset(settings: AppendSettings | None = None, /, **options: Any)
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(stored, budget)
     with (
-        Progress("append", budget_bytes=budget.total_bytes) as progress,
+        Progress(
+            "append",
+            budget_bytes=budget.total_bytes,
+            metrics_path=info.root / METRICS_NAME,
+        ) as progress,
         WorkerPool(shares.num_workers) as pool,
     ):
         inputs = _number_inputs(info, expand_inputs(settings.input_files, on_notice=progress.note))

@@ -20,7 +20,7 @@ from lowtide import files
 from lowtide.dataset import layout
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.errors import DataError, UsageError
-from lowtide.progress import Progress
+from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
@@ -245,6 +245,8 @@ def _import(settings: ConvertSettings, progress: Progress) -> ConvertResult:
     plan = _plan_import(sources, settings)
     total = sum(last - first for _, _, first, last in plan)
     shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
+    root.mkdir(parents=True, exist_ok=True)
+    progress.metrics_path = root / METRICS_NAME
     with progress.phase("import", total=total, unit="tokens") as phase:
         for split, source, first, last in plan:
             number = sum(map(len, shards.values()))
@@ -309,6 +311,7 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
     if out.exists() and any(out.iterdir()):
         raise UsageError("the folder is not empty", path=out, next_step="choose another --out-path")
     out.mkdir(parents=True, exist_ok=True)
+    progress.metrics_path = out / METRICS_NAME
     paths: list[Path] = []
     total = sum(map(info.num_tokens, layout.SPLITS))
     with progress.phase("export", total=total, unit="tokens") as phase:

@@ -40,7 +40,7 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import ShardJob, ShardPlan, plan_shards, write_shards
 from lowtide.errors import BudgetError, DataError, UsageError, from_os_error
 from lowtide.memory import MemoryBudget, format_size, usable_cores
-from lowtide.progress import Progress
+from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer import Tokenizer
 
@@ -319,6 +319,8 @@ class _Preparation:
             restart=settings.restart,
             on_notice=progress.note,
         )
+        if not settings.dry_run:
+            progress.metrics_path = settings.out_dir / METRICS_NAME
 
     def run(self) -> PrepareResult:
         with ThreadPoolExecutor(1, thread_name_prefix="lowtide-tokenizer") as beside:
@@ -392,8 +394,11 @@ class _Preparation:
     def discard(self) -> None:
         """Remove all work, as nothing will come of it."""
         remove_work(self.settings.out_dir)
+        self.progress.metrics_path = None
         if self.created:
-            self.settings.out_dir.rmdir()
+            (self.settings.out_dir / METRICS_NAME).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a last row, written just now, keeps the folder
+                self.settings.out_dir.rmdir()
 
     def write(
         self,

@@ -22,7 +22,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.memory import MemoryBudget, format_size, usable_cores
-from lowtide.progress import Progress
+from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
@@ -71,7 +71,10 @@ def pretokenize_file(
     budget = MemoryBudget.from_setting(settings.memory)
     workers = settings.processes or usable_cores()
     budget.reserve("windows and caches", wanted_bytes=_WORKER_BYTES * workers + _BATCH_BYTES * 4)
-    with Progress("pretokenize", budget_bytes=budget.total_bytes) as progress:
+    metrics_path = out.with_name(f".{out.name}.{METRICS_NAME}")  # hidden: no text beside the text
+    with Progress(
+        "pretokenize", budget_bytes=budget.total_bytes, metrics_path=metrics_path
+    ) as progress:
         tokenizer = _load_tokenizer(settings, source, out, progress)
         dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
         _check_disk(source, out, dtype)

@@ -7,6 +7,7 @@ Memory:  one buffer of 4 MiB per worker, and one shard's document ends
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
 from lowtide.dataset.settings import VerifySettings
 from lowtide.errors import DataError
-from lowtide.progress import Progress
+from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
@@ -66,8 +67,10 @@ def verify_dataset(settings: VerifySettings | None = None, /, **options: Any) ->
         for shard in shards:
             yield lambda shard=shard: _check_shard(shard)
 
+    # A dataset that may only be read can be verified all the same.
+    metrics_path = root / METRICS_NAME if os.access(root, os.W_OK) else None
     with (
-        Progress("verify") as progress,
+        Progress("verify", metrics_path=metrics_path) as progress,
         WorkerPool(settings.processes) as pool,
         progress.phase("verify", total=total, unit="B") as phase,
     ):

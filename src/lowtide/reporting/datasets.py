@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info, load_document_ends
 from lowtide.dataset.summary import RULE_TEXTS
 from lowtide.memory import format_size
-from lowtide.progress import format_count
+from lowtide.progress import METRICS_NAME, format_count
 from lowtide.reporting.jobs import memory_chart, phase_table
 from lowtide.reporting.metrics import JobMetrics, MetricsFile
 
@@ -96,7 +96,10 @@ class LengthCounts:
 
 
 def count_lengths(info: DatasetInfo) -> LengthCounts:
-    """Read where documents end, shard by shard; one that goes on in the next shard is one."""
+    """Read where documents end, shard by shard; one that goes on in the next shard is one.
+
+    Where validation is the end of the text, the document cut in two counts on both sides.
+    """
     lengths = LengthCounts()
     for split in SPLITS:
         open_tokens = 0
@@ -109,6 +112,8 @@ def count_lengths(info: DatasetInfo) -> LengthCounts:
             sizes[0] += open_tokens
             lengths.add(sizes)
             open_tokens = shard.num_tokens - int(ends[-1])
+        if open_tokens and lengths.count:
+            lengths.add(np.array([open_tokens]))
     return lengths
 
 
@@ -132,7 +137,7 @@ class DatasetReader:
         self._version = version
         self._lengths = count_lengths(self._info)
         self._job = JobMetrics()
-        self._job.read(MetricsFile(self.root / "metrics.jsonl"))
+        self._job.read(MetricsFile(self.root / METRICS_NAME))
         return True
 
     def page(self) -> dict[str, Any]:
@@ -189,6 +194,9 @@ class DatasetReader:
         if rest:
             tokens, documents = (sum(row[key] for row in rest) for key in ("tokens", "documents"))
             shown.append((f"{len(rest):,} more files", tokens, documents))
+        rest_tokens = sum(map(self._info.num_tokens, SPLITS)) - total
+        if shown and rest_tokens > 0:
+            shown.append(("not counted by file", rest_tokens, 0))
         return {
             "type": "bars",
             "id": "sources",

@@ -21,11 +21,11 @@ _ALIVE_SECONDS = 15.0
 
 
 class JobReader:
-    """Reads the folder of a job that has made nothing else yet: a preparation under way, say."""
+    """Reads what a job measured, where there is nothing else to show yet."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._file = MetricsFile(root / "metrics.jsonl")
+    def __init__(self, metrics_path: Path, *, title: str) -> None:
+        self._title = title
+        self._file = MetricsFile(metrics_path)
         self._job = JobMetrics()
 
     def read(self) -> bool:
@@ -49,7 +49,7 @@ class JobReader:
         sections = [memory_chart(job), phase_table(job)]
         return {
             "kind": job.phases[-1].job if job.phases else "job",
-            "title": self.root.resolve().name,
+            "title": self._title,
             "badge": describe_state(job, time.time()),
             "tiles": [{"label": a, "value": b, "note": c, "tone": ""} for a, b, c in tiles],
             "sections": [section for section in sections if section is not None],

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from lowtide.dataset.layout import METADATA_NAME
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_bytes
+from lowtide.progress import METRICS_NAME
 from lowtide.reporting.datasets import DatasetReader
 from lowtide.reporting.jobs import JobReader
 from lowtide.reporting.pages import GENERATOR, render_page
@@ -88,6 +89,13 @@ def _find(settings: ReportSettings) -> Path:
     return in_runs if not given.exists() and in_runs.is_dir() else given
 
 
+def _metrics_path(path: Path) -> Path:
+    """Give where a job keeps its numbers: in its folder, or hidden beside the file it makes."""
+    if path.suffix == ".npy":
+        return path.with_name(f".{path.name}.{METRICS_NAME}")
+    return path / METRICS_NAME
+
+
 def open_reader(settings: ReportSettings) -> PageReader:
     """Find out what the target is, and open it."""
     path = _find(settings)
@@ -95,10 +103,11 @@ def open_reader(settings: ReportSettings) -> PageReader:
         return RunReader(path)
     if (path / METADATA_NAME).is_file():
         return DatasetReader(path)
-    if is_tokenizer(path):
+    metrics_path = _metrics_path(path)
+    if is_tokenizer(path) and path.suffix != ".npy":
         return TokenizerReader(path, samples=settings.sample, text_field=settings.text_field)
-    if (path / "metrics.jsonl").is_file():
-        return JobReader(path)
+    if metrics_path.is_file():
+        return JobReader(metrics_path, title=path.resolve().name)
     if not path.exists():
         raise DataError(
             f"{settings.target!r} is neither a path nor a run in {settings.checkpoints_dir}",

@@ -16,7 +16,7 @@ from typing import Any
 from lowtide.errors import DataError
 from lowtide.files import read_json
 from lowtide.memory import format_size
-from lowtide.progress import format_count, format_seconds
+from lowtide.progress import METRICS_NAME, format_count, format_seconds
 from lowtide.reporting.jobs import describe_state, memory_chart, phase_table
 from lowtide.reporting.metrics import JobMetrics, MetricsFile
 from lowtide.reporting.series import Series, SpacedItems, round_number
@@ -71,7 +71,7 @@ class RunReader:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._file = MetricsFile(root / "metrics.jsonl")
+        self._file = MetricsFile(root / METRICS_NAME)
         self._record = _Record()
         self._settings = _read_object(root / "settings.json")
 

@@ -20,7 +20,7 @@ from lowtide.corpus.reading import ReadingOptions, iter_documents
 from lowtide.errors import DataError
 from lowtide.files import read_json
 from lowtide.memory import format_size
-from lowtide.progress import format_count
+from lowtide.progress import METRICS_NAME, format_count
 from lowtide.reporting.jobs import memory_chart, phase_table
 from lowtide.reporting.metrics import JobMetrics, MetricsFile
 from lowtide.tokenizer import Tokenizer
@@ -123,7 +123,7 @@ class TokenizerReader:
         record = self.source / "training.json"
         if record.is_file():
             self._record = read_json(record)
-            self._job.read(MetricsFile(self.source / "metrics.jsonl"))
+            self._job.read(MetricsFile(self.source / METRICS_NAME))
         for source in self._find_samples():
             self._measures.append(measure_source(self._tokenizer, source, self._text_field))
         return True

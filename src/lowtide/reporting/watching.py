@@ -109,8 +109,8 @@ def watch(settings: ReportSettings, *, announce: Callable[[str], None]) -> None:
     reader.read()
     reader.page()  # what cannot be shown is told here, not in the browser
     with PageServer(reader, port=settings.port, interval=settings.interval) as server:
-        announce(server.url)
         try:
+            announce(server.url)
             server.serve_forever()
         except KeyboardInterrupt:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.weights import find_model_dir, load_model, pick_device
+from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.settings import EvaluateSettings
@@ -72,6 +74,7 @@ def evaluate_loss(
     rank: int = 0,
     world_size: int = 1,
     total: Callable[[Tensor], Tensor] = lambda value: value,
+    on_windows: Callable[[int], None] = lambda count: None,
 ) -> EvalResult:
     """Give the mean loss over evenly spaced windows; sums stay on the device until the end.
 
@@ -100,6 +103,7 @@ def evaluate_loss(
             sums += torch.stack(
                 [loss.to(precise) * ids.numel(), *_pair(sums, ids.numel(), num_bytes)]
             )
+        on_windows(len(inputs))
     if isinstance(network, nn.Module):
         network.train(was_training)
     nats, tokens, num_bytes = total(sums).tolist()
@@ -151,9 +155,16 @@ class ForgettingWatch:
 def evaluate(settings: EvaluateSettings | None = None, /, **options: Any) -> dict[str, EvalResult]:
     """Evaluate a model on datasets; give a result per name."""
     settings = settings or build_settings(EvaluateSettings, options)
-    folder = find_model_dir(settings.model_name, settings.checkpoints_dir)
-    if settings.best:
-        folder = folder / "best"
+    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    metrics_path = run_dir / METRICS_NAME
+    is_run = metrics_path.is_file() and os.access(metrics_path, os.W_OK)
+    with Progress("evaluate", metrics_path=metrics_path if is_run else None) as progress:
+        return _evaluate_all(settings, run_dir / "best" if settings.best else run_dir, progress)
+
+
+def _evaluate_all(
+    settings: EvaluateSettings, folder: Path, progress: Progress
+) -> dict[str, EvalResult]:
     device = pick_device(settings.device)
     model = load_model(folder, device=device)
     tokenizer = Tokenizer.load(settings.tokenization or folder)
@@ -171,14 +182,18 @@ def evaluate(settings: EvaluateSettings | None = None, /, **options: Any) -> dic
             eval_only=settings.split == "val" and Path(path).is_dir(),
         )
         require_same_tokenizer(dataset, tokenizer, f"model {settings.model_name}")
-        results[name] = evaluate_loss(
-            model,
-            dataset,
-            device=device,
-            batch_size=settings.batch_size,
-            num_windows=settings.eval_iters and settings.eval_iters * settings.batch_size,
-            byte_counts=counts,
-        )
+        wanted = settings.eval_iters and settings.eval_iters * settings.batch_size
+        num_windows = len(evaluation_windows(len(dataset), wanted))
+        with progress.phase(name, total=num_windows, unit="windows") as phase:
+            results[name] = evaluate_loss(
+                model,
+                dataset,
+                device=device,
+                batch_size=settings.batch_size,
+                num_windows=wanted,
+                byte_counts=counts,
+                on_windows=phase.advance,
+            )
     return results
 
 

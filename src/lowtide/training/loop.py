@@ -50,7 +50,7 @@ from lowtide.training.evaluation import (
 from lowtide.training.feeding import BatchSource, Feed
 from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.optimizers import LossScale, build_optimizers
-from lowtide.training.reports import MetricSinks, describe_coverage
+from lowtide.training.reports import MetricSinks, describe_coverage, device_memory
 from lowtide.training.schedule import default_learning_rate, learning_rate_factor, total_steps
 from lowtide.training.settings import TrainSettings, choose_optimizer
 from lowtide.training.state import Counters, RunState
@@ -127,7 +127,7 @@ class Trainer:
                 Progress(
                     "train",
                     budget_bytes=self._budget,
-                    metrics_path=self.run.metrics_path if group.is_first else None,
+                    device_memory=device_memory(group.device),
                     **({} if group.is_first else {"stream": None}),
                 )
             )
@@ -142,6 +142,7 @@ class Trainer:
             self._saver = stack.enter_context(CheckpointSaver(self.run, background=background))
             self._fit_into_budget()
             self._resume()
+            progress.metrics_path = self.run.metrics_path if group.is_first else None
             if self._is_over():
                 return self._result()
             config = self.model.config

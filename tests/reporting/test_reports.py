@@ -1,0 +1,78 @@
+"""The target is found and told apart, and a page never replaces anything but a page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide.dataset.pretokenization import pretokenize_file
+from lowtide.errors import DataError, UsageError
+from lowtide.reporting.reports import make_report, open_reader
+from lowtide.reporting.settings import ReportSettings
+
+from .conftest import metrics_row, step_row, write_rows, write_run
+
+
+def test_a_run_is_found_by_its_name_and_by_its_folder(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "checkpoints" / "mine", [step_row(1)])
+    by_name = make_report(target="mine", checkpoints_dir=tmp_path / "checkpoints")
+    assert by_name.path == root / "report.html"
+    assert (by_name.kind, by_name.num_bytes) == ("run", by_name.path.stat().st_size)
+    again = make_report(target=root)
+    assert again.path == by_name.path
+
+
+def test_only_pages_are_replaced(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "run", [step_row(1)])
+    (tmp_path / "notes.html").write_text("<p>mine")
+    with pytest.raises(UsageError, match="no page of lowtide"):
+        make_report(target=root, out=tmp_path / "notes.html")
+    assert (tmp_path / "notes.html").read_text() == "<p>mine"
+
+
+def test_a_job_under_way_has_a_page(tmp_path: Path) -> None:
+    row = metrics_row(1, phase="clean", done=5, total=10, unit="B")
+    write_rows(tmp_path / "metrics.jsonl", [{**row, "job": "prepare"}])
+    reader = open_reader(ReportSettings(target=str(tmp_path)))
+    reader.read()
+    page = reader.page()
+    assert page["kind"] == "prepare"
+    assert page["tiles"][1] == {"label": "clean", "value": "5 B", "note": "of 10 B", "tone": ""}
+
+
+def test_a_pretokenized_file_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("low tide " * 100)
+    pretokenize_file(file=tmp_path / "a.txt", tokenization="char")
+    result = make_report(target=tmp_path / "a.npy", out=tmp_path / "page.html")
+    assert result.kind == "pretokenize"
+
+
+@pytest.mark.parametrize("name", ["none", "empty"])
+def test_what_has_no_page_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError):
+        make_report(target=tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "options", [{"port": 70000}, {"interval": 0.0}, {"watch": True, "out": "a.html"}]
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        make_report(target="x", **options)
+
+
+def test_pages_are_made_without_torch(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "run", [step_row(1)])
+    program = (
+        "import sys; from lowtide.cli import main; "
+        f"assert main(['report', {str(root)!r}]) == 0; assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "report.html: run," in done.stdout
