@@ -61,7 +61,8 @@ def test_the_plan_covers_the_peak_and_more_data_changes_nothing(tmp_path):
     small, planned = measure(tmp_path, "small.bin", batch_size=16)
     large, _ = measure(tmp_path, "large.bin", batch_size=16)
     assert small < planned < 1.5 * small
-    assert abs(large - small) < 16 << 20
+    # The kernel gives pages of libraries back as it likes: some noise, nothing near 2 GiB.
+    assert large < small + (64 << 20)
 
 
 def test_savings_show_in_the_plan():
