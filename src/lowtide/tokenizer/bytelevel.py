@@ -20,9 +20,11 @@ from lowtide.tokenizer.vocabulary import Vocabulary, merges_by_rank
 __all__ = [
     "MAX_TOKENS",
     "check_ids",
+    "merge_texts",
     "printable",
     "read_bpe",
     "split_merge",
+    "token_texts",
     "unprintable",
     "vocab_section",
 ]
@@ -42,7 +44,9 @@ def _printable_table() -> list[str]:
 
 _PRINTABLE = _printable_table()
 _TRANSLATION = dict(enumerate(_PRINTABLE))
-_BYTE_OF = {character: byte for byte, character in enumerate(_PRINTABLE)}
+# Back again by way of Latin-1, which is native and quick; what stands for no byte must fail it.
+_BYTES_AS_LATIN = {ord(character): chr(byte) for byte, character in enumerate(_PRINTABLE)}
+_BACK = {code: _BYTES_AS_LATIN.get(code, "\uffff") for code in range(256)} | _BYTES_AS_LATIN
 
 
 def printable(token: bytes) -> str:
@@ -55,8 +59,11 @@ def printable(token: bytes) -> str:
 
 
 def unprintable(text: str) -> bytes:
-    """Give the token that a byte-level file wrote as `text`."""
-    return bytes(_BYTE_OF[character] for character in text)
+    """Give the token that a byte-level file wrote as `text`; KeyError for one it cannot have."""
+    try:
+        return text.translate(_BACK).encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise KeyError(text[error.start]) from None
 
 
 def check_ids(vocab: Any, path: object) -> dict[str, int]:
@@ -116,19 +123,40 @@ def read_bpe(
                 f"token {text!r} (id {id}) is not byte-level: it has the character {error}",
                 path=str(path),
             ) from None
-    try:
-        vocabulary = Vocabulary.from_tokens(
-            tokens,
-            [(unprintable(left), unprintable(right)) for left, right in merges],
-            special_tokens=specials,
-            pattern=pattern,
-            whole_pieces=whole_pieces,
-        )
-    except KeyError as error:
-        raise DataError(f"a merge is not byte-level: character {error}", path=str(path)) from None
-    except DataError as error:
-        raise DataError(error.message, path=str(path)) from None
+    vocabulary = Vocabulary.from_rows(
+        tokens,
+        _merge_rows(vocab, merges, set(specials), path),
+        special_tokens=specials,
+        pattern=pattern,
+        whole_pieces=whole_pieces,
+    )
     return _recognise_ranks(vocabulary) if whole_pieces else vocabulary
+
+
+def _merge_rows(
+    vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], specials: set[str], path: object
+) -> list[tuple[int, int, int]]:
+    """Give merges as ids; files write a merged token as its two parts, one after the other."""
+    merges = list(merges)
+    try:
+        rows = [(vocab[left], vocab[right], vocab[left + right]) for left, right in merges]
+    except KeyError:
+        rows = None
+    if rows is not None and not any(text in specials for pair in merges for text in pair):
+        return rows
+    for left, right in merges:
+        for text in (left, right, left + right):
+            if text not in vocab or text in specials:
+                raise DataError(_describe_missing(left, right, text), path=str(path))
+    raise AssertionError("unreachable")
+
+
+def _describe_missing(left: str, right: str, text: str) -> str:
+    try:
+        a, b, token = map(unprintable, (left, right, text))
+    except KeyError as error:
+        return f"a merge is not byte-level: character {error}"
+    return f"merge of {a!r} and {b!r}: no token {token!r}"
 
 
 def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:
@@ -139,20 +167,35 @@ def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:
     return dataclasses.replace(vocabulary, merges=None)
 
 
+def token_texts(vocabulary: Vocabulary) -> list[str]:
+    """Give every token as files write it, by id; empty where an id is not used."""
+    if vocabulary.kind == "bpe":
+        texts = [printable(token) for token in vocabulary.tokens]
+    else:
+        texts = [token.decode("utf-8", "surrogatepass") for token in vocabulary.tokens]
+    for text, id in vocabulary.special_tokens.items():
+        texts[id] = text
+    return texts
+
+
 def vocab_section(vocabulary: Vocabulary) -> dict[str, int]:
     """Give token texts with their ids; of equal tokens the first counts, the others never occur."""
-    special_ids = set(vocabulary.special_tokens.values())
-    section = dict(vocabulary.special_tokens)
-    for id, token in enumerate(vocabulary.tokens):
-        if id in special_ids or not token:
+    section: dict[str, int] = {}
+    for id, text in enumerate(token_texts(vocabulary)):
+        if not text:
             continue
-        text = (
-            printable(token) if vocabulary.kind == "bpe" else token.decode("utf-8", "surrogatepass")
-        )
-        if text in vocabulary.special_tokens:
+        first = section.setdefault(text, id)
+        special = vocabulary.special_tokens.get(text)
+        if first != id and special is not None:
             raise DataError(
-                f"the special token {text!r} is how files write the ordinary token {token!r}",
+                f"the special token {text!r} is how files write the ordinary token "
+                f"{vocabulary.tokens[id if special == first else first]!r}",
                 next_step="choose another special token",
             )
-        section.setdefault(text, id)
-    return dict(sorted(section.items(), key=lambda item: item[1]))
+    return section
+
+
+def merge_texts(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """Give the merges as files write their two parts."""
+    texts = token_texts(vocabulary)
+    return [(texts[left], texts[right]) for left, right, _ in vocabulary.merge_rows().tolist()]

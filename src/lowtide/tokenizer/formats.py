@@ -20,7 +20,7 @@ from lowtide.files import read_json, write_bytes
 from lowtide.tokenizer.bytelevel import (
     MAX_TOKENS,
     check_ids,
-    printable,
+    merge_texts,
     read_bpe,
     split_merge,
     vocab_section,
@@ -142,7 +142,7 @@ def write_vocab_and_merges(folder: str | Path, vocabulary: Vocabulary) -> None:
     folder = Path(folder)
     vocab = json.dumps(vocab_section(vocabulary), ensure_ascii=False)
     write_bytes(folder / "vocab.json", vocab.encode("utf-8", "surrogatepass") + b"\n")
-    rows = [f"{printable(a)} {printable(b)}" for a, b in vocabulary.merge_bytes()]
+    rows = [f"{left} {right}" for left, right in merge_texts(vocabulary)]
     write_bytes(folder / "merges.txt", "\n".join([_version_line(vocabulary), *rows, ""]).encode())
 
 
@@ -180,18 +180,8 @@ def ranked_vocabulary(
     tokens: Mapping[int, bytes], *, special_tokens: Mapping[str, int], pattern: Pattern
 ) -> Vocabulary:
     """Make a vocabulary whose ids are ranks, as tiktoken's are."""
-    table = [b""] * (max([*tokens, *special_tokens.values()], default=-1) + 1)
-    for id, token in tokens.items():
-        table[id] = token
-    for text, id in special_tokens.items():
-        table[id] = text.encode()
-    return Vocabulary(
-        kind="bpe",
-        tokens=tuple(table),
-        special_tokens=dict(special_tokens),
-        pattern=pattern,
-        merges=None,
-        whole_pieces=True,
+    return Vocabulary.from_rows(
+        tokens, None, special_tokens=special_tokens, pattern=pattern, whole_pieces=True
     )
 
 

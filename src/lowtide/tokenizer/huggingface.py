@@ -16,7 +16,7 @@ from lowtide.errors import DataError
 from lowtide.files import read_json, write_bytes
 from lowtide.tokenizer.bytelevel import (
     check_ids,
-    printable,
+    merge_texts,
     read_bpe,
     split_merge,
     vocab_section,
@@ -183,7 +183,7 @@ def _bpe_sections(vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Any
         "byte_fallback": False,
         "ignore_merges": vocabulary.whole_pieces,
         "vocab": vocab_section(vocabulary),
-        "merges": [[printable(a), printable(b)] for a, b in vocabulary.merge_bytes()],
+        "merges": merge_texts(vocabulary),
     }
     return model, pre_tokenizer, {**byte_level, "use_regex": True}
 
@@ -203,8 +203,9 @@ def write_tokenizer_json(path: str | Path, vocabulary: Vocabulary) -> None:
     merges = sections["model"].pop("merges", None)
     large = f'"vocab": {vocab}'
     if merges is not None:
-        rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in merges)
-        large += f',\n    "merges": [{rows}]'
+        # Inside a token a quotation mark is escaped, so only the ends of rows look like this.
+        rows = json.dumps(merges, ensure_ascii=False).replace('"], ["', '"],\n["')
+        large += f',\n    "merges": {rows}'
     sections["model"]["large"] = None
     small = json.dumps(sections, ensure_ascii=False, indent=2)
     text = small.replace('"large": null', large)

@@ -94,14 +94,9 @@ class Vocabulary:
         whole_pieces: bool = False,
     ) -> Vocabulary:
         """Make a vocabulary of tokens by id and merges of bytes."""
-        table = [b""] * (max([*tokens, *special_tokens.values()], default=-1) + 1)
-        for id, token in tokens.items():
-            table[id] = token
-        for text, id in special_tokens.items():
-            table[id] = text.encode()
         special_ids = set(special_tokens.values())
         ids: dict[bytes, int] = {}
-        for id, token in enumerate(table):
+        for id, token in sorted(tokens.items()):
             if token and id not in special_ids:
                 ids.setdefault(token, id)
         rows: list[tuple[int, int, int]] = []
@@ -112,12 +107,36 @@ class Vocabulary:
                 raise DataError(
                     f"merge of {left!r} and {right!r}: no token {error.args[0]!r}"
                 ) from None
+        return cls.from_rows(
+            tokens,
+            rows,
+            special_tokens=special_tokens,
+            pattern=pattern,
+            whole_pieces=whole_pieces,
+        )
+
+    @classmethod
+    def from_rows(
+        cls,
+        tokens: Mapping[int, bytes],
+        rows: Sequence[tuple[int, int, int]] | None,
+        *,
+        special_tokens: Mapping[str, int],
+        pattern: Pattern = "gpt2",
+        whole_pieces: bool = False,
+    ) -> Vocabulary:
+        """Make a vocabulary of tokens by id and merges of ids; None: ids are ranks."""
+        table = [b""] * (max([*tokens, *special_tokens.values()], default=-1) + 1)
+        for id, token in tokens.items():
+            table[id] = token
+        for text, id in special_tokens.items():
+            table[id] = text.encode()
         return cls(
             kind="bpe",
             tokens=tuple(table),
             special_tokens=dict(special_tokens),
             pattern=pattern,
-            merges=np.array(rows, dtype=np.uint32).reshape(-1, 3),
+            merges=None if rows is None else np.array(rows, dtype=np.uint32).reshape(-1, 3),
             whole_pieces=whole_pieces,
         )
 
@@ -142,10 +161,14 @@ class Vocabulary:
 
     def merge_bytes(self) -> list[tuple[bytes, bytes]]:
         """Give the merges as pairs of bytes, in order."""
-        rows = self.merges
-        if rows is None:
-            rows = merges_by_rank(self.tokens, self.special_tokens)
-        return [(self.tokens[left], self.tokens[right]) for left, right, _ in rows.tolist()]
+        rows = self.merge_rows().tolist()
+        return [(self.tokens[left], self.tokens[right]) for left, right, _ in rows]
+
+    def merge_rows(self) -> npt.NDArray[np.uint32]:
+        """Give the merges as rows (left id, right id, token id), in order."""
+        if self.merges is not None:
+            return self.merges
+        return merges_by_rank(self.tokens, self.special_tokens)
 
 
 def merges_by_rank(
