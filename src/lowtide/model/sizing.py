@@ -19,6 +19,7 @@ __all__ = [
 ]
 
 _TOLERANCE = 0.05
+_RETURNED_BYTES = 32 << 20
 
 
 def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
@@ -54,22 +55,52 @@ def flops_per_token(config: GPTConfig, sequence_length: int) -> float:
 
 
 def activation_bytes(
-    config: GPTConfig, *, tokens: int, bytes_per_number: int, checkpointing: bool
+    config: GPTConfig,
+    *,
+    tokens: int,
+    half: bool,
+    checkpointing: bool,
+    accumulating: bool = False,
+    on_gpu: bool = False,
 ) -> int:
-    """Give the bytes of activations kept for the backward pass of `tokens` tokens."""
+    """Give the bytes of activations at the start of the backward pass of `tokens` tokens.
+
+    Counted tensor by tensor (saved_tensors_hooks); what the allocator holds beyond is measured.
+    """
+    tensors = _block_tensors(config, half=half, on_gpu=on_gpu)
+    block = tokens * sum(tensors)
+    kept = config.num_layers * block
+    if checkpointing:
+        kept = config.num_layers * tokens * config.width * 4 + block
+    ends = 6 * tokens * config.width * 4  # embedding, last norm, and their gradients
+    if on_gpu:
+        return int(kept + ends + 1.5 * block)
+    # The C library gives blocks of 32 MiB and more back when they are freed. Smaller ones leave
+    # holes: two blocks' worth, less in shallow networks, more where gradients stay between them
+    # (peaks less what is alive, over 20 settings).
+    small = tokens * sum(size for size in tensors if size * tokens < _RETURNED_BYTES)
+    holes = min(3.0 if checkpointing else 2.4, 1.2 + 0.25 * config.num_layers)
+    holes += 0.8 if accumulating else 0.0
+    return int(kept + ends + holes * small + 0.3 * (block - small))
+
+
+def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool) -> list[float]:
+    """Give the bytes per token of each tensor that a block keeps for its backward pass."""
     width, query = config.width, config.num_heads * config.head_dim
     key = config.num_kv_heads * config.head_dim
-    # Kept per token and block: two normed inputs and two residuals, queries, keys and values before
-    # and after norm and rotation, the attention's result, and what the MLP multiplies.
-    mlp = 4 * config.mlp_width if config.layout == "qwen3" else 2 * config.mlp_width
-    turned = 3 * (query + key) if config.layout == "qwen3" else query + key
-    block = 4 * width + turned + key + 2 * query + mlp
-    # The backward pass holds the gradients of a block and a half beside them (measured on CPU).
-    if checkpointing:
-        per_token = config.num_layers * width + 2.5 * block
+    number = 2 if half else 4
+    if config.layout == "gpt2":
+        # Two norms with their inputs and results, queries, keys and values, what attention gives.
+        narrow = [width] * 5 + [3 * width]
+        wide = [config.mlp_width] * 2
+        between = 2.5 if half and not on_gpu else number
     else:
-        per_token = (config.num_layers + 1.5) * block
-    return int(tokens * (per_token + 4 * width) * bytes_per_number)
+        # On a CPU norms are taken apart: their scaled input is kept as well, in float32.
+        narrow = [width] * (4 if on_gpu else 6) + [query + 2 * key]
+        narrow += [query] * (3 if on_gpu else 4) + [key] * 2
+        wide = [2 * config.mlp_width, config.mlp_width, config.mlp_width]
+        between = 3.4 if half and not on_gpu else number
+    return [between * size for size in narrow] + [number * float(size) for size in wide]
 
 
 def shape_for_parameters(

@@ -95,7 +95,7 @@ def _choice(
 ) -> Choice:
     settings = build_settings(TrainSettings, options)
     config = _shape(settings, padded_vocab_size(vocab_size))
-    footprint = planned_bytes(config, settings)
+    footprint = planned_bytes(config, settings, on_gpu=machine.has_gpu)
     return Choice(options, settings, config, footprint, changes, _fits(footprint, machine))
 
 
@@ -129,8 +129,8 @@ def _sized_shape(
 
 def _fits(footprint: Footprint, machine: Machine) -> bool:
     if not machine.has_gpu:
-        return footprint.total_bytes <= machine.budget_bytes
-    on_device = footprint.device_bytes <= machine.vram_budget_bytes
+        return footprint.budget_bytes <= machine.budget_bytes
+    on_device = footprint.device_budget_bytes <= machine.vram_budget_bytes
     return on_device and footprint.host_bytes <= machine.budget_bytes
 
 

@@ -69,11 +69,10 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
     batches_bytes = footprint.batches
     needs.append(StageNeed("load", batches_bytes, batches_bytes, 0, True, "whatever the size"))
     on_host = footprint.host_bytes if machine.has_gpu else footprint.total_bytes
+    least = footprint.host_bytes if machine.has_gpu else footprint.budget_bytes
     kept = choice.settings.keep_checkpoints + 1
     disk = kept * footprint.checkpoint_bytes + footprint.weights
-    needs.append(
-        StageNeed("train", on_host, on_host, disk, choice.fits and _has_disk(disk, machine))
-    )
+    needs.append(StageNeed("train", on_host, least, disk, choice.fits and _has_disk(disk, machine)))
     return needs
 
 

@@ -64,7 +64,7 @@ def _describe_model(choice: Choice) -> str:
 
 
 def _stage_table(plan: Plan) -> list[str]:
-    head = ("stage", "memory", "at least", "disk", "fits", "")
+    head = ("stage", "peak", "smallest budget", "disk", "fits", "")
     rows = [
         (
             need.stage,
@@ -93,6 +93,7 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
             + (", computed again" if settings.activation_checkpointing else ""),
         ),
         ("logits", need.loss, "one chunk, with the gradient of the output matrix"),
+        ("update", need.update, "of the optimizer, when activations are gone: the larger counts"),
         ("batches", need.batches, f"{settings.num_workers} ahead, on the host"),
         ("framework", need.program, "interpreter and torch, on the host"),
     ]
@@ -100,8 +101,8 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
     total = need.device_bytes if machine.has_gpu else need.total_bytes
     limit = machine.vram_budget_bytes if machine.has_gpu else machine.budget_bytes
     table = [("training", "", "")]
-    table += [(f"  {name}", format_size(size), note) for name, size, note in rows]
-    table.append((f"  {where}", format_size(total), f"of {format_size(limit)}"))
+    table += [(f"  {name}", format_size(size), note) for name, size, note in rows if size]
+    table.append((f"  {where}", format_size(total), f"of {format_size(limit)}, a tenth to spare"))
     return _rows(table, align="<><")
 
 
@@ -112,7 +113,7 @@ def _describe_optimizer(choice: Choice) -> str:
 
 def _verdict(plan: Plan) -> list[str]:
     asked, machine = plan.asked.footprint, plan.machine
-    need = asked.device_bytes if machine.has_gpu else asked.total_bytes
+    need = asked.device_budget_bytes if machine.has_gpu else asked.budget_bytes
     limit = machine.vram_budget_bytes if machine.has_gpu else machine.budget_bytes
     failing = [row.stage for row in plan.needs if not row.fits]
     if plan.chosen is None:

@@ -17,10 +17,13 @@ from lowtide.training.settings import TrainSettings, choose_optimizer
 
 __all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]
 
-# Interpreter, torch and the threads' arenas, resident before anything is made.
-PROGRAM_BYTES = 420 << 20
+# Interpreter, torch and what it allocates for itself, resident before anything is made.
+PROGRAM_BYTES = 325 << 20
+_BITSANDBYTES_BYTES = 40 << 20
 _CUDA_PROGRAM_BYTES = 2 << 30  # CUDA's libraries and context, on the host
 _LOSS_CHUNK_BYTES = 64 << 20
+_STACK_BYTES = 256 << 20
+_MARGIN = 1.1
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,12 @@ class Footprint:
     weights: int
     gradients: int
     optimizer: int
+    """Moments, which stay from step to step."""
     activations: int
     loss: int
-    """One chunk of logits and its gradient, and the output matrix's gradient beside the others."""
+    """A chunk of logits and its gradient, and the output matrix's gradient beside the others."""
+    update: int
+    """What the optimizer holds during a step only, when activations are gone."""
     batches: int
     """Prepared batches, on the host."""
     program: int = PROGRAM_BYTES
@@ -40,7 +46,8 @@ class Footprint:
     @property
     def device_bytes(self) -> int:
         """What a GPU must hold."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.loss
+        passing = max(self.activations + self.loss, self.update)
+        return self.weights + self.gradients + self.optimizer + passing
 
     @property
     def host_bytes(self) -> int:
@@ -57,9 +64,23 @@ class Footprint:
         """What a machine that trains on its CPU must hold."""
         return self.device_bytes + self.batches + self.program
 
+    @property
+    def budget_bytes(self) -> int:
+        """The budget to give for it: estimates are off by up to a tenth."""
+        return int(self.total_bytes * _MARGIN)
+
+    @property
+    def device_budget_bytes(self) -> int:
+        """The same on a GPU."""
+        return int(self.device_bytes * _MARGIN)
+
 
 def planned_bytes(
-    config: GPTConfig, settings: TrainSettings, *, micro_batch: int | None = None
+    config: GPTConfig,
+    settings: TrainSettings,
+    *,
+    micro_batch: int | None = None,
+    on_gpu: bool = False,
 ) -> Footprint:
     """Say what training needs with `micro_batch` rows at once (default: batch_size)."""
     rows = micro_batch or settings.batch_size
@@ -69,37 +90,44 @@ def planned_bytes(
     activations = activation_bytes(
         config,
         tokens=tokens,
-        bytes_per_number=2 if half else 4,
+        half=half,
         checkpointing=settings.activation_checkpointing,
+        accumulating=rows < settings.rows_per_step,
+        on_gpu=on_gpu,
     )
     # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
     copies = 2 * count if half else 0
     matrix = config.vocab_size * config.width
     chunk_tokens = min(tokens, max(128, _LOSS_CHUNK_BYTES // (4 * config.vocab_size)))
-    chunk = chunk_tokens * config.vocab_size * (4 + (6 if half else 0))
+    chunk = chunk_tokens * config.vocab_size * (10 if half else 8)
+    optimizer, update = _optimizer_bytes(config, settings, count)
     return Footprint(
         weights=4 * count,
         gradients=4 * count,
-        optimizer=_optimizer_bytes(config, settings, count),
+        optimizer=optimizer,
         activations=activations + copies,
         loss=chunk + 4 * matrix * (2 if config.tie_weights else 1),
+        update=update,
         batches=loader_bytes(
             batch_size=settings.rows_per_step,
             sequence_length=settings.seq_len,
             prefetch_batches=settings.num_workers,
         ),
+        program=PROGRAM_BYTES + (_BITSANDBYTES_BYTES if settings.use_8bit_optimizer else 0),
     )
 
 
-def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> int:
+def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> tuple[int, int]:
+    """Give the bytes of moments, and of what a step needs besides."""
     per_parameter = 2 if settings.use_8bit_optimizer else 8
     if choose_optimizer(settings, config) == "adamw":
-        return per_parameter * count
+        return per_parameter * count, 0
     matrices = count_parameters(config, embeddings=False)
-    largest = 3 * config.width * config.mlp_width * 4
-    # One stack of equal matrices at a time is made orthogonal: the update, and two temporaries.
-    stacks = min(256 << 20, max(largest, 4 * matrices // 2)) * 2
-    return 4 * matrices + per_parameter * (count - matrices) + stacks
+    # Of the matrices of equal shape (those of the MLP are the largest group) one stack at a time is
+    # made orthogonal: the stack and what comes of it on the way (measured), beside all updates.
+    group = config.num_layers * config.width * config.mlp_width * 4
+    stack = min(max(_STACK_BYTES, config.width * config.mlp_width * 4), 2 * group)
+    return 4 * matrices + per_parameter * (count - matrices), 4 * matrices + 6 * stack
 
 
 def fit_micro_batch(config: GPTConfig, settings: TrainSettings, budget_bytes: int) -> int:
@@ -107,16 +135,17 @@ def fit_micro_batch(config: GPTConfig, settings: TrainSettings, budget_bytes: in
     rows = settings.batch_size
     while True:
         plan = planned_bytes(config, settings, micro_batch=rows)
-        if plan.total_bytes <= budget_bytes:
+        if plan.budget_bytes <= budget_bytes:
             return rows
         if rows == 1:
             raise BudgetError(
-                f"training this model needs {format_size(plan.total_bytes)} even one row at a time "
-                f"(weights {format_size(plan.weights)}, gradients {format_size(plan.gradients)}, "
+                f"training this model needs {format_size(plan.budget_bytes)} "
+                f"even one row at a time (weights {format_size(plan.weights)}, "
+                f"gradients {format_size(plan.gradients)}, "
                 f"optimizer {format_size(plan.optimizer)}, activations "
                 f"{format_size(plan.activations)}, loss {format_size(plan.loss)}, program "
                 f"{format_size(plan.program)}), the budget is {format_size(budget_bytes)}",
-                next_step=f"give at least --memory {-(-plan.total_bytes // (1 << 20))}MiB, or a "
+                next_step=f"give at least --memory {-(-plan.budget_bytes // (1 << 20))}MiB, or a "
                 "smaller model, --seq-len, --use-8bit-optimizer or --activation-checkpointing",
             )
         rows = -(-rows // 2)

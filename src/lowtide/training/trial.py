@@ -1,6 +1,7 @@
 """Time a few training steps on made-up ids; run as a program, it answers in JSON.
 
-In:      stdin: {"config": GPTConfig, "settings": TrainSettings, "seconds": about so long}
+In:      stdin: {"config": GPTConfig, "settings": TrainSettings, "seconds": about so long,
+         "all_rows": false to compute fewer rows where they take too long}
 Out:     stdout: {"tokens_per_second", "rows", "peak_bytes", "device_peak_bytes"}
 Memory:  what training takes; rows are left out where a step would take longer than the trial
 """
@@ -35,16 +36,19 @@ _FEWEST_TOKENS = 256
 _NUM_IDS = 1 << 18
 
 
-def time_steps(config: GPTConfig, options: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-    """Give the tokens per second of a training, from about `seconds` of it.
+def time_steps(
+    config: GPTConfig, options: dict[str, Any], *, seconds: float, all_rows: bool = False
+) -> dict[str, Any]:
+    """Give the tokens per second of a training, from about `seconds` of it, and its peaks.
 
     A step whose rows take too long is timed with fewer, once and twice: the difference is what rows
-    cost, the rest what the update costs, and the whole step follows from both.
+    cost, the rest what the update costs, and the whole step follows from both. With `all_rows` all
+    of a micro-batch are computed, however long they take: for the peaks.
     """
     whole = build_settings(TrainSettings, options)
     # What auto means depends on the rows, which the trial has fewer of.
     options = {**options, "optimizer": choose_optimizer(whole, config)}
-    rows = _affordable_rows(config, whole, seconds)
+    rows = whole.batch_size if all_rows else _affordable_rows(config, whole, seconds)
     once = _time_step(config, options, rows=rows, parts=1, seconds=seconds)
     if rows < whole.rows_per_step:
         twice = _time_step(config, options, rows=rows, parts=2, seconds=seconds)
@@ -116,7 +120,13 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     request = json.load(sys.stdin)
     config = build_settings(GPTConfig, request["config"])
-    print(json.dumps(time_steps(config, request["settings"], seconds=request["seconds"])))
+    answer = time_steps(
+        config,
+        request["settings"],
+        seconds=request["seconds"],
+        all_rows=request.get("all_rows", False),
+    )
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":
