@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from lowtide.demo import DemoSettings
     from lowtide.generation.settings import GenerateSettings
     from lowtide.model.export import ExportSettings
+    from lowtide.planning.comparison import CompareSettings
     from lowtide.planning.settings import PlanSettings
     from lowtide.reporting.settings import ReportSettings
-    from lowtide.tokenizer.comparison import CompareMemorySettings
     from lowtide.tokenizer.training import TokenizerTrainingSettings
     from lowtide.training.settings import EvaluateSettings, TrainSettings
 
@@ -76,11 +76,11 @@ def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
     print(describe_trained(train_tokenizer(settings), settings.out_dir))
 
 
-def _compare_memory(settings: CompareMemorySettings) -> None:
-    """Train a tokenizer the ordinary way and this way, time and memory side by side."""
-    from lowtide.tokenizer.comparison import compare_memory
+def _compare_memory(settings: CompareSettings) -> None:
+    """Do a job the ordinary way and the sparing way, peak memory side by side."""
+    from lowtide.planning.comparison import compare_ways, describe_pairs
 
-    print(compare_memory(settings))
+    print(describe_pairs(compare_ways(settings)))
 
 
 def _prepare(settings: PrepareSettings) -> None:
@@ -232,7 +232,7 @@ _VERBS: dict[str, _Verb] = {
     "train-tokenizer": _Verb(
         _train_tokenizer, "lowtide.tokenizer.training:TokenizerTrainingSettings"
     ),
-    "compare-memory": _Verb(_compare_memory, "lowtide.tokenizer.comparison:CompareMemorySettings"),
+    "compare-memory": _Verb(_compare_memory, "lowtide.planning.comparison:CompareSettings"),
     "prepare": _Verb(_prepare, "lowtide.dataset.settings:PrepareSettings"),
     "pretokenize": _Verb(_pretokenize, "lowtide.dataset.settings:PretokenizeSettings"),
     "append": _Verb(_append, "lowtide.dataset.settings:AppendSettings"),
