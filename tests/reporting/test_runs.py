@@ -112,3 +112,14 @@ def test_strange_values_do_no_harm(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no run here"):
         page_of(tmp_path)
+
+
+def test_memory_of_a_gpu_has_its_own_picture(tmp_path: Path) -> None:
+    gpu = {"device_bytes": 3 << 30, "device_total_bytes": 8 << 30}
+    page = page_of(write_run(tmp_path / "run", [step_row(1, **gpu), step_row(2, **gpu)]))
+    assert section(page, "device")["series"][0]["y"] == [3 << 30, 3 << 30]
+    assert section(page, "device")["lines"][0]["text"] == "GPU 8.0 GiB"
+    assert tiles(page)["peak GPU memory"] == "3.0 GiB"
+    assert not any(
+        part["id"] == "device" for part in page_of(write_run(tmp_path / "cpu", []))["sections"]
+    )

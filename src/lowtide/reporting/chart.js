@@ -39,7 +39,7 @@ const FORMATS = {
     return trim(value >= 100 ? value.toFixed(0) : value.toPrecision(3)) + " " + units[place];
   },
   seconds(value) {
-    if (value < 60) return trim(value.toFixed(value < 10 && value % 1 ? 1 : 0)) + " s";
+    if (value < 60) return trim(value.toFixed(value < 1 ? 2 : value < 10 ? 1 : 0)) + " s";
     const whole = Math.round(value);
     const pad = (number) => String(number).padStart(2, "0");
     const minutes = Math.floor(whole / 60);

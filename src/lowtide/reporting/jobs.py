@@ -14,8 +14,9 @@ from typing import Any
 from lowtide.memory import format_size
 from lowtide.progress import format_count, format_seconds
 from lowtide.reporting.metrics import JobMetrics, MetricsFile, PhaseTime
+from lowtide.reporting.series import Series
 
-__all__ = ["JobReader", "describe_state", "memory_chart", "phase_table"]
+__all__ = ["JobReader", "describe_state", "device_chart", "memory_chart", "phase_table"]
 
 _ALIVE_SECONDS = 15.0
 
@@ -71,42 +72,53 @@ def describe_state(job: JobMetrics, now: float) -> dict[str, str]:
 
 
 def memory_chart(job: JobMetrics) -> dict[str, Any]:
-    """Give the curves of host and device memory, with the budget as a line."""
-    series = [
-        {"name": name, **curve.as_json(("time",))}
-        for name, curve in (("process tree", job.memory), ("GPU", job.device))
-        if curve
-    ]
-    lines: list[dict[str, Any]] = []
-    if job.budget_bytes:
-        lines.append({"y": job.budget_bytes, "text": f"budget {format_size(job.budget_bytes)}"})
-    if job.device and job.device_total_bytes:
-        size = job.device_total_bytes
-        lines.append({"y": size, "text": f"GPU {format_size(size)}"})
-    note = f"peak {format_size(job.peak_bytes)}" if job.peak_bytes else ""
-    if job.peak_bytes and job.budget_bytes:
-        share = 100 * job.peak_bytes / job.budget_bytes
-        note += f", {share:.0f} % of the budget of {format_size(job.budget_bytes)}"
+    """Give the curve of the process tree's memory, with the budget as a line."""
+    return {
+        **_over_time(job, "memory", "Memory over time", "process tree", job.memory),
+        "note": _describe_peak(job.peak_bytes, job.budget_bytes, "the budget of "),
+        "lines": _limit("budget", job.budget_bytes),
+        "empty": "No memory has been measured here: metrics.jsonl is missing or empty.",
+    }
+
+
+def device_chart(job: JobMetrics) -> dict[str, Any] | None:
+    """Give the curve of the GPU's memory; None for a job without one."""
+    if not job.device:
+        return None
+    return {
+        **_over_time(job, "device", "GPU memory over time", "GPU", job.device),
+        "note": _describe_peak(job.device_peak_bytes, job.device_total_bytes, ""),
+        "lines": _limit("GPU", job.device_total_bytes),
+        "empty": "",
+    }
+
+
+def _over_time(job: JobMetrics, id: str, title: str, name: str, curve: Series) -> dict[str, Any]:
+    phases = [{"name": p.name, "begin": p.begin, "end": p.end} for p in job.phases]
     return {
         "type": "chart",
-        "id": "memory",
-        "title": "Memory over time",
-        "note": note,
+        "id": id,
+        "title": title,
         "width": "wide",
         "height": 250,
         "axes": [{"key": "time", "label": "time", "format": "seconds"}],
         "format": "bytes",
         "from_zero": True,
-        "series": series,
-        "lines": lines,
+        "series": [{"name": name, **curve.as_json(("time",))}] if curve else [],
         "cuts": [{"time": place, "text": "went on after a stop"} for place in job.resumes],
-        "phases": [
-            {"name": phase.name, "begin": phase.begin, "end": phase.end} for phase in job.phases
-        ]
-        if len(job.phases) > 1
-        else [],
-        "empty": "No memory has been measured here: metrics.jsonl is missing or empty.",
+        "phases": phases if len(phases) > 1 else [],
     }
+
+
+def _describe_peak(peak: int, limit: int | None, of_what: str) -> str:
+    if not peak:
+        return ""
+    share = f", {100 * peak / limit:.0f} % of {of_what}{format_size(limit)}" if limit else ""
+    return f"peak {format_size(peak)}{share}"
+
+
+def _limit(name: str, size: int | None) -> list[dict[str, Any]]:
+    return [{"y": size, "text": f"{name} {format_size(size)}"}] if size else []
 
 
 def phase_table(job: JobMetrics) -> dict[str, Any] | None:
@@ -125,8 +137,9 @@ def phase_table(job: JobMetrics) -> dict[str, Any] | None:
 
 
 def _phase_row(phase: PhaseTime) -> list[str]:
-    seconds = phase.end - phase.begin
-    rate = phase.done / seconds if seconds > 0 else 0
+    seconds, rate = phase.end - phase.begin, phase.rate
+    if not seconds and rate:  # over before the second row was due
+        seconds = phase.done / rate
     return [
         phase.job,
         phase.name,

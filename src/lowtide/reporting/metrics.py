@@ -75,6 +75,7 @@ class PhaseTime:
     begin: float
     end: float
     done: float = 0
+    rate: float = 0
     unit: str = ""
 
 
@@ -144,6 +145,7 @@ class JobMetrics:
             last = PhaseTime(job, name, begin, self.seconds)
             self.phases.append(last)
         last.end, last.done, last.unit = self.seconds, done, str(row.get("unit", ""))
+        last.rate = _number(row.get("rate")) or 0
 
     def read(self, file: MetricsFile, take: Callable[[dict[str, Any]], None] | None = None) -> int:
         """Add what a file has new; give the number of rows."""

@@ -17,7 +17,7 @@ from lowtide.errors import DataError
 from lowtide.files import read_json
 from lowtide.memory import format_size
 from lowtide.progress import METRICS_NAME, format_count, format_seconds
-from lowtide.reporting.jobs import describe_state, memory_chart, phase_table
+from lowtide.reporting.jobs import describe_state, device_chart, memory_chart, phase_table
 from lowtide.reporting.metrics import JobMetrics, MetricsFile
 from lowtide.reporting.series import Series, SpacedItems, round_number
 
@@ -170,6 +170,7 @@ class RunReader:
             self._curve_chart("tokens_per_second", "Throughput", "tokens per second", "count"),
             self._curve_chart("gradient_norm", "Norm of the gradient", "before clipping", "number"),
             memory_chart(self._record.job),
+            device_chart(self._record.job),
             self._samples(),
             phase_table(self._record.job),
             self._settings_table(),
