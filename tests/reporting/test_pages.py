@@ -84,3 +84,38 @@ def test_the_browser_shows_errors_of_scripts(tmp_path: Path, open_page: OpenPage
     path.write_text("<!doctype html><title>x</title><script>nothing.here()</script>")
     _, console = open_page(path)
     assert any("nothing is not defined" in line for line in console)
+
+
+# What a reader does: reads values out with the mouse and the keyboard, zooms, presses everything.
+READER = """<script>
+const seen = [];
+const plot = () => document.querySelector("#loss .plot > svg");
+const point = (name, x) => plot().dispatchEvent(new PointerEvent(name,
+  { clientX: x, clientY: 200, pointerType: "mouse", button: 0, bubbles: true }));
+point("pointermove", 400);
+seen.push(document.querySelector("#loss .tip").textContent);
+plot().dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+point("pointerdown", 300); point("pointermove", 400); point("pointerup", 400);
+seen.push(document.querySelector("#loss [data-key=reset]") ? "zoomed" : "not zoomed");
+plot().dispatchEvent(new MouseEvent("dblclick"));
+seen.push(document.querySelector("#loss [data-key=reset]") ? "zoomed" : "whole");
+const keys = [...document.querySelectorAll("section button")].map((b) => b.dataset.key);
+for (const key of [...keys, ...keys]) document.querySelector(`[data-key="${key}"]`)?.click();
+document.querySelector("#loss [data-key=series-val]").click();
+seen.push(document.querySelector('#loss path[data-series="val"]') ? "shown" : "hidden");
+window.dispatchEvent(new Event("resize"));
+document.body.dataset.seen = seen.join(" | ");
+</script></body>"""
+
+
+def test_everything_a_reader_does_works(tmp_path: Path, open_page: OpenPage) -> None:
+    page = page_of(write_run(tmp_path / "run", full_run(2000)))
+    path = tmp_path / "page.html"
+    path.write_text(page.replace("</body>", READER), encoding="utf-8")
+    document, console = open_page(path)
+    assert console == []
+    found = re.search(r'data-seen="([^"]*)"', document)
+    assert found is not None
+    readout, *rest = found.group(1).split(" | ")
+    assert re.match(r"step [\d,]+train[\d.]+", readout)
+    assert rest == ["zoomed", "whole", "hidden"]
