@@ -67,6 +67,7 @@ CPU_CASES: list[Options] = [
     shape(8, 512, 1, 64, optimizer="muon"),
     shape(6, 192, 4, 256, gradient_accumulation_steps=2, layout="gpt2"),
     shape(2, 256, 64, 256),
+    shape(6, 192, 16, 256, gradient_accumulation_steps=4),
 ]
 GPU_CASES: list[Options] = [
     shape(12, 768, rows, 1024, vocab_size=50000, **more)

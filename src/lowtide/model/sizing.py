@@ -80,7 +80,8 @@ def activation_bytes(
     # (peaks less what is alive, over 20 settings).
     small = tokens * sum(size for size in tensors if size * tokens < _RETURNED_BYTES)
     holes = min(3.0 if checkpointing else 2.4, 1.2 + 0.25 * config.num_layers)
-    holes += 0.8 if accumulating else 0.0
+    if accumulating:
+        holes += min(2.4, max(0.0, 0.4 * config.num_layers - 0.8))
     return int(kept + ends + holes * small + 0.3 * (block - small))
 
 
