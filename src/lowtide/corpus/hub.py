@@ -51,7 +51,7 @@ def iter_hub_texts(name: str, *, split: str, text_field: str) -> Iterator[bytes]
 
 def _open(name: str, split: str) -> Any:
     try:
-        import datasets
+        import datasets  # pyright: ignore[reportMissingImports] (an extra)
     except ImportError:
         raise UsageError(
             f"{HUB_PREFIX}{name} needs the package datasets",
