@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
 from lowtide.errors import DataError, LowtideError, UsageError, from_os_error
-from lowtide.settings import read_config_file, unknown_name_message
+from lowtide.settings import read_config_file, read_preset, unknown_name_message
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
@@ -370,9 +370,15 @@ def _parse_settings(name: str, verb: _Verb, words: list[str]) -> Any:
     if "debug" not in names:  # else the verb shows more than a traceback
         words = [word for word in words if word != "--debug"]
         also += " --debug (traceback on error)"
+    options: dict[str, Any] = {}
+    if hasattr(cls, "presets_dir"):
+        preset, words = _take_word(words, "--preset")
+        also += " --preset NAME (settings that belong together; config file and flags beat it)"
+        options = {} if preset is None else read_preset(preset, for_settings=cls)
     default: Any = tyro.MISSING_NONPROP
     if config_path is not None:
-        options = read_config_file(config_path, for_settings=cls)
+        options |= read_config_file(config_path, for_settings=cls)
+    if options:
         default = _partial_settings(cls, options, missing=tyro.MISSING)
     description = f"{verb.summary}." + (f"\n\nAlso:{also}" if also else "")
     return tyro.cli(
@@ -460,6 +466,22 @@ def _take_config_file(words: list[str]) -> tuple[Path | None, list[str]]:
             raise UsageError("--config-file names no file", next_step="--config-file FILE.json")
         path = Path(value)
     return path, rest
+
+
+def _take_word(words: list[str], wanted: str) -> tuple[str | None, list[str]]:
+    """Take `--wanted VALUE` out of the arguments."""
+    found: str | None = None
+    rest: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        flag, equals, value = word.partition("=")
+        if flag != wanted:
+            rest.append(word)
+            continue
+        found = value if equals else next(remaining, "")
+        if not found:
+            raise UsageError(f"{wanted} names nothing", next_step=f"{wanted} NAME")
+    return found, rest
 
 
 def _partial_settings(cls: type[Any], options: dict[str, Any], *, missing: object) -> Any:

@@ -21,6 +21,7 @@ __all__ = [
     "build_settings",
     "convert_options",
     "read_config_file",
+    "read_preset",
     "require",
     "settings_as_json",
     "unknown_name_message",
@@ -35,7 +36,8 @@ _REMARK_KEYS = ("name", "description")
 def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> SettingsT:
     """Make `cls` from `options`; an unknown or missing option is an error that names it.
 
-    `config_file=` reads a JSON file first, unless `cls` has a field of that name.
+    `config_file=` reads a JSON file first, unless `cls` has a field of that name; `preset=` reads
+    one of the files that come with `cls`, where there are any, before that.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Settings:
@@ -47,6 +49,8 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     options = dict(options)
     if "config_file" in options and "config_file" not in fields:
         options = {**read_config_file(options.pop("config_file"), for_settings=cls), **options}
+    if "preset" in options and hasattr(cls, "presets_dir"):
+        options = {**read_preset(options.pop("preset"), for_settings=cls), **options}
     values = convert_options(cls, options)
     missing = [
         name
@@ -212,6 +216,17 @@ def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None)
         return convert_options(for_settings, options)
     except UsageError as error:
         raise UsageError(error.message, path=path, next_step="correct the config file") from None
+
+
+def read_preset(name: str, *, for_settings: type[Any]) -> dict[str, Any]:
+    """Read the settings that come with the package under a name."""
+    folder: Path = for_settings.presets_dir
+    known = sorted(path.stem for path in folder.glob("*.json"))
+    if name not in known:
+        raise UsageError(
+            unknown_name_message(name, known, kind="preset"), next_step=f"--preset {known[0]}"
+        )
+    return read_config_file(folder / f"{name}.json", for_settings=for_settings)
 
 
 def settings_as_json(settings: Any) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounter
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
-from lowtide.model.gpt import GPT, KVCache, chunked_cross_entropy
+from lowtide.model.gpt import GPT, KVCache, _rotate, chunked_cross_entropy
 
 LAYOUTS = ["qwen3", "gpt2"]
 
@@ -117,10 +118,57 @@ def test_a_row_longer_than_the_context_is_refused():
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_training_is_one_graph_for_the_compiler(layout):
+def test_all_blocks_are_one_graph_for_the_compiler(layout):
     model = GPT(tiny(layout))
     inputs, targets = ids(), ids()
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     expected = torch.autograd.grad(model(inputs, targets), list(model.parameters()))
-    found = torch.autograd.grad(compiled(inputs, targets), list(model.parameters()))
+    model.compile_blocks(whole=True, backend="aot_eager", fullgraph=True)
+    found = torch.autograd.grad(model(inputs, targets), list(model.parameters()))
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # as the compiler looks on
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_compiled_block_serves_all_layers_and_not_decoding(layout):
+    model = GPT(tiny(layout, num_layers=5))
+    inputs, targets = ids(), ids()
+    expected = torch.autograd.grad(model(inputs, targets), list(model.parameters()))
+    counter = CompileCounter()
+    model.compile_blocks(backend=counter)
+    for _ in range(2):
+        found = torch.autograd.grad(model(inputs, targets), list(model.parameters()))
+        torch.testing.assert_close(found, expected)
+    assert counter.frame_count == 2  # a block, the last norm
+    cache = KVCache(model.config, 3, "cpu", torch.float32)
+    for token in range(4):
+        model.next_logits(inputs[:, token : token + 1], cache)
+    assert counter.frame_count == 2
+
+
+def test_zero_outputs_make_blocks_add_nothing():
+    model = GPT(tiny())
+    model.zero_outputs()
+    inputs = ids()
+    expected = model.final_norm(model.embedding(inputs))
+    torch.testing.assert_close(model.hidden(inputs), expected)
+    assert model(inputs, inputs).isfinite()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_residual_stream_is_bfloat16_where_that_is_the_precision(layout):
+    model, seen = GPT(tiny(layout)), []
+    model.blocks[1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    inputs = ids()
+    exact = model(inputs, inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        close = model(inputs, inputs)
+    assert seen == [torch.float32, torch.bfloat16]
+    torch.testing.assert_close(close, exact, rtol=0.01, atol=0.0)
+
+
+def test_turning_equals_the_rotation_of_each_pair():
+    x, angles = torch.randn(2, 3, 5, 8), torch.randn(5, 4)
+    turned = _rotate(x, angles.cos(), angles.sin())
+    pairs = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones(5, 4), angles)
+    torch.testing.assert_close(turned, torch.cat((pairs.real, pairs.imag), dim=-1))

@@ -89,3 +89,23 @@ def test_the_micro_batch_is_the_largest_that_fits():
     assert fit_micro_batch(CONFIG, settings, needs[16]) == 16
     with pytest.raises(BudgetError, match=r"even one row at a time(.|\n)*give at least --memory"):
         fit_micro_batch(CONFIG, settings, needs[1] - 1)
+
+
+BIG = {"seq_len": 1024, "use_mixed_precision": True, "compile": True}
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "gibibytes"),
+    [
+        ((12, 768, 6), {"batch_size": 16, "optimizer": "adamw"}, 9.06),
+        ((12, 768, 6), {"batch_size": 16, "optimizer": "muon"}, 8.74),
+        ((12, 768, 6), {"batch_size": 64, "optimizer": "adamw"}, 25.96),
+        ((12, 768, 6), {"batch_size": 16, "optimizer": "adamw", "loss_chunk_tokens": 1024}, 7.65),
+        ((24, 1024, 8), {"batch_size": 32, "optimizer": "muon"}, 35.54),
+        ((24, 1536, 12), {"batch_size": 16, "optimizer": "muon"}, 32.67),
+    ],
+)
+def test_device_memory_is_within_a_tenth_of_peaks_measured_on_an_h200(shape, options, gibibytes):
+    config = GPTConfig(50304, 1024, *shape)
+    plan = planned_bytes(config, TrainSettings(**BIG, **options), on_gpu=True)
+    assert plan.device_bytes / 2**30 == pytest.approx(gibibytes, rel=0.1)

@@ -142,3 +142,15 @@ def test_the_scale_grows_after_many_good_steps_and_halves_after_a_bad_one():
     fresh = LossScale(torch.device("cpu"), enabled=True)
     fresh.load_state_dict(scale.state_dict())
     assert fresh.state_dict() == scale.state_dict()
+
+
+def test_momentum_can_change_during_training_and_is_muons_alone():
+    model = model_with_gradients()
+    optimizers = build_optimizers(model, name="muon", learning_rate=1e-3, weight_decay=0.1)
+    adamw, muon = optimizers.optimizers
+    optimizers.set_momentum(0.5)
+    step(optimizers)
+    assert [group["momentum"] for group in muon.param_groups] == [0.5]
+    assert adamw.param_groups[0]["betas"] == (0.9, 0.95)
+    parameter = muon.param_groups[0]["params"][0]
+    torch.testing.assert_close(muon.state[parameter]["momentum"], parameter.grad * 0.5)

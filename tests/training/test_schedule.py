@@ -2,7 +2,13 @@
 
 import pytest
 
-from lowtide.training.schedule import default_learning_rate, learning_rate_factor, total_steps
+from lowtide.errors import UsageError
+from lowtide.training.schedule import (
+    default_learning_rate,
+    learning_rate_factor,
+    momentum_at,
+    total_steps,
+)
 from lowtide.training.settings import TrainSettings
 
 
@@ -25,6 +31,26 @@ def test_shapes_after_warm_up():
     assert factor(60, "linear-decay") == 1.0
     assert factor(82, "linear-decay") == pytest.approx(0.55)
     assert factor(100, "linear-decay") == pytest.approx(0.1)
+
+
+def test_linear_decay_takes_the_share_of_the_run_it_is_given():
+    found = [factor(step, "linear-decay", warmup=0, decay_fraction=0.8) for step in (20, 60, 100)]
+    assert found == pytest.approx([1.0, 0.55, 0.1])
+
+
+def test_momentum_rises_over_its_warm_up():
+    found = [momentum_at(step, momentum=0.95, warmup_steps=100) for step in (0, 50, 100, 500)]
+    assert found == pytest.approx([0.85, 0.9, 0.95, 0.95])
+    assert momentum_at(0, momentum=0.95, warmup_steps=0) == 0.95
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"decay_fraction": 0.0}, {"momentum": 1.0}, {"momentum_warmup": -1}, {"loss_chunk_tokens": 0}],
+)
+def test_values_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        TrainSettings(**wrong)
 
 
 def test_the_clock_can_be_further_than_the_steps():

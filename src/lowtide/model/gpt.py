@@ -11,7 +11,9 @@ Memory:  weights; activations as sizing.activation_bytes counts them (one D per 
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,10 +23,13 @@ from torch.utils.checkpoint import checkpoint
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
+from lowtide.model.kernels import fused_loss_and_error, has_fused_loss
+from lowtide.model.sizing import loss_chunk_tokens
 
 __all__ = ["GPT", "KVCache", "chunked_cross_entropy"]
 
-_LOSS_CHUNK_BYTES = 64 << 20
+
+_RESIDUAL_WEIGHTS = ("attention.output.weight", "mlp.down.weight")
 
 
 class KVCache:
@@ -66,8 +71,10 @@ def _norm(config: GPTConfig) -> nn.Module:
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs (i, i + E/2) of [B, H, T, E] by the angles of their positions."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    # Halves swapped by flip, not joined by cat: torch.compile makes one plain kernel of it.
+    halves = x.unflatten(-1, (2, -1))
+    signed = torch.stack((-sin, sin), dim=-2)
+    return (halves * cos[:, None] + halves.flip(-2) * signed).flatten(-2)
 
 
 class Attention(nn.Module):
@@ -132,8 +139,12 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        if not x.is_cuda:
+            gate, up = self.gate_up(x).chunk(2, dim=-1)
+            return self.down(F.silu(gate) * up)
+        # Two products: the gradient of one of twice the width would have to be joined first.
+        gate_weight, up_weight = self.gate_up.weight.chunk(2)
+        return self.down(F.silu(F.linear(x, gate_weight)) * F.linear(x, up_weight))
 
 
 class GeluMLP(nn.Module):
@@ -181,7 +192,9 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.activation_checkpointing = False
-        self.loss_chunk_tokens = max(128, _LOSS_CHUNK_BYTES // (4 * config.vocab_size))
+        self.compiled_hidden: Callable[[Tensor], Tensor] | None = None
+        self.compiled_call: Callable[..., Tensor] | None = None
+        self.loss_chunk_tokens = loss_chunk_tokens(config.vocab_size, on_gpu=False)
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         if config.layout == "gpt2":
             self.positions = nn.Embedding(config.context_length, config.width)
@@ -200,7 +213,7 @@ class GPT(nn.Module):
         residual_std = 0.02 / math.sqrt(2 * self.config.num_layers)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
-                residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
+                residual = name.endswith(_RESIDUAL_WEIGHTS)
                 nn.init.normal_(parameter, std=residual_std if residual else 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -239,18 +252,25 @@ class GPT(nn.Module):
             sin = self.get_buffer("sin")[past : past + tokens].to(dtype)
         if self.config.dropout > 0:
             x = F.dropout(x, self.config.dropout, self.training)
+        if _autocast(x) and torch.get_autocast_dtype(x.device.type) == torch.bfloat16:
+            # bfloat16 has float32's range, so the residual stream may be half as wide: its traffic
+            # is what blocks spend most on after their matrix products.
+            x = x.to(torch.bfloat16)
+        # Compiled for one shape: decoding, whose shape changes with every token, does without.
+        call = _call if cache is not None else self.compiled_call or _call
         for block in self.blocks:
+            run = functools.partial(call, block)
             if self.activation_checkpointing and self.training:
-                x = checkpoint(block, x, cos, sin, cache, use_reentrant=False)
+                x = checkpoint(run, x, cos, sin, cache, use_reentrant=False)
             else:
-                x = block(x, cos, sin, cache)
+                x = run(x, cos, sin, cache)
         if cache is not None:
             cache.length += tokens
-        return self.final_norm(x)
+        return call(self.final_norm, x)
 
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
         """Give logits [B, T, V], or with targets the mean loss in nats per token."""
-        x = self.hidden(ids)
+        x = (self.compiled_hidden or self.hidden)(ids)
         if targets is None:
             return F.linear(x, self.output_weight)
         if _autocast(x):
@@ -259,9 +279,29 @@ class GPT(nn.Module):
             x.flatten(0, 1), self.output_weight, targets.flatten(), self.loss_chunk_tokens
         )
 
+    def compile_blocks(self, *, whole: bool = False, **options: Any) -> None:
+        """Compile a block, once for all of them; or with `whole` all of them as one graph.
+
+        Options are those of torch.compile.
+        """
+        if whole:
+            self.compiled_hidden = torch.compile(self.hidden, dynamic=False, **options)
+        else:
+            self.compiled_call = torch.compile(_call, dynamic=False, **options)
+
+    def zero_outputs(self) -> None:
+        """Begin with blocks that add nothing: zero the matrices that write to the residual."""
+        for name, parameter in self.named_parameters():
+            if name.endswith(_RESIDUAL_WEIGHTS):
+                nn.init.zeros_(parameter)
+
     def next_logits(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Give the logits [B, V] for the token after the last one."""
         return F.linear(self.hidden(ids, cache)[:, -1], self.output_weight)
+
+
+def _call(module: nn.Module, *arguments: Any) -> Tensor:
+    return module(*arguments)
 
 
 def _autocast(x: Tensor) -> bool:
@@ -276,6 +316,18 @@ def _rotary_tables(config: GPTConfig) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
+def _loss_and_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Give the sum of the losses of logits [N, V], and softmax minus one-hot."""
+    if has_fused_loss(logits):
+        return fused_loss_and_error(logits, wanted)
+    values = logits.float()
+    log_total = values.logsumexp(dim=-1, keepdim=True)
+    total = (log_total - values.gather(-1, wanted)).sum()
+    error = values.sub_(log_total).exp_()
+    error.scatter_add_(-1, wanted, error.new_full((1, 1), -1.0).expand_as(wanted))
+    return total, error.to(logits.dtype)
+
+
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """Linear layer and cross entropy as one, some tokens at a time; gradients come with the loss.
 
@@ -286,7 +338,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        chunk_tokens: int,
     ) -> Tensor:
         matrix = weight.to(hidden.dtype)
         wants_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
@@ -298,13 +354,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         for start in range(0, hidden.shape[0], chunk_tokens):
             rows = hidden[start : start + chunk_tokens]
             wanted = targets[start : start + chunk_tokens, None]
-            logits = (rows @ matrix.t()).float()
-            log_total = logits.logsumexp(dim=-1, keepdim=True)
-            total = total + (log_total - logits.gather(-1, wanted)).sum()
+            loss, error = _loss_and_error(rows @ matrix.t(), wanted)
+            total = total + loss
             if wants_gradient:
-                error = logits.sub_(log_total).exp_()
-                error.scatter_add_(-1, wanted, error.new_full((1, 1), -1.0).expand_as(wanted))
-                error = error.to(hidden.dtype)
                 hidden_gradient[start : start + chunk_tokens] = error @ matrix
                 if hidden.dtype == torch.float32:
                     weight_gradient.addmm_(error.t(), rows)
@@ -329,8 +381,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         )
 
 
+@torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
 def chunked_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int
 ) -> Tensor:
     """Give the mean cross entropy of `hidden @ weight.T` [N, V] without ever holding all of it."""
+    # Not compiled: a loop over chunks, and on a GPU a kernel of its own, leave nothing to fuse.
     return _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk_tokens)  # pyright: ignore[reportReturnType]

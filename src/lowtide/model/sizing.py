@@ -15,11 +15,15 @@ __all__ = [
     "activation_bytes",
     "count_parameters",
     "flops_per_token",
+    "loss_chunk_tokens",
     "shape_for_parameters",
 ]
 
 _TOLERANCE = 0.05
 _RETURNED_BYTES = 32 << 20
+_LOSS_CHUNK_BYTES = 64 << 20
+# Matrix products on a big GPU need more rows to be efficient than a CPU has caches for.
+_GPU_LOSS_CHUNK_BYTES = 3200 << 20
 
 
 def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
@@ -54,6 +58,16 @@ def flops_per_token(config: GPTConfig, sequence_length: int) -> float:
     return 6 * multiplying + attention
 
 
+def loss_chunk_tokens(vocab_size: int, *, on_gpu: bool) -> int:
+    """Give the tokens whose logits exist at once.
+
+    >>> loss_chunk_tokens(50304, on_gpu=False), loss_chunk_tokens(50304, on_gpu=True)
+    (333, 16384)
+    """
+    tokens = (_GPU_LOSS_CHUNK_BYTES if on_gpu else _LOSS_CHUNK_BYTES) // (4 * vocab_size)
+    return max(128, min(tokens, 65536) // 1024 * 1024 if on_gpu else tokens)
+
+
 def activation_bytes(
     config: GPTConfig,
     *,
@@ -62,12 +76,13 @@ def activation_bytes(
     checkpointing: bool,
     accumulating: bool = False,
     on_gpu: bool = False,
+    compiled: bool = False,
 ) -> int:
     """Give the bytes of activations at the start of the backward pass of `tokens` tokens.
 
     Counted tensor by tensor (saved_tensors_hooks); what the allocator holds beyond is measured.
     """
-    tensors = _block_tensors(config, half=half, on_gpu=on_gpu)
+    tensors = _block_tensors(config, half=half, on_gpu=on_gpu, compiled=compiled)
     block = tokens * sum(tensors)
     kept = config.num_layers * block
     if checkpointing:
@@ -85,7 +100,7 @@ def activation_bytes(
     return int(kept + ends + holes * small + 0.3 * (block - small))
 
 
-def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool) -> list[float]:
+def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: bool) -> list[float]:
     """Give the bytes per token of each tensor that a block keeps for its backward pass."""
     width, query = config.width, config.num_heads * config.head_dim
     key = config.num_kv_heads * config.head_dim
@@ -95,6 +110,12 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool) -> list[float
         narrow = [width] * 5 + [3 * width]
         wide = [config.mlp_width] * 2
         between = 2.5 if half and not on_gpu else number
+    elif on_gpu and compiled:
+        # The compiler computes norms, rotations and the gate again instead of keeping them (peaks
+        # on an H200: 124M with 16 to 128 rows, 350M, 750M).
+        narrow = [width] * 4 + [query + 2 * key] + [query] * 2
+        wide = [config.mlp_width] * 3
+        between = number
     else:
         # On a CPU norms are taken apart: their scaled input is kept as well, in float32.
         narrow = [width] * (4 if on_gpu else 6) + [query + 2 * key]

@@ -96,7 +96,9 @@ def evaluate_loss(
         inputs, targets = dataset.get_batch(windows[first : first + batch_size])
         ids = torch.from_numpy(inputs).to(device)
         wanted_ids = torch.from_numpy(targets).to(device)
-        with autocast():
+        # A last, smaller batch is not worth compiling the network for another shape.
+        stance = "default" if len(ids) == batch_size else "force_eager"
+        with autocast(), torch.compiler.set_stance(stance):
             loss = network(ids, wanted_ids)
         if counted:
             num_bytes = 0 if counts is None else counts[wanted_ids].sum()

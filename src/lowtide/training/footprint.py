@@ -12,7 +12,7 @@ from lowtide.errors import BudgetError
 from lowtide.loader.batches import planned_bytes as loader_bytes
 from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
-from lowtide.model.sizing import activation_bytes, count_parameters
+from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
 from lowtide.training.settings import TrainSettings, choose_optimizer
 
 __all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]
@@ -21,7 +21,6 @@ __all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]
 PROGRAM_BYTES = 325 << 20
 _BITSANDBYTES_BYTES = 40 << 20
 _CUDA_PROGRAM_BYTES = 2 << 30  # CUDA's libraries and context, on the host
-_LOSS_CHUNK_BYTES = 64 << 20
 _STACK_BYTES = 256 << 20
 _MARGIN = 1.1
 
@@ -94,12 +93,17 @@ def planned_bytes(
         checkpointing=settings.activation_checkpointing,
         accumulating=rows < settings.rows_per_step,
         on_gpu=on_gpu,
+        compiled=settings.compile,
     )
     # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
     copies = 2 * count if half else 0
     matrix = config.vocab_size * config.width
-    chunk_tokens = min(tokens, max(128, _LOSS_CHUNK_BYTES // (4 * config.vocab_size)))
-    chunk = chunk_tokens * config.vocab_size * (10 if half else 8)
+    chunk_tokens = settings.loss_chunk_tokens
+    chunk_tokens = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=on_gpu)
+    chunk_tokens = min(tokens, chunk_tokens)
+    # On a GPU the loss's gradient takes the place of the logits.
+    per_logit = (2 if half else 4) if on_gpu else (10 if half else 8)
+    chunk = chunk_tokens * config.vocab_size * per_logit
     optimizer, update = _optimizer_bytes(config, settings, count)
     return Footprint(
         weights=4 * count,

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lowtide.errors import BudgetError, LowtideError, UsageError
 from lowtide.files import write_json
@@ -27,7 +28,7 @@ from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.model.gpt import GPT
-from lowtide.model.sizing import count_parameters, flops_per_token
+from lowtide.model.sizing import count_parameters, flops_per_token, loss_chunk_tokens
 from lowtide.model.weights import load_weights, portable_tensors
 from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings, settings_as_json
@@ -51,11 +52,23 @@ from lowtide.training.feeding import BatchSource, Feed
 from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.optimizers import LossScale, build_optimizers
 from lowtide.training.reports import MetricSinks, describe_coverage, device_memory
-from lowtide.training.schedule import default_learning_rate, learning_rate_factor, total_steps
+from lowtide.training.schedule import (
+    default_learning_rate,
+    learning_rate_factor,
+    momentum_at,
+    total_steps,
+)
 from lowtide.training.settings import TrainSettings, choose_optimizer
 from lowtide.training.state import Counters, RunState
 
 __all__ = ["TrainResult", "Trainer"]
+
+_REST = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# The first that can compute a case does: what one cannot, the others still can.
+_ATTENTION = {
+    "cudnn": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, *_REST],
+    "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, *_REST],
+}
 
 
 @dataclass(frozen=True)
@@ -212,6 +225,11 @@ class Trainer:
             # Random numbers are a function of the step: nothing to save, the same on any resume.
             torch.manual_seed(hash((settings.seed, state.step, self._group.rank)) & (2**63 - 1))
         self._optimizers.set_factor(self._learning_rate_factor())
+        self._optimizers.set_momentum(
+            momentum_at(
+                state.step, momentum=settings.momentum, warmup_steps=settings.momentum_warmup
+            )
+        )
         self.where.stage("computing", state.step)
         loss = self._accumulate(inputs, targets)
         self.where.stage("updating", state.step)
@@ -446,13 +464,22 @@ class Trainer:
             weight_decay=settings.weight_decay,
             betas=(settings.beta1, settings.beta2),
             use_8bit=settings.use_8bit_optimizer,
+            momentum=settings.momentum,
         )
         half = settings.use_mixed_precision
         self._scale = LossScale(group.device, enabled=half and settings.precision == "fp16")
         self.counters = Counters.zeros(group.device)
         self._watch = ForgettingWatch(settings.forgetting_tolerance)
         self._byte_counts = None if self.tokenizer is None else token_byte_counts(self.tokenizer)
-        self._forward = torch.compile(self._network) if settings.compile else self._network
+        on_gpu = group.device.type == "cuda"
+        self.model.loss_chunk_tokens = settings.loss_chunk_tokens or loss_chunk_tokens(
+            config.vocab_size, on_gpu=on_gpu
+        )
+        self._forward = self._network
+        if settings.compile and group.world_size == 1:
+            self.model.compile_blocks(whole=settings.compile_whole)
+        elif settings.compile:
+            self._forward = torch.compile(self._network, dynamic=False)
         self.feed = Feed(self._batches(), group.device)
         self._network.train()
 
@@ -545,14 +572,19 @@ class Trainer:
             warmup=100 if unknown else settings.warmup,
             schedule=settings.schedule,
             final_fraction=settings.final_learning_rate,
+            decay_fraction=settings.decay_fraction,
             elapsed_fraction=self._elapsed_fraction(),
         )
 
     def _autocast(self) -> Any:
-        if not self.settings.use_mixed_precision:
-            return contextlib.nullcontext()
-        dtype = torch.bfloat16 if self.settings.precision == "bf16" else torch.float16
-        return torch.autocast(self._group.device.type, dtype)
+        """Give the context a forward pass runs in: its precision and its attention kernel."""
+        settings, stack = self.settings, contextlib.ExitStack()
+        if settings.use_mixed_precision:
+            dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float16
+            stack.enter_context(torch.autocast(self._group.device.type, dtype))
+        if settings.attention != "auto":
+            stack.enter_context(sdpa_kernel(_ATTENTION[settings.attention], set_priority=True))
+        return stack
 
     @contextlib.contextmanager
     def _signals(self) -> Generator[None]:

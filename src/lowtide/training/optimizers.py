@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from lowtide.training.distributed import shard_like
 
 __all__ = ["LossScale", "Muon", "OptimizerSet", "build_optimizers", "orthogonalize"]
 
+_torch: Any = torch  # operations on lists of tensors are private by their names only
 _STACK_BYTES = 256 << 20
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 # bitsandbytes keeps smaller tensors in 32 bits: norms and biases, a thousandth of the model.
@@ -41,6 +43,13 @@ class OptimizerSet:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak_lr"] * factor
+
+    def set_momentum(self, momentum: float) -> None:
+        """Set the momentum of Muon; AdamW's betas stay."""
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, Muon):
+                for group in optimizer.param_groups:
+                    group["momentum"] = momentum
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
@@ -195,54 +204,72 @@ class Muon(torch.optim.Optimizer):
         """Update every matrix that has a gradient."""
         divisor: Tensor | None = getattr(self, "grad_scale", None)
         skip: Tensor | None = getattr(self, "found_inf", None)
+        keep = 1.0 if skip is None else 1.0 - skip
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            stacks: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
-            for parameter in parameters:
-                update = self._momentum(parameter, group["momentum"], divisor, skip)
+            if not parameters:
+                continue
+            updates = self._momentum(parameters, group["momentum"], divisor, skip)
+            stacks: dict[tuple[int, ...], list[_Part]] = {}
+            for parameter, update in zip(parameters, updates, strict=True):
                 start = 0
                 for rows in self._splits[id(parameter)]:
-                    part = update[start : start + rows]
-                    target = (parameter, slice(start, start + rows))
-                    stacks.setdefault(tuple(part.shape), []).append((part, target))  # pyright: ignore[reportArgumentType]
+                    where = slice(start, start + rows)
+                    part = _Part(parameter, where, update[where])
+                    stacks.setdefault(tuple(part.update.shape), []).append(part)
                     start += rows
-            keep = 1.0 if skip is None else 1.0 - skip
-            for shape, entries in stacks.items():
+            del updates
+            for shape, parts in stacks.items():
                 limit = max(1, _STACK_BYTES // (4 * shape[0] * shape[1]))
-                for first in range(0, len(entries), limit):
-                    self._apply(group, entries[first : first + limit], keep)
+                for first in range(0, len(parts), limit):
+                    _apply(group, parts[first : first + limit], keep)
 
     def _momentum(
-        self, parameter: nn.Parameter, momentum: float, divisor: Tensor | None, skip: Tensor | None
-    ) -> Tensor:
-        """Update the momentum; give the whole (never sharded) Nesterov update."""
-        gradient = parameter.grad
-        assert gradient is not None
-        state = self.state[parameter]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(gradient)
-        buffer: Tensor = state["momentum"]
-        if divisor is not None:
-            gradient = gradient / divisor
-        if (
-            skip is not None
-        ):  # a bad gradient is replaced by the momentum, which then stays as it is
-            gradient = torch.where(skip.bool(), buffer, gradient)
-        buffer.lerp_(gradient, 1 - momentum)
-        update = gradient.lerp(buffer, momentum)
-        return update.full_tensor() if isinstance(update, DTensor) else update
+        self,
+        parameters: list[nn.Parameter],
+        momentum: float,
+        divisor: Tensor | None,
+        skip: Tensor | None,
+    ) -> list[Tensor]:
+        """Update the momenta; give the whole (never sharded) Nesterov updates."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if "momentum" not in self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(gradient)
+        buffers: list[Tensor] = [self.state[parameter]["momentum"] for parameter in parameters]
+        updates: list[Tensor] = _torch._foreach_div(gradients, 1.0 if divisor is None else divisor)
+        if skip is not None:
+            # A bad gradient is replaced by the momentum, which then stays as it is.
+            bad = skip.bool()
+            for update, buffer in zip(updates, buffers, strict=True):
+                update.copy_(torch.where(bad, buffer, update))
+        _torch._foreach_lerp_(buffers, updates, 1 - momentum)
+        _torch._foreach_lerp_(updates, buffers, momentum)
+        return [u.full_tensor() if isinstance(u, DTensor) else u for u in updates]
 
-    def _apply(self, group: dict[str, Any], entries: list[Any], keep: Tensor | float) -> None:
-        updates = orthogonalize(torch.stack([part for part, _ in entries]))
-        rows, columns = updates.shape[1:]
-        size = 0.2 * max(rows, columns) ** 0.5
-        for (_, (parameter, where)), update in zip(entries, updates, strict=True):
-            step = update.to(parameter.dtype) * (group["lr"] * size * keep)
-            decay = 1 - group["lr"] * group["weight_decay"] * keep
-            if isinstance(parameter, DTensor):
-                _apply_sharded(parameter, where, step, decay)
-            else:
-                parameter[where].mul_(decay).sub_(step)
+
+@dataclass(frozen=True)
+class _Part:
+    """One matrix of a (perhaps fused) parameter, and what its momentum asks for."""
+
+    parameter: nn.Parameter
+    where: slice
+    update: Tensor
+
+
+def _apply(group: dict[str, Any], parts: list[_Part], keep: Tensor | float) -> None:
+    """Make the updates of equal shapes orthogonal, all at once, and subtract them."""
+    updates = orthogonalize(torch.stack([part.update for part in parts]))
+    size = 0.2 * max(updates.shape[1:]) ** 0.5
+    steps = updates.float().mul_(group["lr"] * size * keep).unbind()
+    decay = 1 - group["lr"] * group["weight_decay"] * keep
+    if isinstance(parts[0].parameter, DTensor):
+        for part, step in zip(parts, steps, strict=True):
+            _apply_sharded(part.parameter, part.where, step, decay)  # pyright: ignore[reportArgumentType]
+        return
+    targets = [part.parameter[part.where] for part in parts]
+    _torch._foreach_mul_(targets, decay)
+    _torch._foreach_sub_(targets, steps)
 
 
 def _apply_sharded(parameter: DTensor, where: slice, step: Tensor, decay: Tensor | float) -> None:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings
 
-__all__ = ["Schedule", "default_learning_rate", "learning_rate_factor", "total_steps"]
+__all__ = [
+    "Schedule",
+    "default_learning_rate",
+    "learning_rate_factor",
+    "momentum_at",
+    "total_steps",
+]
 
 Schedule = Literal["cosine", "linear-decay", "constant"]
 
@@ -34,6 +40,18 @@ def default_learning_rate(num_parameters: int, optimizer: str, *, adapting: bool
     rate = 3e-3 * (1e6 / max(num_parameters, 10_000)) ** 0.3
     rate = min(rate, 5e-3) * (2.0 if optimizer == "muon" else 1.0)
     return rate / 5 if adapting else rate
+
+
+def momentum_at(step: int, *, momentum: float, warmup_steps: int) -> float:
+    """Give Muon's momentum at `step`: it rises over the warm-up from 0.1 below to `momentum`.
+
+    >>> (
+    ...     momentum_at(150, momentum=0.95, warmup_steps=300),
+    ...     momentum_at(0, momentum=0.9, warmup_steps=0),
+    ... )
+    (0.9, 0.9)
+    """
+    return momentum - 0.1 * max(0.0, 1 - step / max(1, warmup_steps)) * (warmup_steps > 0)
 
 
 def learning_rate_factor(

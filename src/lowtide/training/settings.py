@@ -25,6 +25,8 @@ _SHAPE_FIELDS = ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width"
 class TrainSettings:
     """What to train, on what, for how long, and how."""
 
+    presets_dir: ClassVar[Path] = Path(__file__).parent / "presets"
+
     # Names other programs' config files use for the same things.
     config_aliases: ClassVar[Mapping[str, str]] = {
         "n_layer": "num_layers",
@@ -133,12 +135,20 @@ class TrainSettings:
     """Warm-up: steps, or below 1 a share of the run."""
     final_learning_rate: float = 0.1
     """Learning rate at the end, as a share of the peak."""
+    decay_fraction: float = 0.4
+    """Share of the run over which linear-decay goes down."""
     weight_decay: float = 0.1
     """Decay of matrices; gains and biases have none."""
     beta1: float = 0.9
     """Decay of AdamW's first moment."""
     beta2: float = 0.95
     """Decay of AdamW's second moment."""
+    momentum: float = 0.95
+    """Momentum of Muon."""
+    momentum_warmup: int = 0
+    """Steps in which Muon's momentum rises to --momentum from 0.1 below it."""
+    zero_init: bool = False
+    """Begin with blocks that add nothing: their output matrices are zero."""
     grad_clip: float = 1.0
     """Largest norm of the gradient; 0 switches clipping off."""
     max_bad_steps: int = 20
@@ -154,7 +164,13 @@ class TrainSettings:
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them."""
     compile: bool = False
-    """Compile the network with torch.compile."""
+    """Compile the network's blocks with torch.compile, one for all."""
+    compile_whole: bool = False
+    """Compile all blocks as one graph: a little faster, but half a minute until the first step."""
+    attention: Literal["auto", "cudnn", "flash"] = "auto"
+    """Kernel of attention on NVIDIA GPUs, if it can be had; auto leaves the choice to torch."""
+    loss_chunk_tokens: int | None = None
+    """Tokens whose logits exist at once; chosen by vocabulary and device if not given."""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps, or auto."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
@@ -206,13 +222,18 @@ class TrainSettings:
         for name in ("eval_interval", "save_interval", "log_interval", "keep_checkpoints"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("max_iters", "epochs", "max_hours", "target_params", "learning_rate", "stride",
-                     "max_examples", "vocab_size", "tokens_per_param"):  # fmt: skip
+                     "max_examples", "vocab_size", "tokens_per_param",
+                     "loss_chunk_tokens"):  # fmt: skip
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "more than 0")
         for name in ("dropout", "val_fraction", "replay_fraction"):
             value = getattr(self, name)
             require(0 <= value < 1, name, value, "from 0 to below 1")
         require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
+        require(self.momentum_warmup >= 0, "momentum_warmup", self.momentum_warmup, "0 or more")
+        require(0.1 <= self.momentum < 1, "momentum", self.momentum, "from 0.1 to below 1")
+        share = self.decay_fraction
+        require(0 < share <= 1, "decay_fraction", share, "more than 0, at most 1")
         both = self.max_iters is not None and self.epochs is not None
         require(not both, "max_iters", self.max_iters, "no --epochs beside it")
         learned = self.vocab_size is not None and self.tokenization is not None

@@ -72,6 +72,8 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
     config = _shape(settings, run, data, base_dir)
     torch.manual_seed(settings.seed)
     model = GPT(config)
+    if settings.zero_init:
+        model.zero_outputs()
     if base_dir is not None:
         load_weights(model, base_dir)
         note(f"starting from {base_dir}")

@@ -1,0 +1,415 @@
+"""Training on one big GPU: tokens per second, share of the peak, memory; a plain loop beside ours.
+
+Ours goes through the whole Trainer (loader, guards, counters). The plain loop is what most people
+begin with: nanoGPT's model and loop rewritten, full logits, fused AdamW, one compiled graph. Rows
+are appended to a JSON-lines file as they are measured, and printed as one table at the end.
+
+    python benchmarks/gpu.py speed --data train.bin --out gpu.jsonl
+    python benchmarks/gpu.py table --out gpu.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.kernels import fused_loss_and_error
+from lowtide.model.sizing import count_parameters, flops_per_token
+from lowtide.training.distributed import open_process_group
+from lowtide.training.footprint import planned_bytes
+from lowtide.training.loop import Trainer
+
+PEAK_FLOPS = 989e12
+TOKENS_PER_STEP = 131072
+CONTEXT = 1024
+SMALL = {"vocab_size": 50304, "context_length": CONTEXT, "num_layers": 12, "width": 768}
+SHAPES = {
+    "gpt2": GPTConfig(**SMALL, num_heads=12, layout="gpt2", norm_eps=1e-5),
+    "qwen3": GPTConfig(**SMALL, num_heads=12),
+    "qwen3, 6 heads": GPTConfig(**SMALL, num_heads=6),
+    "350M": GPTConfig(50304, CONTEXT, 24, 1024, 8),
+    "750M": GPTConfig(50304, CONTEXT, 24, 1536, 12),
+}
+BASE = {
+    "use_mixed_precision": True,
+    "compile": True,
+    "batch_size": 64,
+    "gradient_accumulation_steps": 2,
+    "optimizer": "adamw",
+    "learning_rate": 1e-3,
+}
+SPEED_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2, adamw": ("gpt2", {}),
+    "gpt2, adamw, cudnn": ("gpt2", {"attention": "cudnn"}),
+    "gpt2, muon, cudnn": ("gpt2", {"attention": "cudnn", "optimizer": "muon"}),
+    "qwen3, muon, cudnn": ("qwen3", {"attention": "cudnn", "optimizer": "muon"}),
+    "qwen3 6 heads, muon, cudnn": ("qwen3, 6 heads", {"attention": "cudnn", "optimizer": "muon"}),
+    "qwen3 6 heads, muon, flash": ("qwen3, 6 heads", {"attention": "flash", "optimizer": "muon"}),
+    "qwen3 6 heads, adamw, cudnn": ("qwen3, 6 heads", {"attention": "cudnn"}),
+    "the same, one micro-batch of 128": (
+        "qwen3, 6 heads",
+        {"attention": "cudnn", "batch_size": 128, "gradient_accumulation_steps": 1},
+    ),
+    "the same, micro-batches of 32": (
+        "qwen3, 6 heads",
+        {"attention": "cudnn", "batch_size": 32, "gradient_accumulation_steps": 4},
+    ),
+    "the same, loss chunks of 4096": (
+        "qwen3, 6 heads",
+        {"attention": "cudnn", "loss_chunk_tokens": 4096},
+    ),
+    "the same, loss chunks of 32768": (
+        "qwen3, 6 heads",
+        {"attention": "cudnn", "loss_chunk_tokens": 32768},
+    ),
+    "the same, one graph of all blocks": (
+        "qwen3, 6 heads",
+        {"attention": "cudnn", "compile_whole": True},
+    ),
+    "gpt2, adamw, cudnn, one graph": ("gpt2", {"attention": "cudnn", "compile_whole": True}),
+}
+MEMORY_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "124M, adamw": ("qwen3, 6 heads", {"batch_size": 16}),
+    "124M, muon": ("qwen3, 6 heads", {"batch_size": 16, "optimizer": "muon"}),
+    "124M, 8-bit adamw": ("qwen3, 6 heads", {"batch_size": 16, "use_8bit_optimizer": True}),
+    "124M, checkpointing": ("qwen3, 6 heads", {"batch_size": 16, "activation_checkpointing": True}),
+    "124M, whole logits": ("qwen3, 6 heads", {"batch_size": 16, "loss_chunk_tokens": 1 << 20}),
+    "124M, loss chunks of 1024": ("qwen3, 6 heads", {"batch_size": 16, "loss_chunk_tokens": 1024}),
+    "350M, muon": ("350M", {"batch_size": 32, "optimizer": "muon"}),
+    "750M, muon": ("750M", {"batch_size": 16, "optimizer": "muon"}),
+    "750M, muon, checkpointing": (
+        "750M",
+        {"batch_size": 16, "optimizer": "muon", "activation_checkpointing": True},
+    ),
+}
+
+
+class PlainBlock(nn.Module):
+    """A block as nanoGPT has it: no biases, torch's fused attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.attention = nn.Linear(width, 3 * width, bias=False)
+        self.project = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, tokens, width = x.shape
+        parts = self.attention(self.norm1(x)).split(width, dim=2)
+        q, k, v = (
+            p.view(rows, tokens, self.heads, width // self.heads).transpose(1, 2) for p in parts
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.project(mixed.transpose(1, 2).contiguous().view(rows, tokens, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class PlainGPT(nn.Module):
+    """The same shape, full logits, ordinary loss."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.positions = nn.Embedding(config.context_length, config.width)
+        blocks = [PlainBlock(config.width, config.num_heads) for _ in range(config.num_layers)]
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(config.width, bias=False)
+        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.tokens.weight = self.head.weight
+        for parameter in self.parameters():
+            if parameter.ndim == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        logits = self.head(self.norm(self.blocks(x)))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+class PlainLoop:
+    """Random crops from a mapped file, forward, backward, clip, fused AdamW."""
+
+    def __init__(self, config: GPTConfig, path: Path, *, micro: int) -> None:
+        torch.manual_seed(0)
+        self.model = PlainGPT(config).cuda()
+        self.compiled = torch.compile(self.model)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+        )
+        self.data = np.memmap(path, dtype=np.uint16, mode="r")
+        self.micro, self.accumulation = micro, TOKENS_PER_STEP // CONTEXT // micro
+
+    def _batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        starts = torch.randint(len(self.data) - CONTEXT - 1, (self.micro,)).tolist()
+        rows = [self.data[s : s + CONTEXT + 1].astype(np.int64) for s in starts]
+        both = torch.from_numpy(np.stack(rows)).pin_memory().cuda(non_blocking=True)
+        return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+
+    def step(self) -> None:
+        for _ in range(self.accumulation):
+            ids, targets = self._batch()
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = self.compiled(ids, targets) / self.accumulation
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+def make_trainer(config: GPTConfig, path: Path, **options: Any) -> Trainer:
+    """Give a Trainer ready to step, as `fit` would make it."""
+    torch.manual_seed(options.get("seed", 0))
+    model = GPT(config)
+    if options.get("zero_init"):
+        model.zero_outputs()
+    data = TokenDataset(path, split="all", sequence_length=CONTEXT, dtype="uint16")
+    folder = Path(tempfile.mkdtemp())
+    trainer = Trainer(
+        model, data=data, max_iters=10**6, device="cuda", checkpoints_dir=folder, **options
+    )
+    with open_process_group("cuda") as group:
+        trainer.prepare(group)
+    return trainer
+
+
+def time_steps(step: Any, *, warm: int, steps: int) -> dict[str, float]:
+    """Give seconds of the first step (compilation), of a later one (median), and the peak."""
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    for _ in range(warm):
+        step()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        step()
+        mark.record()
+    torch.cuda.synchronize()
+    times = sorted(a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(marks))
+    mean = marks[0].elapsed_time(marks[-1]) / 1000 / steps
+    return {
+        "first_step_seconds": first,
+        "step_seconds": times[len(times) // 2],
+        "mean_step_seconds": mean,
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+    }
+
+
+def measure_plain(path: Path, *, micro: int, steps: int) -> dict[str, Any]:
+    """Measure the plain loop."""
+    config = SHAPES["gpt2"]
+    loop = PlainLoop(config, path, micro=micro)
+    times = time_steps(loop.step, warm=3, steps=steps)
+    return {"name": f"plain loop, micro-batch {micro}", **_rates(config, TOKENS_PER_STEP, times)}
+
+
+def measure_ours(
+    name: str, shape: str, options: dict[str, Any], path: Path, *, steps: int, profile: Path | None
+) -> dict[str, Any]:
+    """Measure the Trainer's own step; with `profile`, write the table of kernels too."""
+    config = SHAPES[shape]
+    options = {**BASE, **options}
+    if "gradient_accumulation_steps" not in options or options["batch_size"] < 64:
+        options["gradient_accumulation_steps"] = max(
+            1, TOKENS_PER_STEP // CONTEXT // options["batch_size"]
+        )
+    trainer = make_trainer(config, path, **options)
+    waiting = 0.0
+
+    def step() -> None:
+        trainer.train_step()
+
+    original = trainer.feed.__next__
+
+    class Waited:
+        def __next__(self) -> Any:
+            nonlocal waiting
+            start = time.perf_counter()
+            batch = original()
+            waiting += time.perf_counter() - start
+            return batch
+
+    feed, trainer.feed = trainer.feed, Waited()  # type: ignore[assignment]
+    times = time_steps(step, warm=3, steps=steps)
+    row = {"name": name, **_rates(config, trainer.settings.tokens_per_step, times)}
+    row["waiting_share"] = waiting / (
+        times["first_step_seconds"] + (steps + 3) * row["step_seconds"]
+    )
+    row["planned_bytes"] = planned_bytes(config, trainer.settings, on_gpu=True).device_bytes
+    row["loss"] = float(trainer.counters.loss / trainer.counters.steps)
+    if profile is not None:
+        _profile(step, profile)
+    feed.close()
+    return row
+
+
+def measure_loss_kernel() -> dict[str, Any]:
+    """Check the fused loss against float64, and time it with several block sizes."""
+    wanted = torch.randint(50257, (16384, 1), device="cuda")
+    logits = torch.randn(16384, 50304, device="cuda").mul_(3).bfloat16()
+    exact = logits[:512].double()
+    expected = exact.softmax(-1)
+    expected.scatter_add_(1, wanted[:512], -torch.ones_like(wanted[:512], dtype=torch.float64))
+    losses = torch.nn.functional.cross_entropy(exact, wanted[:512, 0], reduction="sum")
+    loss, error = fused_loss_and_error(logits[:512].clone(), wanted[:512])
+    off = float((error.double() - expected).norm() / expected.norm())
+    assert off < 5e-3, off
+    assert abs(float(loss / losses) - 1) < 1e-4, (float(loss), float(losses))
+    row: dict[str, Any] = {"name": "fused loss, 16384 rows", "relative_error": off}
+    for block, warps in ((4096, 8), (8192, 8), (8192, 16), (16384, 16), (16384, 32), (32768, 32)):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        copies = [logits.clone() for _ in range(6)]
+        fused_loss_and_error(copies[0], wanted, block=block, num_warps=warps)
+        start.record()
+        for copy in copies[1:]:
+            fused_loss_and_error(copy, wanted, block=block, num_warps=warps)
+        end.record()
+        torch.cuda.synchronize()
+        row[f"milliseconds_{block}_{warps}"] = round(start.elapsed_time(end) / 5, 4)
+    row["result"] = f"error {off:.1e}; ms: { {k[13:]: v for k, v in row.items() if 'milli' in k} }"
+    return row
+
+
+def _profile(step: Any, path: Path) -> None:
+    activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(2):
+            step()
+        torch.cuda.synchronize()
+    events = [e for e in profiler.key_averages() if e.self_device_time_total > 0]
+    kernels = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
+    kernels.sort(key=lambda e: -e.self_device_time_total)
+    total = sum(e.self_device_time_total for e in kernels)
+    lines = [f"{total / 2000:.1f} ms of kernels a step"]
+    for event in kernels[:45]:
+        share = event.self_device_time_total / total
+        lines.append(
+            f"{event.self_device_time_total / 2000:8.2f} ms {share:6.1%} x{event.count // 2:<4} "
+            f"{event.key[:110]}"
+        )
+    path.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines[:32]), flush=True)
+
+
+def _rates(config: GPTConfig, tokens: int, times: dict[str, float]) -> dict[str, Any]:
+    speed = tokens / times["step_seconds"]
+    share = speed * flops_per_token(config, CONTEXT) / PEAK_FLOPS
+    return {
+        "parameters": count_parameters(config),
+        "tokens_per_second": speed,
+        "share_of_peak": share,
+        **times,
+    }
+
+
+def append_row(path: Path, kind: str, row: dict[str, Any]) -> None:
+    """Keep a row, with what it was measured on."""
+    row = {
+        "kind": kind,
+        "date": time.strftime("%Y-%m-%d"),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        **row,
+    }
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
+
+
+def free() -> None:
+    """Forget compiled code and give memory back between two cases."""
+    torch._dynamo.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def run_cases(
+    cases: dict[str, tuple[str, dict[str, Any]]], options: argparse.Namespace, kind: str
+) -> None:
+    """Measure case after case; one that fails is a row that says so."""
+    for name, (shape, changes) in cases.items():
+        if options.only and not any(word in name for word in options.only.split("|")):
+            continue
+        profile = None
+        if options.profile and any(word in name for word in options.profile.split("|")):
+            profile = options.out.with_name(
+                f"profile_{len(name)}_{name.split(',')[0]}.txt".replace(" ", "_")
+            )
+        try:
+            row = measure_ours(
+                name, shape, changes, options.data, steps=options.steps, profile=profile
+            )
+        except Exception as error:
+            row = {"name": name, "error": f"{type(error).__name__}: {error}"[:500]}
+        append_row(options.out, kind, row)
+        free()
+
+
+def print_table(path: Path) -> None:
+    """Print everything measured, one line a row."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    print(
+        f"{'':<40} {'tokens/s':>9} {'of 989 TF':>9} {'step ms':>8} {'peak GiB':>8} {'first s':>8}"
+    )
+    for row in rows:
+        if "error" in row:
+            print(f"{row['name']:<40} {row['error']}")
+        elif "tokens_per_second" in row and "step_seconds" in row:
+            print(
+                f"{row['name']:<40} {row['tokens_per_second']:>9,.0f} {row['share_of_peak']:>9.1%} "
+                f"{row['step_seconds'] * 1000:>8.1f} {row['peak_bytes'] / 2**30:>8.1f} "
+                f"{row['first_step_seconds']:>8.1f}"
+            )
+        elif "val_loss" in row:
+            print(
+                f"{row['name']:<40} {row['tokens_per_second']:>9,.0f} validation loss "
+                f"{row['val_loss']:.4f} after {row['seconds']:.0f} s, {row['steps']} steps"
+            )
+        else:
+            print(f"{row['name']:<40} {row.get('result', '')}")
+
+
+def main() -> None:
+    """Run one part, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=["plain", "kernel", "speed", "memory", "table"])
+    parser.add_argument("--data", type=Path, default=Path("carry/data/train.bin"))
+    parser.add_argument("--out", type=Path, default=Path("gpu.jsonl"))
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--profile", default="")
+    options = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    if options.part == "plain":
+        append_row(options.out, "plain", measure_plain(options.data, micro=64, steps=options.steps))
+    elif options.part == "kernel":
+        append_row(options.out, "kernel", measure_loss_kernel())
+    elif options.part == "speed":
+        run_cases(SPEED_CASES, options, "speed")
+    elif options.part == "memory":
+        run_cases(MEMORY_CASES, options, "memory")
+    print_table(options.out)
+
+
+if __name__ == "__main__":
+    main()

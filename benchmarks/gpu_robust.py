@@ -1,0 +1,159 @@
+"""What must not break on a GPU: running out of memory, a kill, float16; checked, not timed.
+
+python benchmarks/gpu_robust.py --data train.bin --val-data val.bin --out gpu.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu import BASE, CONTEXT, SHAPES, append_row, free, make_trainer
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.gpt import GPT
+from lowtide.training.loop import Trainer
+
+STEPS = 24
+
+
+def check_out_of_memory(path: Path) -> dict[str, Any]:
+    """Cap the allocator below what a micro-batch of 64 needs, and see that training goes on."""
+    cap = 12 << 30
+    torch.cuda.set_per_process_memory_fraction(cap / torch.cuda.mem_get_info()[1])
+    notes: list[str] = []
+    trainer = make_trainer(SHAPES["qwen3, 6 heads"], path, **{**BASE, "compile": False})
+    trainer._note = notes.append
+    for _ in range(3):
+        trainer.train_step()
+    loss = float(trainer.counters.loss / trainer.counters.steps)
+    peak = torch.cuda.max_memory_allocated()
+    trainer.feed.close()
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    assert notes, "nothing ran out of memory"
+    assert trainer.state.micro_batch < 64
+    return {
+        "name": "out of memory under 12 GiB",
+        "result": f"micro-batch 64 -> {trainer.state.micro_batch}, loss {loss:.3f}, "
+        f"peak {peak / 2**30:.1f} GiB",
+    }
+
+
+def check_precision(path: Path, precision: str) -> dict[str, Any]:
+    """Train some steps in half precision; the loss must fall and few steps may be skipped."""
+    options = {**BASE, "precision": precision, "batch_size": 32, "gradient_accumulation_steps": 1}
+    trainer = make_trainer(SHAPES["qwen3, 6 heads"], path, **options)
+    losses: list[float] = []
+    for _ in range(6):
+        for _ in range(10):
+            trainer.train_step()
+        losses.append(float(trainer.counters.loss / trainer.counters.steps))
+        trainer.counters.loss.zero_()
+        trainer.counters.steps.zero_()
+    bad = int(trainer.counters.bad)
+    trainer.feed.close()
+    assert losses[-1] < losses[0] - 1.0, losses
+    return {
+        "name": f"60 steps in {precision}",
+        "result": f"loss {losses[0]:.2f} -> {losses[-1]:.2f}, {bad} steps skipped",
+    }
+
+
+def fit(data: Path, val: Path, folder: Path, name: str) -> None:
+    """Train a small run with checkpoints; the process this runs in may be killed."""
+    torch.manual_seed(5)
+    config = SHAPES["qwen3, 6 heads"].replace(num_layers=4)
+    length = CONTEXT
+    Trainer(
+        GPT(config),
+        data=TokenDataset(data, split="all", sequence_length=length, dtype="uint16"),
+        val_data=TokenDataset(val, split="all", sequence_length=length, dtype="uint16"),
+        **{**BASE, "optimizer": "muon", "batch_size": 16, "gradient_accumulation_steps": 2},
+        max_iters=STEPS,
+        save_interval=5,
+        eval_interval=1000,
+        eval_iters=4,
+        log_interval=1,
+        model_name=name,
+        checkpoints_dir=folder,
+        device="cuda",
+    ).fit()
+
+
+def check_kill(options: argparse.Namespace) -> dict[str, Any]:
+    """Kill a run without warning after some checkpoints; it must end as one never stopped."""
+    folder = Path(tempfile.mkdtemp())
+    command = [sys.executable, __file__, "--data", str(options.data), "--val-data"]
+    command += [str(options.val_data), "--folder", str(folder), "--fit"]
+    subprocess.run([*command, "whole"], check=True, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*command, "killed"], stderr=subprocess.DEVNULL)
+    metrics = folder / "killed" / "metrics.jsonl"
+    while process.poll() is None:
+        if metrics.is_file() and len(_losses(metrics)) >= 13:
+            os.kill(process.pid, signal.SIGKILL)
+        time.sleep(0.02)
+    process.wait()
+    reached = len(_losses(metrics))
+    subprocess.run([*command, "killed"], check=True, stderr=subprocess.DEVNULL)
+    whole, killed = _losses(folder / "whole" / "metrics.jsonl"), _losses(metrics)
+    largest = max(abs(whole[step] - killed[step]) for step in whole)
+    shutil.rmtree(folder)
+    assert whole.keys() == killed.keys()
+    assert process.returncode == -signal.SIGKILL
+    assert largest < 0.01, largest
+    return {
+        "name": "kill -9 and resume",
+        "result": f"killed after step {reached} of {STEPS}; losses of all steps within "
+        f"{largest:.1e} of a run never stopped",
+    }
+
+
+def _losses(path: Path) -> dict[int, float]:
+    rows: list[dict[str, Any]] = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue  # the line under way when the process was killed
+    return {row["step"]: row["loss"] for row in rows if row.get("event") == "step"}
+
+
+def main() -> None:
+    """Run every check; one that fails is a row that says so."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("carry/data/train.bin"))
+    parser.add_argument("--val-data", type=Path, default=Path("carry/data/val.bin"))
+    parser.add_argument("--out", type=Path, default=Path("gpu.jsonl"))
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--fit")
+    options = parser.parse_args()
+    if options.fit:
+        fit(options.data, options.val_data, options.folder, options.fit)
+        return
+    checks = {
+        "kill -9 and resume": lambda: check_kill(options),
+        "60 steps in fp16": lambda: check_precision(options.data, "fp16"),
+        "60 steps in bf16": lambda: check_precision(options.data, "bf16"),
+        "out of memory under 12 GiB": lambda: check_out_of_memory(options.data),
+    }
+    for name, check in checks.items():
+        try:
+            row = check()
+        except Exception as error:
+            row = {"name": name, "error": f"{type(error).__name__}: {error}"[:400]}
+        append_row(options.out, "robust", row)
+        free()
+
+
+if __name__ == "__main__":
+    main()
