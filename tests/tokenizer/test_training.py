@@ -344,7 +344,7 @@ def test_text_without_a_place_to_cut_is_refused(tmp_path: Path, name: str) -> No
     program = [sys.executable, "-m", "lowtide", "train-tokenizer"]
     words = ["--input", str(path), "--out-dir", str(tmp_path / "tok"), "--vocab-size", "260"]
     refused = subprocess.run(
-        [*program, *words, "--memory", "300MiB"], capture_output=True, text=True
+        [*program, *words, "--memory", "128MiB"], capture_output=True, text=True
     )
     assert refused.returncode == 1
     assert "no place to cut" in refused.stderr
