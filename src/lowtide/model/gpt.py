@@ -71,7 +71,11 @@ def _norm(config: GPTConfig) -> nn.Module:
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs (i, i + E/2) of [B, H, T, E] by the angles of their positions."""
-    # Halves swapped by flip, not joined by cat: torch.compile makes one plain kernel of it.
+    if not x.is_cuda:
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    # Halves swapped by flip, not joined by cat: torch.compile makes one plain kernel of it. Without
+    # it, on a CPU, that only takes more memory.
     halves = x.unflatten(-1, (2, -1))
     signed = torch.stack((-sin, sin), dim=-2)
     return (halves * cos[:, None] + halves.flip(-2) * signed).flatten(-2)

@@ -45,11 +45,8 @@ def default_learning_rate(num_parameters: int, optimizer: str, *, adapting: bool
 def momentum_at(step: int, *, momentum: float, warmup_steps: int) -> float:
     """Give Muon's momentum at `step`: it rises over the warm-up from 0.1 below to `momentum`.
 
-    >>> (
-    ...     momentum_at(150, momentum=0.95, warmup_steps=300),
-    ...     momentum_at(0, momentum=0.9, warmup_steps=0),
-    ... )
-    (0.9, 0.9)
+    >>> round(momentum_at(150, momentum=0.95, warmup_steps=300), 3)
+    0.9
     """
     return momentum - 0.1 * max(0.0, 1 - step / max(1, warmup_steps)) * (warmup_steps > 0)
 
