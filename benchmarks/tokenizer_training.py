@@ -44,8 +44,7 @@ def documents(path: Path) -> list[str]:
 def train_ffbpe(path: Path, vocab_size: int) -> int:
     import ffbpe
 
-    trainer = ffbpe.BpeTrainer(vocab_size=vocab_size, special_tokens=[SPECIAL])
-    trainer.train_from_files([str(path)])
+    ffbpe.train_bpe(documents(path), vocab_size=vocab_size, special_tokens=[SPECIAL])
     return vocab_size - 257
 
 
