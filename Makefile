@@ -48,9 +48,8 @@ sanitize: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(BIN)/python -c "import sys; \
 	  sys.meta_path[:] = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]; \
 	  import lowtide._native as native; assert '$(SANITIZED)' in native.__file__, native; \
-	  from hypothesis import settings; settings.register_profile('slow', deadline=None); \
-	  settings.load_profile('slow'); \
 	  import pytest; sys.exit(pytest.main(sys.argv[1:]))" -q -p no:cacheprovider --capture=sys \
+	  --hypothesis-profile=slow \
 	  $(wildcard $(SANITIZED_TESTS))
 
 format: $(STAMPS)/tools
