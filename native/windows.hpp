@@ -2,8 +2,8 @@
 //
 // In:      a file, or a part of one, given by offsets
 // Out:     windows of about `window_bytes`, in order, for any number of threads
-// Memory:  one window per thread. Windows are read, not mapped: measured, pread into a buffer that
-//          stays in the cache is as fast as faulting pages in, and resident memory is exactly the buffer.
+// Memory:  one window per thread. Windows are read, not mapped: resident memory is then exactly the
+//          buffer, which stays in the cache, and nothing has to be unmapped again.
 #pragma once
 
 #include <cstdint>
