@@ -198,7 +198,7 @@ def _character_sections(
 def write_tokenizer_json(path: str | Path, vocabulary: Vocabulary) -> None:
     """Write a tokenizer.json atomically, a token and a merge a line."""
     sections = tokenizer_json(vocabulary)
-    # Without indentation Python's encoder is native: five times as fast for the two large sections.
+    # Without indentation Python's encoder is native, which pays for the two large sections.
     vocab = json.dumps(sections["model"].pop("vocab"), ensure_ascii=False, separators=(",\n", ":"))
     merges = sections["model"].pop("merges", None)
     large = f'"vocab": {vocab}'
