@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
@@ -32,6 +30,7 @@ from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.training.distributed import open_process_group
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.loop import Trainer
+from plain_gpt import PlainGPT
 
 PEAK_FLOPS = 989e12
 TOKENS_PER_STEP = 131072
@@ -98,57 +97,12 @@ MEMORY_CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class PlainBlock(nn.Module):
-    """A block as nanoGPT has it: no biases, torch's fused attention."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-        self.attention = nn.Linear(width, 3 * width, bias=False)
-        self.project = nn.Linear(width, width, bias=False)
-        self.up = nn.Linear(width, 4 * width, bias=False)
-        self.down = nn.Linear(4 * width, width, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows, tokens, width = x.shape
-        parts = self.attention(self.norm1(x)).split(width, dim=2)
-        q, k, v = (
-            p.view(rows, tokens, self.heads, width // self.heads).transpose(1, 2) for p in parts
-        )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).contiguous().view(rows, tokens, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class PlainGPT(nn.Module):
-    """The same shape, full logits, ordinary loss."""
-
-    def __init__(self, config: GPTConfig) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(config.vocab_size, config.width)
-        self.positions = nn.Embedding(config.context_length, config.width)
-        blocks = [PlainBlock(config.width, config.num_heads) for _ in range(config.num_layers)]
-        self.blocks = nn.Sequential(*blocks)
-        self.norm = nn.LayerNorm(config.width, bias=False)
-        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
-        self.tokens.weight = self.head.weight
-        for parameter in self.parameters():
-            if parameter.ndim == 2:
-                nn.init.normal_(parameter, std=0.02)
-
-    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
-        logits = self.head(self.norm(self.blocks(x)))
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
-
-
 class PlainLoop:
     """Random crops from a mapped file, forward, backward, clip, fused AdamW."""
 
     def __init__(self, config: GPTConfig, path: Path, *, micro: int) -> None:
         torch.manual_seed(0)
-        self.model = PlainGPT(config).cuda()
+        self.model = PlainGPT(config, bias=False).cuda()
         self.compiled = torch.compile(self.model)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True

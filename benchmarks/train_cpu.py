@@ -17,14 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.training.distributed import open_process_group
 from lowtide.training.loop import Trainer
+from plain_gpt import PlainGPT
 
 SHAPES = {
     "char (4 x 128, context 64, batch 12)": (GPTConfig(65, 64, 4, 128, 4, layout="gpt2"), 12),
@@ -35,52 +34,12 @@ SHAPES = {
 }
 
 
-class PlainBlock(nn.Module):
-    """A block as a first textbook would write it, with torch's fused attention."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows, tokens, width = x.shape
-        parts = self.attention(self.norm1(x)).split(width, dim=2)
-        q, k, v = (
-            p.view(rows, tokens, self.heads, width // self.heads).transpose(1, 2) for p in parts
-        )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).contiguous().view(rows, tokens, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class PlainGPT(nn.Module):
-    """The same shape, full logits, ordinary loss."""
-
-    def __init__(self, config: GPTConfig) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(config.vocab_size, config.width)
-        self.positions = nn.Embedding(config.context_length, config.width)
-        blocks = [PlainBlock(config.width, config.num_heads) for _ in range(config.num_layers)]
-        self.blocks = nn.Sequential(*blocks)
-        self.norm = nn.LayerNorm(config.width)
-        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
-        self.head.weight = self.tokens.weight
-
-    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
-        logits = self.head(self.norm(self.blocks(x)))
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
-
-
 class PlainLoop:
     """Random crops, forward, backward, clip, AdamW, and the loss on every tenth step."""
 
     def __init__(self, config: GPTConfig, batch: int, path: Path) -> None:
         torch.manual_seed(0)
-        self.model = PlainGPT(config)
+        self.model = PlainGPT(config, bias=True)
         flat = [p for p in self.model.parameters() if p.ndim < 2]
         deep = [p for p in self.model.parameters() if p.ndim >= 2]
         groups = [{"params": deep, "weight_decay": 0.1}, {"params": flat, "weight_decay": 0.0}]
