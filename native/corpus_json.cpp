@@ -1,18 +1,21 @@
 #include "corpus_json.hpp"
 
-#include <cstring>
-
 #include "corpus_unicode.hpp"
 
 namespace lowtide {
 namespace {
 
-constexpr int kMaxDepth = 256;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// Walks over one row; every function returns false where the row is not JSON.
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Walks over one row and accepts what Python's json.loads accepts (NaN and Infinity among it); every
+// function returns false where the row is not JSON.
 class RowReader {
  public:
-  explicit RowReader(std::string_view row) : at_(row.data()), end_(row.data() + row.size()) {}
+  explicit RowReader(std::string_view row) : at_(row.data()), end_(row.data() + row.size()) {
+    if (row.starts_with(kByteOrderMark)) at_ += kByteOrderMark.size();
+  }
 
   // Append the value of `field` to `text`; true when the row is an object that has it as a string.
   bool read_field(std::string_view field, std::string& text) {
@@ -32,8 +35,8 @@ class RowReader {
       if (key_ == field) {
         text.resize(begin);  // of equal keys the last counts, as in Python
         found = at_ < end_ && *at_ == '"';
-        if (found ? !read_string(&text) : !skip_value(0)) return false;
-      } else if (!skip_value(0)) {
+        if (found ? !read_string(&text) : !skip_value()) return false;
+      } else if (!skip_value()) {
         return false;
       }
       skip_blanks();
@@ -98,44 +101,89 @@ class RowReader {
     if (!take('"')) return false;
     while (at_ < end_) {
       const char* run = at_;
-      while (at_ < end_ && *at_ != '"' && *at_ != '\\') ++at_;
+      while (at_ < end_ && *at_ != '"' && *at_ != '\\' && static_cast<uint8_t>(*at_) >= ' ') ++at_;
       if (out != nullptr) out->append(run, at_);
-      if (at_ >= end_) return false;
-      if (*at_++ == '"') return true;
-      if (!read_escape(out)) return false;
+      if (take('"')) return true;
+      if (!take('\\') || !read_escape(out)) return false;
     }
     return false;
   }
 
-  bool skip_value(int depth) {
-    if (at_ >= end_ || depth > kMaxDepth) return false;
-    if (*at_ == '"') return read_string(nullptr);
-    if (*at_ == '{' || *at_ == '[') {
-      const char close = *at_ == '{' ? '}' : ']';
-      ++at_;
-      skip_blanks();
-      if (take(close)) return true;
-      do {
-        skip_blanks();
-        if (close == '}') {
-          if (!read_string(nullptr)) return false;
-          skip_blanks();
-          if (!take(':')) return false;
-          skip_blanks();
-        }
-        if (!skip_value(depth + 1)) return false;
-        skip_blanks();
-      } while (take(','));
-      return take(close);
-    }
-    const char* begin = at_;
-    while (at_ < end_ && std::strchr(",]} \t\r\n", *at_) == nullptr) ++at_;
+  bool take_word(std::string_view word) {
+    if (!std::string_view(at_, end_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+
+  bool take_digits() {
+    const char* const begin = at_;
+    while (at_ < end_ && is_digit(*at_)) ++at_;
     return at_ > begin;
+  }
+
+  bool skip_number() {
+    take('-');
+    if (take_word("Infinity")) return true;
+    if (!take('0') && !take_digits()) return false;
+    if (take('.') && !take_digits()) return false;
+    if (!take('e') && !take('E')) return true;
+    if (!take('+')) take('-');
+    return take_digits();
+  }
+
+  bool skip_scalar() {
+    if (at_ < end_ && *at_ == '"') return read_string(nullptr);
+    return take_word("true") || take_word("false") || take_word("null") || take_word("NaN") ||
+           skip_number();
+  }
+
+  bool skip_key() {
+    skip_blanks();
+    if (!read_string(nullptr)) return false;
+    skip_blanks();
+    return take(':');
+  }
+
+  bool close() {
+    if (!take(open_.back())) return false;
+    open_.pop_back();
+    return true;
+  }
+
+  // `open_` holds the closing bracket of every list and object around the place we are at.
+  bool skip_value() {
+    open_.clear();
+    while (true) {
+      skip_blanks();
+      if (take('{')) {
+        skip_blanks();
+        if (!take('}')) {
+          open_.push_back('}');
+          if (!skip_key()) return false;
+          continue;
+        }
+      } else if (take('[')) {
+        skip_blanks();
+        if (!take(']')) {
+          open_.push_back(']');
+          continue;
+        }
+      } else if (!skip_scalar()) {
+        return false;
+      }
+      do {  // a value has ended, and with it perhaps what is around it
+        if (open_.empty()) return true;
+        skip_blanks();
+      } while (close());
+      if (!take(',')) return false;
+      if (open_.back() == '}' && !skip_key()) return false;
+    }
   }
 
   const char* at_;
   const char* end_;
   std::string key_;
+  std::string open_;
 };
 
 }  // namespace

@@ -220,6 +220,48 @@ def test_native_json_is_python_json(texts: list[str], ascii_only: bool, extra: o
     assert found == texts
 
 
+def json_text(row: str) -> str | None:
+    """What Python's json says of a row: its text, or nothing."""
+    try:
+        value = json.loads(row)
+    except (ValueError, RecursionError):
+        return None
+    text = value.get("text") if isinstance(value, dict) else None
+    return text if isinstance(text, str) else None
+
+
+def native_text(row: str) -> str | None:
+    data = np.frombuffer(row.encode(), dtype=np.uint8)
+    text, ends, _, _ = _native.extract_jsonl(data, "text")
+    return text.tobytes().decode() if len(ends) else None
+
+
+PIECES = [
+    *"{}[],:\"\\-'é\t\x00\x1f\x7f\ufeff\u2028",
+    *('"text"', '"text":"a"', "\\u0041", "\\u00", "\\n", "\\x", "//", "/**/"),
+    *("0", "1", "-1", "01", "-0", "-01", "1.", ".5", "1.5", "1e5", "1E+5", "1e-", "+1", "0x1"),
+    *("true", "True", "tru", "truefalse", "null", "nul", "false"),
+    *("NaN", "-NaN", "nan", "Infinity", "-Infinity", "+Infinity"),
+]
+
+
+@given(
+    before=st.lists(st.sampled_from(PIECES), max_size=7),
+    wrap=st.sampled_from(["%s", '{"text":"a","b":%s}', '{"b":[%s],"text":"a"}', '{"text":"%s"}']),
+)
+def test_native_json_accepts_what_python_accepts(before: list[str], wrap: str) -> None:
+    row = wrap % "".join(before)
+    if not row.startswith("\ufeff"):  # ours overlooks a mark at the start of a row
+        assert native_text(row) == json_text(row)
+
+
+def test_json_marks_and_depth() -> None:
+    assert native_text('\ufeff{"text": "a"}') == "a"
+    deep = "[" * 100_000
+    assert native_text(f'{{"b": {deep}{"]" * 100_000}, "text": "a"}}') == "a"
+    assert native_text(f'{{"b": {deep}, "text": "a"}}') is None
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -231,6 +273,8 @@ def test_native_json_is_python_json(texts: list[str], ascii_only: bool, extra: o
         '{"text": "a"} x',
         '"text"',
         "{}",
+        '{"text": "a", "n": 01}',
+        '{"text": "a\tb"}',
     ],
 )
 def test_rows_without_text_are_named(row: str) -> None:

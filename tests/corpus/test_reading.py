@@ -111,12 +111,16 @@ def test_jsonl(tmp_path: Path, suffix: str, block_bytes: int) -> None:
 def test_jsonl_without_the_field(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "good"}\n{"body": "bad"}\nnot json\n{"text": "good too"}\n')
-    with pytest.raises(DataError, match="row at byte 17: no text in field 'text'; there is body"):
+    with pytest.raises(
+        DataError,
+        match="row at byte 17: no JSON object with text in field 'text'; its fields: 'body'",
+    ):
         list(reading.iter_documents([path]))
     notices: list[str] = []
     options = reading.ReadingOptions(skip_bad=True, on_notice=notices.append)
     assert [d.text for d in reading.iter_documents([path], options)] == [b"good", b"good too"]
-    assert len(notices) == 2
+    assert len(notices) == 1
+    assert "1 more in the same block" in notices[0]
 
 
 def test_parquet(tmp_path: Path) -> None:

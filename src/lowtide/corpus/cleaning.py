@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import _native
-from lowtide.corpus.reading import ReadingOptions, TextBlock
-from lowtide.errors import DataError
+from lowtide.corpus.reading import ReadingOptions, TextBlock, extract_json_rows
 
 __all__ = [
     "DOCUMENT_ROW",
@@ -184,7 +183,8 @@ def _locate_documents(
     """Give a block's bytes, and begins, ends, inputs, ordinals and flags of its documents."""
     data = np.frombuffer(block.data, dtype=np.uint8)
     if block.kind == "jsonl":
-        return _locate_json_rows(block, data, reading, paths)
+        text, ends, offsets = extract_json_rows(block, reading, paths)
+        return text, _rows(ends, offsets, block.segments[0].input_index)
     if block.row_ends is not None:
         ends = block.row_ends
         ordinals = np.arange(len(ends), dtype=np.uint64) + np.uint64(block.segments[0].offset)
@@ -221,27 +221,3 @@ def _rows(ends: npt.NDArray[np.uint64], ordinals: npt.NDArray[np.uint64], index:
         ordinals,
         np.full(len(ends), FIRST | LAST, dtype=np.uint64),
     )
-
-
-def _locate_json_rows(
-    block: TextBlock,
-    data: npt.NDArray[np.uint8],
-    reading: ReadingOptions,
-    paths: dict[int, Path],
-) -> tuple[npt.NDArray[np.uint8], Rows]:
-    segment = block.segments[0]
-    text, ends, offsets, bad = _native.extract_jsonl(data, reading.text_field)
-    if len(bad):
-        first = segment.offset + int(bad[0])
-        message = f"row at byte {first}: no JSON object with text in field {reading.text_field!r}"
-        if not reading.skip_bad:
-            raise DataError(
-                message,
-                path=paths.get(segment.input_index),
-                next_step="name the field with --text-field, "
-                "or skip such rows with --skip-bad-inputs",
-            )
-        more = f" (and {len(bad) - 1} more rows near it)" if len(bad) > 1 else ""
-        reading.on_notice(f"{paths.get(segment.input_index)}: {message}; skipped{more}")
-    ordinals = offsets + np.uint64(segment.offset)
-    return text, _rows(ends, ordinals, segment.input_index)

@@ -15,11 +15,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide import _native
 from lowtide.corpus.hub import iter_hub_texts
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.streams import open_stream
@@ -34,6 +35,7 @@ __all__ = [
     "Stream",
     "TextBlock",
     "expand_inputs",
+    "extract_json_rows",
     "iter_blocks",
     "iter_documents",
     "plan_streams",
@@ -517,7 +519,7 @@ def iter_documents(
 def block_documents(
     block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
 ) -> Iterator[Document]:
-    """Take a block apart into documents, in Python; empty ones are left out."""
+    """Take a block apart into documents; empty ones are left out."""
     if block.kind == "jsonl":
         yield from _jsonl_documents(block, options, paths)
     elif block.kind == "rows" and block.row_ends is not None:
@@ -552,34 +554,50 @@ def _text_documents(block: TextBlock, options: ReadingOptions) -> Iterator[Docum
 def _jsonl_documents(
     block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
 ) -> Iterator[Document]:
+    text, ends, offsets = extract_json_rows(block, options, paths)
+    begin = 0
+    for end, offset in zip(ends.tolist(), offsets.tolist(), strict=True):
+        if end > begin:
+            yield Document(block.segments[0].input_index, offset, text[begin:end].tobytes())
+        begin = end
+
+
+def extract_json_rows(
+    block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """The texts of a jsonl block, where each ends, and at which byte of the input its row begins.
+
+    Rows without text in the field are an error, or a notice where they are to be skipped.
+    """
     segment = block.segments[0]
-    offset = segment.offset
-    for line in block.data.split(b"\n"):
-        if line.strip():
-            try:
-                text = _row_text(line, options.text_field)
-            except ValueError as error:
-                where = f"row at byte {offset}: {error}"
-                if not options.skip_bad:
-                    raise DataError(
-                        where,
-                        path=paths.get(segment.input_index),
-                        next_step="name the field with --text-field, "
-                        "or skip such rows with --skip-bad-inputs",
-                    ) from None
-                options.on_notice(where)
-                text = b""
-            if text:
-                yield Document(segment.input_index, offset, text)
-        offset += len(line) + 1
+    data = np.frombuffer(block.data, dtype=np.uint8)
+    text, ends, offsets, bad = _native.extract_jsonl(data, options.text_field)
+    if len(bad):
+        begin = int(bad[0])
+        path = paths.get(segment.input_index)
+        reason = _explain_row(block.data[begin:].split(b"\n", 1)[0], options.text_field)
+        message = f"row at byte {segment.offset + begin}: {reason}"
+        if not options.skip_bad:
+            raise DataError(
+                message,
+                path=path,
+                next_step="name the field with --text-field, "
+                "or skip such rows with --skip-bad-inputs",
+            )
+        more = f" (and {len(bad) - 1} more in the same block)" if len(bad) > 1 else ""
+        options.on_notice(f"{path}: {message}; skipped{more}")
+    return text, ends, offsets + np.uint64(segment.offset)
 
 
-def _row_text(line: bytes, name: str) -> bytes:
+def _explain_row(line: bytes, field: str) -> str:
     try:
-        row = json.loads(line.decode("utf-8", "replace"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg}") from None
-    if not isinstance(row, dict) or not isinstance(row.get(name), str):
-        there = ", ".join(row) if isinstance(row, dict) else type(row).__name__
-        raise ValueError(f"no text in field {name!r}; there is {there}")
-    return row[name].encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
+        row = json.loads(line.decode("utf-8", "replace").lstrip("\ufeff"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        return f"not JSON: {error}"
+    if not isinstance(row, dict):
+        return f"no JSON object with text in field {field!r}, but a {type(row).__name__}"
+    if field in row:
+        return f"field {field!r} is no text, but a {type(row[field]).__name__}"
+    names = [str(name) for name in cast(dict[str, object], row)]
+    there = ", ".join(repr(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")
+    return f"no JSON object with text in field {field!r}; its fields: {there or 'none'}"
