@@ -214,7 +214,7 @@ class Progress:
                 self._phase = None
         self.phase_seconds[name] = time.monotonic() - phase.started
         row = phase.snapshot()
-        self.write_metrics(row)
+        self.write_metrics({**row, "phase_seconds": round(self.phase_seconds[name], 3)})
         self.note(self._describe(row, finished=True))
 
     def note(self, text: str) -> None:

@@ -79,6 +79,19 @@ def test_a_browser_draws_the_curves_without_a_complaint(
         assert "NaN" not in document.split('id="data"')[0]
 
 
+def test_one_step_gone_wrong_does_not_press_the_curve_flat(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    rows = full_run(2000)
+    rows[900]["loss"] = 1e8
+    path = tmp_path / "page.html"
+    path.write_text(page_of(write_run(tmp_path / "run", rows)), encoding="utf-8")
+    document, console = open_page(path)
+    assert console == []
+    assert "up to 100M, above the picture" in document
+    assert ">20M<" not in document  # no tick of the axis is far above the curve
+
+
 def test_the_browser_shows_errors_of_scripts(tmp_path: Path, open_page: OpenPage) -> None:
     path = tmp_path / "broken.html"
     path.write_text("<!doctype html><title>x</title><script>nothing.here()</script>")

@@ -123,3 +123,20 @@ def test_memory_of_a_gpu_has_its_own_picture(tmp_path: Path) -> None:
     assert not any(
         part["id"] == "device" for part in page_of(write_run(tmp_path / "cpu", []))["sections"]
     )
+
+
+def test_a_run_without_a_finite_loss_says_so(tmp_path: Path) -> None:
+    rows = [step_row(step, loss=None, skipped_steps=step) for step in range(1, 5)]
+    reader = RunReader(write_run(tmp_path / "run", rows))
+    reader.read()
+    sections = {section["id"]: section for section in reader.page()["sections"]}
+    assert "finite" in sections["loss"]["empty"]
+
+
+def test_a_smaller_micro_batch_is_shown(tmp_path: Path) -> None:
+    rows = [step_row(step, micro_batch=4 if step < 3 else 2) for step in range(1, 5)]
+    reader = RunReader(write_run(tmp_path / "run", rows))
+    reader.read()
+    tiles = {tile["label"]: tile for tile in reader.page()["tiles"]}
+    assert tiles["micro-batch"]["value"] == "2 rows"
+    assert tiles["micro-batch"]["note"] == "4 until step 3"

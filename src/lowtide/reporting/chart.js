@@ -113,6 +113,15 @@ function nearest(values, wanted) {
   return Math.abs(values[low] - wanted) <= Math.abs(values[high] - wanted) ? low : high;
 }
 
+// What 98 of 100 points stay below; infinity where there are too few to tell.
+function usualHigh(series, view) {
+  const highs = series.flatMap((entry) => (entry.high || entry.y)
+    .filter((_, i) => entry.x[i] >= view[0] && entry.x[i] <= view[1]));
+  if (highs.length < 50) return Infinity;
+  const usual = highs.sort((a, b) => a - b)[Math.floor(0.98 * (highs.length - 1))];
+  return usual > 0 ? usual : Infinity;
+}
+
 function yDomain(chart, view, series) {
   let [low, high] = [Infinity, -Infinity];
   for (const entry of series) {
@@ -123,6 +132,14 @@ function yDomain(chart, view, series) {
     }
   }
   if (low > high) [low, high] = [0, 1];
+  chart.beyond = null;
+  const usual = usualHigh(series, view);
+  // One step gone wrong would press the rest flat: it is named at the edge then. A logarithmic
+  // scale has room for it.
+  if (!chart.state.log && high > 10 * usual) {
+    chart.beyond = high;
+    high = 1.5 * usual;
+  }
   // A budget far above what was used would press the curve flat: it is named at the edge then.
   const near = (chart.lines || []).map((line) => line.y).filter((limit) => limit <= 10 * high);
   if (near.length < (chart.lines || []).length) high *= 1.3;
@@ -176,7 +193,7 @@ function drawBackdrop(root, chart, x, y, width, height, axis) {
         height: bottom - MARGIN.top }, root);
     }
     if (end - begin > phase.name.length * 7 + 8) {
-      svg("text", { x: begin + 5, y: bottom - 7 }, root, phase.name);
+      svg("text", { x: begin + 5, y: MARGIN.top + 42 }, root, phase.name);
     }
   });
   for (const cut of chart.cuts || []) {
@@ -189,6 +206,10 @@ function drawBackdrop(root, chart, x, y, width, height, axis) {
 }
 
 function drawLimits(root, chart, y, width) {
+  if (chart.beyond !== null) {
+    svg("text", { class: "limit-text", x: MARGIN.left + 4, y: MARGIN.top + 8 }, root,
+      `up to ${FORMATS[chart.format](chart.beyond)}, above the picture`);
+  }
   for (const line of chart.lines || []) {
     const inside = line.y <= y.domain[1];
     const place = inside ? y(line.y) : MARGIN.top;
@@ -317,7 +338,7 @@ function drawPlot(plot, chart, redraw) {
   }
   const ends = series.flatMap((entry) => [entry.x[0], entry.x.at(-1)]);
   let view = chart.state.zoom || [Math.min(...ends), Math.max(...ends)];
-  if (view[0] === view[1]) view = [view[0] - 1, view[1] + 1];
+  if (view[0] === view[1]) view = [Math.max(view[0] - 1, 0), view[1] + 1];
   const domain = yDomain(chart, view, series);
   const x = makeScale(view, [MARGIN.left, width - MARGIN.right], false);
   const y = makeScale(domain, [height - MARGIN.bottom, MARGIN.top],

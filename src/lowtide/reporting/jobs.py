@@ -137,13 +137,11 @@ def phase_table(job: JobMetrics) -> dict[str, Any] | None:
 
 
 def _phase_row(phase: PhaseTime) -> list[str]:
-    seconds, rate = phase.end - phase.begin, phase.rate
-    if not seconds and rate:  # over before the second row was due
-        seconds = phase.done / rate
+    rate = phase.rate
     return [
         phase.job,
         phase.name,
-        format_seconds(seconds),
+        format_seconds(phase.seconds or phase.end - phase.begin),
         _amount(phase.done, phase.unit),
         f"{_amount(rate, phase.unit)}/s" if rate else "",
     ]

@@ -17,7 +17,7 @@ from typing import Any
 
 from lowtide.reporting.series import Series
 
-__all__ = ["JobMetrics", "MetricsFile", "PhaseTime"]
+__all__ = ["JobMetrics", "MetricsFile", "PhaseTime", "finite_number"]
 
 _GAP_SECONDS = (
     30.0  # rows come once a second; a longer silence is a stop, a start after it a resume
@@ -77,6 +77,8 @@ class PhaseTime:
     done: float = 0
     rate: float = 0
     unit: str = ""
+    seconds: float = 0
+    """What it took, as the job itself said when it was over."""
 
 
 @dataclass
@@ -105,7 +107,7 @@ class JobMetrics:
 
     def add(self, row: dict[str, Any]) -> None:
         """Take one row."""
-        now = _number(row.get("time"))
+        now = finite_number(row.get("time"))
         if now is None:
             return
         self.num_rows += 1
@@ -113,8 +115,12 @@ class JobMetrics:
         self.last_event = row["event"] if row.get("event") in ("end", "stopped") else None
         self.memory.add(row.get("memory_bytes"), places=(self.seconds,))
         self.device.add(row.get("device_bytes"), places=(self.seconds,))
-        self.peak_bytes = max(self.peak_bytes, int(_number(row.get("peak_memory_bytes")) or 0))
-        peak = max(_number(row.get(key)) or 0 for key in ("device_bytes", "device_peak_bytes"))
+        self.peak_bytes = max(
+            self.peak_bytes, int(finite_number(row.get("peak_memory_bytes")) or 0)
+        )
+        peak = max(
+            finite_number(row.get(key)) or 0 for key in ("device_bytes", "device_peak_bytes")
+        )
         self.device_peak_bytes = max(self.device_peak_bytes, int(peak))
         self.device_total_bytes = _size(row.get("device_total_bytes"), self.device_total_bytes)
         self.budget_bytes = _size(row.get("budget_bytes"), self.budget_bytes)
@@ -136,7 +142,7 @@ class JobMetrics:
 
     def _add_phase(self, row: dict[str, Any]) -> None:
         name, job = str(row["phase"]), str(row.get("job", ""))
-        done = _number(row.get("done")) or 0
+        done = finite_number(row.get("done")) or 0
         last = self.phases[-1] if self.phases else None
         if last is None or (last.name, last.job) != (name, job):
             if len(self.phases) >= _MAX_PHASES:
@@ -145,7 +151,8 @@ class JobMetrics:
             last = PhaseTime(job, name, begin, self.seconds)
             self.phases.append(last)
         last.end, last.done, last.unit = self.seconds, done, str(row.get("unit", ""))
-        last.rate = _number(row.get("rate")) or 0
+        last.rate = finite_number(row.get("rate")) or 0
+        last.seconds += finite_number(row.get("phase_seconds")) or 0
 
     def read(self, file: MetricsFile, take: Callable[[dict[str, Any]], None] | None = None) -> int:
         """Add what a file has new; give the number of rows."""
@@ -155,12 +162,13 @@ class JobMetrics:
         return self.num_rows - before
 
 
-def _number(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
+    """Give a value that is a finite number; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
 
 
 def _size(value: Any, otherwise: int | None) -> int | None:
-    number = _number(value)
+    number = finite_number(value)
     return otherwise if number is None else int(number)

@@ -24,9 +24,20 @@ function buildHead(data) {
   for (const tile of data.tiles) {
     const box = html("div", { class: "tile" }, tiles);
     html("div", { class: "label" }, box, tile.label);
-    html("div", { class: `value ${tile.tone}` }, box, tile.value);
+    const long = tile.value.length > 10 ? " long" : "";
+    html("div", { class: `value ${tile.tone}${long}` }, box, tile.value);
     if (tile.note) html("div", { class: "note" }, box, tile.note);
   }
+  arrangeTiles();
+}
+
+// As many columns as there is room for, but rows of equal length: none holds a lone tile.
+function arrangeTiles() {
+  const tiles = document.querySelector(".tiles");
+  const room = Math.max(1, Math.floor((tiles.clientWidth + 12) / 157));
+  const rows = Math.ceil(tiles.children.length / room);
+  const columns = rows > 1 ? Math.ceil(tiles.children.length / rows) : room;
+  tiles.style.setProperty("--columns", columns);
 }
 
 function button(parent, key, text, pressed, act) {
@@ -139,13 +150,23 @@ function buildTable(card, section) {
   }
 }
 
+// Files of one folder are told apart by what comes after it.
+function sharedFolder(names) {
+  if (names.length < 2) return 0;
+  const first = names[0];
+  let length = 0;
+  while (length < first.length && names.every((name) => name[length] === first[length])) length += 1;
+  return first.lastIndexOf("/", length - 1) + 1;
+}
+
 function buildBars(card, section) {
   buildTop(card, section);
   if (!section.rows.length) { html("p", { class: "empty" }, card, section.empty); return; }
   const rows = html("div", { class: "rows" }, card);
   const most = Math.max(...section.rows.map((row) => row.value)) || 1;
+  const shared = sharedFolder(section.rows.map((row) => row.name));
   for (const row of section.rows) {
-    html("div", { class: "name", title: row.name }, rows, row.name);
+    html("div", { class: "name", title: row.name }, rows, row.name.slice(shared));
     const track = html("div", { class: "track" }, rows);
     const fill = html("span", { class: "fill", "data-bar": row.name }, track);
     fill.style.width = `${(100 * row.value) / most}%`;
@@ -195,6 +216,7 @@ function redrawOnResize() {
   window.addEventListener("resize", () => requestAnimationFrame(() => {
     if (document.body.clientWidth === width) return;
     width = document.body.clientWidth;
+    arrangeTiles();
     for (const card of document.querySelectorAll("section")) card.redraw?.();
   }));
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,52 +17,13 @@ from lowtide.files import read_json
 from lowtide.memory import format_size
 from lowtide.progress import METRICS_NAME, format_count, format_seconds
 from lowtide.reporting.jobs import describe_state, device_chart, memory_chart, phase_table
-from lowtide.reporting.metrics import JobMetrics, MetricsFile
-from lowtide.reporting.series import Series, SpacedItems, round_number
+from lowtide.reporting.metrics import MetricsFile, finite_number
+from lowtide.reporting.records import MAX_SAMPLES, RunRecord
+from lowtide.reporting.series import Series
 
 __all__ = ["RunReader"]
 
 _AXES = ("step", "time")
-_MAX_EVALUATIONS = 24  # named datasets; each is a curve
-_MAX_MARKS = 60
-_MAX_SAMPLES = 16
-_SAMPLE_CHARACTERS = 800
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and math.isfinite(value) else None
-
-
-@dataclass
-class _Evaluation:
-    """What is known of one evaluation dataset."""
-
-    curve: Series = field(default_factory=Series)
-    bits: Series = field(default_factory=Series)
-    best_step: int = 0
-    marks: SpacedItems = field(default_factory=lambda: SpacedItems(_MAX_MARKS))
-    """Where its loss had risen beyond the tolerance: forgetting."""
-
-
-@dataclass
-class _Record:
-    """Everything read of a run so far."""
-
-    job: JobMetrics = field(default_factory=JobMetrics)
-    curves: dict[str, Series] = field(
-        default_factory=lambda: {name: Series() for name in _CURVE_KEYS}
-    )
-    evaluations: dict[str, _Evaluation] = field(default_factory=dict)
-    samples: SpacedItems = field(default_factory=lambda: SpacedItems(_MAX_SAMPLES))
-    step: int = 0
-    total_steps: float | None = None
-    elapsed_seconds: float = 0.0
-    skipped_steps: int = 0
-    micro_batches: list[tuple[int, int]] = field(default_factory=list)
-
-
-_CURVE_KEYS = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
 
 
 class RunReader:
@@ -72,88 +32,19 @@ class RunReader:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._file = MetricsFile(root / METRICS_NAME)
-        self._record = _Record()
+        self._record = RunRecord()
         self._settings = _read_object(root / "settings.json")
 
     def read(self) -> bool:
         """Read what is new; tell whether there was anything."""
         if not self._file.is_same():
             self._file = MetricsFile(self._file.path)
-            self._record = _Record()
+            self._record = RunRecord()
         if not self._settings:
             self._settings = _read_object(self.root / "settings.json")
-        return self._record.job.read(self._file, self._take) > 0
-
-    def _take(self, row: dict[str, Any]) -> None:
-        record = self._record
-        if row.get("job", "train") != "train":
-            return
-        record.job.add(row)
-        if row.get("phase") == "training":
-            record.total_steps = _number(row.get("total"))
-        step = _number(row.get("step"))
-        if step is None:
-            return
-        places = (step, record.job.seconds)
-        if row.get("event") == "eval":
-            self._take_evaluation(row, places)
-            return
-        record.step = max(record.step, int(step))
-        for name, series in record.curves.items():
-            series.add(row.get(name), places=places)
-        record.elapsed_seconds = _number(row.get("elapsed_seconds")) or record.elapsed_seconds
-        record.skipped_steps = int(_number(row.get("skipped_steps")) or record.skipped_steps)
-        rows = _number(row.get("micro_batch"))
-        changed = not record.micro_batches or record.micro_batches[-1][1] != rows
-        if rows is not None and changed and len(record.micro_batches) < _MAX_MARKS:
-            record.micro_batches.append((int(step), int(rows)))
-
-    def _take_evaluation(self, row: dict[str, Any], places: tuple[float, float]) -> None:
-        record = self._record
-        record.step = max(record.step, int(places[0]))
-        for key, value in row.items():
-            loss = _number(value)
-            if not key.endswith("_loss") or loss is None:
-                continue
-            source = key.removesuffix("_loss")
-            name = source.removeprefix("eval_")
-            if name not in record.evaluations and len(record.evaluations) >= _MAX_EVALUATIONS:
-                continue
-            evaluation = record.evaluations.setdefault(name, _Evaluation())
-            if loss < evaluation.curve.low:
-                evaluation.best_step = int(places[0])
-            evaluation.curve.add(loss, places=places)
-            evaluation.bits.add(row.get(f"{source}_bits_per_byte"), places=places)
-            self._mark_forgetting(row, source, evaluation, loss, places)
-        if isinstance(row.get("sample"), str):
-            record.samples.add(
-                {"step": int(places[0]), "text": _shorten(row["sample"].strip("\n"))}
-            )
-
-    def _mark_forgetting(
-        self,
-        row: dict[str, Any],
-        source: str,
-        evaluation: _Evaluation,
-        loss: float,
-        places: tuple[float, float],
-    ) -> None:
-        first = evaluation.curve.first
-        tolerance = _number(self._settings.get("forgetting_tolerance")) or 0.0
-        if source == "val" or not row.get("forgetting") or first is None:
-            return
-        if loss > first + tolerance:
-            name = source.removeprefix("eval_")
-            evaluation.marks.add(
-                {
-                    "step": places[0],
-                    "time": round_number(places[1]),
-                    "y": round_number(loss),
-                    "text": f"forgetting: {name} is {loss - first:.2f} above its first loss",
-                }
-            )
-
-    # -- the page ------------------------------------------------------------------------------
+        tolerance = finite_number(self._settings.get("forgetting_tolerance"))
+        self._record.forgetting_tolerance = tolerance or 0.0
+        return self._record.job.read(self._file, self._record.take) > 0
 
     def page(self, *, now: float | None = None) -> dict[str, Any]:
         """Give the page's data."""
@@ -168,7 +59,7 @@ class RunReader:
             self._evaluation_table(),
             self._curve_chart("learning_rate", "Learning rate", "", "number"),
             self._curve_chart("tokens_per_second", "Throughput", "tokens per second", "count"),
-            self._curve_chart("gradient_norm", "Norm of the gradient", "before clipping", "number"),
+            self._curve_chart("gradient_norm", "Gradient norm", "before clipping", "number"),
             memory_chart(self._record.job),
             device_chart(self._record.job),
             self._samples(),
@@ -226,9 +117,13 @@ class RunReader:
                 _memory_tile("peak GPU memory", job.device_peak_bytes, job.device_total_bytes, "it")
             )
         seconds = record.elapsed_seconds or job.seconds
-        left = _number(job.last_row.get("seconds_left")) if job.last_event is None else None
+        left = finite_number(job.last_row.get("seconds_left")) if job.last_event is None else None
         note = f"about {format_seconds(left)} left" if left else ""
         tiles.append(_tile("time", format_seconds(seconds), note))
+        if len(record.micro_batches) > 1:
+            (_, before), (step, now) = record.micro_batches[-2:]
+            note = f"{before:,} until step {step:,}"
+            tiles.append(_tile("micro-batch", f"{now:,} rows", note, tone="warn"))
         if record.skipped_steps:
             tiles.append(
                 _tile("skipped steps", f"{record.skipped_steps:,}", "not finite", tone="warn")
@@ -237,7 +132,7 @@ class RunReader:
 
     def _tokens_seen(self) -> str:
         names = ("batch_size", "gradient_accumulation_steps", "seq_len")
-        sizes = [_number(self._settings.get(name)) for name in names]
+        sizes = [finite_number(self._settings.get(name)) for name in names]
         known = [size for size in sizes if size is not None]
         if len(known) < len(names):
             return ""
@@ -279,8 +174,13 @@ class RunReader:
             "choose_axis": True,
             "smooth": True,
             "log": True,
-            "empty": "No step has been logged yet.",
+            "empty": self._why_no_curve(),
         }
+
+    def _why_no_curve(self) -> str:
+        if not self._record.step:
+            return "No step has been logged yet."
+        return "No step has had a finite value yet: see troubleshooting, the loss is not a number."
 
     def _curve_chart(self, key: str, title: str, note: str, form: str) -> dict[str, Any]:
         curve = _curve(title.lower(), self._record.curves[key])
@@ -289,13 +189,13 @@ class RunReader:
             "id": key,
             "title": title,
             "note": note,
-            "width": "third",
+            "width": "third last" if key == "gradient_norm" else "third",
             "axes": _axes(),
             "format": form,
             "from_zero": key != "gradient_norm",
             "log": key == "gradient_norm",
             "series": [curve] if curve["y"] else [],
-            "empty": "No step has been logged yet.",
+            "empty": self._why_no_curve(),
         }
 
     def _evaluation_table(self) -> dict[str, Any]:
@@ -342,7 +242,7 @@ class RunReader:
             "id": "samples",
             "title": "Samples over time",
             "note": f"{self._record.samples.count:,} written"
-            if self._record.samples.count > _MAX_SAMPLES
+            if self._record.samples.count > MAX_SAMPLES
             else "",
             "width": "wide",
             "items": self._record.samples.items[::-1],
@@ -390,10 +290,6 @@ def _memory_tile(label: str, peak: int, limit: int | None, word: str) -> dict[st
     share = peak / limit
     note = f"{100 * share:.0f} % of {format_size(limit)}" + (" budget" if word == "budget" else "")
     return _tile(label, format_size(peak), note, tone="bad" if share > 1 else "")
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _SAMPLE_CHARACTERS else text[:_SAMPLE_CHARACTERS] + " …"
 
 
 def _read_object(path: Path) -> dict[str, Any]:
