@@ -1,18 +1,28 @@
-"""Do plans come true? Estimated against measured peaks, over a grid of settings.
+"""Do plans come true? What was said against what was measured, over grids of settings.
 
-Every case is a real command in a process of its own: `lowtide train` on made-up ids (three steps,
-with an evaluation, a sample and checkpoints), and with --text `lowtide train-tokenizer` and
-`lowtide prepare` on that file. The peak is the kernel's own count, as metrics.jsonl has it.
+Two grids, each of real commands in processes of their own:
 
-    python benchmarks/planning.py                       # training, on the CPU
-    python benchmarks/planning.py --device cuda         # memory of the GPU
-    python benchmarks/planning.py --text corpus.txt     # tokenizer and preparation too
+- shapes: `lowtide train` on made-up ids (three steps, with an evaluation, a sample and
+  checkpoints), the peak against the estimate of the trainer;
+- with --text: what a newcomer does. For each text and each machine, `lowtide plan`, then the
+  commands it printed, as they are but for the number of steps: peaks of train-tokenizer, prepare
+  and train, the disk that prepare filled, and what loading took.
+
+Peaks are the kernel's own count, as metrics.jsonl has it.
+
+    python benchmarks/planning.py                                  # shapes, on the CPU
+    python benchmarks/planning.py --device cuda                    # shapes, memory of the GPU
+    python benchmarks/planning.py --text a.txt b.txt --no-shapes   # the commands of plans
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
+import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -24,13 +34,13 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.dataset import preparation
-from lowtide.memory import format_size, usable_cores
+from lowtide.memory import format_size
 from lowtide.model.config import padded_vocab_size
 from lowtide.model.sizing import count_parameters
+from lowtide.planning import Plan, make_plan
+from lowtide.progress import METRICS_NAME
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
-from lowtide.tokenizer import training as tokenizer_training
 from lowtide.training.footprint import Footprint, planned_bytes
 from lowtide.training.settings import TrainSettings, model_config
 
@@ -129,46 +139,88 @@ def measure_training(
     return Outcome(name, planned, measured), plan
 
 
-def measure_text_stages(text: Path, folder: Path) -> list[Outcome]:
-    """Train a tokenizer on a file and prepare it, beside the plans of both."""
-    size, cores = text.stat().st_size, usable_cores()
-    tok, data = folder / "tok", folder / "data"
-    words = [
-        "train-tokenizer",
-        "--input",
-        str(text),
-        "--vocab-size",
-        "16000",
-        "--out-dir",
-        str(tok),
-    ]
-    rows = _run([*words, "--memory", "8GiB"], tok / "metrics.jsonl")
-    planned = tokenizer_training.planned_peak_bytes(size, vocab_size=16000, num_threads=cores)
-    outcomes = [Outcome(f"train-tokenizer {size:,} bytes", planned, rows[-1]["peak_memory_bytes"])]
-    result = json.loads(
-        subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import json, sys; from lowtide import prepare_dataset; "
-                "r = prepare_dataset(**json.loads(sys.argv[1])); print(json.dumps(r.peak_bytes))",
-                json.dumps(
-                    {
-                        "input_files": [str(text)],
-                        "out_dir": str(data),
-                        "tokenization": str(tok),
-                        "memory": "8GiB",
-                    }
-                ),
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-    )
-    planned = preparation.planned_bytes(size, num_workers=cores, budget_bytes=8 << 30)
-    outcomes.append(Outcome(f"prepare {size:,} bytes", planned, result))
+def follow_plan(text: Path, ram: str, folder: Path, *, steps: int) -> list[Outcome]:
+    """Plan for a text and a machine, run the commands of the plan, compare."""
+    plan = make_plan(input_files=[str(text)], ram=ram)
+    if not plan.fits:
+        raise SystemExit(f"{text} does not fit a machine of {ram}")
+    said = {need.stage: need for need in plan.needs}
+    name = f"{text.name}, {text.stat().st_size / 1e6:.0f} MB, plan --ram {ram}: "
+    outcomes: list[Outcome] = []
+    for line in plan.commands:
+        words = shlex.split(line)[1:]
+        if words[0] == "train":
+            place = words.index("--max-iters") + 1
+            words[place] = str(min(int(words[place]), steps))
+            words += ["--eval-interval", str(max(1, steps - 1)), "--eval-iters", "2"]
+        out_dir = folder / _folder_of(words)
+        disk_bytes = _run_watched(words, folder, out_dir)
+        rows = [json.loads(row) for row in (out_dir / METRICS_NAME).read_text().splitlines()]
+        peak = rows[-1]["peak_memory_bytes"]
+        outcomes.append(Outcome(name + words[0], said[words[0]].memory_bytes, peak))
+        if peak > plan.machine.budget_bytes:
+            raise SystemExit(f"{line}: {format_size(peak)}, more than its budget")
+        if words[0] == "prepare":
+            planned = said["prepare"].disk_bytes
+            outcomes.append(Outcome(name + "prepare, disk", planned, disk_bytes))
+            planned = said["load"].memory_bytes
+            outcomes.append(Outcome(name + "load", planned, _loading_peak(plan, out_dir)))
     return outcomes
+
+
+def _folder_of(words: list[str]) -> Path:
+    if "--out-dir" in words:
+        return Path(words[words.index("--out-dir") + 1])
+    return Path("checkpoints") / words[words.index("--model-name") + 1]
+
+
+def _run_watched(words: list[str], folder: Path, out_dir: Path) -> int:
+    """Run a command and give the most disk that its folder took meanwhile."""
+    with tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "lowtide", *words],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        most = 0
+        while child.poll() is None:
+            most = max(most, _disk_bytes(out_dir))
+            time.sleep(0.02)
+        if child.returncode != 0:
+            errors.seek(0)
+            raise SystemExit(f"lowtide {shlex.join(words)}\n{errors.read()}")
+    return max(most, _disk_bytes(out_dir))
+
+
+def _disk_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            total += path.stat().st_blocks * 512
+    return total
+
+
+_LOADING = """
+import json, sys
+from lowtide import BatchLoader, TokenDataset
+from lowtide.memory import process_peak_bytes
+path, rows, length, ahead = sys.argv[1], *map(int, sys.argv[2:])
+data = TokenDataset(path, split="train", sequence_length=length)
+with BatchLoader(data, batch_size=rows, prefetch_batches=ahead) as loader:
+    for _ in range(200):
+        next(loader)
+print(process_peak_bytes())
+"""
+
+
+def _loading_peak(plan: Plan, dataset_dir: Path) -> int:
+    """Give the peak of a program that does nothing but load batches."""
+    assert plan.chosen is not None
+    settings = plan.chosen.settings
+    sizes = [settings.rows_per_step, settings.seq_len, settings.num_workers]
+    command = [sys.executable, "-c", _LOADING, str(dataset_dir), *map(str, sizes)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def _make_ids(folder: Path, vocab_size: int) -> Path:
@@ -213,31 +265,38 @@ def print_table(outcomes: list[Outcome]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--text", type=Path, help="a text file, for tokenizer and preparation")
-    parser.add_argument("--cases", type=int, nargs="*", help="numbers of cases; default: all")
+    parser.add_argument("--text", type=Path, nargs="*", default=[], help="texts to plan for")
+    parser.add_argument("--ram", nargs="*", default=["8GiB", "16GiB", "32GiB"], help="machines")
+    parser.add_argument("--steps", type=int, default=3, help="training steps after a plan")
+    parser.add_argument("--shapes", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--cases", type=int, nargs="*", help="numbers of shapes; default: all")
     parser.add_argument("--json", type=Path, help="append raw rows to this file")
     options = parser.parse_args()
     cases = CPU_CASES if options.device == "cpu" else GPU_CASES
     chosen = range(len(cases)) if options.cases is None else options.cases
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
-        for number in chosen:
-            started = time.monotonic()
+        for number in chosen if options.shapes else ():
             outcome, plan = measure_training(cases[number], Path(folder), device=options.device)
             outcomes.append(outcome)
-            print(
-                f"{number}: {outcome.name}: {format_size(outcome.measured_bytes)}, "
-                f"{outcome.error:+.1%}, {time.monotonic() - started:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+            _tell(outcome)
             if options.json:
                 row = {"case": cases[number], "measured": outcome.measured_bytes, **vars(plan)}
                 with options.json.open("a") as file:
                     file.write(json.dumps(row) + "\n")
-        if options.text:
-            outcomes += measure_text_stages(options.text, Path(folder))
+        for text, ram in itertools.product(options.text, options.ram):
+            place = Path(folder) / f"{text.name}-{ram}"
+            place.mkdir()
+            for outcome in follow_plan(text.absolute(), ram, place, steps=options.steps):
+                outcomes.append(outcome)
+                _tell(outcome)
+            shutil.rmtree(place)
     print_table(outcomes)
+
+
+def _tell(outcome: Outcome) -> None:
+    measured = format_size(outcome.measured_bytes)
+    print(f"{outcome.name}: {measured}, {outcome.error:+.1%}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
