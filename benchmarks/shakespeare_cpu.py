@@ -1,19 +1,34 @@
-"""Validation loss on Shakespeare's characters in equal processor time: nanoGPT's recipe and ours.
+"""Validation loss on Shakespeare's characters in equal time: nanoGPT's CPU recipe, then ours.
 
-The recipe is 4 layers, width 128, context 64, batch 12, 2000 steps of AdamW (nanoGPT publishes a
-validation loss of 1.88 for it). Ours is `configs/small_char.json`'s shape with as many steps as fit
-into the processor time the plain loop took. One thread each and processor time instead of the wall
-clock, so that other jobs on the machine disturb neither.
+The recipe is 4 layers, width 128, context 64, batch 12, 2000 steps of AdamW, no dropout (nanoGPT
+publishes a validation loss of 1.88 for it), in a plain loop that does nothing but train. Ours is
+one command a user could copy, its evaluations, samples and checkpoints counted in:
+
+    lowtide train --input-file TEXT --tokenization char --config-file configs/small_char.json
+
+with --max-hours set to what the plain loop took. Both have the same number of threads and take
+turns, seed by seed. Losses are over the whole validation split (the last tenth of the text).
 
     python benchmarks/shakespeare_cpu.py tinyshakespeare.txt
+
+On a machine with other jobs the clock says little: --limit processor gives both the same processor
+time, on one thread each. Ours then gets as many steps as a short trial says will fit; the seconds
+shown are without the start of the program and its first and last evaluation.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import os
+import resource
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,104 +37,147 @@ from torch import nn
 
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
-from lowtide.model.gpt import GPT
+from lowtide.model.weights import load_model
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.distributed import open_process_group
 from lowtide.training.evaluation import evaluate_loss
-from lowtide.training.loop import Trainer
 from train_cpu import PlainLoop
 
-STEPS = 2000
-BATCH = 12
-CONTEXT = 64
+ROOT = Path(__file__).parent.parent
+BATCH, CONTEXT = 12, 64
+TRIAL_STEPS = (20, 120)
 
 
-def train_plain(vocab_size: int, path: Path, steps: int) -> tuple[nn.Module, float]:
-    """Train by the recipe; give the network and the processor seconds."""
-    loop = PlainLoop(GPTConfig(vocab_size, CONTEXT, 4, 128, 4, layout="gpt2"), BATCH, path)
-    torch.manual_seed(1337)
-    for name, parameter in loop.model.named_parameters():
+@dataclass(frozen=True)
+class Outcome:
+    """What one training came to."""
+
+    steps: int
+    seconds: float
+    loss: float
+
+
+class Bench:
+    """The text, cut once for both, and the two ways to train on it."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.folder = options, folder
+        text = options.text.read_text(encoding="utf-8")
+        tokenizer = Tokenizer.from_characters(sorted(set(text)))
+        self.vocab_size = tokenizer.vocab_size
+        ids = tokenizer.encode(text).astype(np.uint16)
+        boundary = len(ids) - len(ids) // 10
+        self.train_path, val_path = folder / "train.npy", folder / "val.npy"
+        np.save(self.train_path, ids[:boundary])
+        np.save(val_path, ids[boundary:])
+        self.val = TokenDataset(val_path, split="all", sequence_length=CONTEXT)
+
+    def loss_of(self, network: nn.Module) -> float:
+        """Give the loss over the whole validation split."""
+        return evaluate_loss(network, self.val, device=torch.device("cpu"), batch_size=64).loss
+
+    def clock(self) -> float:
+        """Give the seconds that count, of this process."""
+        processor = self.options.limit == "processor"
+        return time.process_time() if processor else time.perf_counter()
+
+    def train_plain(self, seed: int) -> Outcome:
+        """Train by the recipe."""
+        config = GPTConfig(self.vocab_size, CONTEXT, 4, 128, 4, layout="gpt2")
+        loop = PlainLoop(config, BATCH, self.train_path, betas=(0.9, 0.99))
+        torch.manual_seed(seed)
+        initialize_plain(loop.model)
+        steps, start = self.options.steps, self.clock()
+        for step in range(steps):
+            for group in loop.optimizer.param_groups:
+                group["lr"] = recipe_rate(step, steps)
+            loop.run(1)
+        seconds = self.clock() - start
+        return Outcome(steps, seconds, self.loss_of(loop.model))
+
+    def train_ours(self, seed: int, seconds: float) -> Outcome:
+        """Train by one command for as long."""
+        name = f"ours-{seed}"
+        if self.options.limit == "clock":
+            spent = self.command(name, seed, "--max-hours", str(seconds / 3600))
+        else:
+            few, many = (
+                self.command(f"trial-{steps}-{seed}", seed, "--max-iters", str(steps))
+                for steps in TRIAL_STEPS
+            )
+            per_step = (many - few) / (TRIAL_STEPS[1] - TRIAL_STEPS[0])
+            start_up = few - TRIAL_STEPS[0] * per_step
+            wanted = str(max(1, int(seconds / per_step)))
+            spent = self.command(name, seed, "--max-iters", wanted) - start_up
+        rows = [json.loads(line) for line in (self.folder / name / "metrics.jsonl").open()]
+        last = [row for row in rows if row.get("event") == "step"][-1]
+        if self.options.limit == "clock":
+            spent = last["elapsed_seconds"]
+        return Outcome(last["step"], spent, self.loss_of(load_model(self.folder / name)))
+
+    def command(self, name: str, seed: int, *words: str) -> float:
+        """Run `lowtide train`; give the processor seconds it took, its start and end counted."""
+        command = [
+            *(sys.executable, "-m", "lowtide", "train", "--input-file", str(self.options.text)),
+            *("--tokenization", "char", "--config-file", str(self.options.config)),
+            *("--checkpoints-dir", str(self.folder), "--model-name", name),
+            *("--seed", str(seed), "--device", "cpu", *words),
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stderr)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def recipe_rate(step: int, steps: int) -> float:
+    """Give nanoGPT's learning rate: a hundred steps of warm-up, cosine from 1e-3 to 1e-4."""
+    if step < 100:
+        return 1e-3 * (step + 1) / 101
+    progress = (step - 100) / max(1, steps - 100)
+    return 1e-4 + 0.5 * 9e-4 * (1 + math.cos(math.pi * progress))
+
+
+def initialize_plain(model: nn.Module) -> None:
+    """Draw the first weights as nanoGPT does."""
+    for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             residual = "project" in name or "down" in name
             nn.init.normal_(parameter, std=0.02 / math.sqrt(8) if residual else 0.02)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
-    start = time.process_time()
-    for step in range(0, steps, 10):
-        progress = (step - 100) / (steps - 100)
-        cosine = 1e-4 + 0.5 * 9e-4 * (1 + math.cos(math.pi * progress))
-        for group in loop.optimizer.param_groups:
-            group["lr"] = 1e-3 * (step + 1) / 100 if step < 100 else cosine
-            group["betas"] = (0.9, 0.99)
-        loop.run(10)
-    return loop.model, time.process_time() - start
-
-
-def train_ours(
-    vocab_size: int, path: Path, seconds: float, optimizer: str
-) -> tuple[nn.Module, int, float]:
-    """Train with lowtide for as many steps as fit; give network, steps, processor seconds."""
-
-    def trainer(steps: int) -> Trainer:
-        torch.manual_seed(1337)
-        config = GPTConfig(vocab_size, CONTEXT, 4, 128, 4)
-        trainer = Trainer(
-            GPT(config),
-            data=TokenDataset(path, split="all", sequence_length=CONTEXT),
-            batch_size=BATCH,
-            max_iters=steps,
-            optimizer=optimizer,
-            order="random",
-            checkpoints_dir=path.parent,
-            device="cpu",
-        )
-        with open_process_group("cpu") as group:
-            trainer.prepare(group)
-        return trainer
-
-    def run(trainer: Trainer, steps: int) -> float:
-        start = time.process_time()
-        for _ in range(steps):
-            trainer.train_step()
-        trainer.feed.close()
-        return time.process_time() - start
-
-    warm = trainer(1000)
-    for _ in range(5):
-        warm.train_step()
-    steps = int(seconds / (run(warm, 30) / 30))
-    whole = trainer(steps)
-    return whole.model, steps, run(whole, steps)
 
 
 def main() -> None:
-    """Print the losses."""
+    """Print a row per training, then the means."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", type=Path)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=2000, help="of the plain loop")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--limit", choices=("clock", "processor"), default="clock")
+    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "small_char.json")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    text = options.text.read_text(encoding="utf-8")
-    tokenizer = Tokenizer.from_characters(sorted(set(text)))
-    ids = tokenizer.encode(text).astype(np.uint16)
-    boundary = int(len(ids) * 0.9)
-    with tempfile.TemporaryDirectory() as folder:
-        path, val_path = Path(folder) / "train.npy", Path(folder) / "val.npy"
-        np.save(path, ids[:boundary])
-        np.save(val_path, ids[boundary:])
-        val = TokenDataset(val_path, split="all", sequence_length=CONTEXT)
-
-        def loss_of(network: nn.Module) -> float:
-            cpu = torch.device("cpu")
-            return evaluate_loss(network, val, device=cpu, batch_size=64).loss
-
-        network, seconds = train_plain(tokenizer.vocab_size, path, options.steps)
-        print(f"plain, AdamW: {options.steps} steps, {seconds:.0f} s, loss {loss_of(network):.4f}")
-        for optimizer in ("adamw", "muon"):
-            network, steps, spent = train_ours(tokenizer.vocab_size, path, seconds, optimizer)
-            print(
-                f"lowtide, {optimizer}: {steps} steps, {spent:.0f} s, loss {loss_of(network):.4f}"
-            )
+    threads = 1 if options.limit == "processor" else options.threads
+    if threads:
+        torch.set_num_threads(threads)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, same {options.limit}")
+    losses: dict[str, list[float]] = {"plain loop": [], "lowtide": []}
+    with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+        bench = Bench(options, Path(folder))
+        for seed in options.seeds:
+            plain = bench.train_plain(seed)
+            ours = bench.train_ours(seed, plain.seconds)
+            for label, outcome in (("plain loop", plain), ("lowtide", ours)):
+                losses[label].append(outcome.loss)
+                print(
+                    f"seed {seed}  {label:<10}  {outcome.steps:>5} steps  "
+                    f"{outcome.seconds:>6.1f} s  validation loss {outcome.loss:.4f}",
+                    flush=True,
+                )
+    for label, values in losses.items():
+        print(f"mean of {len(values)}: {label:<10}  validation loss {statistics.mean(values):.4f}")
 
 
 if __name__ == "__main__":

@@ -37,13 +37,19 @@ SHAPES = {
 class PlainLoop:
     """Random crops, forward, backward, clip, AdamW, and the loss on every tenth step."""
 
-    def __init__(self, config: GPTConfig, batch: int, path: Path) -> None:
+    def __init__(
+        self,
+        config: GPTConfig,
+        batch: int,
+        path: Path,
+        betas: tuple[float, float] = (0.9, 0.95),
+    ) -> None:
         torch.manual_seed(0)
         self.model = PlainGPT(config, bias=True)
         flat = [p for p in self.model.parameters() if p.ndim < 2]
         deep = [p for p in self.model.parameters() if p.ndim >= 2]
         groups = [{"params": deep, "weight_decay": 0.1}, {"params": flat, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95))
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=betas)
         self.path, self.batch, self.length = path, batch, config.context_length
 
     def run(self, steps: int) -> None:
