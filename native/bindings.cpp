@@ -23,4 +23,5 @@ NB_MODULE(_native, m) {
   lowtide::bind_corpus(m);
   lowtide::bind_loader(m);
   lowtide::bind_tokenizer(m);
+  lowtide::bind_vocabulary_files(m);
 }

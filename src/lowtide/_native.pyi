@@ -1,6 +1,6 @@
 """Types of the native core; each part of `native/` has its own section."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,26 @@ def gather_bytes(
 def split(pattern: str, text: bytes, at_most: str = "avx512") -> npt.NDArray[np.uint32]: ...
 def safe_cuts(text: bytes, specials: list[bytes]) -> Uint64s: ...
 def last_cut(text: bytes, specials: list[bytes]) -> int: ...
-def rules_by_rank(tokens: list[bytes]) -> npt.NDArray[np.uint32]: ...
+def rules_by_rank(tokens: Sequence[bytes]) -> npt.NDArray[np.uint32]: ...
+def find_json_sections(text: bytes) -> tuple[int, int, int, int] | None: ...
+def read_byte_level(
+    vocab: bytes, merges: bytes, *, merges_are_json: bool, specials: Sequence[bytes]
+) -> tuple[list[bytes], list[int], npt.NDArray[np.uint32]] | None: ...
+
+# (id, text, text as JSON)
+SpecialRows = Sequence[tuple[int, bytes, bytes]]
+
+def write_vocab_json(
+    tokens: Sequence[bytes], specials: SpecialRows, *, between: bytes, colon: bytes
+) -> bytes | None: ...
+def write_merges(
+    tokens: Sequence[bytes],
+    rows: npt.NDArray[np.uint32],
+    specials: SpecialRows,
+    *,
+    as_json: bool,
+) -> bytes | None: ...
+def join_with_lengths(tokens: Sequence[bytes]) -> bytes: ...
 
 class PieceCounter:
     def __init__(
@@ -204,7 +223,7 @@ class Vocabulary:
     def __init__(
         self,
         pattern: str,
-        tokens: list[bytes],
+        tokens: Sequence[bytes],
         merges: npt.NDArray[np.uint32] | None,
         specials: list[tuple[bytes, int]],
         *,

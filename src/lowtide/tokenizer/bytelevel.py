@@ -8,11 +8,13 @@ Memory:  a few times the file
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from lowtide import _native
 from lowtide.errors import DataError
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.vocabulary import Vocabulary, merges_by_rank
@@ -20,9 +22,12 @@ from lowtide.tokenizer.vocabulary import Vocabulary, merges_by_rank
 __all__ = [
     "MAX_TOKENS",
     "check_ids",
+    "format_merges",
+    "format_vocab",
     "merge_texts",
     "printable",
     "read_bpe",
+    "read_bpe_text",
     "split_merge",
     "token_texts",
     "unprintable",
@@ -94,6 +99,49 @@ def split_merge(row: Any, path: object) -> tuple[str, str]:
     ):
         raise DataError(f"a merge has two parts, this one is {row!r}", path=str(path))
     return parts[0], parts[1]
+
+
+def read_bpe_text(
+    vocab: bytes,
+    merges: bytes,
+    specials: Mapping[str, int | None],
+    *,
+    merges_are_json: bool,
+    pattern: Pattern,
+    whole_pieces: bool,
+) -> Vocabulary | None:
+    """Make a vocabulary of the text of its two sections, natively, without an object a token.
+
+    A special token whose id is None has the one that `vocab` says, if any. None comes back unless
+    the text is exactly as it should be: `read_bpe` then says what is wrong with it. GPT-2's files
+    take 0.03 s so, and 0.26 s as Python's objects.
+    """
+    encoded = [text.encode("utf-8", "surrogatepass") for text in specials]
+    found = _native.read_byte_level(
+        vocab, merges, merges_are_json=merges_are_json, specials=encoded
+    )
+    if found is None:
+        return None
+    tokens, ids, rows = found
+    known: dict[str, int] = {}
+    for (text, wanted), there in zip(specials.items(), ids, strict=True):
+        id = there if wanted is None else wanted
+        if id < 0:
+            continue
+        tokens += [b""] * (id + 1 - len(tokens))
+        if tokens[id]:
+            return None
+        tokens[id] = text.encode("utf-8", "surrogatepass")
+        known[text] = id
+    vocabulary = Vocabulary(
+        kind="bpe",
+        tokens=tuple(tokens),
+        special_tokens=known,
+        pattern=pattern,
+        merges=rows.reshape(-1, 3),
+        whole_pieces=whole_pieces,
+    )
+    return _recognise_ranks(vocabulary) if whole_pieces else vocabulary
 
 
 def read_bpe(
@@ -199,3 +247,45 @@ def merge_texts(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Give the merges as files write their two parts."""
     texts = token_texts(vocabulary)
     return [(texts[left], texts[right]) for left, right, _ in vocabulary.merge_rows().tolist()]
+
+
+def _special_rows(vocabulary: Vocabulary) -> list[tuple[int, bytes, bytes]]:
+    return [
+        (
+            id,
+            text.encode("utf-8", "surrogatepass"),
+            json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"),
+        )
+        for text, id in vocabulary.special_tokens.items()
+    ]
+
+
+def format_vocab(vocabulary: Vocabulary, *, between: str = ", ", colon: str = ": ") -> bytes:
+    """Give token texts with their ids as JSON, with these separators."""
+    written = None
+    if vocabulary.kind == "bpe":
+        written = _native.write_vocab_json(
+            vocabulary.tokens,
+            _special_rows(vocabulary),
+            between=between.encode(),
+            colon=colon.encode(),
+        )
+    if written is None:
+        section = vocab_section(vocabulary)
+        text = json.dumps(section, ensure_ascii=False, separators=(between, colon))
+        written = text.encode("utf-8", "surrogatepass")
+    return written
+
+
+def format_merges(vocabulary: Vocabulary, *, as_json: bool) -> bytes:
+    """Give the merges as a JSON array, a pair a line, or as the lines of a merges.txt."""
+    rows = np.ascontiguousarray(vocabulary.merge_rows()).reshape(-1)
+    written = _native.write_merges(
+        vocabulary.tokens, rows, _special_rows(vocabulary), as_json=as_json
+    )
+    if written is None:
+        pairs = merge_texts(vocabulary)
+        lines = [json.dumps(pair, ensure_ascii=False) for pair in pairs]
+        text = "[" + ",\n".join(lines) + "]" if as_json else "".join(f"{a} {b}\n" for a, b in pairs)
+        written = text.encode("utf-8", "surrogatepass")
+    return written

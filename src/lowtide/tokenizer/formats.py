@@ -20,10 +20,11 @@ from lowtide.files import read_json, write_bytes
 from lowtide.tokenizer.bytelevel import (
     MAX_TOKENS,
     check_ids,
-    merge_texts,
+    format_merges,
+    format_vocab,
     read_bpe,
+    read_bpe_text,
     split_merge,
-    vocab_section,
 )
 from lowtide.tokenizer.huggingface import load_tokenizer_json
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
@@ -102,6 +103,34 @@ _VERSION = "#version: 0.2"
 
 
 def _load_vocab_and_merges(vocab_path: Path, merges_path: Path) -> Vocabulary:
+    return _load_natively(vocab_path, merges_path) or _load_slowly(vocab_path, merges_path)
+
+
+def _load_natively(vocab_path: Path, merges_path: Path) -> Vocabulary | None:
+    """Read the two files without an object a token; None: see what `_load_slowly` says."""
+    try:
+        vocab, merges = vocab_path.read_bytes(), merges_path.read_bytes()
+    except OSError:
+        return None
+    first, _, rest = merges.partition(b"\n")
+    try:
+        pattern, specials = _parse_version_line(first.decode(), merges_path)
+    except (DataError, UnicodeDecodeError):
+        return None
+    vocabulary = read_bpe_text(
+        vocab,
+        rest if first.startswith(b"#version") else merges,
+        dict.fromkeys([END_OF_TEXT] if specials is None else specials),
+        merges_are_json=False,
+        pattern=pattern,
+        whole_pieces=False,
+    )
+    if vocabulary is None or (specials and len(vocabulary.special_tokens) < len(specials)):
+        return None
+    return vocabulary
+
+
+def _load_slowly(vocab_path: Path, merges_path: Path) -> Vocabulary:
     vocab = check_ids(read_json(vocab_path), vocab_path)
     try:
         lines = [line.decode() for line in merges_path.read_bytes().splitlines()]
@@ -109,21 +138,25 @@ def _load_vocab_and_merges(vocab_path: Path, merges_path: Path) -> Vocabulary:
         raise DataError("file not found", path=merges_path) from None
     except UnicodeDecodeError as error:
         raise DataError(f"not a merges.txt: {error}", path=merges_path) from None
-    pattern, specials = _read_version_line(lines[0] if lines else "", vocab, merges_path)
+    first = lines[0] if lines else ""
+    pattern, said = _parse_version_line(first, merges_path)
+    wanted = [END_OF_TEXT] if said is None else said
+    specials = {text: vocab[text] for text in wanted if text in vocab}
+    if said is not None and len(specials) < len(said):
+        raise DataError(f"cannot read the first line: {first}", path=merges_path)
     if lines and lines[0].startswith("#version"):
         lines = lines[1:]
     merges = [split_merge(line, merges_path) for line in lines if line]
     return read_bpe(vocab, merges, specials, pattern=pattern, whole_pieces=False, path=vocab_path)
 
 
-def _read_version_line(
-    line: str, vocab: Mapping[str, int], path: Path
-) -> tuple[Pattern, dict[str, int]]:
+def _parse_version_line(line: str, path: Path) -> tuple[Pattern, list[str] | None]:
+    """Give the pattern and the special tokens, where the line says them."""
     if not line.startswith(_VERSION + " {"):
-        return "gpt2", {text: id for text, id in vocab.items() if text == END_OF_TEXT}
+        return "gpt2", None
     try:
         said = json.loads(line[len(_VERSION) :])
-        specials = {text: vocab[text] for text in said["special_tokens"]}
+        specials = [str(text) for text in said["special_tokens"]]
         return next(name for name in PATTERN_NAMES if name == said["pattern"]), specials
     except (ValueError, KeyError, TypeError, StopIteration):
         raise DataError(f"cannot read the first line: {line}", path=path) from None
@@ -140,10 +173,9 @@ def _version_line(vocabulary: Vocabulary) -> str:
 def write_vocab_and_merges(folder: str | Path, vocabulary: Vocabulary) -> None:
     """Write vocab.json and merges.txt atomically."""
     folder = Path(folder)
-    vocab = json.dumps(vocab_section(vocabulary), ensure_ascii=False)
-    write_bytes(folder / "vocab.json", vocab.encode("utf-8", "surrogatepass") + b"\n")
-    rows = [f"{left} {right}" for left, right in merge_texts(vocabulary)]
-    write_bytes(folder / "merges.txt", "\n".join([_version_line(vocabulary), *rows, ""]).encode())
+    write_bytes(folder / "vocab.json", format_vocab(vocabulary) + b"\n")
+    first = f"{_version_line(vocabulary)}\n".encode()
+    write_bytes(folder / "merges.txt", first + format_merges(vocabulary, as_json=False))
 
 
 # .tiktoken

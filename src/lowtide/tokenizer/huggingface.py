@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lowtide import _native
 from lowtide.errors import DataError
 from lowtide.files import read_json, write_bytes
 from lowtide.tokenizer.bytelevel import (
     check_ids,
+    format_merges,
+    format_vocab,
     merge_texts,
     read_bpe,
+    read_bpe_text,
     split_merge,
     vocab_section,
 )
@@ -33,22 +37,70 @@ _UNSUPPORTED = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffi
 
 def load_tokenizer_json(path: Path) -> Vocabulary:
     """Read a tokenizer.json."""
-    data = read_json(path)
+    return _load_natively(path) or _load(read_json(path), path)
+
+
+def _load_natively(path: Path) -> Vocabulary | None:
+    """Read a byte-level tokenizer.json without an object a token; None: see what `_load` says."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return None
+    places = _native.find_json_sections(text)
+    if places is None:
+        return None
+    vocab, merges = slice(places[0], sum(places[:2])), slice(places[2], sum(places[2:]))
+    try:
+        data = json.loads(_without(text, vocab, merges))
+        specials = _check_data(data, path)
+        if data["model"].get("type", "BPE") != "BPE":
+            return None
+        _check_bpe(data["model"], path)
+        return read_bpe_text(
+            text[vocab],
+            text[merges],
+            specials,
+            merges_are_json=True,
+            pattern=_read_pattern(data.get("pre_tokenizer"), path),
+            whole_pieces=bool(data["model"].get("ignore_merges")),
+        )
+    except (ValueError, DataError):
+        return None
+
+
+def _without(text: bytes, *sections: slice) -> bytes:
+    """Give JSON text with null in place of two sections."""
+    first, second = sorted(sections, key=lambda section: section.start)
+    rest = [text[: first.start], text[first.stop : second.start], text[second.stop :]]
+    return b"null".join(rest)
+
+
+def _check_data(data: Any, path: Path) -> dict[str, int]:
+    """Check what is outside the model, and give the special tokens."""
     model = data.get("model") if isinstance(data, dict) else None
     if not isinstance(model, dict):
         raise DataError("not a tokenizer.json: no model in it", path=path)
     if data.get("normalizer") is not None:
         raise DataError(f"a normalizer is not supported: {data['normalizer']}", path=path)
-    specials = _read_specials(data.get("added_tokens") or [], path)
+    return _read_specials(data.get("added_tokens") or [], path)
+
+
+def _check_bpe(model: Mapping[str, Any], path: Path) -> None:
+    for setting in _UNSUPPORTED:
+        if model.get(setting):
+            raise DataError(f"{setting} is not supported: {model[setting]!r}", path=path)
+
+
+def _load(data: Any, path: Path) -> Vocabulary:
+    specials = _check_data(data, path)
+    model = data["model"]
     vocab = check_ids(model.get("vocab"), path)
     kind = model.get("type", "BPE")
     if kind == "WordLevel":
         return _read_characters(data, vocab, specials, path)
     if kind != "BPE":
         raise DataError(f"not a byte-level BPE: model {kind}", path=path)
-    for setting in _UNSUPPORTED:
-        if model.get(setting):
-            raise DataError(f"{setting} is not supported: {model[setting]!r}", path=path)
+    _check_bpe(model, path)
     merges = model.get("merges")
     if not isinstance(merges, list):
         raise DataError("the model has no list of merges", path=path)
@@ -124,6 +176,15 @@ def _read_characters(
 
 def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
     """Give a vocabulary as the contents of a Hugging Face tokenizer.json."""
+    sections = _small_sections(vocabulary)
+    sections["model"]["vocab"] = vocab_section(vocabulary)
+    if vocabulary.kind == "bpe":
+        sections["model"]["merges"] = merge_texts(vocabulary)
+    return sections
+
+
+def _small_sections(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Give everything but the vocab and the merges; None stands where they come last."""
     if vocabulary.kind == "char":
         model, pre_tokenizer, decoder = _character_sections(vocabulary)
     else:
@@ -182,8 +243,7 @@ def _bpe_sections(vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Any
         "fuse_unk": False,
         "byte_fallback": False,
         "ignore_merges": vocabulary.whole_pieces,
-        "vocab": vocab_section(vocabulary),
-        "merges": merge_texts(vocabulary),
+        "vocab": None,
     }
     return model, pre_tokenizer, {**byte_level, "use_regex": True}
 
@@ -191,22 +251,15 @@ def _bpe_sections(vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Any
 def _character_sections(
     vocabulary: Vocabulary,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    model = {"type": "WordLevel", "vocab": vocab_section(vocabulary), "unk_token": UNKNOWN}
+    model = {"type": "WordLevel", "unk_token": UNKNOWN, "vocab": None}
     return model, _split_step(_CHARACTER_EXPRESSION), {"type": "Fuse"}
 
 
 def write_tokenizer_json(path: str | Path, vocabulary: Vocabulary) -> None:
     """Write a tokenizer.json atomically, a token and a merge a line."""
-    sections = tokenizer_json(vocabulary)
-    # Without indentation Python's encoder is native, which pays for the two large sections.
-    vocab = json.dumps(sections["model"].pop("vocab"), ensure_ascii=False, separators=(",\n", ":"))
-    merges = sections["model"].pop("merges", None)
-    large = f'"vocab": {vocab}'
-    if merges is not None:
-        # Inside a token a quotation mark is escaped, so only the ends of rows look like this.
-        rows = json.dumps(merges, ensure_ascii=False).replace('"], ["', '"],\n["')
-        large += f',\n    "merges": {rows}'
-    sections["model"]["large"] = None
-    small = json.dumps(sections, ensure_ascii=False, indent=2)
-    text = small.replace('"large": null', large)
-    write_bytes(path, f"{text}\n".encode("utf-8", "surrogatepass"))
+    small = json.dumps(_small_sections(vocabulary), ensure_ascii=False, indent=2)
+    large = b'"vocab": ' + format_vocab(vocabulary, between=",\n", colon=":")
+    if vocabulary.kind == "bpe":
+        large += b',\n    "merges": ' + format_merges(vocabulary, as_json=True)
+    text = small.encode("utf-8", "surrogatepass").replace(b'"vocab": null', large)
+    write_bytes(path, text + b"\n")

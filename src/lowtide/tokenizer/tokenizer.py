@@ -60,7 +60,7 @@ class Tokenizer:
         try:
             self._native = _native.Vocabulary(
                 vocabulary.pattern,
-                list(vocabulary.tokens),
+                vocabulary.tokens,
                 None if merges is None else np.ascontiguousarray(merges).reshape(-1),
                 [(text.encode(), id) for text, id in vocabulary.special_tokens.items()],
                 whole_pieces=vocabulary.whole_pieces,

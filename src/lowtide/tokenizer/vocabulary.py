@@ -50,8 +50,7 @@ class Vocabulary:
         digest = hashlib.sha256()
         head = [self.kind, self.pattern if self.kind == "bpe" else "", str(self.whole_pieces)]
         digest.update("\n".join(head).encode())
-        for token in self.tokens:
-            digest.update(len(token).to_bytes(4, "little") + token)
+        digest.update(_native.join_with_lengths(self.tokens))
         for text, id in sorted(self.special_tokens.items(), key=lambda item: item[1]):
             digest.update(f"\n{id} {text}".encode())
         if self.merges is not None:

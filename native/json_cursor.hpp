@@ -1,0 +1,164 @@
+// A place in JSON text that moves forward over strings and values, without building them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "corpus_unicode.hpp"
+
+namespace lowtide {
+
+// Accepts what Python's json.loads accepts (NaN and Infinity among it); every function returns false
+// where the text is not JSON.
+class JsonCursor {
+ public:
+  explicit JsonCursor(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
+
+  const char* at() const { return at_; }
+  bool at_end() const { return at_ == end_; }
+  bool sees(char wanted) const { return at_ < end_ && *at_ == wanted; }
+
+  void skip_blanks() {
+    while (at_ < end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\r' || *at_ == '\n')) ++at_;
+  }
+
+  bool take(char wanted) {
+    if (at_ >= end_ || *at_ != wanted) return false;
+    ++at_;
+    return true;
+  }
+
+  // Appends a string to `out`, or passes over it where that is null.
+  bool read_string(std::string* out) {
+    if (!take('"')) return false;
+    while (at_ < end_) {
+      const char* run = at_;
+      while (at_ < end_ && *at_ != '"' && *at_ != '\\' && static_cast<uint8_t>(*at_) >= ' ') ++at_;
+      if (out != nullptr) out->append(run, at_);
+      if (take('"')) return true;
+      if (!take('\\') || !read_escape(out)) return false;
+    }
+    return false;
+  }
+
+  // `open_` holds the closing bracket of every list and object around the place we are at.
+  bool skip_value() {
+    open_.clear();
+    while (true) {
+      skip_blanks();
+      if (take('{')) {
+        skip_blanks();
+        if (!take('}')) {
+          open_.push_back('}');
+          if (!skip_key()) return false;
+          continue;
+        }
+      } else if (take('[')) {
+        skip_blanks();
+        if (!take(']')) {
+          open_.push_back(']');
+          continue;
+        }
+      } else if (!skip_scalar()) {
+        return false;
+      }
+      do {  // a value has ended, and with it perhaps what is around it
+        if (open_.empty()) return true;
+        skip_blanks();
+      } while (close());
+      if (!take(',')) return false;
+      if (open_.back() == '}' && !skip_key()) return false;
+    }
+  }
+
+ private:
+  bool read_hex(uint32_t& code) {
+    if (end_ - at_ < 4) return false;
+    code = 0;
+    for (int digit = 0; digit < 4; ++digit) {
+      const char c = *at_++;
+      const int value = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
+      if (value < 0) return false;
+      code = code << 4 | static_cast<uint32_t>(value);
+    }
+    return true;
+  }
+
+  bool read_escape(std::string* out) {
+    if (at_ >= end_) return false;
+    const char kind = *at_++;
+    static constexpr std::string_view kNames = "\"\\/bfnrt", kValues = "\"\\/\b\f\n\r\t";
+    if (const size_t which = kNames.find(kind); which != std::string_view::npos) {
+      if (out != nullptr) out->push_back(kValues[which]);
+      return true;
+    }
+    uint32_t code = 0;
+    if (kind != 'u' || !read_hex(code)) return false;
+    if (code >= 0xD800 && code <= 0xDBFF && end_ - at_ >= 6 && at_[0] == '\\' && at_[1] == 'u') {
+      const char* const before = at_;
+      uint32_t low = 0;
+      at_ += 2;
+      if (read_hex(low) && low >= 0xDC00 && low <= 0xDFFF) {
+        code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+      } else {
+        at_ = before;
+      }
+    }
+    if (code >= 0xD800 && code <= 0xDFFF) code = 0xFFFD;  // half a pair says nothing
+    if (out != nullptr) append_utf8(*out, code);
+    return true;
+  }
+
+  bool take_word(std::string_view word) {
+    if (!std::string_view(at_, end_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+
+  bool take_digits() {
+    const char* const begin = at_;
+    while (at_ < end_ && is_digit(*at_)) ++at_;
+    return at_ > begin;
+  }
+
+  bool skip_number() {
+    take('-');
+    if (take_word("Infinity")) return true;
+    if (!take('0') && !take_digits()) return false;
+    if (take('.') && !take_digits()) return false;
+    if (!take('e') && !take('E')) return true;
+    if (!take('+')) take('-');
+    return take_digits();
+  }
+
+  bool skip_scalar() {
+    if (at_ < end_ && *at_ == '"') return read_string(nullptr);
+    return take_word("true") || take_word("false") || take_word("null") || take_word("NaN") ||
+           skip_number();
+  }
+
+  bool skip_key() {
+    skip_blanks();
+    if (!read_string(nullptr)) return false;
+    skip_blanks();
+    return take(':');
+  }
+
+  bool close() {
+    if (!take(open_.back())) return false;
+    open_.pop_back();
+    return true;
+  }
+
+  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+  const char* at_;
+  const char* end_;
+  std::string open_;
+};
+
+}  // namespace lowtide
