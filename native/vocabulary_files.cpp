@@ -133,10 +133,7 @@ bool read_vocab(std::string_view text, const std::vector<std::string>& specials,
     const auto special = special_places.find(key);
     if (special != special_places.end()) {
       int64_t& known = result.special_ids[special->second];
-      const bool plain = std::all_of(key.begin(), key.end(), [](char c) {
-        return static_cast<unsigned char>(c) >= 0x20;  // raw ones are not JSON
-      });
-      if (known >= 0 || !plain) return false;
+      if (known >= 0) return false;
       known = id;
       return true;
     }
