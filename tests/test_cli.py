@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from lowtide import cli
 from lowtide.errors import DataError
 
+ROOT = Path(__file__).parent.parent
 SETTINGS_SOURCE = '''
 from __future__ import annotations
 import dataclasses
@@ -96,6 +98,17 @@ def test_help_of_each_verb_works_without_torch(name: str) -> None:
     assert done.stdout.splitlines()[-1] == "0 False", done.stderr
 
 
+@pytest.mark.parametrize("name", sorted(cli._VERBS))
+def test_examples_of_each_verb_are_understood(name: str) -> None:
+    verb = cli._VERBS[name]
+    assert verb.examples
+    for example in verb.examples:
+        program, verb_name, *words = shlex.split(example)
+        assert (program, verb_name) == ("lowtide", name)
+        words = [word.replace("configs/", f"{ROOT}/configs/") for word in words]
+        assert cli._parse_settings(name, verb, words)
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     from lowtide import __version__
 
@@ -165,7 +178,7 @@ def test_bad_config_files_are_explained(
 
 def test_config_file_without_a_name(verb: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["count-words", "--config-file"]) == 2
-    assert "names no file" in capsys.readouterr().err
+    assert "--config-file names nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

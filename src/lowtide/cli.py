@@ -7,7 +7,6 @@ Memory:  whatever the verb's stage takes
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import os
@@ -15,17 +14,14 @@ import signal
 import sys
 import threading
 import traceback
-import types
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from lowtide.arguments import parse_settings
 from lowtide.errors import DataError, LowtideError, UsageError, from_os_error
-from lowtide.settings import read_config_file, read_preset, unknown_name_message
+from lowtide.settings import unknown_name_message
 
 if TYPE_CHECKING:
-    from tyro.constructors import ConstructorRegistry
-
     from lowtide.dataset.settings import (
         AppendSettings,
         ConvertSettings,
@@ -60,15 +56,25 @@ class _Verb:
         """The first line of the function's docstring, without its full stop."""
         return (self.run.__doc__ or "").strip().splitlines()[0].rstrip(".")
 
+    @property
+    def examples(self) -> list[str]:
+        """The other lines of the docstring: commands to start from."""
+        return [line.strip() for line in (self.run.__doc__ or "").splitlines()[1:] if line.strip()]
+
 
 # To add a verb: write a function here that takes the verb's settings, imports its stage inside
 # itself (so that nobody else waits for it), calls it and prints the result to stdout; the first
-# line of its docstring is its line in `lowtide --help`. Then give it a row in _VERBS, in the order
-# of the stages. Help for the flags comes from the docstrings of the settings' fields.
+# line of its docstring is its line in `lowtide --help`, the other lines are examples in its own
+# help. Then give it a row in _VERBS, in the order of the stages. Help for the flags comes from the
+# docstrings of the settings' fields.
 
 
 def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
-    """Learn a BPE or character tokenizer from text of any size."""
+    """Learn a BPE or character tokenizer from text of any size.
+
+    lowtide train-tokenizer --input books.txt --vocab-size 32000 --out-dir tok/books --memory 1GiB
+    lowtide train-tokenizer --input 'wiki/*.jsonl.zst' --out-dir tok/wiki
+    """
     from lowtide.tokenizer.training import describe_trained, train_tokenizer
 
     if settings.out_dir is None:
@@ -77,14 +83,22 @@ def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
 
 
 def _compare_memory(settings: CompareSettings) -> None:
-    """Do a job the ordinary way and the sparing way, peak memory side by side."""
+    """Do a job the ordinary way and the sparing way, peak memory side by side.
+
+    lowtide compare-memory --input books.txt
+    lowtide compare-memory --what loading optimizer --picture memory.svg
+    """
     from lowtide.planning.comparison import compare_ways, describe_pairs
 
     print(describe_pairs(compare_ways(settings)))
 
 
 def _prepare(settings: PrepareSettings) -> None:
-    """Turn text of any size into shuffled, deduplicated, checked shards of ids."""
+    """Turn text of any size into shuffled, deduplicated, checked shards of ids.
+
+    lowtide prepare --input-files books/ --tokenization tok/books --out-dir data/books --memory 1GiB
+    lowtide prepare --input-files 'logs/*.jsonl.zst' --text-field body --out-dir data/logs --dry-run
+    """
     from lowtide.dataset.preparation import prepare_dataset
     from lowtide.dataset.summary import describe_preparation
 
@@ -92,7 +106,10 @@ def _prepare(settings: PrepareSettings) -> None:
 
 
 def _pretokenize(settings: PretokenizeSettings) -> None:
-    """Turn one text file into one .npy of ids beside it."""
+    """Turn one text file into one .npy of ids beside it.
+
+    lowtide pretokenize books.txt --tokenization gpt2
+    """
     from lowtide.dataset.pretokenization import pretokenize_file
     from lowtide.dataset.summary import describe_pretokenization
 
@@ -100,7 +117,10 @@ def _pretokenize(settings: PretokenizeSettings) -> None:
 
 
 def _append(settings: AppendSettings) -> None:
-    """Add new text to a finished dataset, without touching what is there."""
+    """Add new text to a finished dataset, without touching what is there.
+
+    lowtide append data/books --input-files more-books/
+    """
     from lowtide.dataset.appending import append_to_dataset
     from lowtide.dataset.summary import describe_append
 
@@ -108,7 +128,10 @@ def _append(settings: AppendSettings) -> None:
 
 
 def _verify(settings: VerifySettings) -> None:
-    """Check every byte, id and document end of a dataset."""
+    """Check every byte, id and document end of a dataset.
+
+    lowtide verify data/books
+    """
     from lowtide.dataset.summary import describe_verification
     from lowtide.dataset.verification import verify_dataset
 
@@ -123,7 +146,11 @@ def _verify(settings: VerifySettings) -> None:
 
 
 def _convert(settings: ConvertSettings) -> None:
-    """Import ids of other programs as a dataset, or export a dataset for them."""
+    """Import ids of other programs as a dataset, or export a dataset for them.
+
+    lowtide convert data/books bin/books --to nanogpt
+    lowtide convert openwebtext/ data/owt --from nanogpt --to lowtide
+    """
     from lowtide.dataset.conversion import convert_dataset
 
     result = convert_dataset(settings)
@@ -131,7 +158,12 @@ def _convert(settings: ConvertSettings) -> None:
 
 
 def _inspect(settings: InspectSettings) -> None:
-    """Show a dataset or a tokenizer at a glance, and text as tokens."""
+    """Show a dataset or a tokenizer at a glance, and text as tokens.
+
+    lowtide inspect data/books --start 1000 --tokens 50
+    lowtide inspect tok/books --text 'How is this split?'
+    lowtide inspect data/books --test-loading
+    """
     from lowtide.dataset.inspection import inspect_dataset
     from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
 
@@ -151,7 +183,11 @@ def _inspect(settings: InspectSettings) -> None:
 
 
 def _plan(settings: PlanSettings) -> None:
-    """Say what a run will need, whether it fits, and which settings do."""
+    """Say what a run will need, whether it fits, and which settings do.
+
+    lowtide plan --ram 8GiB --input-files books.txt --size 10M
+    lowtide plan --vram 24GiB --tokens 2B --config-file configs/150M_1024.json
+    """
     from lowtide.planning import make_plan
     from lowtide.planning.summary import describe_plan, plan_as_json
 
@@ -160,7 +196,11 @@ def _plan(settings: PlanSettings) -> None:
 
 
 def _train(settings: TrainSettings) -> None:
-    """Train a model on a prepared dataset, a text file, .npy files or a stream."""
+    """Train a model on a prepared dataset, a text file, .npy files or a stream.
+
+    lowtide train --dataset-dir data/books --model-name books --target-params 10e6 --memory 4GiB
+    lowtide train --input-file notes.txt --tokenization char --model-name notes --max-iters 2000
+    """
     if settings.slurm:
         from lowtide.training.slurm import write_slurm_script
 
@@ -179,7 +219,11 @@ def _train(settings: TrainSettings) -> None:
 
 
 def _generate(settings: GenerateSettings) -> None:
-    """Continue a prompt with a trained model."""
+    """Continue a prompt with a trained model.
+
+    lowtide generate --model-name books --prompt 'Once upon a time' --max-new-tokens 200
+    lowtide generate --model-name books --prompt-file prompts.txt --each-line --temperature 0
+    """
     from lowtide.generation.decoding import generate
 
     for text in generate(settings):
@@ -187,7 +231,10 @@ def _generate(settings: GenerateSettings) -> None:
 
 
 def _evaluate(settings: EvaluateSettings) -> None:
-    """Measure a model's loss and bits per byte on datasets."""
+    """Measure a model's loss and bits per byte on datasets.
+
+    lowtide evaluate --model-name books --dataset-dir data/books --dataset-dir general=data/wiki
+    """
     from lowtide.training.evaluation import evaluate
 
     for name, result in evaluate(settings).items():
@@ -199,14 +246,22 @@ def _evaluate(settings: EvaluateSettings) -> None:
 
 
 def _export(settings: ExportSettings) -> None:
-    """Write a model as a folder that transformers loads."""
+    """Write a model as a folder that transformers loads.
+
+    lowtide export --model-name books --out-dir hf/books
+    """
     from lowtide.model.export import export_model
 
     print(export_model(settings))
 
 
 def _report(settings: ReportSettings) -> None:
-    """Make a page to look at of a run, a dataset or a tokenizer; --watch keeps it live."""
+    """Make a page to look at of a run, a dataset or a tokenizer; --watch keeps it live.
+
+    lowtide report books --watch
+    lowtide report data/books
+    lowtide report tok/books --sample books.txt
+    """
     from lowtide.memory import format_size
     from lowtide.reporting.reports import make_report
 
@@ -220,7 +275,10 @@ def _report(settings: ReportSettings) -> None:
 
 
 def _demo(settings: DemoSettings) -> None:
-    """Go the whole way on text every machine has: tokenizer, dataset, model, text."""
+    """Go the whole way on text every machine has: tokenizer, dataset, model, text.
+
+    lowtide demo --text books.txt
+    """
     from lowtide.demo import describe_results, run_demo
 
     results = run_demo(settings)
@@ -334,6 +392,14 @@ def _dispatch(words: list[str]) -> None:
     verb.run(settings)
 
 
+def _parse_settings(name: str, verb: _Verb, words: list[str]) -> Any:
+    module_name, class_name = verb.settings.split(":")
+    cls = getattr(importlib.import_module(module_name), class_name)
+    return parse_settings(
+        cls, words, program=f"lowtide {name}", summary=verb.summary, examples=verb.examples
+    )
+
+
 def _overview() -> str:
     width = max(map(len, _VERBS), default=0)
     rows = [f"  {name:<{width}}  {verb.summary}" for name, verb in _VERBS.items()]
@@ -351,152 +417,3 @@ def _overview() -> str:
             "lowtide --version shows the version.",
         ]
     )
-
-
-def _parse_settings(name: str, verb: _Verb, words: list[str]) -> Any:
-    """Make the verb's settings: flags over the config file over the defaults."""
-    module_name, class_name = verb.settings.split(":")
-    cls = getattr(importlib.import_module(module_name), class_name)
-
-    import tyro  # a tenth of a second; `lowtide --help` does without
-
-    names = {field.name for field in dataclasses.fields(cls)}
-    words = _rename_flags(words, getattr(cls, "flag_aliases", {}))
-    config_path: Path | None = None
-    also = ""
-    if "config_file" not in names:
-        config_path, words = _take_config_file(words)
-        also += " --config-file FILE.json (flags beat it)"
-    if "debug" not in names:  # else the verb shows more than a traceback
-        words = [word for word in words if word != "--debug"]
-        also += " --debug (traceback on error)"
-    options: dict[str, Any] = {}
-    if hasattr(cls, "presets_dir"):
-        preset, words = _take_word(words, "--preset")
-        also += " --preset NAME (settings that belong together; config file and flags beat it)"
-        options = {} if preset is None else read_preset(preset, for_settings=cls)
-    default: Any = tyro.MISSING_NONPROP
-    if config_path is not None:
-        options |= read_config_file(config_path, for_settings=cls)
-    if options:
-        default = _partial_settings(cls, options, missing=tyro.MISSING)
-    description = f"{verb.summary}." + (f"\n\nAlso:{also}" if also else "")
-    return tyro.cli(
-        cls,
-        args=words,
-        default=default,
-        prog=f"lowtide {name}",
-        description=description,
-        registry=_plain_values(),
-    )
-
-
-def _plain_values() -> ConstructorRegistry:
-    """Let tyro show an optional number or path as one (`INT`, not `{None}|INT`), and read 1e6."""
-    from tyro.constructors import (
-        ConstructorRegistry,
-        PrimitiveConstructorSpec,
-        PrimitiveTypeInfo,
-    )
-
-    readers: dict[Any, tuple[str, Callable[[str], Any]]] = {
-        str: ("TEXT", str),
-        Path: ("PATH", Path),
-        int: ("INT", _read_int),
-        float: ("FLOAT", float),
-    }
-
-    def rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-        is_union = info.type_origin in (Union, types.UnionType)
-        choices: set[Any] = set(get_args(info.type)) if is_union else {info.type}
-        choices -= {type(None)}
-        if choices == {str, int}:  # a size, read as it was written
-            choices = {str}
-        if len(choices) != 1 or not choices <= readers.keys():
-            return None
-        (kind,) = choices
-        metavar, read = readers[kind]
-        return PrimitiveConstructorSpec(
-            nargs=1,
-            metavar=metavar,
-            instance_from_str=lambda words: read(words[0]),
-            is_instance=lambda value: value is None or isinstance(value, (kind, int)),
-            str_from_instance=lambda value: ["none" if value is None else str(value)],
-        )
-
-    registry = ConstructorRegistry()
-    registry.primitive_rule(rule)
-    return registry
-
-
-def _read_int(word: str) -> int:
-    """Read a whole number, also as people write large ones: 1_000_000, 1e6."""
-    try:
-        return int(word)
-    except ValueError:
-        with contextlib.suppress(ValueError):
-            if float(word).is_integer():
-                return int(float(word))
-    raise ValueError(f"{word!r} is not a whole number")
-
-
-def _rename_flags(words: list[str], aliases: Mapping[str, str]) -> list[str]:
-    """Replace flags that other programs call differently by ours."""
-    renamed: list[str] = []
-    for word in words:
-        flag, equals, value = word.partition("=")
-        ours = aliases.get(flag.replace("_", "-"))
-        renamed.append(word if ours is None else f"{ours}{equals}{value}")
-    return renamed
-
-
-def _take_config_file(words: list[str]) -> tuple[Path | None, list[str]]:
-    """Take `--config-file FILE` out of the arguments."""
-    path: Path | None = None
-    rest: list[str] = []
-    remaining = iter(words)
-    for word in remaining:
-        flag, equals, value = word.partition("=")
-        if flag not in ("--config-file", "--config_file"):
-            rest.append(word)
-            continue
-        if not equals:
-            value = next(remaining, "")
-        if not value:
-            raise UsageError("--config-file names no file", next_step="--config-file FILE.json")
-        path = Path(value)
-    return path, rest
-
-
-def _take_word(words: list[str], wanted: str) -> tuple[str | None, list[str]]:
-    """Take `--wanted VALUE` out of the arguments."""
-    found: str | None = None
-    rest: list[str] = []
-    remaining = iter(words)
-    for word in remaining:
-        flag, equals, value = word.partition("=")
-        if flag != wanted:
-            rest.append(word)
-            continue
-        found = value if equals else next(remaining, "")
-        if not found:
-            raise UsageError(f"{wanted} names nothing", next_step=f"{wanted} NAME")
-    return found, rest
-
-
-def _partial_settings(cls: type[Any], options: dict[str, Any], *, missing: object) -> Any:
-    """Give an instance that holds `options` and defaults, and `missing` for what has neither.
-
-    Its checks (`__post_init__`) do not run: they belong to the whole settings, which tyro makes.
-    """
-    settings = object.__new__(cls)
-    for field in dataclasses.fields(cls):
-        value = missing
-        if field.name in options:
-            value = options[field.name]
-        elif field.default is not dataclasses.MISSING:
-            value = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        object.__setattr__(settings, field.name, value)
-    return settings

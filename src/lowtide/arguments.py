@@ -1,0 +1,152 @@
+"""Arguments to settings: flags over the config file over a preset over the defaults.
+
+In:      a settings dataclass, and the words after the verb
+Out:     an instance of it; help and usage errors are printed by tyro
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union, get_args
+
+from lowtide.errors import UsageError
+from lowtide.settings import read_config_file, read_preset
+
+if TYPE_CHECKING:
+    from tyro.constructors import ConstructorRegistry
+
+__all__ = ["parse_settings"]
+
+
+def parse_settings(
+    cls: type[Any], words: list[str], *, program: str, summary: str, examples: Sequence[str] = ()
+) -> Any:
+    """Make settings of the class; `program`, `summary` and `examples` head its help."""
+    import tyro  # a tenth of a second; `lowtide --help` does without
+
+    names = {field.name for field in dataclasses.fields(cls)}
+    words = _rename_flags(words, getattr(cls, "flag_aliases", {}))
+    config_path: str | None = None
+    also = ""
+    if "config_file" not in names:
+        config_path, words = _take_word(words, "--config-file")
+        also += " --config-file FILE.json (flags beat it)"
+    if "debug" not in names:  # else the verb shows more than a traceback
+        words = [word for word in words if word != "--debug"]
+        also += " --debug (traceback on error)"
+    options: dict[str, Any] = {}
+    if hasattr(cls, "presets_dir"):
+        preset, words = _take_word(words, "--preset")
+        also += " --preset NAME (settings that belong together; config file and flags beat it)"
+        options = {} if preset is None else read_preset(preset, for_settings=cls)
+    default: Any = tyro.MISSING_NONPROP
+    if config_path is not None:
+        options |= read_config_file(Path(config_path), for_settings=cls)
+    if options:
+        default = _partial_settings(cls, options, missing=tyro.MISSING)
+    description = "\n\n".join([f"{summary}.", *examples, f"Also:{also}"])
+    return tyro.cli(
+        cls,
+        args=words,
+        default=default,
+        prog=program,
+        description=description,
+        registry=_plain_values(),
+    )
+
+
+def _plain_values() -> ConstructorRegistry:
+    """Let tyro show an optional number or path as one (`INT`, not `{None}|INT`), and read 1e6."""
+    from tyro.constructors import (
+        ConstructorRegistry,
+        PrimitiveConstructorSpec,
+        PrimitiveTypeInfo,
+    )
+
+    readers: dict[Any, tuple[str, Callable[[str], Any]]] = {
+        str: ("TEXT", str),
+        Path: ("PATH", Path),
+        int: ("INT", _read_int),
+        float: ("FLOAT", float),
+    }
+
+    def rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        is_union = info.type_origin in (Union, types.UnionType)
+        choices: set[Any] = set(get_args(info.type)) if is_union else {info.type}
+        choices -= {type(None)}
+        if choices == {str, int}:  # a size, read as it was written
+            choices = {str}
+        if len(choices) != 1 or not choices <= readers.keys():
+            return None
+        (kind,) = choices
+        metavar, read = readers[kind]
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=metavar,
+            instance_from_str=lambda words: read(words[0]),
+            is_instance=lambda value: value is None or isinstance(value, (kind, int)),
+            str_from_instance=lambda value: ["none" if value is None else str(value)],
+        )
+
+    registry = ConstructorRegistry()
+    registry.primitive_rule(rule)
+    return registry
+
+
+def _read_int(word: str) -> int:
+    """Read a whole number, also as people write large ones: 1_000_000, 1e6."""
+    try:
+        return int(word)
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            if float(word).is_integer():
+                return int(float(word))
+    raise ValueError(f"{word!r} is not a whole number")
+
+
+def _rename_flags(words: list[str], aliases: Mapping[str, str]) -> list[str]:
+    """Replace flags that other programs call differently by ours."""
+    renamed: list[str] = []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        ours = aliases.get(flag.replace("_", "-"))
+        renamed.append(word if ours is None else f"{ours}{equals}{value}")
+    return renamed
+
+
+def _take_word(words: list[str], wanted: str) -> tuple[str | None, list[str]]:
+    """Take `--wanted VALUE` out of the arguments."""
+    found: str | None = None
+    rest: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        flag, equals, value = word.partition("=")
+        if flag.replace("_", "-") != wanted:
+            rest.append(word)
+            continue
+        found = value if equals else next(remaining, "")
+        if not found:
+            raise UsageError(f"{wanted} names nothing", next_step=f"{wanted} NAME")
+    return found, rest
+
+
+def _partial_settings(cls: type[Any], options: dict[str, Any], *, missing: object) -> Any:
+    """Give an instance that holds `options` and defaults, and `missing` for what has neither.
+
+    Its checks (`__post_init__`) do not run: they belong to the whole settings, which tyro makes.
+    """
+    settings = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        value = missing
+        if field.name in options:
+            value = options[field.name]
+        elif field.default is not dataclasses.MISSING:
+            value = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        object.__setattr__(settings, field.name, value)
+    return settings
