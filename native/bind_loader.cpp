@@ -1,10 +1,14 @@
 // Python's view of the loader's native part; argument checks here, algorithms in loader_*.cpp.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -60,24 +64,32 @@ void run_unlocked(Work work) {
   }
 }
 
-void check_rows(const Uint64Array& starts, const Uint64Array& rows, size_t num_rows) {
-  if (starts.size() != rows.size()) {
+// Which rows of a batch are filled; without a list the first ones, in order.
+using RowNumbers = std::optional<Uint64Array>;
+
+const uint64_t* checked_rows(const Uint64Array& starts, const RowNumbers& rows, size_t num_rows) {
+  if (!rows) {
+    if (starts.size() > num_rows) throw nb::value_error("more starts than rows");
+    return nullptr;
+  }
+  if (starts.size() != rows->size()) {
     throw nb::value_error("starts and rows must have the same length");
   }
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows.data()[i] >= num_rows) throw nb::value_error("a row lies outside the batch");
+  for (size_t i = 0; i < rows->size(); ++i) {
+    if (rows->data()[i] >= num_rows) throw nb::value_error("a row lies outside the batch");
   }
+  return rows->data();
 }
 
 template <typename Out>
-void gather(TokenStream& stream, Uint64Array starts, Uint64Array rows, Rows<Out> inputs,
+void gather(TokenStream& stream, Uint64Array starts, RowNumbers rows, Rows<Out> inputs,
             Rows<Out> targets) {
-  check_rows(starts, rows, inputs.shape(0));
+  const uint64_t* const numbers = checked_rows(starts, rows, inputs.shape(0));
   if (inputs.shape(0) != targets.shape(0) || inputs.shape(1) != targets.shape(1)) {
     throw nb::value_error("inputs and targets must have the same shape");
   }
   run_unlocked([&] {
-    stream.gather(starts.data(), rows.data(), starts.size(), inputs.shape(1), inputs.data(),
+    stream.gather(starts.data(), numbers, starts.size(), inputs.shape(1), inputs.data(),
                   targets.data());
   });
 }
@@ -112,9 +124,12 @@ void bind_stream(nb::module_& m) {
           nb::arg("max_open_files"))
       .def_prop_ro("num_tokens", &TokenStream::num_tokens)
       .def_prop_ro("num_open_files", &TokenStream::num_open_files)
-      .def("gather", &gather<int64_t>)
-      .def("gather", &gather<int32_t>)
-      .def("gather", &gather<uint16_t>)
+      .def("gather", &gather<int64_t>, nb::arg("starts"), nb::arg("rows").none(), nb::arg("inputs"),
+           nb::arg("targets"))
+      .def("gather", &gather<int32_t>, nb::arg("starts"), nb::arg("rows").none(), nb::arg("inputs"),
+           nb::arg("targets"))
+      .def("gather", &gather<uint16_t>, nb::arg("starts"), nb::arg("rows").none(),
+           nb::arg("inputs"), nb::arg("targets"))
       .def("read", &read<int64_t>)
       .def("read", &read<int32_t>)
       .def("read", &read<uint16_t>)
@@ -123,18 +138,21 @@ void bind_stream(nb::module_& m) {
            [](TokenStream& stream, MutableUint64 starts, uint64_t reach) {
              run_unlocked([&] { stream.align_to_documents(starts.data(), starts.size(), reach); });
            })
-      .def("segments", [](TokenStream& stream, Uint64Array starts, Uint64Array rows,
-                          Int32Rows segment_ids, Int32Rows positions) {
-        check_rows(starts, rows, segment_ids.shape(0));
-        if (segment_ids.shape(0) != positions.shape(0) ||
-            segment_ids.shape(1) != positions.shape(1)) {
-          throw nb::value_error("segment_ids and positions must have the same shape");
-        }
-        run_unlocked([&] {
-          stream.segments(starts.data(), rows.data(), starts.size(), segment_ids.shape(1),
-                          segment_ids.data(), positions.data());
-        });
-      });
+      .def(
+          "segments",
+          [](TokenStream& stream, Uint64Array starts, RowNumbers rows, Int32Rows segment_ids,
+             Int32Rows positions) {
+            const uint64_t* const numbers = checked_rows(starts, rows, segment_ids.shape(0));
+            if (segment_ids.shape(0) != positions.shape(0) ||
+                segment_ids.shape(1) != positions.shape(1)) {
+              throw nb::value_error("segment_ids and positions must have the same shape");
+            }
+            run_unlocked([&] {
+              stream.segments(starts.data(), numbers, starts.size(), segment_ids.shape(1),
+                              segment_ids.data(), positions.data());
+            });
+          },
+          nb::arg("starts"), nb::arg("rows").none(), nb::arg("segment_ids"), nb::arg("positions"));
 }
 
 struct PooledBuffer {
@@ -142,16 +160,42 @@ struct PooledBuffer {
   size_t bytes;
 };
 
-// Uninitialised bytes in memory of the pool, which gets it back when the last view of it is gone.
-nb::object empty_bytes(size_t bytes) {
+// An uninitialised array of integers in memory of the pool, which gets it back when the last view of
+// it is gone. Made in one call: as bytes that Python views and reshapes it took three.
+nb::object empty_rows(size_t num_rows, size_t length, size_t item_bytes, bool is_signed) {
+  const size_t bytes = num_rows * length * item_bytes;
   auto* const buffer = new PooledBuffer{BufferPool::instance().acquire(bytes), bytes};
   const nb::capsule owner(buffer, [](void* pointer) noexcept {
     auto* const mine = static_cast<PooledBuffer*>(pointer);
     BufferPool::instance().release(mine->data, mine->bytes);
     delete mine;
   });
-  const nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> array(buffer->data, {bytes}, owner);
+  const auto code = is_signed ? nb::dlpack::dtype_code::Int : nb::dlpack::dtype_code::UInt;
+  const nb::dlpack::dtype type{static_cast<uint8_t>(code), static_cast<uint8_t>(8 * item_bytes), 1};
+  const nb::ndarray<nb::numpy, nb::ndim<2>> array(buffer->data, {num_rows, length}, owner, {},
+                                                  type);
   return nb::cast(array, nb::rv_policy::reference);
+}
+
+// The first token of each window: a multiple of the stride, except where the tokens end.
+template <typename Index>
+nb::object window_starts(Flat<const Index> indices, uint64_t num_windows, uint64_t stride,
+                         uint64_t last_start) {
+  const size_t count = indices.size();
+  auto starts = std::make_unique<uint64_t[]>(count);
+  for (size_t i = 0; i < count; ++i) {
+    const Index index = indices.data()[i];
+    if (static_cast<uint64_t>(index) >= num_windows) {  // a negative one is a very large one too
+      throw nb::index_error(
+          ("window " + std::to_string(index) + " of " + std::to_string(num_windows)).c_str());
+    }
+    starts[i] = std::min(static_cast<uint64_t>(index) * stride, last_start);
+  }
+  uint64_t* const data = starts.release();
+  const nb::capsule owner(data,
+                          [](void* pointer) noexcept { delete[] static_cast<uint64_t*>(pointer); });
+  return nb::cast(nb::ndarray<nb::numpy, uint64_t, nb::ndim<1>>(data, {count}, owner),
+                  nb::rv_policy::reference);
 }
 
 void bind_order(nb::module_& m) {
@@ -177,7 +221,9 @@ void bind_order(nb::module_& m) {
 void bind_loader(nb::module_& m) {
   bind_stream(m);
   bind_order(m);
-  m.def("empty_bytes", &empty_bytes);
+  m.def("empty_rows", &empty_rows);
+  m.def("window_starts", &window_starts<int64_t>);
+  m.def("window_starts", &window_starts<uint64_t>);
 }
 
 }  // namespace lowtide

@@ -4,6 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -30,6 +34,36 @@ void pread_fully(const OpenFiles::File& file, const std::string& path, std::byte
     }
   }
 }
+
+// A loop of its own over pointers that do not alias: the compiler turns it into vector code. As part
+// of a lambda that captured its pointers it stayed scalar, and took 110 us a batch instead of 22.
+template <typename In, typename Out>
+void copy_ids(const In* __restrict ids, size_t count, Out* __restrict out) {
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<Out>(ids[i]);
+}
+
+#if defined(__x86_64__)
+// What most datasets hold and most models take, with the one instruction baseline x86-64 lacks:
+// 16 us a batch. AVX-512 was no better (18 us), stores past the cache worse (51 us).
+__attribute__((target("avx2"))) void copy_ids_avx2(const uint16_t* ids, size_t count,
+                                                   int64_t* out) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m128i eight = _mm_loadu_si128(reinterpret_cast<const __m128i*>(ids + i));
+    const __m256i low = _mm256_cvtepu16_epi64(eight);
+    const __m256i high = _mm256_cvtepu16_epi64(_mm_srli_si128(eight, 8));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i + 4), high);
+  }
+  for (; i < count; ++i) out[i] = ids[i];
+}
+
+void copy_ids(const uint16_t* ids, size_t count, int64_t* out) {
+  static const bool has_avx2 = __builtin_cpu_supports("avx2");
+  if (has_avx2) return copy_ids_avx2(ids, count, out);
+  copy_ids<uint16_t, int64_t>(ids, count, out);
+}
+#endif
 
 int open_for_reading(const std::string& path) {
   int descriptor;
@@ -148,9 +182,7 @@ void TokenStream::check_ids(const std::byte* tokens, uint64_t first, size_t coun
 
 template <typename Out>
 void TokenStream::widen(const std::byte* tokens, size_t count, Out* out) const {
-  with_type(tokens, [&]<typename In>(const In* ids) {
-    for (size_t i = 0; i < count; ++i) out[i] = static_cast<Out>(ids[i]);
-  });
+  with_type(tokens, [&]<typename In>(const In* ids) { copy_ids(ids, count, out); });
 }
 
 template <typename Out>
@@ -171,8 +203,9 @@ void TokenStream::gather(const uint64_t* starts, const uint64_t* rows, size_t co
   for (const size_t i : order) {
     read_bytes(starts[i], length + 1, tokens, current);
     check_ids(tokens, starts[i], length + 1);
-    widen(tokens, length, inputs + rows[i] * length);
-    widen(tokens + item_bytes_, length, targets + rows[i] * length);
+    const size_t row = (rows == nullptr ? i : static_cast<size_t>(rows[i])) * length;
+    widen(tokens, length, inputs + row);
+    widen(tokens + item_bytes_, length, targets + row);
   }
 }
 
@@ -246,8 +279,9 @@ void TokenStream::align_to_documents(uint64_t* starts, size_t count, uint64_t re
 void TokenStream::segments(const uint64_t* starts, const uint64_t* rows, size_t count,
                            size_t length, int32_t* segment_ids, int32_t* positions) {
   for (size_t i = 0; i < count; ++i) {
-    int32_t* ids = segment_ids + rows[i] * length;
-    int32_t* places = positions + rows[i] * length;
+    const size_t row = (rows == nullptr ? i : static_cast<size_t>(rows[i])) * length;
+    int32_t* ids = segment_ids + row;
+    int32_t* places = positions + row;
     size_t filled = 0;
     int32_t segment = 0;
     const auto fill_until = [&](size_t end) {

@@ -79,7 +79,8 @@ class TokenStream {
   size_t num_open_files() const { return files_.size(); }
 
   // Reads the `length + 1` tokens from each start; row rows[i] of `inputs` gets the first `length`,
-  // the same row of `targets` the last. Starts must leave room for the window (checked).
+  // the same row of `targets` the last; without `rows` window i goes to row i. Starts must leave
+  // room for the window (checked).
   template <typename Out>
   void gather(const uint64_t* starts, const uint64_t* rows, size_t count, size_t length,
               Out* inputs, Out* targets);

@@ -27,17 +27,20 @@ class TokenStream:
     @property
     def num_open_files(self) -> int: ...
     def gather(
-        self, starts: Uint64s, rows: Uint64s, inputs: npt.NDArray[Any], targets: npt.NDArray[Any], /
+        self,
+        starts: Uint64s,
+        rows: Uint64s | None,
+        inputs: npt.NDArray[Any],
+        targets: npt.NDArray[Any],
     ) -> None: ...
     def read(self, first: int, out: npt.NDArray[Any], /) -> None: ...
     def align_to_documents(self, starts: Uint64s, reach: int, /) -> None: ...
     def segments(
         self,
         starts: Uint64s,
-        rows: Uint64s,
+        rows: Uint64s | None,
         segment_ids: npt.NDArray[np.int32],
         positions: npt.NDArray[np.int32],
-        /,
     ) -> None: ...
 
 class MixtureSchedule:
@@ -46,7 +49,12 @@ class MixtureSchedule:
 
 def shuffled_indices(seed: int, size: int, first: int, out: Uint64s, /) -> None: ...
 def random_indices(seed: int, size: int, first: int, out: Uint64s, /) -> None: ...
-def empty_bytes(count: int, /) -> npt.NDArray[np.uint8]: ...
+def empty_rows(
+    num_rows: int, length: int, item_bytes: int, is_signed: bool, /
+) -> npt.NDArray[Any]: ...
+def window_starts(
+    indices: npt.NDArray[Any], num_windows: int, stride: int, last_start: int, /
+) -> Uint64s: ...
 
 # corpus
 

@@ -7,6 +7,8 @@ Memory:  one shard when writing, one buffer of 4 MiB when checking shards nobody
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from lowtide import files
 from lowtide.errors import DataError
 
 __all__ = [
+    "DOCUMENTS_SUFFIX",
     "FORMAT_VERSION",
     "METADATA_NAME",
     "SPLITS",
@@ -45,6 +48,7 @@ __all__ = [
 
 FORMAT_VERSION = 1
 METADATA_NAME = "dataset_metadata.json"
+DOCUMENTS_SUFFIX = ".docs"
 TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "val")
 NPY_HEADER_BYTES = 128
@@ -107,7 +111,7 @@ def shard_number(path: str | Path) -> int | None:
 
 def documents_path(shard_path: Path) -> Path:
     """Give the file that says where a shard's documents end."""
-    return shard_path.with_suffix(".docs")
+    return shard_path.with_suffix(DOCUMENTS_SUFFIX)
 
 
 def pick_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -276,10 +280,12 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
     shards = {
         split: tuple(_find_shards(root, split, metadata, dtype, vocab_size)) for split in SPLITS
     }
+    # Strings instead of paths here and below: a thousand shards open in half the time.
+    prefix = f"{root}/" if root.name else str(root)
     identity = "\n".join(
         [str(metadata["tokenizer_fingerprint"]), dtype.name]
         + [
-            f"{shard.path.relative_to(root).as_posix()} {shard.num_tokens} {shard.checksum}"
+            f"{str(shard.path).removeprefix(prefix)} {shard.num_tokens} {shard.checksum}"
             for split in SPLITS
             for shard in shards[split]
         ]
@@ -334,37 +340,46 @@ def _find_shards(
 ) -> list[ShardInfo]:
     """List a split's shards: those the metadata describes, then those somebody moved in."""
     shards: list[ShardInfo] = []
-    known: set[str] = set()
+    sizes = _file_sizes(root / split)
     for row in metadata["shards"].get(split, []):
-        path = root / row["file"]
-        known.add(path.name)
-        _check_size(path, int(row["tokens"]), dtype)
-        shards.append(shard_from_row(root, row))
-    strangers = [
-        path
-        for path in sorted((root / split).glob("*.bin"))
-        if path.name not in known and not path.name.startswith(".")
+        shard = shard_from_row(root, row)
+        size = sizes.pop(row["file"].removeprefix(f"{split}/"), None)
+        if size != shard.num_tokens * dtype.itemsize:
+            raise _wrong_size(shard.path, size, shard.num_tokens, dtype)
+        shards.append(shard)
+    return shards + [
+        scan_shard(root / split / name, dtype=dtype, vocab_size=vocab_size)
+        for name in sorted(sizes)
     ]
-    return shards + [scan_shard(path, dtype=dtype, vocab_size=vocab_size) for path in strangers]
 
 
-def _check_size(path: Path, num_tokens: int, dtype: np.dtype[Any]) -> None:
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise DataError(
+def _file_sizes(folder: Path) -> dict[str, int]:
+    """Give the bytes of each shard in a folder, by name; a link to nothing is no shard."""
+    sizes: dict[str, int] = {}
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".bin") and not entry.name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):
+                    sizes[entry.name] = entry.stat().st_size
+    return sizes
+
+
+def _wrong_size(path: Path, size: int | None, num_tokens: int, dtype: np.dtype[Any]) -> DataError:
+    """Say what is wrong with a shard that is not as large as the metadata says."""
+    dataset = path.parent.parent
+    if size is None:
+        return DataError(
             f"{path.name} is missing, {METADATA_NAME} says it holds {num_tokens} tokens",
             path=path,
-            next_step=f"lowtide verify {path.parent.parent}",
-        ) from None
-    if size != num_tokens * dtype.itemsize:
-        held = f"{size // dtype.itemsize} tokens" if size % dtype.itemsize == 0 else f"{size} bytes"
-        raise DataError(
-            f"{path.name} holds {held}, {METADATA_NAME} says {num_tokens} tokens",
-            path=path,
-            next_step="was another dataset's shard moved over it? give new shards names of their "
-            f"own, or use lowtide append; then: lowtide verify {path.parent.parent}",
+            next_step=f"lowtide verify {dataset}",
         )
+    held = f"{size // dtype.itemsize} tokens" if size % dtype.itemsize == 0 else f"{size} bytes"
+    return DataError(
+        f"{path.name} holds {held}, {METADATA_NAME} says {num_tokens} tokens",
+        path=path,
+        next_step="was another dataset's shard moved over it? give new shards names of their "
+        f"own, or use lowtide append; then: lowtide verify {dataset}",
+    )
 
 
 def scan_shard(path: Path, *, dtype: np.dtype[Any], vocab_size: int) -> ShardInfo:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -70,8 +70,7 @@ def planned_bytes(
     return batch_size * row_bytes * (prefetch_batches + 1)
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The samples of one global batch, and which of them belong to one rank."""
 
     first: int
