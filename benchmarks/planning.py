@@ -21,6 +21,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import shlex
 import shutil
 import statistics
@@ -195,9 +196,10 @@ def _run_watched(words: list[str], folder: Path, out_dir: Path) -> int:
 
 def _disk_bytes(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # gone meanwhile
-            total += path.stat().st_blocks * 512
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # gone meanwhile
+                total += (Path(place) / name).stat().st_blocks * 512
     return total
 
 

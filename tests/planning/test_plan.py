@@ -94,6 +94,63 @@ def test_a_gpu_is_planned_by_its_own_memory():
     assert "on the GPU" in describe_plan(plan)
 
 
+@pytest.mark.parametrize("vram", ["8GiB", "16GiB", "24GiB", "80GiB"])
+@pytest.mark.parametrize("size", [None, "350M", "1.5B"])
+def test_every_gpu_gets_a_command_that_fits_it(vram, size):
+    options = {} if size is None else {"size": size}
+    plan = make_plan(ram="64GiB", vram=vram, **options)
+    assert plan.fits and plan.chosen is not None
+    settings = train_settings(plan.commands[-1])
+    assert settings.use_mixed_precision and settings.compile
+    assert plan.chosen.settings.rows_per_step == settings.rows_per_step
+    assert plan.chosen.footprint.device_budget_bytes <= plan.machine.vram_budget_bytes
+    assert plan.machine.vram_budget_bytes < int(vram[:-3]) * GIB
+
+
+def test_a_tpu_gets_whole_batches_and_a_loader_for_jax():
+    plan = make_plan(tpu=True)
+    settings = train_settings(plan.commands[-1])
+    assert (settings.batch_size, settings.gradient_accumulation_steps) == (128, 1)
+    assert settings.use_mixed_precision and not plan.machine.is_this
+    text = describe_plan(plan)
+    assert "TPU core with 16.0 GiB" in text and "batch_size=128" in text
+    wider = make_plan(tpu=True, vram="32GiB", ram="64GiB")
+    assert wider.machine.vram_bytes == 32 * GIB and wider.machine.ram_bytes == 64 * GIB
+
+
+@pytest.mark.parametrize(
+    ("machine", "buffer"),
+    [({"ram": "8GiB"}, 5000), ({"ram": "16GiB"}, 10_000), ({"ram": "32GiB"}, 50_000),
+     ({"tpu": True}, 100_000)],
+)  # fmt: skip
+def test_a_stream_is_one_command_with_a_buffer_by_the_machine(machine, buffer):
+    plan = make_plan(**machine, dataset_id="owner/name", size="1M")
+    (command,) = plan.commands
+    settings = train_settings(command)
+    assert settings.dataset_id == "owner/name" and settings.shuffle_buffer_size == buffer
+    assert [need.stage for need in plan.needs] == ["load", "train"]
+    plain = make_plan(**machine, tokens="20M", size="1M", vocab_size=50257)
+    held = 4 * 4 * buffer * settings.seq_len  # two blocks of ids, each twice
+    more = plan.needs[0].memory_bytes - plain.needs[-2].memory_bytes
+    assert held < more < held + (16 << 20)
+
+
+def test_files_that_are_streamed_teach_the_tokenizer(tmp_path):
+    (tmp_path / "a.txt").write_text("words and more words, of some length\n" * 300_000)
+    plan = make_plan(ram="8GiB", dataset_id=str(tmp_path / "*.txt"))
+    settings = train_settings(plan.commands[0])
+    assert settings.vocab_size == plan.data.vocab_size == 2700
+    assert plan.data.train_tokens == pytest.approx(11_100_000 / plan.data.bytes_per_token, rel=0.01)
+
+
+def test_little_data_gets_a_small_model():
+    small, large = make_plan(ram="8GiB", tokens="10M"), make_plan(ram="8GiB", tokens="1G")
+    assert small.compute.parameters == pytest.approx(2_000_000, rel=0.05)
+    assert small.compute.epochs < 4.3
+    assert large.compute.parameters > 3 * small.compute.parameters
+    assert "2" in small.compute.describe_best_size()
+
+
 def test_bfloat16_is_never_advised_for_a_cpu():
     for ram in ("1GiB", "2GiB", "4GiB"):
         plan = make_plan(ram=ram, size="100M", tokens="1G")

@@ -16,7 +16,7 @@ from pathlib import Path
 from lowtide.corpus.hub import HUB_PREFIX, parse_hub_name
 from lowtide.errors import DataError, from_os_error
 
-__all__ = ["InputFile", "expand_inputs"]
+__all__ = ["InputFile", "expand_inputs", "names_files"]
 
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 _KINDS = {
@@ -45,6 +45,15 @@ class InputFile:
     modified_ns: int = 0
     split: str = ""
     """Of a Hugging Face dataset."""
+
+
+def names_files(name: str) -> bool:
+    """Tell files, folders and globs of this machine from the name of a dataset elsewhere.
+
+    >>> names_files("texts/*.txt"), names_files("owner/dataset")
+    (True, False)
+    """
+    return Path(name).exists() or any(sign in name for sign in "*?[")
 
 
 def expand_inputs(

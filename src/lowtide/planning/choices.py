@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig, Layout, padded_vocab_size
-from lowtide.planning.compute import size_for_a_day
+from lowtide.planning.compute import size_for_a_day, size_for_tokens
 from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
 from lowtide.training.footprint import Footprint, planned_bytes
 from lowtide.training.settings import TrainSettings, model_config
 
-__all__ = ["Choice", "asked_for", "find_fitting", "usual_options"]
+__all__ = ["Choice", "asked_for", "find_fitting", "usual_options", "usual_shuffle_buffer"]
 
 # What a change costs, as a share of the run's time (measured on GPUs by others: notes in
 # docs/memory-model.md); shorter rows change what the model can learn and come last.
@@ -32,6 +33,11 @@ _SMALLEST_ROWS = 64
 _MICRO_BATCHES = "micro-batches"
 # Tokens of a step where nothing is said, and of a micro-batch on a CPU.
 _CPU_TOKENS, _CPU_MICRO_TOKENS, _GPU_TOKENS = 16_384, 4096, 131_072
+_MANY_STEPS = 100
+_TPU_ROWS, _TPU_ROW_TOKENS = 128, 128
+# Windows that a stream mixes, by the machine's memory (GiB), as the guides have them.
+_SHUFFLE_BUFFERS = ((8, 5000), (16, 10_000), (math.inf, 50_000))
+_TPU_SHUFFLE_BUFFER = 100_000
 
 
 @dataclass(frozen=True)
@@ -54,17 +60,24 @@ class Choice:
 
 
 def usual_options(
-    options: dict[str, Any], machine: Machine, *, names_a_model: bool
+    options: dict[str, Any], machine: Machine, *, names_a_model: bool, train_tokens: int | None
 ) -> dict[str, Any]:
-    """Complete what was asked for by what suits the machine."""
+    """Complete what was asked for by what suits the machine and the data."""
     complete = dict(options)
     if not names_a_model:
-        complete["target_params"] = size_for_a_day(machine.cores, has_gpu=machine.has_gpu)
+        size = size_for_a_day(machine.cores, has_gpu=machine.has_gpu)
+        complete["target_params"] = min(size, size_for_tokens(train_tokens))
+    if machine.is_tpu:
+        complete = {"seq_len": _TPU_ROW_TOKENS, "batch_size": _TPU_ROWS} | complete
     complete.setdefault("seq_len", 1024 if machine.has_gpu else 256)
     if machine.has_gpu:
         complete.setdefault("use_mixed_precision", True)
-    if "batch_size" not in options:
-        rows = max(1, (_GPU_TOKENS if machine.has_gpu else _CPU_TOKENS) // complete["seq_len"])
+        complete.setdefault("compile", True)
+    if "batch_size" not in complete:
+        tokens = _GPU_TOKENS if machine.has_gpu else _CPU_TOKENS
+        if train_tokens is not None and train_tokens < _MANY_STEPS * tokens:
+            tokens = _CPU_MICRO_TOKENS  # too few steps would be left
+        rows = max(1, tokens // complete["seq_len"])
         if "gradient_accumulation_steps" in options:
             rows = max(1, rows // options["gradient_accumulation_steps"])
         elif not machine.has_gpu:
@@ -74,6 +87,14 @@ def usual_options(
             rows = min(rows, micro)
         complete["batch_size"] = rows
     return complete
+
+
+def usual_shuffle_buffer(machine: Machine) -> int:
+    """Give how many windows a stream should mix on a machine."""
+    if machine.is_tpu:
+        return _TPU_SHUFFLE_BUFFER
+    gib = machine.ram_bytes / (1 << 30)
+    return next(size for limit, size in _SHUFFLE_BUFFERS if gib <= limit)
 
 
 def asked_for(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice:

@@ -33,6 +33,8 @@ def write_commands(
     shared = {"processes": machine.cores, "memory": budget}
     files = list(settings.input_files) or [_TEXT]
     commands: list[str] = []
+    if data.streams:
+        return [_command("train", _training_options(settings, choice, compute, budget))]
     dataset_dir, tokenization = data.dataset_dir, settings.tokenization
     if dataset_dir is None:
         if data.learns_tokenizer:

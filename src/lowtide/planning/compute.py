@@ -7,9 +7,19 @@ Out:     ComputePlan
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
-__all__ = ["ComputePlan", "fitted_tokens", "plan_compute", "size_for_a_day"]
+from lowtide.progress import format_count
+
+__all__ = [
+    "ComputePlan",
+    "fitted_parameters",
+    "fitted_tokens",
+    "plan_compute",
+    "size_for_a_day",
+    "size_for_tokens",
+]
 
 _TOKENS_PER_PARAM = 20.0
 # Loss = E + A / params**alpha + B / tokens**beta, as Besiroglu et al. (2024) fitted it anew to the
@@ -21,6 +31,7 @@ _GOOD_EPOCHS, _MOST_EPOCHS = 4.0, 16.0
 # What a step gets out of a core or a GPU, roughly; only to choose a size where none is named.
 _CORE_FLOPS, _GPU_FLOPS = 20e9, 30e12
 _DAY_SECONDS = 86400
+_SMALLEST_SIZE = 1_000_000  # smaller ones learn little more than words
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,17 @@ class ComputePlan:
         """How long it takes at the measured speed."""
         return self.planned_tokens / self.tokens_per_second if self.tokens_per_second else None
 
+    def describe_best_size(self) -> str | None:
+        """Say what size the data there is would suit; None where no data is named."""
+        if self.train_tokens is None:
+            return None
+        by_rule = format_count(max(1, round(self.train_tokens / _TOKENS_PER_PARAM)))
+        by_law = format_count(fitted_parameters(self.train_tokens))
+        return (
+            f"seen once they suit {by_rule} parameters (20 tokens each), by the law {by_law}; "
+            f"seen {_GOOD_EPOCHS:.0f} times, {_GOOD_EPOCHS:.0f} times as many"
+        )
+
     def describe_epochs(self) -> str:
         """Say what seeing the data so often means."""
         if self.epochs is None:
@@ -69,6 +91,15 @@ def fitted_tokens(parameters: int) -> int:
     25
     """
     return int((_BETA * _B / (_ALPHA * _A) * parameters**_ALPHA) ** (1 / _BETA))
+
+
+def fitted_parameters(tokens: int) -> int:
+    """Give the parameters that so many tokens are the best use of, by the same law.
+
+    >>> round(fitted_parameters(fitted_tokens(10_000_000)) / 1_000_000)
+    10
+    """
+    return int((_ALPHA * _A / (_BETA * _B) * tokens**_BETA) ** (1 / _ALPHA))
 
 
 def plan_compute(
@@ -111,6 +142,20 @@ def size_for_a_day(cores: int, *, has_gpu: bool) -> int:
     (7600000, 150000000)
     """
     speed = _GPU_FLOPS if has_gpu else cores * _CORE_FLOPS
-    parameters = math.sqrt(_DAY_SECONDS * speed / (6 * _TOKENS_PER_PARAM))
-    unit = 10 ** (int(math.log10(parameters)) - 1)
-    return round(parameters / unit) * unit
+    return _two_digits(math.sqrt(_DAY_SECONDS * speed / (6 * _TOKENS_PER_PARAM)))
+
+
+def size_for_tokens(train_tokens: int | None) -> int:
+    """Give the most parameters worth training on so many tokens, each seen up to four times.
+
+    >>> size_for_tokens(10_000_000), size_for_tokens(1000)
+    (2000000, 1000000)
+    """
+    if train_tokens is None:
+        return sys.maxsize
+    return max(_SMALLEST_SIZE, _two_digits(_GOOD_EPOCHS * train_tokens / _TOKENS_PER_PARAM))
+
+
+def _two_digits(count: float) -> int:
+    unit = 10 ** max(0, int(math.log10(max(count, 1.0))) - 1)
+    return round(count / unit) * unit

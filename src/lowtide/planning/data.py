@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.inputs import InputFile, expand_inputs, names_files
 from lowtide.dataset.preparation import estimate_text_bytes
 from lowtide.loader.sources import find_tokens
 from lowtide.memory import format_size
@@ -28,6 +28,7 @@ _TRAIN_SHARE = 0.9  # what lowtide prepare leaves for training
 _GPT2_VOCABULARY = 50257
 # Vocabularies by memory (GiB), as the guides recommend them.
 _VOCABULARIES = ((8, 8000), (16, 16000), (math.inf, 32000))
+_SMALLEST_VOCABULARY, _BYTES_PER_ENTRY = 500, 4000  # else it takes most of a small model
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,16 @@ class DataFacts:
     """Whether a tokenizer is trained first."""
     bytes_per_token: float
     dataset_dir: Path | None = None
+    streams: bool = False
+    """Whether text is tokenized while training reads it."""
 
     def for_tokens(self, tokens: int) -> DataFacts:
         """Give the facts of as much text as so many training tokens come from."""
         return dataclasses.replace(
             self,
-            description=f"none named; about {format_count(tokens)} training tokens are wanted",
-            text_bytes=int(tokens / _TRAIN_SHARE * self.bytes_per_token),
+            description=f"{self.description}; about {format_count(tokens)} training tokens are "
+            "wanted",
+            text_bytes=None if self.streams else int(tokens / _TRAIN_SHARE * self.bytes_per_token),
         )
 
     @property
@@ -76,12 +80,14 @@ def find_data(settings: PlanSettings, machine: Machine) -> DataFacts:
     if settings.tokenization not in (None, "char"):
         tokenizer = Tokenizer.load(str(settings.tokenization))
     learns = settings.tokenization is None
-    vocabulary = settings.vocab_size or _usual_vocabulary(machine)
+    vocabulary = settings.vocab_size or _usual_vocabulary(settings, machine)
     if tokenizer is not None:
         vocabulary = tokenizer.vocab_size
     elif settings.tokenization == "char":
         vocabulary = 256
     ratio = 1.0 if settings.tokenization == "char" else bytes_per_token(vocabulary)
+    if settings.dataset_id is not None:
+        return _streamed(settings.dataset_id, settings, vocabulary, ratio)
     if not settings.input_files:
         tokens = settings.num_tokens
         text = None if tokens is None else int(tokens / _TRAIN_SHARE * ratio)
@@ -104,6 +110,22 @@ def find_data(settings: PlanSettings, machine: Machine) -> DataFacts:
     )
 
 
+def _streamed(name: str, settings: PlanSettings, vocabulary: int, ratio: float) -> DataFacts:
+    """Look at what is to be streamed: files have a size, a dataset of the hub has none yet."""
+    local = names_files(name)
+    learns = settings.tokenization is None and local
+    if not local and settings.tokenization is None:
+        vocabulary = _GPT2_VOCABULARY  # what lowtide train takes where nothing can be learned first
+        ratio = bytes_per_token(vocabulary)
+    tokens = settings.num_tokens
+    if local and tokens is None:
+        tokens = int(estimate_text_bytes(expand_inputs([name])) / ratio)
+    what = f"{name}, streamed"
+    if tokens is not None:
+        what += f": about {format_count(tokens)} training tokens"
+    return DataFacts(what, vocabulary, None, tokens, learns, ratio, streams=True)
+
+
 def _stored_tokens(path: Path, settings: PlanSettings) -> DataFacts:
     source = find_tokens(path, split="train")
     vocabulary = source.vocab_size or settings.vocab_size or _GPT2_VOCABULARY
@@ -118,9 +140,17 @@ def _stored_tokens(path: Path, settings: PlanSettings) -> DataFacts:
     )
 
 
-def _usual_vocabulary(machine: Machine) -> int:
+def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
+    """Give the vocabulary that suits the machine, smaller where there is little text to learn."""
     gib = machine.ram_bytes / (1 << 30)
-    return next(size for limit, size in _VOCABULARIES if gib <= limit)
+    usual = next(size for limit, size in _VOCABULARIES if gib <= limit)
+    files = list(settings.input_files)
+    if settings.dataset_id is not None and names_files(settings.dataset_id):
+        files = [settings.dataset_id]
+    if not files:
+        return usual
+    text = estimate_text_bytes(expand_inputs(files))
+    return min(usual, max(_SMALLEST_VOCABULARY, text // _BYTES_PER_ENTRY // 100 * 100))
 
 
 def _measure_ratio(tokenizer: Tokenizer, inputs: list[InputFile]) -> float | None:

@@ -24,6 +24,7 @@ _RAM_SHARE = 0.75
 _VRAM_SHARE = 0.92
 _CUDA_CONTEXT_BYTES = 600 << 20
 _USUAL_CORES = {8: 4, 16: 8, 32: 16}  # GiB of RAM to cores, where only the memory is named
+_TPU_RAM, _TPU_MEMORY = "32GiB", "16GiB"  # a host and one core, where only the kind is named
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,18 @@ class Machine:
     free_disk_bytes: int | None
     """None where the machine is only described."""
     is_this: bool
+    is_tpu: bool = False
+    """Whether it wants all rows of a step at once, as accelerators for large matrices do."""
 
     @property
     def has_gpu(self) -> bool:
-        """Whether training runs on a GPU."""
+        """Whether training runs on a GPU, or something like it."""
         return self.vram_bytes > 0
+
+    @property
+    def accelerator(self) -> str:
+        """What trains, if not the CPU."""
+        return "TPU core" if self.is_tpu else "GPU"
 
     @property
     def vram_budget_bytes(self) -> int:
@@ -56,7 +64,7 @@ class Machine:
         parts = [
             f"{self.cores} core{'s' if self.cores > 1 else ''}",
             f"{format_size(self.ram_bytes)} of memory",
-            f"GPU with {format_size(self.vram_bytes)}" if self.has_gpu else "no GPU",
+            f"{self.accelerator} with {format_size(self.vram_bytes)}" if self.has_gpu else "no GPU",
         ]
         if self.gpu_name:
             parts[2] = f"{self.gpu_name} with {format_size(self.vram_bytes)}"
@@ -69,16 +77,18 @@ class Machine:
 def find_machine(settings: PlanSettings) -> Machine:
     """Describe the machine the settings name, or this one where they name none."""
     named = settings.names_a_machine
-    ram = parse_size(settings.ram) if settings.ram is not None else psutil.virtual_memory().total
-    usable = ram if settings.ram is not None else available_bytes()
+    given_ram = settings.ram or (_TPU_RAM if settings.tpu else None)
+    given_vram = settings.vram or (_TPU_MEMORY if settings.tpu else None)
+    ram = parse_size(given_ram) if given_ram is not None else psutil.virtual_memory().total
+    usable = ram if given_ram is not None else available_bytes()
     name, vram = None, 0
-    if settings.vram is not None:
-        vram = parse_size(settings.vram)
+    if given_vram is not None:
+        vram = parse_size(given_vram)
     elif not named:
         name, vram = _find_gpu()
     cores = settings.cores
     if cores is None:
-        cores = _usual_cores(ram) if settings.ram is not None else usable_cores()
+        cores = _usual_cores(ram) if given_ram is not None else usable_cores()
     budget = parse_size(settings.memory) if settings.memory is not None else usable * _RAM_SHARE
     return Machine(
         ram_bytes=ram,
@@ -88,6 +98,7 @@ def find_machine(settings: PlanSettings) -> Machine:
         vram_bytes=vram,
         free_disk_bytes=None if named else free_disk_bytes(Path.cwd()),
         is_this=not named,
+        is_tpu=settings.tpu,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lowtide.dataset import preparation
 from lowtide.loader import batches, streaming
+from lowtide.memory import format_size
 from lowtide.planning.choices import Choice
 from lowtide.planning.data import DataFacts
 from lowtide.planning.machine import Machine
@@ -20,6 +21,7 @@ __all__ = ["LoadingWay", "StageNeed", "loading_ways", "stage_needs"]
 _INT64_BYTES = 8
 _LIST_BYTES = 40  # of an id in a Python list: a pointer, and an int object
 _SHUFFLE_BUFFER = 10_000
+_LOADING_PROGRAM_BYTES = 31 << 20  # interpreter and NumPy, measured
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,12 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
         least = preparation.smallest_budget_bytes()
         disk = preparation.planned_disk_bytes(text)
         tokens = int(text / data.bytes_per_token)
-        note = f"the dataset itself has {tokens * data.token_bytes / 1e9:.2f} GB"
+        note = f"the dataset itself has {format_size(tokens * data.token_bytes)}"
         needs.append(_need("prepare", peak, least, disk, machine, note))
     footprint = choice.footprint
-    batches_bytes = footprint.batches
-    needs.append(StageNeed("load", batches_bytes, batches_bytes, 0, True, "whatever the size"))
+    loading = _LOADING_PROGRAM_BYTES + footprint.batches
+    note = "by itself, whatever the size; training includes it"
+    needs.append(StageNeed("load", loading, loading, 0, loading <= budget, note))
     on_host = footprint.host_bytes if machine.has_gpu else footprint.total_bytes
     least = footprint.host_bytes if machine.has_gpu else footprint.budget_bytes
     kept = choice.settings.keep_checkpoints + 1

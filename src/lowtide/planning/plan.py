@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lowtide.model.sizing import count_parameters, flops_per_token
-from lowtide.planning.choices import Choice, asked_for, find_fitting, usual_options
+from lowtide.planning.choices import (
+    Choice,
+    asked_for,
+    find_fitting,
+    usual_options,
+    usual_shuffle_buffer,
+)
 from lowtide.planning.commands import write_commands
 from lowtide.planning.compute import ComputePlan, plan_compute
 from lowtide.planning.data import DataFacts, find_data
@@ -69,7 +75,13 @@ def make_plan(settings: PlanSettings | None = None, /, **options: Any) -> Plan:
     machine = find_machine(settings)
     data = find_data(settings, machine)
     given = settings.training_options()
-    wanted = usual_options(given, machine, names_a_model=settings.names_a_model)
+    wanted = usual_options(
+        given,
+        machine,
+        names_a_model=settings.names_a_model,
+        train_tokens=data.train_tokens,
+    )
+    wanted = _stream_options(settings, data, machine, wanted["seq_len"]) | wanted
     asked = asked_for(wanted, data.vocab_size, machine)
     chosen = asked if asked.fits else find_fitting(wanted, data.vocab_size, machine)
     shown = chosen or asked
@@ -89,6 +101,23 @@ def make_plan(settings: PlanSettings | None = None, /, **options: Any) -> Plan:
         named_batch="batch_size" in given,
         trial=trial,
     )
+
+
+def _stream_options(
+    settings: PlanSettings, data: DataFacts, machine: Machine, seq_len: int
+) -> dict[str, Any]:
+    """Give what `lowtide train` is told of a stream; nothing where a dataset is prepared."""
+    if not data.streams:
+        return {}
+    options: dict[str, Any] = {"dataset_id": settings.dataset_id}
+    if settings.tokenization is not None:
+        options["tokenization"] = settings.tokenization
+    elif data.learns_tokenizer:
+        options["vocab_size"] = data.vocab_size
+    windows = usual_shuffle_buffer(machine)
+    if data.train_tokens is not None:
+        windows = min(windows, max(1, data.train_tokens // seq_len))
+    return {**options, "shuffle_buffer_size": windows}
 
 
 def _plan_compute(

@@ -54,6 +54,8 @@ class PlanSettings:
     """Text, jsonl or parquet files, folders or globs."""
     tokens: str | int | None = None
     """Number of training tokens, such as 500M or 1.5B, where there is no text yet."""
+    dataset_id: str | None = None
+    """Hugging Face dataset, or text files, to stream: tokenized on the fly, nothing prepared."""
     tokenization: str | None = None
     """Tokenizer for text: gpt2, char, or a folder; if not given, one is learned from the text."""
     vocab_size: int | None = None
@@ -98,6 +100,8 @@ class PlanSettings:
     """Memory of the machine, such as 8GiB."""
     vram: str | int | None = None
     """Memory of its GPU, such as 16GiB."""
+    tpu: bool = False
+    """A core like a TPU's: 16 GiB unless --vram says otherwise, whole batches at once."""
     cores: int | None = None
     """Its cores."""
     memory: str | int | None = None
@@ -117,7 +121,8 @@ class PlanSettings:
             for flag, value in (
                 ("--dataset-dir", self.dataset_dir),
                 ("--input-files", self.input_files),
-                ("--tokens", self.tokens),
+                ("--dataset-id", self.dataset_id),
+                ("--tokens", None if self.dataset_id else self.tokens),  # a stream does not know
             )
             if value
         ]
@@ -155,7 +160,7 @@ class PlanSettings:
     @property
     def names_a_machine(self) -> bool:
         """Whether the plan is for a machine that was described, not for this one."""
-        return any(value is not None for value in (self.ram, self.vram, self.cores))
+        return self.tpu or any(value is not None for value in (self.ram, self.vram, self.cores))
 
     @property
     def names_a_model(self) -> bool:

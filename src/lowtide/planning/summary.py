@@ -7,6 +7,7 @@ Out:     text for stdout
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,11 @@ def describe_plan(plan: Plan) -> str:
     lines = [
         f"machine   {machine.describe()}",
         f"budget    {format_size(machine.budget_bytes)} for each command"
-        + (f", {format_size(machine.vram_budget_bytes)} on the GPU" if machine.has_gpu else ""),
+        + (
+            f", {format_size(machine.vram_budget_bytes)} on the {machine.accelerator}"
+            if machine.has_gpu
+            else ""
+        ),
         f"data      {plan.data.description}",
         f"model     {_describe_model(shown)}",
         "",
@@ -46,8 +51,23 @@ def describe_plan(plan: Plan) -> str:
         ),
     ]
     if plan.commands:
-        lines += ["", "commands:", *plan.commands]
+        lines += ["", "commands:", *plan.commands, *_notes(plan)]
     return "\n".join(lines)
+
+
+def _notes(plan: Plan) -> list[str]:
+    """Give what is to be said after the commands."""
+    if not plan.machine.is_tpu or plan.chosen is None or plan.data.streams:
+        return []
+    settings = plan.chosen.settings
+    folder = shlex.split(plan.commands[-1])[3]
+    return [
+        "",
+        "lowtide train runs on CPUs and NVIDIA GPUs; a TPU takes the same batches from JAX:",
+        f'  data = TokenDataset("{folder}", sequence_length={settings.seq_len}, '
+        'output_dtype="int32")',
+        f"  for inputs, targets in BatchLoader(data, batch_size={settings.rows_per_step}): …",
+    ]
 
 
 def _num_tokens(plan: Plan) -> int:
@@ -97,7 +117,7 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
         ("batches", need.batches, f"{settings.num_workers} ahead, on the host"),
         ("framework", need.program, "interpreter and torch, on the host"),
     ]
-    where = "on the GPU" if machine.has_gpu else "in all"
+    where = f"on the {machine.accelerator}" if machine.has_gpu else "in all"
     total = need.device_bytes if machine.has_gpu else need.total_bytes
     limit = machine.vram_budget_bytes if machine.has_gpu else machine.budget_bytes
     table = [("training", "", "")]
@@ -161,6 +181,7 @@ def _compute_lines(plan: Plan) -> list[str]:
             f"  {compute.epochs:.2f} times the {format_count(compute.train_tokens)} tokens there "
             f"are: {compute.describe_epochs()}"
         )
+        lines.append(f"  {compute.describe_best_size()}")
     lines.append(f"  {_describe_time(plan)}")
     return lines
 

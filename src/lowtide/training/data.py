@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lowtide.corpus.inputs import names_files
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_file, read_json, write_json
 from lowtide.loader.mixtures import Mixture
@@ -93,10 +94,10 @@ def _open_stream(
     """Open text that is tokenized as it is read; every process takes its rows of each batch."""
     name = settings.dataset_id
     assert name is not None
-    is_local = Path(name).exists() or any(sign in name for sign in "*?[")
+    local = names_files(name)
     tokenizer = known
     if settings.vocab_size is not None:
-        if not is_local:
+        if not local:
             raise UsageError(
                 "--vocab-size learns from files, and --dataset-id is not one",
                 next_step="lowtide train-tokenizer on a sample, then --tokenization FOLDER",
@@ -106,8 +107,8 @@ def _open_stream(
         tokenizer = Tokenizer.load(settings.tokenization or "gpt2")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     stream = StreamingDataLoader(
-        None if is_local else name,
-        files=[name] if is_local else None,
+        None if local else name,
+        files=[name] if local else None,
         tokenizer=tokenizer,
         seq_len=settings.seq_len,
         batch_size=max(1, settings.rows_per_step // world_size),

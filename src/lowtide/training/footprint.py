@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lowtide.errors import BudgetError
 from lowtide.loader.batches import planned_bytes as loader_bytes
+from lowtide.loader.streaming import planned_bytes as stream_bytes
 from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
@@ -39,7 +40,7 @@ class Footprint:
     update: int
     """What the optimizer holds during a step only, when activations are gone."""
     batches: int
-    """Prepared batches, on the host."""
+    """Prepared batches on the host, and the blocks of windows that a stream mixes."""
     program: int = PROGRAM_BYTES
 
     @property
@@ -112,13 +113,24 @@ def planned_bytes(
         activations=activations + copies,
         loss=chunk + 4 * matrix * (2 if config.tie_weights else 1),
         update=update,
-        batches=loader_bytes(
-            batch_size=settings.rows_per_step,
-            sequence_length=settings.seq_len,
-            prefetch_batches=settings.num_workers,
-        ),
+        batches=_batch_bytes(settings),
         program=PROGRAM_BYTES + (_BITSANDBYTES_BYTES if settings.use_8bit_optimizer else 0),
     )
+
+
+def _batch_bytes(settings: TrainSettings) -> int:
+    size = loader_bytes(
+        batch_size=settings.rows_per_step,
+        sequence_length=settings.seq_len,
+        prefetch_batches=settings.num_workers,
+    )
+    if settings.dataset_id is not None and settings.use_streaming:
+        size += stream_bytes(
+            seq_len=settings.seq_len,
+            shuffle_buffer_size=settings.shuffle_buffer_size,
+            stride=settings.stride,
+        )
+    return size
 
 
 def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> tuple[int, int]:
