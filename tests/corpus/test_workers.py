@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 
 import pytest
 
-from lowtide.corpus.workers import WorkerPool
+from lowtide.corpus.workers import Turns, WorkerPool
 
 
 def test_results_come_in_the_order_of_the_tasks() -> None:
@@ -55,3 +56,39 @@ def test_an_error_stops_the_rest() -> None:
     with WorkerPool(1) as pool, pytest.raises(ValueError, match="no"):
         list(pool.run(tasks()))
     assert len(done) < 10
+
+
+def test_turns_come_in_order_whatever_the_tasks_do() -> None:
+    turns = Turns()
+    seen: list[int] = []
+    started = threading.Barrier(4, timeout=10)
+
+    def task(place: int) -> None:
+        started.wait()  # all of them are at it before the first takes its turn
+        with turns.take(place):
+            seen.append(place)
+
+    with WorkerPool(4) as pool:
+        list(pool.run((lambda place=place: task(place)) for place in range(40)))
+    assert seen == list(range(40))
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_nobody_waits_for_a_turn_that_never_comes(inside: bool) -> None:
+    turns = Turns()
+
+    def fail() -> None:
+        if inside:
+            with turns.take(0):
+                raise ValueError("no")
+        turns.stop()
+        raise ValueError("no")
+
+    def wait() -> None:
+        with turns.take(1):
+            raise AssertionError("not its turn")
+
+    with WorkerPool(2) as pool, pytest.raises(ValueError, match="no"):
+        list(pool.run([fail, wait]))
+    with pytest.raises(CancelledError), turns.take(1):
+        pass

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from lowtide import Tokenizer
+
 SCRIPT = """
 import os, signal, sys
 import lowtide.dataset.settings as settings
-from lowtide import files
-from lowtide.corpus import workfiles
+from lowtide.dataset import preparation
 from lowtide.dataset.preparation import prepare_dataset
 
 settings.BLOCK_BYTES = 4096
 limit = int(sys.argv[3])
+preparation.MODEST_TABLE_BYTES = int(sys.argv[5])
 count = 0
 
 def counted(function):
@@ -44,15 +46,34 @@ else:
 import pathlib
 pathlib.Path.replace = lambda self, target: os.replace(self, target)
 prepare_dataset(
-    input_files=sys.argv[1].split(","), out_dir=sys.argv[2], tokenization="char",
-    tokens_per_shard=3000, memory="1GiB", processes=2,
+    input_files=sys.argv[1].split(","), out_dir=sys.argv[2], tokenization=sys.argv[4],
+    tokens_per_shard=3000, memory="1GiB", processes=int(sys.argv[6]),
 )
 """
 
 
-def run(inputs: list[Path], out: Path, limit: int) -> int:
-    command = [sys.executable, "-c", SCRIPT, ",".join(map(str, inputs)), str(out), str(limit)]
-    return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode
+LARGE, SMALL = 1 << 20, 24 * 200
+"""Room for all lines of the corpus in the table of the first pass, and for a third of them."""
+
+
+def command(
+    inputs: list[Path], out: Path, limit: int, *, tokenization: str, table: int, processes: int
+) -> list[str]:
+    given = [",".join(map(str, inputs)), out, limit, tokenization, table, processes]
+    return [sys.executable, "-c", SCRIPT, *map(str, given)]
+
+
+def run(
+    inputs: list[Path],
+    out: Path,
+    limit: int = 0,
+    *,
+    tokenization: str = "char",
+    table: int = LARGE,
+    processes: int = 2,
+) -> int:
+    words = command(inputs, out, limit, tokenization=tokenization, table=table, processes=processes)
+    return subprocess.run(words, check=False, capture_output=True, timeout=60).returncode
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
@@ -80,7 +101,23 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def expected(corpus: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("expected") / "out"
-    assert run(corpus, out, 0) == 0
+    assert run(corpus, out) == 0
+    return snapshot(out)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    Tokenizer.from_merges([(b"l", b"i"), (b"n", b"e"), (b" ", b"o")]).save(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def expected_pieces(
+    corpus: list[Path], tokenizer: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("expected") / "pieces"
+    assert run(corpus, out, tokenization=tokenizer) == 0
     return snapshot(out)
 
 
@@ -91,22 +128,52 @@ def test_killed_at_a_rename(
     out = tmp_path / "out"
     assert run(corpus, out, limit) == -signal.SIGKILL
     run(corpus, out, 7)  # and once more, wherever it is by now
-    assert run(corpus, out, 0) == 0
+    assert run(corpus, out) == 0
     assert snapshot(out) == expected
+
+
+@pytest.mark.parametrize(
+    ("tables", "limits"),
+    [
+        ((LARGE, LARGE, LARGE), (4, 7)),
+        ((LARGE, SMALL, LARGE), (11, 5)),
+        ((SMALL, LARGE, SMALL), (20, 9)),
+        ((LARGE, LARGE, SMALL), (27, 2)),
+        ((SMALL, SMALL, SMALL), (33, 4)),
+    ],
+)
+def test_killed_while_blocks_are_encoded_as_they_come(
+    corpus: list[Path],
+    tokenizer: str,
+    expected_pieces: dict[str, bytes],
+    tmp_path: Path,
+    tables: tuple[int, int, int],
+    limits: tuple[int, int],
+) -> None:
+    """Whatever fits the table of each attempt, and with another number of workers each time."""
+    out = tmp_path / "out"
+    first, second, third = tables
+    assert (
+        run(corpus, out, limits[0], tokenization=tokenizer, table=first, processes=3)
+        == -signal.SIGKILL
+    )
+    run(corpus, out, limits[1], tokenization=tokenizer, table=second, processes=1)
+    assert run(corpus, out, tokenization=tokenizer, table=third, processes=2) == 0
+    assert snapshot(out) == expected_pieces
 
 
 def test_interrupted_by_the_clock(
     corpus: list[Path], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-c", SCRIPT, ",".join(map(str, corpus)), str(out), "0"]
+    words = command(corpus, out, 0, tokenization="char", table=LARGE, processes=2)
     for tenths in (3, 5, 6, 7):
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
         try:
             process.wait(timeout=tenths / 10)
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
     if not (out / "dataset_metadata.json").exists() or (out / ".work").exists():
-        assert run(corpus, out, 0) == 0
+        assert run(corpus, out) == 0
     assert snapshot(out) == expected

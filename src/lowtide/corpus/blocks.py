@@ -7,24 +7,53 @@ Memory:  one block per worker; afterwards a few numbers per block of 4 MiB
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide import files
+from lowtide import _native, files
 from lowtide.corpus.cleaning import DOCUMENT_ROW, CleaningOptions, Report, clean_block
 from lowtide.corpus.reading import ReadingOptions, Stream, TextBlock, iter_blocks, read_block
 from lowtide.corpus.workers import WorkerPool
-from lowtide.corpus.workfiles import open_work_file, write_work_file
+from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
 
-__all__ = ["BlockTable", "CleanJob", "Identity", "clean_corpus", "load_block_table", "write_block"]
+__all__ = [
+    "BlockConsumer",
+    "BlockTable",
+    "CleanJob",
+    "Identity",
+    "OpenDocument",
+    "clean_corpus",
+    "load_block_table",
+    "write_block",
+]
 
 BLOCK_BYTES_HELD = 12
 """Bytes a worker holds at its peak for each byte of a block: raw, clean, hashes, kept, ids."""
+
+
+class BlockConsumer(Protocol):
+    """What takes blocks the moment they are clean; each comes once, by its place in the corpus."""
+
+    def take(self, place: int, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
+        """Take a clean block; True when its text is not needed any more."""
+        ...
+
+    def has(self, place: int, work: WorkFile) -> bool:
+        """Tell whether a block that was cleaned before can stay as it is."""
+        ...
+
+    def pass_by(self, place: int, work: WorkFile) -> None:
+        """See a block that stays as it is."""
+        ...
+
+    def stop(self) -> None:
+        """Some block will never come."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -36,6 +65,7 @@ class CleanJob:
     cleaning: CleaningOptions
     folder: Path
     collect_characters: bool = False
+    consumer: BlockConsumer | None = None
     paths: dict[int, Path] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +90,41 @@ class Identity:
     hash_low: int
 
 
+class OpenDocument:
+    """The document that goes on from block to block, as blocks are gone through in order."""
+
+    def __init__(self) -> None:
+        self._identity: Identity | None = None
+
+    def advance(
+        self, *, continues: bool, continued: bool, num_documents: int, last: npt.NDArray[np.uint8]
+    ) -> Identity | None:
+        """Give the document that a block's first one is a part of, if it began earlier.
+
+        `last` is the block's last document row.
+        """
+        begun = self._identity if continues else None
+        if continued and not (continues and num_documents == 1):
+            row = last.view(DOCUMENT_ROW)[0]
+            self._identity = Identity(
+                int(row["input_index"]), int(row["ordinal"]), int(row["hash_low"])
+            )
+        return begun
+
+    def pass_block(self, work: WorkFile) -> Identity | None:
+        """The same, of a block's work file."""
+        header = work.header
+        if not (header["continues"] or header["continued"]):
+            return None
+        size = work.sections["documents"][1]
+        return self.advance(
+            continues=header["continues"],
+            continued=header["continued"],
+            num_documents=size // DOCUMENT_ROW.itemsize,
+            last=work.read("documents", begin=max(size - DOCUMENT_ROW.itemsize, 0)),
+        )
+
+
 @dataclass(frozen=True)
 class BlockTable:
     """All blocks of a cleaned corpus, in order."""
@@ -70,6 +135,8 @@ class BlockTable:
     text_bytes: npt.NDArray[np.int64]
     radix_counts: npt.NDArray[np.int64]
     """How many hashes begin with each byte, over all blocks."""
+    has_text: npt.NDArray[np.bool_]
+    """False for a block that was encoded the moment it was clean."""
     carried: dict[int, Identity]
     """For a block whose first document began in an earlier one: that document."""
     report: Report
@@ -87,6 +154,7 @@ class BlockTable:
             num_documents=np.concatenate([earlier.num_documents, self.num_documents]),
             num_hashes=np.concatenate([earlier.num_hashes, self.num_hashes]),
             text_bytes=np.concatenate([earlier.text_bytes, self.text_bytes]),
+            has_text=np.concatenate([earlier.has_text, self.has_text]),
             radix_counts=earlier.radix_counts + self.radix_counts,
             carried={row + len(earlier): value for row, value in self.carried.items()},
         )
@@ -95,32 +163,73 @@ class BlockTable:
 def clean_corpus(job: CleanJob, pool: WorkerPool, *, on_done: Callable[[int], None]) -> None:
     """Clean every block that is not clean yet; `on_done` is told the stored bytes of each."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    for size in pool.run(_iter_tasks(job)):
-        on_done(size)
+    try:
+        for size in pool.run(_iter_tasks(job)):
+            on_done(size)
+    finally:
+        if job.consumer is not None:
+            job.consumer.stop()
 
 
 def _iter_tasks(job: CleanJob) -> Iterator[Callable[[], int]]:
+    place = 0
     for stream in job.streams:
-        if _is_finished(job, stream):
-            yield lambda size=stream.size_bytes: size
+        finished = _count_finished(job, stream, place)
+        if finished is not None:
+            for number in range(finished):
+                path = job.block_path(stream.index, number)
+                size = 0 if number else stream.size_bytes
+                yield _task(job, _pass_by, job, place + number, path, size)
+            place += finished
         elif stream.random_access:
             for number in range(stream.num_blocks or 0):
-                yield lambda stream=stream, number=number: _clean_numbered(job, stream, number)
+                yield _task(job, _clean_numbered, job, stream, number, place + number)
+            place += stream.num_blocks or 0
         else:
-            yield from _iter_stream_tasks(job, stream)
+            place = yield from _iter_stream_tasks(job, stream, place)
 
 
-def _is_finished(job: CleanJob, stream: Stream) -> bool:
-    """Tell whether a stream was read to its end and the last of its blocks are there too."""
+def _task(job: CleanJob, function: Callable[..., int], *arguments: Any) -> Callable[[], int]:
+    """Give a task that, should it fail, leaves nobody waiting for it."""
+
+    def run() -> int:
+        try:
+            return function(*arguments)
+        except BaseException:
+            if job.consumer is not None:
+                job.consumer.stop()
+            raise
+
+    return run
+
+
+def _count_finished(job: CleanJob, stream: Stream, place: int) -> int | None:
+    """Give how many blocks a stream has that was read to its end, if they are all there."""
     path = job.end_path(stream.index)
     if not path.exists():
-        return False
+        return None
     count = files.read_json(path)["blocks"]
-    return all(job.block_path(stream.index, number).exists() for number in range(count))
+    paths = [job.block_path(stream.index, number) for number in range(count)]
+    done = all(_is_done(job, place + number, path) for number, path in enumerate(paths))
+    return count if done else None
 
 
-def _iter_stream_tasks(job: CleanJob, stream: Stream) -> Iterator[Callable[[], int]]:
-    """Read a stream here, in order, while workers clean what was read."""
+def _is_done(job: CleanJob, place: int, path: Path) -> bool:
+    if not path.exists():
+        return False
+    return job.consumer is None or job.consumer.has(place, open_work_file(path))
+
+
+def _pass_by(job: CleanJob, place: int, path: Path, size: int) -> int:
+    if job.consumer is not None:
+        job.consumer.pass_by(place, open_work_file(path))
+    return size
+
+
+def _iter_stream_tasks(
+    job: CleanJob, stream: Stream, place: int
+) -> Generator[Callable[[], int], None, int]:
+    """Read a stream here, in order, while workers clean what was read; gives the next place."""
     notices: list[str] = []
     reading = replace(job.reading, on_notice=notices.append)
     count = 0
@@ -128,9 +237,13 @@ def _iter_stream_tasks(job: CleanJob, stream: Stream) -> Iterator[Callable[[], i
         if block is None:
             continue
         count = block.number + 1
-        if not job.block_path(stream.index, block.number).exists():
-            yield lambda block=block: write_block(job, block, block.number)
-    yield lambda: _end_stream(job, stream, count, notices)
+        path = job.block_path(stream.index, block.number)
+        if _is_done(job, place + block.number, path):
+            yield _task(job, _pass_by, job, place + block.number, path, block.stored_bytes)
+        else:
+            yield _task(job, write_block, job, block, block.number, place + block.number)
+    yield _task(job, _end_stream, job, stream, count, notices)
+    return place + count
 
 
 def _end_stream(job: CleanJob, stream: Stream, count: int, notices: list[str]) -> int:
@@ -139,21 +252,23 @@ def _end_stream(job: CleanJob, stream: Stream, count: int, notices: list[str]) -
     return 0
 
 
-def _clean_numbered(job: CleanJob, stream: Stream, number: int) -> int:
-    if job.block_path(stream.index, number).exists():
-        return min(job.reading.block_bytes, stream.size_bytes)
+def _clean_numbered(job: CleanJob, stream: Stream, number: int, place: int) -> int:
+    path = job.block_path(stream.index, number)
+    if _is_done(job, place, path):
+        return _pass_by(job, place, path, min(job.reading.block_bytes, stream.size_bytes))
     notices: list[str] = []
     reading = replace(job.reading, on_notice=notices.append)
     block = read_block(stream, number, reading)
     if block is None:
         block = TextBlock(stream.index, number, stream.inputs[0].kind, b"", ())
-    return write_block(job, block, number, notices=notices)
+    return write_block(job, block, number, place, notices=notices)
 
 
 def write_block(
     job: CleanJob,
     block: TextBlock,
     number: int,
+    place: int = 0,
     *,
     notices: list[str] | None = None,
     keep_text: bool = True,
@@ -164,7 +279,10 @@ def write_block(
     cleaned = clean_block(
         block, reading, job.cleaning, paths=job.paths, collect_characters=job.collect_characters
     )
+    if job.consumer is not None and job.consumer.take(place, block, cleaned):
+        keep_text = False
     header = {
+        "has_text": keep_text,
         "continues": block.continues,
         "continued": block.continued,
         "documents_in": cleaned.documents_in,
@@ -197,11 +315,12 @@ def load_block_table(job: CleanJob) -> BlockTable:
             notices += end["notices"]
         paths += [job.block_path(stream.index, number) for number in range(count)]
     sizes = np.zeros((3, len(paths)), dtype=np.int64)
+    has_text = np.zeros(len(paths), dtype=np.bool_)
     radix_counts = np.zeros(256, dtype=np.int64)
     characters = np.zeros(0x110000 // 64, np.uint64) if job.collect_characters else None
     report = Report()
     carried: dict[int, Identity] = {}
-    open_document: Identity | None = None
+    open_document = OpenDocument()
     for row, path in enumerate(paths):
         work = open_work_file(path)
         header = work.header
@@ -210,6 +329,7 @@ def load_block_table(job: CleanJob) -> BlockTable:
             work.sections["hashes"][1] // 16,
             work.sections["text"][1],
         ]
+        has_text[row] = header["has_text"]
         ends = work.read("radix_ends").view(np.int64)
         radix_counts += np.diff(ends, prepend=0)
         report.add(
@@ -222,17 +342,18 @@ def load_block_table(job: CleanJob) -> BlockTable:
         notices += header["notices"]
         if characters is not None:
             characters |= work.read("characters").view(np.uint64)
-        if header["continues"] and open_document is not None:
-            carried[row] = open_document
-        if header["continued"] and not (header["continues"] and sizes[0, row] == 1):
-            open_document = _last_document(work)
+        begun = open_document.pass_block(work)
+        if begun is not None:
+            carried[row] = begun
     return BlockTable(
-        paths, sizes[0], sizes[1], sizes[2], radix_counts, carried, report, notices, characters
+        paths=paths,
+        num_documents=sizes[0],
+        num_hashes=sizes[1],
+        text_bytes=sizes[2],
+        radix_counts=radix_counts,
+        has_text=has_text,
+        carried=carried,
+        report=report,
+        notices=notices,
+        characters=characters,
     )
-
-
-def _last_document(work: Any) -> Identity:
-    size = work.sections["documents"][1]
-    raw = work.read("documents", begin=size - DOCUMENT_ROW.itemsize)
-    row = raw.view(DOCUMENT_ROW)[0]
-    return Identity(int(row["input_index"]), int(row["ordinal"]), int(row["hash_low"]))

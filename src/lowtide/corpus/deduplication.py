@@ -24,10 +24,22 @@ from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 
-__all__ = ["MIN_TABLE_BYTES", "Partition", "RemovedLines", "find_duplicates", "plan_partitions"]
+__all__ = [
+    "MIN_TABLE_BYTES",
+    "MODEST_TABLE_BYTES",
+    "TABLE_ROW_BYTES",
+    "Partition",
+    "RemovedLines",
+    "find_duplicates",
+    "plan_partitions",
+]
 
 MIN_TABLE_BYTES = 8 << 20
-_ROW_BYTES = 24  # a slot and a half of 16 bytes
+MODEST_TABLE_BYTES = 16 << 20
+"""Of all workers together. More is taken only where there would be more than `_MANY` partitions:
+each costs a read of every block, and a large table is no faster than several small ones."""
+TABLE_ROW_BYTES = 24  # a slot and a half of 16 bytes
+_MANY = 64
 
 
 @dataclass(frozen=True)
@@ -45,12 +57,16 @@ class Partition:
 def plan_partitions(table: BlockTable, *, table_bytes: int, num_workers: int) -> list[Partition]:
     """Cut the hashes into partitions that fit `table_bytes`, at least one for each worker."""
     total = int(table.radix_counts.sum())
-    limit = min(table_bytes // _ROW_BYTES, -(-total // num_workers) + 1)
+    enough = max(MODEST_TABLE_BYTES // num_workers, total * TABLE_ROW_BYTES // _MANY)
+    table_bytes = min(table_bytes, enough)
+    limit = min(table_bytes // TABLE_ROW_BYTES, -(-total // num_workers) + 1)
     partitions: list[Partition] = []
 
     def add(first: int, last: int, rows: int) -> None:
         passes = (
-            max(1, -(-rows // max(table_bytes // _ROW_BYTES * 3 // 4, 1))) if rows > limit else 1
+            max(1, -(-rows // max(table_bytes // TABLE_ROW_BYTES * 3 // 4, 1)))
+            if rows > limit
+            else 1
         )
         for index in range(passes):
             partitions.append(Partition(len(partitions), first, last, index, passes, rows))
@@ -96,7 +112,9 @@ def _find_in_partition(table: BlockTable, part: Partition, path: Path, table_byt
     if path.exists():
         return part.num_rows // part.num_passes
     rows = -(-part.num_rows // part.num_passes)
-    capacity = part.num_rows if part.num_passes == 1 else min(rows * 2, table_bytes // _ROW_BYTES)
+    capacity = (
+        part.num_rows if part.num_passes == 1 else min(rows * 2, table_bytes // TABLE_ROW_BYTES)
+    )
     finder = _native.DuplicateFinder(capacity)
     index = np.zeros(len(table) + 1, dtype="<u8")
     partial = files.partial_path(path)

@@ -7,15 +7,16 @@ Memory:  at most `num_workers` + 1 tasks exist at a time
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from lowtide.memory import usable_cores
 
-__all__ = ["WorkerPool"]
+__all__ = ["Turns", "WorkerPool"]
 
 ResultT = TypeVar("ResultT")
 
@@ -35,12 +36,7 @@ class WorkerPool:
     def __enter__(self) -> WorkerPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def run(self, tasks: Iterable[Callable[[], ResultT]]) -> Iterator[ResultT]:
@@ -56,3 +52,37 @@ class WorkerPool:
         finally:
             for future in pending:
                 future.cancel()
+
+
+class Turns:
+    """Lets tasks that run side by side do one part of their work in the order of the tasks.
+
+    A pool begins its tasks in order, so the one whose turn it is has always begun.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._next = 0
+        self._stopped = False
+
+    @contextlib.contextmanager
+    def take(self, place: int) -> Generator[None]:
+        """Wait until all earlier places have had their turn; nobody else has one meanwhile."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._stopped or self._next == place)
+            if self._stopped:
+                raise CancelledError
+            try:
+                yield
+                self._next += 1
+            except BaseException:
+                self._stopped = True
+                raise
+            finally:
+                self._condition.notify_all()
+
+    def stop(self) -> None:
+        """Let nobody wait any more: a task that failed will never take its turn."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify_all()

@@ -196,17 +196,14 @@ class _Append:
                 table, self.work / "duplicates", self.pool, self.progress, self.shares
             )
         encode_job = EncodeJob(
-            table=table,
-            removed=removed,
             cleaning=self.stored.cleaning,
             coder=Coder(tokenizer),
             shuffle=self.stored.shuffle,
             seed=self.stored.seed,
             folder=self.work / "encoded",
-            first_block=first_block,
         )
-        run_encoding(encode_job, self.pool, self.progress)
-        return self.write(encode_job, table, notices)
+        run_encoding(encode_job, table, removed, self.pool, self.progress, first_block=first_block)
+        return self.write(encode_job, table, notices, first_block=first_block)
 
     def hash_existing(self, tokenizer: Tokenizer, reading: ReadingOptions) -> BlockTable:
         """Decode the dataset and hash its lines again; blocks that are done are not read twice."""
@@ -231,8 +228,10 @@ class _Append:
                 phase.advance(tokens)
             return load_block_table(replace(job, streams=[replace(stream, num_blocks=count)]))
 
-    def write(self, encode_job: EncodeJob, table: BlockTable, notices: list[str]) -> AppendResult:
-        paths = [encode_job.path(row) for row in range(encode_job.first_block, len(table))]
+    def write(
+        self, encode_job: EncodeJob, table: BlockTable, notices: list[str], *, first_block: int
+    ) -> AppendResult:
+        paths = [encode_job.path(row) for row in range(first_block, len(table))]
         new_files = [str(source.path) for source in self.inputs]
         sources = SourceCounts(new_files, first_index=len(self.metadata.get("input_files", [])))
         for path in paths:
@@ -251,7 +250,7 @@ class _Append:
             split_mode=split.get("mode", "content"),
             range_bytes=self.shares.range_bytes,
             done_folder=self.work / "shards",
-            first_block=encode_job.first_block,
+            first_block=first_block,
         )
         plan = plan_shards(job)
         added = self.move_in(run_sharding(job, plan, self.pool, self.progress))

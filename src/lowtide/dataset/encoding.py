@@ -25,7 +25,20 @@ from lowtide.dataset.layout import pick_dtype
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["ENCODED_ROW", "Coder", "EncodeJob", "SourceCounts", "encode_corpus", "shuffle_keys"]
+__all__ = [
+    "ENCODED_ROW",
+    "NO_LINES",
+    "Coder",
+    "EncodeJob",
+    "SourceCounts",
+    "encode_corpus",
+    "keep_block",
+    "keep_documents",
+    "shuffle_keys",
+    "write_encoded",
+]
+
+NO_LINES = np.empty(0, dtype=np.uint32)
 
 ENCODED_ROW = np.dtype([("key", "<u8"), ("split", "<u8"), ("tokens", "<u8"), ("ends", "<u8")])
 """`key`: place in the shuffle; `split`: content hash; `ends`: 1 when the document ends here."""
@@ -33,17 +46,13 @@ ENCODED_ROW = np.dtype([("key", "<u8"), ("split", "<u8"), ("tokens", "<u8"), ("e
 
 @dataclass(frozen=True)
 class EncodeJob:
-    """Everything the encoding of a cleaned corpus depends on."""
+    """How cleaned blocks become ids."""
 
-    table: BlockTable
-    removed: RemovedLines | None
     cleaning: CleaningOptions
     coder: Coder
     shuffle: bool
     seed: int
     folder: Path
-    first_block: int = 0
-    """Blocks before it are there only to be compared with."""
 
     def path(self, block: int) -> Path:
         """Where a block's ids are."""
@@ -68,25 +77,46 @@ def _scatter(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return words ^ (words >> np.uint64(28))
 
 
-def encode_corpus(job: EncodeJob, pool: WorkerPool, *, on_done: Callable[[int, int], None]) -> None:
-    """Encode every block that is not encoded yet; `on_done` is told its text bytes and tokens."""
+def encode_corpus(
+    job: EncodeJob,
+    table: BlockTable,
+    removed: RemovedLines | None,
+    pool: WorkerPool,
+    *,
+    first_block: int = 0,
+    on_done: Callable[[int, int], None],
+) -> None:
+    """Encode every block that is not encoded yet; `on_done` is told its text bytes and tokens.
+
+    Blocks before `first_block` are there only to be compared with.
+    """
     job.folder.mkdir(parents=True, exist_ok=True)
 
+    def encode(block: int) -> tuple[int, int]:
+        text_bytes = int(table.text_bytes[block])
+        path = job.path(block)
+        if path.exists():
+            return text_bytes, open_work_file(path).header["tokens"]
+        kept, rows = keep_block(table, block, removed, job.cleaning)
+        return text_bytes, write_encoded(job, block, kept, rows, table.carried.get(block))
+
     def tasks() -> Iterator[Callable[[], tuple[int, int]]]:
-        for block in range(job.first_block, len(job.table)):
-            yield lambda block=block: _encode_block(job, block)
+        for block in range(first_block, len(table)):
+            yield lambda block=block: encode(block)
 
     for text_bytes, num_tokens in pool.run(tasks()):
         on_done(text_bytes, num_tokens)
 
 
-def _encode_block(job: EncodeJob, block: int) -> tuple[int, int]:
-    text_bytes = int(job.table.text_bytes[block])
-    path = job.path(block)
-    if path.exists():
-        return text_bytes, open_work_file(path).header["tokens"]
-    kept, rows = keep_block(job.table, block, job.removed, job.cleaning)
-    identities = _identities(rows, job.table.carried.get(block))
+def write_encoded(
+    job: EncodeJob,
+    block: int,
+    kept: _native.KeptDocuments,
+    rows: npt.NDArray[Any],
+    carried: Identity | None,
+) -> int:
+    """Encode what is kept of a block and write its work file; give how many ids it has."""
+    identities = _identities(rows, carried)
     keys = (
         shuffle_keys(job.seed, identities["input_index"], identities["ordinal"])
         if job.shuffle
@@ -108,8 +138,8 @@ def _encode_block(job: EncodeJob, block: int) -> tuple[int, int]:
         "counts": kept.counts,
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in kept.samples],
     }
-    write_work_file(path, header, {"index": index, "ids": ids})
-    return text_bytes, num_tokens
+    write_work_file(job.path(block), header, {"index": index, "ids": ids})
+    return num_tokens
 
 
 def _count_sources(
@@ -153,9 +183,18 @@ def keep_block(
 ) -> tuple[_native.KeptDocuments, npt.NDArray[Any]]:
     """Give a block's documents without their duplicates, and the rows that describe them."""
     work = open_work_file(table.paths[block])
-    documents = work.read("documents")
-    lines = removed.load(block) if removed else np.empty(0, np.uint32)
-    kept = _native.keep_documents(work.read("text"), documents, lines, native_options(cleaning))
+    lines = removed.load(block) if removed else NO_LINES
+    return keep_documents(work.read("text"), work.read("documents"), lines, cleaning)
+
+
+def keep_documents(
+    text: npt.NDArray[np.uint8],
+    documents: npt.NDArray[np.uint8],
+    removed: npt.NDArray[np.uint32],
+    cleaning: CleaningOptions,
+) -> tuple[_native.KeptDocuments, npt.NDArray[Any]]:
+    """Give documents without the removed lines, and the rows that describe them."""
+    kept = _native.keep_documents(text, documents, removed, native_options(cleaning))
     return kept, documents.view(DOCUMENT_ROW)[kept.rows.view(np.uint64)]
 
 

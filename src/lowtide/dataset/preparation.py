@@ -28,7 +28,12 @@ from lowtide.corpus.blocks import (
     load_block_table,
 )
 from lowtide.corpus.cleaning import Report
-from lowtide.corpus.deduplication import MIN_TABLE_BYTES, RemovedLines, find_duplicates
+from lowtide.corpus.deduplication import (
+    MIN_TABLE_BYTES,
+    MODEST_TABLE_BYTES,
+    RemovedLines,
+    find_duplicates,
+)
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import BLOCK_BYTES, plan_streams
 from lowtide.corpus.workers import WorkerPool
@@ -36,6 +41,7 @@ from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, encode_corpus, keep_block
 from lowtide.dataset.journal import has_plan, open_journal, remove_work
+from lowtide.dataset.onepass import OnePass
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import ShardJob, ShardPlan, plan_shards, write_shards
 from lowtide.errors import BudgetError, DataError, UsageError, from_os_error
@@ -248,11 +254,10 @@ def check_disk(root: Path, inputs: list[InputFile], progress: Progress) -> None:
         )
 
 
-def run_cleaning(
-    job: CleanJob, pool: WorkerPool, progress: Progress, *, name: str = "clean"
-) -> BlockTable:
+def run_cleaning(job: CleanJob, pool: WorkerPool, progress: Progress) -> BlockTable:
     """Clean all inputs of a job, and show what could not be read."""
     total = sum(stream.size_bytes for stream in job.streams)
+    name = "clean" if job.consumer is None else "clean, encode"
     with progress.phase(name, total=total, unit="B") as phase:
         clean_corpus(job, pool, on_done=phase.advance)
         table = load_block_table(job)
@@ -272,9 +277,17 @@ def run_deduplication(
         )
 
 
-def run_encoding(job: EncodeJob, pool: WorkerPool, progress: Progress) -> None:
-    """Encode all blocks of a job."""
-    total = int(job.table.text_bytes[job.first_block :].sum())
+def run_encoding(
+    job: EncodeJob,
+    table: BlockTable,
+    removed: RemovedLines | None,
+    pool: WorkerPool,
+    progress: Progress,
+    *,
+    first_block: int = 0,
+) -> None:
+    """Encode all blocks of a table from `first_block` on."""
+    total = int(table.text_bytes[first_block:].sum())
     tokens = 0
     with progress.phase("encode", total=total, unit="B") as phase:
 
@@ -283,7 +296,7 @@ def run_encoding(job: EncodeJob, pool: WorkerPool, progress: Progress) -> None:
             tokens += num_tokens
             phase.advance(text_bytes, tokens=tokens)
 
-        encode_corpus(job, pool, on_done=done)
+        encode_corpus(job, table, removed, pool, first_block=first_block, on_done=done)
 
 
 def run_sharding(
@@ -329,31 +342,46 @@ class _Preparation:
 
     def run_phases(self, beside: ThreadPoolExecutor) -> PrepareResult:
         settings = self.settings
-        loading = None
+        one_pass, loading = None, None
         if settings.tokenization != "char" and not settings.dry_run:
-            # Half a second of Python for GPT-2's files: the native workers need no interpreter.
-            loading = beside.submit(Tokenizer.load, settings.tokenization)
+            # The native workers need no interpreter, so they begin to clean meanwhile.
+            loading = beside.submit(self.load_tokenizer)
             if settings.tokenization != "gpt2":
                 loading.result()  # an unknown name is better told before the text is read
-        table = self.clean()
-        removed = self.find_duplicates(table) if settings.dedup else None
+            job = beside.submit(lambda: self.encode_job(loading.result()))
+            one_pass = OnePass(
+                job.result,
+                dedup=settings.dedup,
+                table_bytes=min(MODEST_TABLE_BYTES, self.shares.table_bytes),
+            )
+        table = self.clean(one_pass)
+        removed = None
+        if settings.dedup and (settings.dry_run or table.has_text.any()):
+            removed = self.find_duplicates(table)
         if settings.dry_run:
             return self.finish_dry_run(table, removed)
         tokenizer = loading.result() if loading else _character_tokenizer(table)
-        job = EncodeJob(
-            table=table,
-            removed=removed,
-            cleaning=settings.cleaning,
-            coder=Coder(tokenizer),
-            shuffle=settings.shuffle,
-            seed=settings.seed,
-            # A tokenizer that changed under the same name makes other ids.
-            folder=self.work / f"encoded-{tokenizer.fingerprint[:16]}",
-        )
-        run_encoding(job, self.pool, self.progress)
+        job = self.encode_job(tokenizer)
+        if table.has_text.any():
+            run_encoding(job, table, removed, self.pool, self.progress)
         info = self.write(job, tokenizer, table, beside)
         remove_work(settings.out_dir)
         return self.result(info, table.report, table.notices)
+
+    def load_tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.settings.tokenization)
+
+    def encode_job(self, tokenizer: Tokenizer) -> EncodeJob:
+        job = EncodeJob(
+            cleaning=self.settings.cleaning,
+            coder=Coder(tokenizer),
+            shuffle=self.settings.shuffle,
+            seed=self.settings.seed,
+            # A tokenizer that changed under the same name makes other ids.
+            folder=self.work / f"encoded-{tokenizer.fingerprint[:16]}",
+        )
+        job.folder.mkdir(exist_ok=True)
+        return job
 
     def result(
         self, info: layout.DatasetInfo | None, report: Report, notices: list[str]
@@ -367,7 +395,7 @@ class _Preparation:
             budget_bytes=self.progress.budget_bytes or 0,
         )
 
-    def clean(self) -> BlockTable:
+    def clean(self, consumer: OnePass | None) -> BlockTable:
         reading = self.settings.reading(max_row_bytes=self.shares.max_row_bytes)
         job = CleanJob(
             streams=plan_streams(self.inputs, reading),
@@ -375,6 +403,7 @@ class _Preparation:
             cleaning=self.settings.cleaning,
             folder=self.work / "clean",
             collect_characters=self.settings.tokenization == "char",
+            consumer=consumer,
         )
         return run_cleaning(job, self.pool, self.progress)
 

@@ -1,0 +1,97 @@
+"""Encode blocks the moment they are clean, as long as one small table holds the hashes so far.
+
+In:      clean blocks, from several workers; a tokenizer that may still be loading
+Out:     the same work files of ids that encoding has, without the clean text in between
+Memory:  `table_bytes`, and per worker what cleaning and encoding hold of one block
+
+Whether a line came before depends on all blocks before it, so blocks take turns with the table, in
+the order of the corpus; cleaning and encoding go on side by side. Once the table is full, the
+blocks that follow keep their clean text, and deduplication on disk goes through all of them then.
+Writing and reading the clean text of 120 MB took 0.2 of 1.9 core-seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import _native
+from lowtide.corpus.blocks import Identity, OpenDocument
+from lowtide.corpus.cleaning import DOCUMENT_ROW
+from lowtide.corpus.deduplication import TABLE_ROW_BYTES
+from lowtide.corpus.reading import TextBlock
+from lowtide.corpus.workers import Turns
+from lowtide.corpus.workfiles import WorkFile
+from lowtide.dataset.encoding import NO_LINES, EncodeJob, keep_documents, write_encoded
+
+__all__ = ["OnePass"]
+
+
+class OnePass:
+    """Takes clean blocks and encodes them."""
+
+    def __init__(self, load_job: Callable[[], EncodeJob], *, dedup: bool, table_bytes: int) -> None:
+        self._load_job = load_job
+        self._turns = Turns()
+        self._lock = threading.Lock()
+        self._dedup = dedup
+        self._finder: _native.DuplicateFinder | None = None
+        if dedup:
+            self._finder = _native.DuplicateFinder(table_bytes // TABLE_ROW_BYTES)
+        self._open_document = OpenDocument()
+        self.num_tokens = 0
+
+    def take(self, place: int, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
+        """Encode a clean block; False when the table is full, and nothing was done."""
+        documents = cleaned.documents
+        with self._turns.take(place):
+            removed = self._find_duplicates(place, cleaned.hashes)
+            carried = self._carry(block, documents)
+        if removed is None:
+            return False
+        job = self._load_job()
+        kept, rows = keep_documents(cleaned.text, documents, removed, job.cleaning)
+        num_tokens = write_encoded(job, place, kept, rows, carried)
+        with self._lock:
+            self.num_tokens += num_tokens
+        return True
+
+    def has(self, place: int, work: WorkFile) -> bool:
+        """Tell whether a block's ids are there, or its text is."""
+        return work.header["has_text"] or self._load_job().path(place).exists()
+
+    def pass_by(self, place: int, work: WorkFile) -> None:
+        """Take a block into account that an earlier command has done."""
+        with self._turns.take(place):
+            if self._finder is not None:
+                self._find_duplicates(place, work.read("hashes"))
+            self._open_document.pass_block(work)
+
+    def stop(self) -> None:
+        """Let no block wait for one that does not come, and give the table's memory back."""
+        self._turns.stop()
+        self._finder = None
+
+    def _find_duplicates(
+        self, place: int, hashes: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.uint32] | None:
+        """Give the lines of a block that came before; None from the block on that did not fit."""
+        if not self._dedup:
+            return NO_LINES
+        if self._finder is None or not self._finder.add(place, hashes, 0, 1):
+            self._finder = None
+            return None
+        return self._finder.take().astype(np.uint32)  # the lower half: the line within the block
+
+    def _carry(self, block: TextBlock, documents: npt.NDArray[np.uint8]) -> Identity | None:
+        if not (block.continues or block.continued):
+            return None
+        return self._open_document.advance(
+            continues=block.continues,
+            continued=block.continued,
+            num_documents=len(documents) // DOCUMENT_ROW.itemsize,
+            last=documents[-DOCUMENT_ROW.itemsize :],
+        )

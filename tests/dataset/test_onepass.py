@@ -1,0 +1,94 @@
+"""Encoding blocks as they become clean: the same dataset, whatever the table has room for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import lowtide.dataset.settings as dataset_settings
+from lowtide.dataset import encoding, preparation
+from lowtide.dataset.preparation import prepare_dataset
+from lowtide.errors import DataError
+from lowtide.tokenizer import Tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import make_documents, snapshot, write_corpus
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A small tokenizer; blocks are small too, so that a few kilobytes are many."""
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
+    return str(tmp_path / "tok")
+
+
+def prepare(tmp_path: Path, tokenizer: str, name: str, **options: object) -> dict[str, bytes]:
+    corpus = tmp_path / "a.txt"
+    if not corpus.exists():
+        long_document = "\n".join(f"line {number} of a long document" for number in range(300))
+        documents = [*make_documents(150), long_document, *make_documents(100, seed=1)]
+        write_corpus(corpus, documents + make_documents(60))
+    settings = {"tokenization": tokenizer, "tokens_per_shard": 1000, "memory": "1GiB", **options}
+    prepare_dataset(input_files=[corpus], out_dir=tmp_path / name, **settings)
+    return snapshot(tmp_path / name)
+
+
+@pytest.mark.parametrize("rows", [0, 40, 300, 700])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_full_table_decides_nothing(
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch, rows: int, shuffle: bool
+) -> None:
+    expected = prepare(tmp_path, tokenizer, "expected", shuffle=shuffle)
+    monkeypatch.setattr(preparation, "MODEST_TABLE_BYTES", 24 * rows)
+    for workers in (1, 3):
+        found = prepare(tmp_path, tokenizer, f"{workers}", shuffle=shuffle, processes=workers)
+        assert found == expected
+
+
+def test_without_deduplication_there_is_no_table(
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = prepare(tmp_path, tokenizer, "one", dedup=False, processes=1)
+    monkeypatch.setattr(preparation, "MODEST_TABLE_BYTES", 0)
+    assert prepare(tmp_path, tokenizer, "four", dedup=False, processes=4) == expected
+
+
+def test_a_failing_block_ends_the_command_and_the_next_one_goes_on(
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = prepare(tmp_path, tokenizer, "expected")
+    real = encoding.write_work_file
+
+    def fail(path: Path, *given: object) -> None:
+        if path.name == "00000005.ids":
+            raise DataError("no more of this", path=path)
+        real(path, *given)
+
+    monkeypatch.setattr(encoding, "write_work_file", fail)
+    with pytest.raises(DataError, match="no more of this"):
+        prepare(tmp_path, tokenizer, "out", processes=3)
+    monkeypatch.setattr(encoding, "write_work_file", real)
+    assert prepare(tmp_path, tokenizer, "out", processes=2) == expected
+
+
+def test_ids_that_were_lost_are_made_again(
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a power cut: the text of those blocks is on no disk but in the inputs."""
+    expected = prepare(tmp_path, tokenizer, "expected")
+
+    def stop(*given: object, **named: object) -> None:
+        raise DataError("stopped before the shards")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "plan_shards", stop)
+        with pytest.raises(DataError, match="stopped"):
+            prepare(tmp_path, tokenizer, "out")
+    lost = sorted((tmp_path / "out" / ".work").glob("encoded-*/*.ids"))[3:9:2]
+    assert len(lost) == 3
+    for path in lost:
+        path.unlink()
+    assert prepare(tmp_path, tokenizer, "out") == expected
