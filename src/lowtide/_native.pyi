@@ -259,3 +259,61 @@ class Vocabulary:
     ) -> tuple[int, int]: ...
     def find_special(self, text: bytes) -> int: ...
     def decode(self, ids: npt.NDArray[np.uint32]) -> bytes: ...
+
+# model: addresses of tensors, then sizes, then the number of threads
+def rms_norm(
+    x: int,
+    weight: int,
+    eps: float,
+    y: int,
+    scales: int,
+    num_rows: int,
+    width: int,
+    num_threads: int,
+    /,
+) -> None: ...
+def rms_norm_backward(
+    gradient: int,
+    x: int,
+    weight: int,
+    scales: int,
+    x_gradient: int,
+    weight_gradient: int,
+    num_rows: int,
+    width: int,
+    num_threads: int,
+    /,
+) -> None: ...
+def swiglu(x: int, y: int, num_rows: int, width: int, num_threads: int, /) -> None: ...
+def swiglu_backward(
+    gradient: int, x: int, x_gradient: int, num_rows: int, width: int, num_threads: int, /
+) -> None: ...
+def gelu(x: int, y: int, size: int, num_threads: int, /) -> None: ...
+def gelu_backward(
+    gradient: int, x: int, x_gradient: int, size: int, num_threads: int, /
+) -> None: ...
+def cross_entropy(
+    logits: int, targets: int, num_rows: int, width: int, num_threads: int, /
+) -> float: ...
+def turn_heads(
+    x: int,
+    tables: Sequence[int],
+    eps: float,
+    sizes: Sequence[int],
+    outputs: Sequence[int],
+    num_threads: int,
+    /,
+) -> None: ...
+def turn_heads_backward(
+    gradients: Sequence[int],
+    strides: Sequence[int],
+    x: int,
+    tables: Sequence[int],
+    eps: float,
+    sizes: Sequence[int],
+    x_gradient: int,
+    query_weight_gradient: int,
+    key_weight_gradient: int,
+    num_threads: int,
+    /,
+) -> None: ...

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lowtide.errors import UsageError
+from lowtide.model import rows
 from lowtide.model.config import GPTConfig
 from lowtide.model.kernels import fused_loss_and_error, has_fused_loss
 from lowtide.model.sizing import loss_chunk_tokens
@@ -60,6 +61,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if rows.can_fuse(x):
+            return rows.rms_norm(x, self.weight, self.eps)
         return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
@@ -97,24 +100,15 @@ class Attention(nn.Module):
         bias = config.layout == "gpt2"
         self.query_key_value = nn.Linear(config.width, sum(self.sizes), bias=bias)
         self.output = nn.Linear(self.sizes[0], config.width, bias=bias)
-        self.has_norm = config.layout == "qwen3"
-        if self.has_norm:
+        if config.layout == "qwen3":
             self.query_norm = RMSNorm(config.head_dim, config.norm_eps)
             self.key_norm = RMSNorm(config.head_dim, config.norm_eps)
 
     def forward(
         self, x: Tensor, cos: Tensor | None, sin: Tensor | None, cache: KVCache | None
     ) -> Tensor:
-        rows, tokens, _ = x.shape
-        query, key, value = self.query_key_value(x).split(self.sizes, dim=-1)
-        query = query.view(rows, tokens, self.num_heads, self.head_dim)
-        key = key.view(rows, tokens, self.num_kv_heads, self.head_dim)
-        value = value.view(rows, tokens, self.num_kv_heads, self.head_dim).transpose(1, 2)
-        if self.has_norm:
-            query, key = self.query_norm(query), self.key_norm(key)
-        query, key = query.transpose(1, 2), key.transpose(1, 2)
-        if cos is not None and sin is not None:
-            query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
+        num_rows, tokens, _ = x.shape
+        query, key, value = self._heads(self.query_key_value(x), cos, sin)
         mask = None
         if cache is not None:
             past = cache.length
@@ -131,7 +125,34 @@ class Attention(nn.Module):
             is_causal=mask is None and tokens > 1,
             enable_gqa=self.num_heads != self.num_kv_heads,
         )
-        return self.output(mixed.transpose(1, 2).reshape(rows, tokens, self.sizes[0]))
+        return self.output(mixed.transpose(1, 2).reshape(num_rows, tokens, self.sizes[0]))
+
+    def _heads(
+        self, x: Tensor, cos: Tensor | None, sin: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Give queries, keys and values [B, heads, T, E], normed and turned."""
+        if cos is None or sin is None:
+            query, key, value = (
+                part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+                for part in x.split(self.sizes, dim=-1)
+            )
+            return query, key, value
+        if rows.can_fuse(x):
+            return rows.turn_heads(
+                x,
+                self.query_norm.weight,
+                self.key_norm.weight,
+                cos,
+                sin,
+                num_heads=self.num_heads,
+                num_kv_heads=self.num_kv_heads,
+                eps=self.query_norm.eps,
+            )
+        query, key, value = (
+            part.unflatten(-1, (-1, self.head_dim)) for part in x.split(self.sizes, dim=-1)
+        )
+        query, key = self.query_norm(query).transpose(1, 2), self.key_norm(key).transpose(1, 2)
+        return _rotate(query, cos, sin), _rotate(key, cos, sin), value.transpose(1, 2)
 
 
 class SwiGLU(nn.Module):
@@ -144,7 +165,10 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cuda:
-            gate, up = self.gate_up(x).chunk(2, dim=-1)
+            both = self.gate_up(x)
+            if rows.can_fuse(both):
+                return self.down(rows.swiglu(both))
+            gate, up = both.chunk(2, dim=-1)
             return self.down(F.silu(gate) * up)
         # Two products: the gradient of one of twice the width would have to be joined first.
         gate_weight, up_weight = self.gate_up.weight.chunk(2)
@@ -160,7 +184,8 @@ class GeluMLP(nn.Module):
         self.down = nn.Linear(config.mlp_width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x), approximate="tanh"))
+        x = self.up(x)
+        return self.down(rows.gelu(x) if rows.can_fuse(x) else F.gelu(x, approximate="tanh"))
 
 
 class Block(nn.Module):
@@ -324,6 +349,8 @@ def _loss_and_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Give the sum of the losses of logits [N, V], and softmax minus one-hot."""
     if has_fused_loss(logits):
         return fused_loss_and_error(logits, wanted)
+    if rows.can_fuse(logits):
+        return rows.loss_and_error(logits, wanted)
     values = logits.float()
     log_total = values.logsumexp(dim=-1, keepdim=True)
     total = (log_total - values.gather(-1, wanted)).sum()
@@ -356,16 +383,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else weight
         )
         for start in range(0, hidden.shape[0], chunk_tokens):
-            rows = hidden[start : start + chunk_tokens]
+            part = hidden[start : start + chunk_tokens]
             wanted = targets[start : start + chunk_tokens, None]
-            loss, error = _loss_and_error(rows @ matrix.t(), wanted)
+            loss, error = _loss_and_error(part @ matrix.t(), wanted)
             total = total + loss
             if wants_gradient:
                 hidden_gradient[start : start + chunk_tokens] = error @ matrix
                 if hidden.dtype == torch.float32:
-                    weight_gradient.addmm_(error.t(), rows)
+                    weight_gradient.addmm_(error.t(), part)
                 else:
-                    weight_gradient += error.t() @ rows
+                    weight_gradient += error.t() @ part
         if wants_gradient:
             ctx.save_for_backward(hidden_gradient, weight_gradient)
         ctx.num_tokens = hidden.shape[0]

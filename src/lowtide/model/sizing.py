@@ -116,8 +116,14 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
         narrow = [width] * 4 + [query + 2 * key] + [query] * 2
         wide = [config.mlp_width] * 3
         between = number
+    elif not on_gpu and not half:
+        # Norms, rotations and the gate are computed in one pass each (rows.py), and keep their
+        # inputs only.
+        narrow = [width] * 4 + [query + 2 * key] * 2 + [query]
+        wide = [2 * config.mlp_width, config.mlp_width]
+        between = number
     else:
-        # On a CPU norms are taken apart: their scaled input is kept as well, in float32.
+        # Half precision on a CPU takes norms apart: their scaled input is kept too, in float32.
         narrow = [width] * (4 if on_gpu else 6) + [query + 2 * key]
         narrow += [query] * (3 if on_gpu else 4) + [key] * 2
         wide = [2 * config.mlp_width, config.mlp_width, config.mlp_width]

@@ -102,8 +102,8 @@ def planned_bytes(
     chunk_tokens = settings.loss_chunk_tokens
     chunk_tokens = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=on_gpu)
     chunk_tokens = min(tokens, chunk_tokens)
-    # On a GPU the loss's gradient takes the place of the logits.
-    per_logit = (2 if half else 4) if on_gpu else (10 if half else 8)
+    # The loss's gradient takes the place of the logits, but for half precision on a CPU.
+    per_logit = (2 if on_gpu else 10) if half else 4
     chunk = chunk_tokens * config.vocab_size * per_logit
     optimizer, update = _optimizer_bytes(config, settings, count)
     return Footprint(

@@ -1,0 +1,15 @@
+// Threads that stay and wait, for work of a fraction of a millisecond: starting them would take as
+// long as the work. One job at a time; a second caller does its job alone.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace lowtide {
+
+// Calls work(first, end) over [0, count) in blocks of `block`, on at most `num_threads` threads, the
+// caller's among them. What a block computes must not depend on the others: any thread may take it.
+void run_blocks(size_t count, size_t block, size_t num_threads,
+                const std::function<void(size_t, size_t)>& work);
+
+}  // namespace lowtide
