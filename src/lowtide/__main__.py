@@ -1,8 +1,6 @@
 """Run the command line as `python -m lowtide`."""
 
-import sys
-
-from lowtide.cli import main
+from lowtide.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

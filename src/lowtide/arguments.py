@@ -1,12 +1,11 @@
 """Arguments to settings: flags over the config file over a preset over the defaults.
 
 In:      a settings dataclass, and the words after the verb
-Out:     an instance of it; help and usage errors are printed by tyro
+Out:     an instance of it; help and usage errors are printed by tyro, where there are any
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
 from lowtide.errors import UsageError
+from lowtide.flags import read_int, read_plain_flags
 from lowtide.settings import read_config_file, read_preset
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ def parse_settings(
     cls: type[Any], words: list[str], *, program: str, summary: str, examples: Sequence[str] = ()
 ) -> Any:
     """Make settings of the class; `program`, `summary` and `examples` head its help."""
-    import tyro  # a tenth of a second; `lowtide --help` does without
-
     names = {field.name for field in dataclasses.fields(cls)}
     words = _rename_flags(words, getattr(cls, "flag_aliases", {}))
     config_path: str | None = None
@@ -43,9 +41,15 @@ def parse_settings(
         preset, words = _take_word(words, "--preset")
         also += " --preset NAME (settings that belong together; config file and flags beat it)"
         options = {} if preset is None else read_preset(preset, for_settings=cls)
-    default: Any = tyro.MISSING_NONPROP
     if config_path is not None:
         options |= read_config_file(Path(config_path), for_settings=cls)
+    settings = read_plain_flags(cls, words) if not options else None
+    if settings is not None:
+        return settings
+
+    import tyro
+
+    default: Any = tyro.MISSING_NONPROP
     if options:
         default = _partial_settings(cls, options, missing=tyro.MISSING)
     description = "\n\n".join([f"{summary}.", *examples, f"Also:{also}"])
@@ -70,7 +74,7 @@ def _plain_values() -> ConstructorRegistry:
     readers: dict[Any, tuple[str, Callable[[str], Any]]] = {
         str: ("TEXT", str),
         Path: ("PATH", Path),
-        int: ("INT", _read_int),
+        int: ("INT", read_int),
         float: ("FLOAT", float),
     }
 
@@ -95,17 +99,6 @@ def _plain_values() -> ConstructorRegistry:
     registry = ConstructorRegistry()
     registry.primitive_rule(rule)
     return registry
-
-
-def _read_int(word: str) -> int:
-    """Read a whole number, also as people write large ones: 1_000_000, 1e6."""
-    try:
-        return int(word)
-    except ValueError:
-        with contextlib.suppress(ValueError):
-            if float(word).is_integer():
-                return int(float(word))
-    raise ValueError(f"{word!r} is not a whole number")
 
 
 def _rename_flags(words: list[str], aliases: Mapping[str, str]) -> list[str]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from lowtide.corpus.cleaning import CleaningOptions
 from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingOptions
 from lowtide.errors import UsageError
+from lowtide.settings import import_when_used
+
+if TYPE_CHECKING:
+    import tyro
+else:
+    tyro = import_when_used("tyro")
 
 __all__ = [
     "AppendSettings",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from lowtide.settings import import_when_used, require
 
-from lowtide.settings import require
+if TYPE_CHECKING:
+    import tyro
+else:
+    tyro = import_when_used("tyro")
 
 __all__ = ["ReportSettings"]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig, Layout
 from lowtide.model.sizing import shape_for_parameters
-from lowtide.settings import require
+from lowtide.settings import import_when_used, require
 from lowtide.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    import tyro
+else:
+    tyro = import_when_used("tyro")
 
 __all__ = ["EvaluateSettings", "TrainSettings", "choose_optimizer", "model_config"]
 

@@ -1,0 +1,112 @@
+"""Plain flags are read as tyro reads them; anything else is left to it."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide import arguments, cli
+from lowtide.dataset.settings import (
+    AppendSettings,
+    ConvertSettings,
+    InspectSettings,
+    PrepareSettings,
+)
+from lowtide.errors import UsageError
+from lowtide.flags import read_plain_flags
+
+NEEDED = ["--input-files", "a.txt", "--out-dir", "out"]
+
+
+def read_by_tyro(cls: type[Any], words: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    with monkeypatch.context() as patch:
+        patch.setattr(arguments, "read_plain_flags", lambda *given: None)
+        return arguments.parse_settings(cls, words, program="x", summary="x")
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (PrepareSettings, NEEDED),
+        (PrepareSettings, ["--input_files", "a", "b", "c", "--out_dir", "out", "--no_shuffle"]),
+        (PrepareSettings, [*NEEDED, "--memory", "2GiB", "--processes=3", "--seed", "1e3"]),
+        (PrepareSettings, [*NEEDED, "--val-fraction", "0.25", "--lowercase", "--dry-run"]),
+        (PrepareSettings, [*NEEDED, "--document-separator", "", "--text-field=a=b"]),
+        (PrepareSettings, [*NEEDED, "--no-filter"]),
+        (AppendSettings, ["data/mine", "--input-files", "a", "b"]),
+        (InspectSettings, ["data/mine", "--start", "5", "--show-ids", "--sample", "x.txt"]),
+        (ConvertSettings, ["in", "out", "--tokens-per-shard", "1_000"]),
+    ],
+)
+def test_the_same_settings_as_tyro(
+    cls: type[Any], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = read_plain_flags(cls, words)
+    assert quick is not None
+    assert quick == read_by_tyro(cls, words, monkeypatch)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            "--seed --seed=7 3 --no-dedup --dedup --memory 1GiB a.txt --input-files --out-dir "
+            "--out-dir=o --no-seed -1 -- --processes".split()
+        ),
+        max_size=9,
+    )
+)
+def test_what_is_read_is_what_tyro_would_read(words: list[str]) -> None:
+    quick = read_plain_flags(PrepareSettings, words)
+    if quick is not None:
+        with pytest.MonkeyPatch.context() as patch:
+            assert quick == read_by_tyro(PrepareSettings, words, patch)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--help"],
+        ["-h"],
+        [*NEEDED, "--sed", "3"],
+        [*NEEDED, "--seed"],
+        [*NEEDED, "--seed", "x"],
+        [*NEEDED, "--seed", "1.5"],
+        [*NEEDED, "--seed", "-1"],
+        [*NEEDED, "--seed", "1", "2"],
+        [*NEEDED, "--seed", "1", "--seed", "2"],
+        [*NEEDED, "--no-seed"],
+        [*NEEDED, "--no-dedup", "yes"],
+        [*NEEDED, "--dedup=no"],
+        ["stray", *NEEDED],
+        ["--input-files", "--out-dir", "out"],
+        ["--out-dir", "out"],
+    ],
+)
+def test_anything_else_is_left_to_tyro(words: list[str]) -> None:
+    assert read_plain_flags(PrepareSettings, words) is None
+
+
+def test_kinds_of_fields_that_are_not_read_here() -> None:
+    assert read_plain_flags(InspectSettings, ["x", "--split", "val"]) is None
+    assert read_plain_flags(ConvertSettings, ["in", "out", "--from", "npy"]) is None
+    assert read_plain_flags(ConvertSettings, ["in", "out", "--source-kind", "npy"]) is None
+
+
+def test_values_are_checked_as_ever() -> None:
+    with pytest.raises(UsageError, match="val-fraction"):
+        read_plain_flags(PrepareSettings, [*NEEDED, "--val-fraction", "2"])
+
+
+@pytest.mark.parametrize("name", list(cli._VERBS))
+def test_no_settings_import_tyro_by_themselves(name: str) -> None:
+    module = cli._VERBS[name].settings.partition(":")[0]
+    importlib.import_module(module)
+    code = f"import sys, {module}; sys.exit('tyro.conf' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
