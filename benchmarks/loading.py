@@ -5,15 +5,17 @@ Out:     Markdown tables on stdout
 
     python benchmarks/loading.py                       all questions: minutes, 3 GB of disk
     python benchmarks/loading.py --only speed --rounds 5
+    python benchmarks/loading.py --peer-python peers/bin/python
 
-Peers that are not installed are left out: torch, litdata. Each round measures all of them in turn,
-and the table shows the median and the ratio within rounds, because machines are noisy.
+The peers are in loading_peers.py. One that is not installed here is run by `--peer-python` (made
+with `python -m venv peers && peers/bin/pip install litdata mosaicml-streaming`); without that it is
+left out. Each round measures all ways in turn, and the table shows the median and the ratio within
+rounds, because machines are noisy.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import statistics
 import subprocess
@@ -26,12 +28,14 @@ from typing import Any
 
 import numpy as np
 
+import loading_peers
+from loading_peers import BATCH, LENGTH, tokens_per_second
 from lowtide.dataset.layout import shard_name, write_metadata, write_shard
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import format_size
 
-BATCH, LENGTH, VOCABULARY = 64, 1024, 50257
+VOCABULARY = 50257
 
 
 def main() -> None:
@@ -44,6 +48,7 @@ def main() -> None:
     parser.add_argument("--memory-tokens", type=int, default=1_000_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where the made-up tokens go")
+    parser.add_argument("--peer-python", type=Path, help="runs peers that are not installed here")
     parser.add_argument("--measure", nargs=2, metavar=("WAY", "FILE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -52,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lowtide-load-", dir=arguments.folder) as name:
         folder = Path(name)
         if arguments.only in (None, "speed"):
-            print(compare_speed(folder, arguments.tokens, arguments.rounds))
+            print(compare_speed(folder, arguments.tokens, arguments.rounds, arguments.peer_python))
         if arguments.only in (None, "start"):
             print(compare_start(folder, arguments.rounds))
         if arguments.only in (None, "memory"):
@@ -72,14 +77,14 @@ def make_tokens(path: Path, count: int) -> Path:
 # speed
 
 
-def compare_speed(folder: Path, num_tokens: int, rounds: int) -> str:
+def compare_speed(folder: Path, num_tokens: int, rounds: int, peer_python: Path | None) -> str:
     """Measure tokens per second of each way in turn, several times."""
     path = make_tokens(folder / "tokens.bin", num_tokens)
-    ways = speed_ways(path, folder)
+    ways = speed_ways(path, folder, peer_python)
     results: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
-        for name, make in ways.items():
-            results[name].append(tokens_per_second(make()))
+        for name, measure in ways.items():
+            results[name].append(measure())
     first = next(iter(results))
     rows = [
         f"| {name} | {statistics.median(speeds) / 1e6:,.0f} "
@@ -99,44 +104,41 @@ def compare_speed(folder: Path, num_tokens: int, rounds: int) -> str:
     )
 
 
-def tokens_per_second(batches: Iterator[Any], seconds: float = 1.0) -> float:
-    """Count tokens for about a second, after a few batches to warm up."""
-    for _ in range(3):
-        next(batches)
-    started = time.perf_counter()
-    count = 0
-    while time.perf_counter() - started < seconds:
-        for _ in range(5):
-            next(batches)
-        count += 5
-    elapsed = time.perf_counter() - started
-    close = getattr(batches, "close", None)
-    if close is not None:
-        close()
-    return count * BATCH * LENGTH / elapsed
-
-
-def speed_ways(path: Path, folder: Path) -> dict[str, Callable[[], Iterator[Any]]]:
-    """Give the ways to load batches, the baseline first."""
-    data = TokenDataset(path, split="all", sequence_length=LENGTH, dtype="uint16")
-    ways: dict[str, Callable[[], Iterator[Any]]] = {}
-    if importlib.util.find_spec("torch"):
-        ways["get_batch as in nanoGPT"] = lambda: nanogpt_batches(path)
-        ways["torch DataLoader over a memmap, 0 workers"] = lambda: data_loader_batches(path, 0)
-        ways["torch DataLoader over a memmap, 2 workers"] = lambda: data_loader_batches(path, 2)
-    if importlib.util.find_spec("litdata"):
-        chunks = write_litdata(folder / "litdata", path)
-        ways["LitData TokensLoader, 0 workers"] = lambda: litdata_batches(chunks, 0)
-        ways["LitData TokensLoader, 2 workers"] = lambda: litdata_batches(chunks, 2)
-    ways["lowtide TokenDataset.get_batch, random windows"] = lambda: get_batches(data)
-    ways["lowtide BatchLoader, no threads"] = lambda: BatchLoader(
-        data, batch_size=BATCH, prefetch_batches=0
-    )
-    ways["lowtide BatchLoader, 1 thread"] = lambda: BatchLoader(data, batch_size=BATCH)
-    ways["lowtide BatchLoader, 2 threads"] = lambda: BatchLoader(
-        data, batch_size=BATCH, num_threads=2
-    )
+def speed_ways(
+    path: Path, folder: Path, peer_python: Path | None
+) -> dict[str, Callable[[], float]]:
+    """Give the ways to load batches, the baseline first; each measures tokens per second."""
+    ways: dict[str, Callable[[], float]] = {}
+    for name, way in loading_peers.WAYS.items():
+        if way.is_installed:
+            ways[name] = lambda way=way: tokens_per_second(way.batches(path, folder))
+        elif peer_python is not None:
+            ways[name] = lambda name=name: measure_elsewhere(peer_python, name, path, folder)
+    for name, make in own_ways(path).items():
+        ways[name] = lambda make=make: tokens_per_second(make())
     return ways
+
+
+def measure_elsewhere(peer_python: Path, name: str, path: Path, folder: Path) -> float:
+    """Measure a peer with the interpreter it is installed for."""
+    command = [str(peer_python), loading_peers.__file__, name, str(path), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{name}: {done.stderr.strip()}")
+    return float(done.stdout.split()[-1])
+
+
+def own_ways(path: Path) -> dict[str, Callable[[], Iterator[Any]]]:
+    """Give lowtide's forms."""
+    data = TokenDataset(path, split="all", sequence_length=LENGTH, dtype="uint16")
+    return {
+        "lowtide TokenDataset.get_batch, random windows": lambda: get_batches(data),
+        "lowtide BatchLoader, no threads": lambda: BatchLoader(
+            data, batch_size=BATCH, prefetch_batches=0
+        ),
+        "lowtide BatchLoader, 1 thread": lambda: BatchLoader(data, batch_size=BATCH, num_threads=1),
+        "lowtide BatchLoader, 2 threads (default)": lambda: BatchLoader(data, batch_size=BATCH),
+    }
 
 
 def get_batches(data: TokenDataset) -> Iterator[Any]:
@@ -144,72 +146,6 @@ def get_batches(data: TokenDataset) -> Iterator[Any]:
     rng = np.random.default_rng(1)
     while True:
         yield data.get_batch(rng.integers(0, len(data), BATCH))
-
-
-def nanogpt_batches(path: Path) -> Iterator[Any]:
-    """Do what nanoGPT's training script does for each batch, up to the copy to the GPU."""
-    import torch
-
-    while True:
-        tokens = np.memmap(path, dtype=np.uint16, mode="r")  # anew each time, against its leak
-        starts = torch.randint(len(tokens) - LENGTH, (BATCH,))
-        inputs = torch.stack(
-            [torch.from_numpy(tokens[i : i + LENGTH].astype(np.int64)) for i in starts]
-        )
-        targets = torch.stack(
-            [torch.from_numpy(tokens[i + 1 : i + 1 + LENGTH].astype(np.int64)) for i in starts]
-        )
-        yield inputs, targets
-
-
-def data_loader_batches(path: Path, num_workers: int) -> Iterator[Any]:
-    """Use torch's own loader over a mapped file, shuffled."""
-    import torch
-    from torch.utils.data import DataLoader, Dataset
-
-    class Mapped(Dataset):  # pyright: ignore[reportMissingTypeArgument]
-        def __init__(self) -> None:
-            self.tokens = np.memmap(path, dtype=np.uint16, mode="r")
-
-        def __len__(self) -> int:
-            return (len(self.tokens) - 1) // LENGTH
-
-        def __getitem__(self, index: int) -> Any:
-            begin = index * LENGTH
-            window = torch.from_numpy(self.tokens[begin : begin + LENGTH + 1].astype(np.int64))
-            return window[:-1], window[1:]
-
-    yield from DataLoader(
-        Mapped(), batch_size=BATCH, shuffle=True, num_workers=num_workers, drop_last=True
-    )
-
-
-def write_litdata(folder: Path, path: Path) -> Path:
-    """Write the same tokens as LitData's chunks, in windows of one token more."""
-    import torch
-    from litdata.streaming import Cache, TokensLoader
-
-    cache = Cache(str(folder), chunk_bytes="64MB", item_loader=TokensLoader(block_size=LENGTH + 1))
-    tokens = np.memmap(path, dtype=np.uint16, mode="r")
-    step = 1000 * (LENGTH + 1)
-    for number, first in enumerate(range(0, len(tokens), step)):
-        cache[number] = torch.from_numpy(tokens[first : first + step].astype(np.int32))
-    cache.done()
-    cache.merge()
-    return folder
-
-
-def litdata_batches(folder: Path, num_workers: int) -> Iterator[Any]:
-    """Use LitData's own loader, shuffled."""
-    from litdata import StreamingDataLoader, StreamingDataset
-    from litdata.streaming import TokensLoader
-
-    dataset = StreamingDataset(
-        str(folder), item_loader=TokensLoader(block_size=LENGTH + 1), shuffle=True, drop_last=True
-    )
-    for batch in StreamingDataLoader(dataset, batch_size=BATCH, num_workers=num_workers):
-        tokens = batch.long()
-        yield tokens[:, :-1], tokens[:, 1:]
 
 
 # the first batch

@@ -5,6 +5,8 @@
 
 NB_MODULE(_native, m) {
   m.doc() = "lowtide's native core";
+  // A worker process that ends with a dataset in hand would print a page about leaked instances.
+  nanobind::set_leak_warnings(false);
   // An error of the operating system reaches Python as OSError(errno, message, path).
   nanobind::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {

@@ -165,21 +165,34 @@ def _inspect(settings: InspectSettings) -> None:
     lowtide inspect data/books --start 1000 --tokens 50
     lowtide inspect tok/books --text 'How is this split?'
     lowtide inspect data/books --test-loading
+    lowtide inspect tokens.npy --test-loading
     """
     from lowtide.dataset.inspection import inspect_dataset
     from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
 
-    if is_tokenizer(settings.dataset_dir):
+    if settings.test_loading:
+        from lowtide.loader.selftest import check_loading
+
+        print(check_loading(settings.dataset_dir, split=settings.split, dtype=settings.dtype))
+    elif settings.dataset_dir.suffix in (".npy", ".bin"):
+        from lowtide.loader.selftest import describe_tokens
+
+        print(
+            describe_tokens(
+                settings.dataset_dir,
+                split=settings.split,
+                dtype=settings.dtype,
+                first=settings.start,
+                count=settings.tokens,
+            )
+        )
+    elif is_tokenizer(settings.dataset_dir):
         color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         print(
             inspect_tokenizer(
                 settings.dataset_dir, sample=settings.sample, text=settings.text, color=color
             )
         )
-    elif settings.test_loading:
-        from lowtide.loader.selftest import check_loading
-
-        print(check_loading(settings.dataset_dir, split=settings.split))
     else:
         print(inspect_dataset(settings))
 

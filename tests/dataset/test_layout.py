@@ -106,6 +106,24 @@ def test_unfinished_dataset_says_so(tmp_path: Path) -> None:
         layout.load_dataset_info(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("rows", ["[1]", '{"train": [{"file": 5}]}', '{"train": {"a": 1}}', "null"])
+def test_damaged_rows_of_shards_are_an_error(tmp_path: Path, rows: str) -> None:
+    make_dataset(tmp_path)
+    path = tmp_path / "dataset_metadata.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "shards": json.loads(rows)}))
+    with pytest.raises(DataError, match="is damaged"):
+        layout.load_dataset_info(tmp_path)
+
+
+def test_a_fingerprint_does_not_know_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_dataset(tmp_path / "one").fingerprint
+    assert make_dataset(tmp_path / "two" / "deep").fingerprint == first
+    monkeypatch.chdir(tmp_path / "one")
+    assert layout.load_dataset_info(".").fingerprint == first
+
+
 def test_metadata_of_another_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dataset_metadata.json").write_text('{"total_tokens": 5}')
     with pytest.raises(DataError, match="lacks format_version"):

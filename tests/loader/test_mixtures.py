@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from fractions import Fraction
 from pathlib import Path
 
@@ -155,3 +156,12 @@ def test_datasets_that_do_not_fit_together(make_dataset: MakeDataset, tmp_path: 
         Mixture({"one": one}, {"one": 1, "two": 2})
     with pytest.raises(UsageError, match="mixture of nothing"):
         Mixture({})
+
+
+def test_a_pickled_mixture_is_the_same(mixture: Mixture) -> None:
+    copy = pickle.loads(pickle.dumps(mixture))
+    assert copy.fingerprint == mixture.fingerprint
+    batches = [
+        next(BatchLoader(one, batch_size=10, prefetch_batches=0))[0] for one in (mixture, copy)
+    ]
+    np.testing.assert_array_equal(*batches)

@@ -27,6 +27,17 @@ def test_the_command(counting_dataset: Path, capsys: pytest.CaptureFixture[str])
     assert "exactly once" in capsys.readouterr().out
 
 
+def test_the_command_on_files_of_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(5000, dtype=np.int32))
+    np.arange(5000, dtype=np.uint32).tofile(tmp_path / "raw.bin")
+    assert main(["inspect", str(tmp_path / "ids.npy"), "--test-loading"]) == 0
+    assert "exactly once" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path / "raw.bin"), "--dtype", "uint32", "--start", "7"]) == 0
+    shown = capsys.readouterr().out
+    assert "Total tokens: 5,000" in shown
+    assert "train tokens 7 to 107:\n7 8 9 " in shown
+
+
 def test_short_data_is_tried_with_short_windows(tmp_path: Path) -> None:
     np.save(tmp_path / "few.npy", np.arange(30, dtype=np.int32))
     report = check_loading(tmp_path / "few.npy", split="all", seconds=0.01)

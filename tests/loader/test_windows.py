@@ -3,6 +3,8 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -401,3 +403,60 @@ def test_thousands_of_shards_in_few_descriptors(tmp_path: Path) -> None:
         inputs, _ = data.get_batch(order[begin : begin + 100])
         assert inputs[0, 0] == min(order[begin] * 30, data.last_start) // 10
     assert len(os.listdir("/proc/self/fd")) - before <= 256  # noqa: PTH208
+
+
+def test_indices_of_any_integer_type_and_slices(counting_dataset: Path) -> None:
+    data = TokenDataset(counting_dataset, sequence_length=10)
+    expected, _ = data.get_batch([1, 3])
+    for indices in (
+        np.array([1, 3], dtype=np.uint8),
+        np.array([1, 3], dtype=">i8"),
+        np.arange(1, 5)[::2],
+        range(1, 5, 2),
+    ):
+        np.testing.assert_array_equal(data.get_batch(indices)[0], expected)
+    np.testing.assert_array_equal(data[1:5:2][0], expected)
+    assert data[0][0].dtype.char == np.dtype(np.int64).char
+    with pytest.raises(IndexError, match="window -1 of"):
+        data.get_batch([-1])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("output_dtype", ["int64", "int32", "uint16"])
+@pytest.mark.parametrize("length", [1, 7, 8, 17, 64])
+def test_every_type_is_widened_into_every_other(
+    tmp_path: Path, dtype: str, output_dtype: str, length: int
+) -> None:
+    ids = np.random.default_rng(length).integers(0, 250, 300).astype(dtype)
+    ids[-1] = min(int(np.iinfo(dtype).max), 65535)
+    ids.tofile(tmp_path / "ids.npy")
+    data = TokenDataset(
+        tmp_path / "ids.npy",
+        split="all",
+        dtype=dtype,
+        sequence_length=length,
+        output_dtype=output_dtype,  # pyright: ignore[reportArgumentType]
+    )
+    for start in (0, 1, len(ids) - length - 1):
+        inputs, targets = data.gather(np.array([start], dtype=np.uint64))
+        assert inputs.dtype == output_dtype
+        np.testing.assert_array_equal(inputs[0], ids[start : start + length])
+        np.testing.assert_array_equal(targets[0], ids[start + 1 : start + length + 1])
+
+
+def test_negative_ids_are_called_so(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.array([1, 2, -5, 4], dtype=np.int32))
+    data = TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=3)
+    with pytest.raises(DataError, match="id -5 at token 2, ids begin at 0"):
+        data.get_batch([0])
+
+
+def test_worker_processes_end_quietly(counting_dataset: Path) -> None:
+    code = (
+        "import sys; from lowtide import TokenDataset; "
+        "sys.kept = TokenDataset(sys.argv[1], sequence_length=8); sys.kept[0]; sys.kept.me = sys"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(counting_dataset)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -277,9 +277,16 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
             path=root / METADATA_NAME,
         )
     vocab_size = int(metadata["vocab_size"])
-    shards = {
-        split: tuple(_find_shards(root, split, metadata, dtype, vocab_size)) for split in SPLITS
-    }
+    try:
+        shards = {
+            split: tuple(_find_shards(root, split, metadata, dtype, vocab_size)) for split in SPLITS
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{METADATA_NAME} is damaged: its rows of shards cannot be read ({error!r})",
+            path=root / METADATA_NAME,
+            next_step="bring back the file as lowtide wrote it, or prepare the text again",
+        ) from error
     # Strings instead of paths here and below: a thousand shards open in half the time.
     prefix = f"{root}/" if root.name else str(root)
     identity = "\n".join(

@@ -250,7 +250,7 @@ class InspectSettings:
     """A dataset at a glance, and the text of any window; or a tokenizer."""
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
-    """The folder of a dataset or of a tokenizer; also a tokenizer's file, or gpt2."""
+    """The folder of a dataset or of a tokenizer; a file of tokens; a tokenizer's file, or gpt2."""
     split: Literal["train", "val"] = "train"
     """Which part the window is in."""
     start: int = 0
@@ -261,6 +261,8 @@ class InspectSettings:
     """Print the ids as well."""
     test_loading: bool = False
     """Load batches as training would, and check order, shapes, speed and memory."""
+    dtype: str | None = None
+    """Of a .npy or .bin file without a header: the type of its ids, such as uint32."""
     sample: Path | None = None
     """Of a tokenizer: a text file to measure bytes per token on."""
     text: str | None = None

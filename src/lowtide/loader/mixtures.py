@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -81,6 +82,9 @@ class Mixture:
         self.output_dtype = first.output_dtype
         for name in self._names[1:]:
             self._check_alike(self._names[0], name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mixture, (self.datasets, self.weights)  # the schedule is made anew from the weights
 
     def _check_alike(self, first_name: str, name: str) -> None:
         """Refuse datasets whose rows cannot stand in one batch, or whose ids mean other things."""

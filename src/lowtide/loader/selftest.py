@@ -21,7 +21,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.memory import format_size, tree_resident_bytes
 from lowtide.progress import format_count, format_seconds
 
-__all__ = ["LoadingReport", "check_loading"]
+__all__ = ["LoadingReport", "check_loading", "describe_tokens"]
 
 _MAX_CHECKED_WINDOWS = 64 << 20 << 3
 _CHUNK_WINDOWS = 1 << 16
@@ -94,6 +94,19 @@ def check_loading(
         read_seconds=elapsed,
         memory_growth_bytes=growth,
     )
+
+
+def describe_tokens(
+    path: str | Path, *, split: Split = "train", first: int = 0, count: int = 100, **options: Any
+) -> str:
+    """Say what a file of tokens holds, and show `count` ids of a split from `first` on."""
+    data = TokenDataset(path, split=split, sequence_length=1, **options)
+    lines = data.describe().splitlines()[:-1]  # without the windows, which nobody chose
+    first = min(max(0, first), data.num_tokens)
+    ids = data.read_tokens(first, min(max(0, count), data.num_tokens - first))
+    if len(ids):
+        lines += [f"{split} tokens {first:,} to {first + len(ids):,}:", " ".join(map(str, ids))]
+    return "\n".join(lines)
 
 
 def _open(

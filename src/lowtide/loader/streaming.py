@@ -12,8 +12,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +21,8 @@ import numpy as np
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
 from lowtide.loader.batches import Share, check_rank, rank_share
-from lowtide.loader.blocks import BlockStart, TokenBlock, Windowing, iter_token_blocks
+from lowtide.loader.blocks import BlockStart, Windowing, iter_token_blocks
+from lowtide.loader.readahead import Block, BlockReader, StoredBlock
 from lowtide.loader.texts import (
     FileTexts,
     HubTexts,
@@ -75,34 +74,6 @@ def estimate_memory_usage(
         "streaming_mb": round(streaming, 2),
         "memory_savings": f"{100 * (1 - streaming / full):.2f}%",
     }
-
-
-@dataclass(frozen=True)
-class _StoredBlock:
-    """All windows of an epoch, over tokens that were written to disk once."""
-
-    data: TokenDataset
-    epoch: int
-    seed: int
-    shuffle: bool
-    start: BlockStart = field(default_factory=BlockStart)
-
-    @property
-    def num_windows(self) -> int:
-        return len(self.data)
-
-    def fill(self, first: int, inputs: Tokens, targets: Tokens) -> None:
-        order = "shuffle" if self.shuffle else "sequential"
-        (plan,) = self.data.plan_rows(
-            order,
-            seed=self.seed,
-            first=self.epoch * len(self.data) + first,
-            count=len(inputs),
-        )
-        self.data.fill_rows(plan.starts, plan.rows, inputs, targets)
-
-
-Block = TokenBlock | _StoredBlock
 
 
 class StreamingDataLoader:
@@ -207,7 +178,7 @@ class StreamingDataLoader:
         if not self._resumed and (self._delivered or self._start.number):
             self._finish_epoch()  # the last `for` was left early
         self._resumed = False
-        blocks = _BlockReader(self._iter_blocks())
+        blocks = BlockReader(self._iter_blocks())
         try:
             share = self._next_share(0, blocks)
             if share is None:
@@ -241,7 +212,7 @@ class StreamingDataLoader:
         self._epoch += 1
         self._start, self._delivered = BlockStart(), 0
 
-    def _next_share(self, first: int, blocks: _BlockReader) -> Share | None:
+    def _next_share(self, first: int, blocks: BlockReader) -> Share | None:
         """Give the next batch's windows, counted from where this `for` began."""
         wanted = self.batch_size * self.world_size
         available = blocks.available(until=first + wanted)
@@ -255,7 +226,7 @@ class StreamingDataLoader:
             end=min(available, first + wanted),
         )
 
-    def _make_batch(self, share: Share, blocks: _BlockReader) -> Batch:
+    def _make_batch(self, share: Share, blocks: BlockReader) -> Batch:
         shape = (share.rank_count, self.seq_len)
         inputs, targets = np.empty(shape, self._dtype), np.empty(shape, self._dtype)
         blocks.fill(share.rank_first, inputs, targets)
@@ -265,7 +236,7 @@ class StreamingDataLoader:
         """Give the epoch's blocks from where we are, each with the windows of it already given."""
         if not self.streaming:
             yield (
-                _StoredBlock(
+                StoredBlock(
                     self._store_tokens(),
                     self._epoch,
                     self.seed,
@@ -383,59 +354,3 @@ def _path_list(files: PathLike | Sequence[PathLike] | None) -> list[PathLike]:
     if files is None:
         return []
     return [files] if isinstance(files, str | os.PathLike) else list(files)
-
-
-class _BlockReader:
-    """The blocks that batches are being made of, and one more that a thread prepares.
-
-    Windows are counted from the beginning of the `for`.
-    """
-
-    def __init__(self, blocks: Iterator[tuple[Block, int]]) -> None:
-        self._blocks = blocks
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="lowtide-text")
-        self._ahead: Future[tuple[Block, int] | None] = self._submit()
-        self._open: list[tuple[int, int, Block]] = []  # first window, skipped, block
-        self._ended = False
-        self.seen_windows = 0
-
-    def _submit(self) -> Future[tuple[Block, int] | None]:
-        return self._pool.submit(next, self._blocks, None)
-
-    def available(self, *, until: int) -> int:
-        """Open blocks until there are `until` windows or no more; give how many there are."""
-        while self.seen_windows < until and not self._ended:
-            found = self._ahead.result()
-            if found is None:
-                self._ended = True
-                break
-            block, skipped = found
-            self._open.append((self.seen_windows, skipped, block))
-            self.seen_windows += block.num_windows - skipped
-            self._ahead = self._submit()
-        return self.seen_windows
-
-    def fill(self, first: int, inputs: Tokens, targets: Tokens) -> None:
-        """Write windows `first` on into the rows of two arrays, across blocks."""
-        row = 0
-        for begin, skipped, block in self._open:
-            end = begin + block.num_windows - skipped
-            count = min(end, first + len(inputs)) - max(begin, first + row)
-            if count > 0:
-                inside = first + row - begin + skipped
-                block.fill(inside, inputs[row : row + count], targets[row : row + count])
-                row += count
-
-    def drop(self, *, until: int) -> None:
-        """Forget blocks that end before window `until`, but keep the last: it says where we are."""
-        while len(self._open) > 1 and self._open[1][0] <= until:
-            del self._open[0]
-
-    def position(self, window: int) -> tuple[BlockStart, int]:
-        """Give the block that window is in, and how many windows of it come before."""
-        begin, skipped, block = self._open[0]
-        return block.start, window - begin + skipped
-
-    def close(self) -> None:
-        """Wait for the thread, which is never far from the end of a block."""
-        self._pool.shutdown(wait=True, cancel_futures=True)

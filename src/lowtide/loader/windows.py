@@ -175,8 +175,10 @@ class TokenDataset:
     def __len__(self) -> int:
         return -(-self.last_start // self.stride) + 1
 
-    def __getitem__(self, index: int) -> tuple[Tokens, Tokens]:
+    def __getitem__(self, index: int | slice) -> tuple[Tokens, Tokens]:
         size = len(self)
+        if isinstance(index, slice):
+            return self.get_batch(range(*index.indices(size)))
         if not -size <= index < size:
             raise IndexError(f"window {index} of {size}")
         inputs, targets = self.get_batch([index % size])
@@ -206,7 +208,7 @@ class TokenDataset:
             array = np.empty(0, dtype=np.uint64)
         elif array.ndim != 1 or array.dtype.kind not in "iu":
             raise UsageError(f"expected a row of indices, not {array.dtype} of shape {array.shape}")
-        elif array.dtype.itemsize < 8:
+        elif array.dtype.itemsize < 8 or not array.dtype.isnative:
             array = array.astype(np.int64)
         return self._starts_of(array)
 
@@ -320,30 +322,35 @@ class TokenDataset:
 
     def _raise_read_error(self, kind: str, path: str, position: int, value: int) -> NoReturn:
         name = os.path.basename(path)  # noqa: PTH119
-        verify = f"lowtide verify {self.source.path}"
+        again = (
+            "write or copy the file again"
+            if self.source.path.is_file()
+            else f"lowtide verify {self.source.path}"
+        )
         if kind == "id_too_large":
-            stored = self.source.dtype
+            stored, limit = self.source.dtype, self._id_limit()
             if stored.kind == "i" and value >> (8 * stored.itemsize - 1):
                 value -= 1 << 8 * stored.itemsize
-            limit = self._id_limit()
             what = "the vocabulary" if limit == self.vocab_size else self.output_dtype.name
+            end = "ids begin at 0" if value < 0 else f"{what} ends at {limit - 1}"
             raise DataError(
-                f"{name} has id {value} at token {position}, {what} ends at {limit - 1}",
+                f"{name} has id {value} at token {position}, {end}",
                 path=path,
-                next_step="was it made with another tokenizer or dtype? " + verify,
+                next_step=f"was it made with another tokenizer or dtype? then: {again}",
             )
         if kind == "too_short":
             raise DataError(
                 f"{name} holds {position} bytes, expected at least {value}: it was cut short",
                 path=path,
-                next_step=verify,
+                next_step=again,
             )
         raise from_os_error(OSError(value, os.strerror(value), path))
 
 
 def empty_array(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
     """Make an array in memory that an earlier batch had: new pages cost more than filling them."""
-    return _native.empty_rows(*shape, dtype.itemsize, dtype.kind == "i")
+    rows = _native.empty_rows(*shape, dtype.itemsize, dtype.kind == "i")
+    return rows.view(dtype)  # of several types of 64 bits, the one NumPy calls int64
 
 
 def _stream_row(shard: ShardSpan) -> tuple[str, int, int, str, int]:

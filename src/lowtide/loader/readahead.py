@@ -1,0 +1,103 @@
+"""Blocks of windows read ahead by a thread, and batches cut out of them.
+
+In:      blocks (of texts being tokenized, or of tokens stored on disk), in order
+Out:     rows of batches; which block the next window is in
+Memory:  the blocks the present batch touches, and one more
+
+A thread prepares the next block while batches are made of the present ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from lowtide.loader.blocks import BlockStart, TokenBlock
+from lowtide.loader.windows import TokenDataset, Tokens
+
+__all__ = ["Block", "BlockReader", "StoredBlock"]
+
+
+@dataclass(frozen=True)
+class StoredBlock:
+    """All windows of an epoch, over tokens that were written to disk once."""
+
+    data: TokenDataset
+    epoch: int
+    seed: int
+    shuffle: bool
+    start: BlockStart = field(default_factory=BlockStart)
+
+    @property
+    def num_windows(self) -> int:
+        return len(self.data)
+
+    def fill(self, first: int, inputs: Tokens, targets: Tokens) -> None:
+        order = "shuffle" if self.shuffle else "sequential"
+        (plan,) = self.data.plan_rows(
+            order,
+            seed=self.seed,
+            first=self.epoch * len(self.data) + first,
+            count=len(inputs),
+        )
+        self.data.fill_rows(plan.starts, plan.rows, inputs, targets)
+
+
+Block = TokenBlock | StoredBlock
+
+
+class BlockReader:
+    """The blocks that batches are being made of, and one more that a thread prepares.
+
+    Windows are counted from the beginning of the `for`.
+    """
+
+    def __init__(self, blocks: Iterator[tuple[Block, int]]) -> None:
+        self._blocks = blocks
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="lowtide-text")
+        self._ahead: Future[tuple[Block, int] | None] = self._submit()
+        self._open: list[tuple[int, int, Block]] = []  # first window, skipped, block
+        self._ended = False
+        self.seen_windows = 0
+
+    def _submit(self) -> Future[tuple[Block, int] | None]:
+        return self._pool.submit(next, self._blocks, None)
+
+    def available(self, *, until: int) -> int:
+        """Open blocks until there are `until` windows or no more; give how many there are."""
+        while self.seen_windows < until and not self._ended:
+            found = self._ahead.result()
+            if found is None:
+                self._ended = True
+                break
+            block, skipped = found
+            self._open.append((self.seen_windows, skipped, block))
+            self.seen_windows += block.num_windows - skipped
+            self._ahead = self._submit()
+        return self.seen_windows
+
+    def fill(self, first: int, inputs: Tokens, targets: Tokens) -> None:
+        """Write windows `first` on into the rows of two arrays, across blocks."""
+        row = 0
+        for begin, skipped, block in self._open:
+            end = begin + block.num_windows - skipped
+            count = min(end, first + len(inputs)) - max(begin, first + row)
+            if count > 0:
+                inside = first + row - begin + skipped
+                block.fill(inside, inputs[row : row + count], targets[row : row + count])
+                row += count
+
+    def drop(self, *, until: int) -> None:
+        """Forget blocks that end before window `until`, but keep the last: it says where we are."""
+        while len(self._open) > 1 and self._open[1][0] <= until:
+            del self._open[0]
+
+    def position(self, window: int) -> tuple[BlockStart, int]:
+        """Give the block that window is in, and how many windows of it come before."""
+        begin, skipped, block = self._open[0]
+        return block.start, window - begin + skipped
+
+    def close(self) -> None:
+        """Wait for the thread, which is never far from the end of a block."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
