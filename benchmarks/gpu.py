@@ -14,6 +14,7 @@ import argparse
 import gc
 import itertools
 import json
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -38,11 +39,13 @@ CONTEXT = 1024
 SMALL = {"vocab_size": 50304, "context_length": CONTEXT, "num_layers": 12, "width": 768}
 SHAPES = {
     "gpt2": GPTConfig(**SMALL, num_heads=12, layout="gpt2", norm_eps=1e-5),
+    "gpt2, 6 heads": GPTConfig(**SMALL, num_heads=6, layout="gpt2", norm_eps=1e-5),
     "qwen3": GPTConfig(**SMALL, num_heads=12),
     "qwen3, 6 heads": GPTConfig(**SMALL, num_heads=6),
     "350M": GPTConfig(50304, CONTEXT, 24, 1024, 8),
     "750M": GPTConfig(50304, CONTEXT, 24, 1536, 12),
 }
+PLAIN = "plain loop"
 BASE = {
     "use_mixed_precision": True,
     "compile": True,
@@ -51,35 +54,16 @@ BASE = {
     "optimizer": "adamw",
     "learning_rate": 1e-3,
 }
+WHOLE = {"attention": "cudnn", "compile_whole": True}
+FLOAT8 = {**WHOLE, "float8_head": True}
 SPEED_CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2, adamw": ("gpt2", {}),
-    "gpt2, adamw, cudnn": ("gpt2", {"attention": "cudnn"}),
-    "gpt2, muon, cudnn": ("gpt2", {"attention": "cudnn", "optimizer": "muon"}),
-    "qwen3, muon, cudnn": ("qwen3", {"attention": "cudnn", "optimizer": "muon"}),
-    "qwen3 6 heads, muon, cudnn": ("qwen3, 6 heads", {"attention": "cudnn", "optimizer": "muon"}),
-    "qwen3 6 heads, muon, flash": ("qwen3, 6 heads", {"attention": "flash", "optimizer": "muon"}),
-    "qwen3 6 heads, adamw, cudnn": ("qwen3, 6 heads", {"attention": "cudnn"}),
-    "the same, one micro-batch of 128": (
-        "qwen3, 6 heads",
-        {"attention": "cudnn", "batch_size": 128, "gradient_accumulation_steps": 1},
-    ),
-    "the same, micro-batches of 32": (
-        "qwen3, 6 heads",
-        {"attention": "cudnn", "batch_size": 32, "gradient_accumulation_steps": 4},
-    ),
-    "the same, loss chunks of 4096": (
-        "qwen3, 6 heads",
-        {"attention": "cudnn", "loss_chunk_tokens": 4096},
-    ),
-    "the same, loss chunks of 32768": (
-        "qwen3, 6 heads",
-        {"attention": "cudnn", "loss_chunk_tokens": 32768},
-    ),
-    "the same, one graph of all blocks": (
-        "qwen3, 6 heads",
-        {"attention": "cudnn", "compile_whole": True},
-    ),
-    "gpt2, adamw, cudnn, one graph": ("gpt2", {"attention": "cudnn", "compile_whole": True}),
+    "gpt2, adamw": ("gpt2", WHOLE),
+    "gpt2, adamw, float8 head": ("gpt2", FLOAT8),
+    "gpt2 6 heads, adamw": ("gpt2, 6 heads", WHOLE),
+    "gpt2 6 heads, adamw, float8 head": ("gpt2, 6 heads", FLOAT8),
+    "qwen3 6 heads, adamw": ("qwen3, 6 heads", WHOLE),
+    "qwen3 6 heads, adamw, float8 head": ("qwen3, 6 heads", FLOAT8),
+    "qwen3 6 heads, muon, float8 head": ("qwen3, 6 heads", {**FLOAT8, "optimizer": "muon"}),
 }
 MEMORY_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "124M, adamw": ("qwen3, 6 heads", {"batch_size": 16}),
@@ -146,27 +130,35 @@ def make_trainer(config: GPTConfig, path: Path, **options: Any) -> Trainer:
 def time_steps(step: Any, *, warm: int, steps: int) -> dict[str, float]:
     """Give seconds of the first step (compilation), of a later one (median), and the peak."""
     torch.cuda.reset_peak_memory_stats()
+    first = _seconds(step)
+    for _ in range(warm):
+        step()
+    times = _step_times(step, steps)
+    return {
+        "first_step_seconds": first,
+        "step_seconds": statistics.median(times),
+        "mean_step_seconds": statistics.mean(times),
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+    }
+
+
+def _seconds(step: Any) -> float:
     torch.cuda.synchronize()
     start = time.perf_counter()
     step()
     torch.cuda.synchronize()
-    first = time.perf_counter() - start
-    for _ in range(warm):
-        step()
+    return time.perf_counter() - start
+
+
+def _step_times(step: Any, steps: int) -> list[float]:
+    """Give the seconds of each of some steps; the host runs ahead, as it does in training."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
     marks[0].record()
     for mark in marks[1:]:
         step()
         mark.record()
     torch.cuda.synchronize()
-    times = sorted(a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(marks))
-    mean = marks[0].elapsed_time(marks[-1]) / 1000 / steps
-    return {
-        "first_step_seconds": first,
-        "step_seconds": times[len(times) // 2],
-        "mean_step_seconds": mean,
-        "peak_bytes": torch.cuda.max_memory_allocated(),
-    }
+    return [a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(marks)]
 
 
 def measure_plain(path: Path, *, micro: int, steps: int) -> dict[str, Any]:
@@ -215,6 +207,38 @@ def measure_ours(
         _profile(step, profile)
     feed.close()
     return row
+
+
+def measure_alternately(options: argparse.Namespace) -> None:
+    """Measure the plain loop and all speed cases in turn, a few steps each, round after round."""
+    plain = PlainLoop(SHAPES["gpt2"], options.data, micro=64)
+    steps: dict[str, Any] = {PLAIN: plain.step}
+    trainers: list[Trainer] = []
+    for name, (shape, changes) in SPEED_CASES.items():
+        if options.only and not any(word in name for word in options.only.split("|")):
+            continue
+        trainers.append(make_trainer(SHAPES[shape], options.data, **{**BASE, **changes}))
+        steps[name] = trainers[-1].train_step
+    first: dict[str, float] = {}
+    for name, step in steps.items():
+        first[name] = _seconds(step)
+        print(f"{name}: first step {first[name]:.1f} s", flush=True)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(options.rounds):
+        for name, step in steps.items():
+            step()
+            times[name] += _step_times(step, options.steps)
+    base = statistics.median(times[PLAIN])
+    for name, values in times.items():
+        shape = SPEED_CASES[name][0] if name in SPEED_CASES else "gpt2"
+        median = statistics.median(values)
+        found = {"first_step_seconds": first[name], "step_seconds": median}
+        found |= {"lowest_step_seconds": min(values), "highest_step_seconds": max(values)}
+        row = {"name": name, **_rates(SHAPES[shape], TOKENS_PER_STEP, found)}
+        row |= {"times_plain": base / median, "rounds": options.rounds}
+        append_row(options.out, "headline", row)
+    for trainer in trainers:
+        trainer.feed.close()
 
 
 def measure_loss_kernel() -> dict[str, Any]:
@@ -331,7 +355,7 @@ def print_table(path: Path) -> None:
         elif "tokens_per_second" in row and "step_seconds" in row:
             print(
                 f"{row['name']:<40} {row['tokens_per_second']:>9,.0f} {row['share_of_peak']:>9.1%} "
-                f"{row['step_seconds'] * 1000:>8.1f} {row['peak_bytes'] / 2**30:>8.1f} "
+                f"{row['step_seconds'] * 1000:>8.1f} {row.get('peak_bytes', 0) / 2**30:>8.1f} "
                 f"{row['first_step_seconds']:>8.1f}"
             )
         elif "val_loss" in row:
@@ -346,16 +370,19 @@ def print_table(path: Path) -> None:
 def main() -> None:
     """Run one part, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=["plain", "kernel", "speed", "memory", "table"])
+    parser.add_argument("part", choices=["plain", "headline", "kernel", "speed", "memory", "table"])
     parser.add_argument("--data", type=Path, default=Path("carry/data/train.bin"))
     parser.add_argument("--out", type=Path, default=Path("gpu.jsonl"))
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
     parser.add_argument("--profile", default="")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     if options.part == "plain":
         append_row(options.out, "plain", measure_plain(options.data, micro=64, steps=options.steps))
+    elif options.part == "headline":
+        measure_alternately(options)
     elif options.part == "kernel":
         append_row(options.out, "kernel", measure_loss_kernel())
     elif options.part == "speed":

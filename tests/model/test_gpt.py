@@ -1,4 +1,4 @@
-"""The network: shapes, causality, the chunked loss, the cache, activation checkpointing."""
+"""The network: shapes, causality, the cache, activation checkpointing."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch._dynamo.testing import CompileCounter
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
-from lowtide.model.gpt import GPT, KVCache, _rotate, chunked_cross_entropy
+from lowtide.model.gpt import GPT, KVCache, _rotate
 
 LAYOUTS = ["qwen3", "gpt2"]
 
@@ -34,30 +34,6 @@ def test_later_tokens_do_not_change_earlier_logits(layout):
     second[:, 12:] = (second[:, 12:] + 1) % 61
     torch.testing.assert_close(model(first)[:, :12], model(second)[:, :12])
     assert not torch.allclose(model(first)[:, 12:], model(second)[:, 12:])
-
-
-@pytest.mark.parametrize("chunk_tokens", [1, 7, 72, 1000])
-def test_chunked_loss_and_gradients_equal_the_plain_ones(chunk_tokens):
-    hidden = torch.randn(72, 16, dtype=torch.float64).float().requires_grad_()
-    weight = torch.randn(61, 16).requires_grad_()
-    targets = torch.randint(61, (72,))
-    plain = F.cross_entropy(hidden @ weight.t(), targets)
-    expected = torch.autograd.grad(plain * 3, [hidden, weight])
-    loss = chunked_cross_entropy(hidden, weight, targets, chunk_tokens)
-    found = torch.autograd.grad(loss * 3, [hidden, weight])
-    torch.testing.assert_close(loss, plain)
-    torch.testing.assert_close(found, expected)
-
-
-def test_chunked_loss_never_holds_all_logits():
-    hidden = torch.randn(4096, 8, requires_grad=True)
-    weight = torch.randn(2000, 8, requires_grad=True)
-    targets = torch.randint(2000, (4096,))
-    cpu = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(profile_memory=True, activities=cpu) as profile:
-        chunked_cross_entropy(hidden, weight, targets, 64).backward()
-    largest = max(event.cpu_memory_usage for event in profile.events())
-    assert 0 < largest < 4096 * 2000 * 4 / 8
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -2,17 +2,15 @@
 
 import errno
 import json
-import threading
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lowtide import files
 from lowtide.errors import BudgetError, DataError
 from lowtide.model.config import GPTConfig
 from lowtide.training import checkpoints
-from lowtide.training.checkpoints import Checkpoint, CheckpointSaver, RunFolder
+from lowtide.training.checkpoints import Checkpoint, RunFolder
 
 CONFIG = GPTConfig(10, 8, 1, 8, 1)
 
@@ -92,26 +90,3 @@ def test_metrics_after_the_checkpoint_are_dropped(run):
     run.forget_metrics_after(3, 2)
     left = [json.loads(line) for line in run.metrics_path.read_text().splitlines()]
     assert left == [rows[0], rows[1], rows[2], rows[3], rows[6]]
-
-
-def test_writing_in_the_background_takes_a_copy(run, monkeypatch):
-    weights = {"a": torch.zeros(3)}
-    go_on = threading.Event()
-    save = run.save
-
-    def slow(*arguments):
-        assert go_on.wait(10)
-        return save(*arguments)
-
-    monkeypatch.setattr(run, "save", slow)
-    with CheckpointSaver(run, background=True) as saver:
-        saver.save(Checkpoint(1, weights, {}, {}), CONFIG, wait=False)
-        weights["a"] += 1  # training goes on meanwhile
-        go_on.set()
-    assert load_file(run.root / "model.safetensors")["a"].tolist() == [0.0, 0.0, 0.0]
-
-
-def test_an_error_in_the_background_is_raised(run, monkeypatch):
-    monkeypatch.setattr(checkpoints, "free_disk_bytes", lambda path: 10)
-    with pytest.raises(BudgetError), CheckpointSaver(run, background=True) as saver:
-        saver.save(checkpoint(1), CONFIG, wait=False)

@@ -11,7 +11,6 @@ Memory:  weights; activations as sizing.activation_bytes counts them (one D per 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -24,10 +23,11 @@ from torch.utils.checkpoint import checkpoint
 from lowtide.errors import UsageError
 from lowtide.model import rows
 from lowtide.model.config import GPTConfig
-from lowtide.model.kernels import fused_loss_and_error, has_fused_loss
+from lowtide.model.loss import chunked_cross_entropy
+from lowtide.model.rotation import has_fused_rotation, norm_and_rotate
 from lowtide.model.sizing import loss_chunk_tokens
 
-__all__ = ["GPT", "KVCache", "chunked_cross_entropy"]
+__all__ = ["GPT", "KVCache"]
 
 
 _RESIDUAL_WEIGHTS = ("attention.output.weight", "mlp.down.weight")
@@ -148,6 +148,12 @@ class Attention(nn.Module):
                 num_kv_heads=self.num_kv_heads,
                 eps=self.query_norm.eps,
             )
+        if has_fused_rotation(x, self.head_dim):
+            query, key, value = norm_and_rotate(
+                x, self.query_norm.weight, self.key_norm.weight, cos, sin,
+                self.num_heads, self.num_kv_heads, self.query_norm.eps,
+            )  # fmt: skip
+            return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         query, key, value = (
             part.unflatten(-1, (-1, self.head_dim)) for part in x.split(self.sizes, dim=-1)
         )
@@ -221,8 +227,10 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.activation_checkpointing = False
+        self.float8_head = False
         self.compiled_hidden: Callable[[Tensor], Tensor] | None = None
         self.compiled_call: Callable[..., Tensor] | None = None
+        self.compiled_again: Callable[..., Tensor] | None = None
         self.loss_chunk_tokens = loss_chunk_tokens(config.vocab_size, on_gpu=False)
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         if config.layout == "gpt2":
@@ -287,12 +295,11 @@ class GPT(nn.Module):
             x = x.to(torch.bfloat16)
         # Compiled for one shape: decoding, whose shape changes with every token, does without.
         call = _call if cache is not None else self.compiled_call or _call
+        call_block = call
+        if self.activation_checkpointing and self.training:
+            call_block = self.compiled_again or _call_again
         for block in self.blocks:
-            run = functools.partial(call, block)
-            if self.activation_checkpointing and self.training:
-                x = checkpoint(run, x, cos, sin, cache, use_reentrant=False)
-            else:
-                x = run(x, cos, sin, cache)
+            x = call_block(block, x, cos, sin, cache)
         if cache is not None:
             cache.length += tokens
         return call(self.final_norm, x)
@@ -305,7 +312,12 @@ class GPT(nn.Module):
         if _autocast(x):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return chunked_cross_entropy(
-            x.flatten(0, 1), self.output_weight, targets.flatten(), self.loss_chunk_tokens
+            x.flatten(0, 1),
+            self.output_weight,
+            targets.flatten(),
+            self.loss_chunk_tokens,
+            # Evaluation measures the weights themselves, not their 8-bit copies.
+            float8=self.float8_head and self.training,
         )
 
     def compile_blocks(self, *, whole: bool = False, **options: Any) -> None:
@@ -317,6 +329,7 @@ class GPT(nn.Module):
             self.compiled_hidden = torch.compile(self.hidden, dynamic=False, **options)
         else:
             self.compiled_call = torch.compile(_call, dynamic=False, **options)
+            self.compiled_again = torch.compile(_call_again, dynamic=False, **options)
 
     def zero_outputs(self) -> None:
         """Begin with blocks that add nothing: zero the matrices that write to the residual."""
@@ -333,6 +346,15 @@ def _call(module: nn.Module, *arguments: Any) -> Tensor:
     return module(*arguments)
 
 
+def _call_again(module: nn.Module, *arguments: Any) -> Any:
+    """Call, keep the arguments only, and compute the rest again in the backward pass.
+
+    Compiled with it, not around it: the second computation is then part of the compiled backward
+    pass.
+    """
+    return checkpoint(module, *arguments, use_reentrant=False)
+
+
 def _autocast(x: Tensor) -> bool:
     return torch.is_autocast_enabled(x.device.type)
 
@@ -343,79 +365,3 @@ def _rotary_tables(config: GPTConfig) -> tuple[Tensor, Tensor]:
         torch.arange(config.context_length, dtype=torch.float32), config.rope_theta**-exponents
     )
     return angles.cos(), angles.sin()
-
-
-def _loss_and_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the sum of the losses of logits [N, V], and softmax minus one-hot."""
-    if has_fused_loss(logits):
-        return fused_loss_and_error(logits, wanted)
-    if rows.can_fuse(logits):
-        return rows.loss_and_error(logits, wanted)
-    values = logits.float()
-    log_total = values.logsumexp(dim=-1, keepdim=True)
-    total = (log_total - values.gather(-1, wanted)).sum()
-    error = values.sub_(log_total).exp_()
-    error.scatter_add_(-1, wanted, error.new_full((1, 1), -1.0).expand_as(wanted))
-    return total, error.to(logits.dtype)
-
-
-class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Linear layer and cross entropy as one, some tokens at a time; gradients come with the loss.
-
-    The gradients are computed while a chunk's logits exist, so the backward pass needs neither them
-    nor a second matrix product for them. They are kept unscaled (softmax minus one-hot) because
-    dividing by the number of tokens first would underflow in float16.
-    """
-
-    @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        targets: Tensor,
-        chunk_tokens: int,
-    ) -> Tensor:
-        matrix = weight.to(hidden.dtype)
-        wants_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        hidden_gradient = torch.empty_like(hidden) if wants_gradient else hidden
-        weight_gradient = (
-            torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else weight
-        )
-        for start in range(0, hidden.shape[0], chunk_tokens):
-            part = hidden[start : start + chunk_tokens]
-            wanted = targets[start : start + chunk_tokens, None]
-            loss, error = _loss_and_error(part @ matrix.t(), wanted)
-            total = total + loss
-            if wants_gradient:
-                hidden_gradient[start : start + chunk_tokens] = error @ matrix
-                if hidden.dtype == torch.float32:
-                    weight_gradient.addmm_(error.t(), part)
-                else:
-                    weight_gradient += error.t() @ part
-        if wants_gradient:
-            ctx.save_for_backward(hidden_gradient, weight_gradient)
-        ctx.num_tokens = hidden.shape[0]
-        return total / hidden.shape[0]
-
-    @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, None, None]:
-        hidden_gradient, weight_gradient = ctx.saved_tensors
-        scale = gradient / ctx.num_tokens
-        return (
-            (hidden_gradient.float() * scale).to(hidden_gradient.dtype),
-            weight_gradient * scale,
-            None,
-            None,
-        )
-
-
-@torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
-def chunked_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int
-) -> Tensor:
-    """Give the mean cross entropy of `hidden @ weight.T` [N, V] without ever holding all of it."""
-    # Not compiled: a loop over chunks, and on a GPU a kernel of its own, leave nothing to fuse.
-    return _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk_tokens)  # pyright: ignore[reportReturnType]

@@ -8,7 +8,7 @@
 
 In:      tensors and a few numbers from the loop
 Out:     a folder per checkpoint, renamed into place when all of it is on the disk
-Memory:  nothing on the CPU; a copy of weights and moments in host memory when saving from a GPU
+Memory:  nothing beside what it is given
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -40,7 +38,7 @@ from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
 from lowtide.model.weights import save_weights
 
-__all__ = ["Checkpoint", "CheckpointSaver", "RunFolder"]
+__all__ = ["Checkpoint", "RunFolder", "all_tensors"]
 
 _WEIGHTS = "model.safetensors"
 _STATE = "state.pt"
@@ -53,7 +51,7 @@ class Checkpoint:
 
     step: int
     weights: dict[str, Tensor]
-    """Portable names, on the CPU."""
+    """Under portable names, on the CPU, when they are written."""
     tensors: Any
     """Optimizer moments and random states."""
     numbers: dict[str, Any]
@@ -63,17 +61,19 @@ class Checkpoint:
     def num_bytes(self) -> int:
         """What it takes on the disk, nearly."""
         return sum(
-            t.numel() * t.element_size() for t in (*self.weights.values(), *_all(self.tensors))
+            t.numel() * t.element_size()
+            for t in (*self.weights.values(), *all_tensors(self.tensors))
         )
 
 
-def _all(value: Any) -> list[Tensor]:
+def all_tensors(value: Any) -> list[Tensor]:
+    """Give the tensors of a structure, in its order."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in _all(item)]
+        return [tensor for item in value.values() for tensor in all_tensors(item)]
     if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _all(item)]
+        return [tensor for item in value for tensor in all_tensors(item)]
     return []
 
 
@@ -186,63 +186,6 @@ class RunFolder:
                 last = evaluated_step if row.get("event") == "eval" else step
                 if row.get("step", -1) <= last:
                     new.write(line)
-
-
-class CheckpointSaver:
-    """Writes checkpoints, in a thread from a copy where that is wanted; one at a time."""
-
-    def __init__(self, run: RunFolder, *, background: bool) -> None:
-        self._run = run
-        self._pool = ThreadPoolExecutor(1, "lowtide-save") if background else None
-        self._pending: Future[Path] | None = None
-
-    def save(self, checkpoint: Checkpoint, config: GPTConfig, *, wait: bool) -> None:
-        """Write a checkpoint; with `wait`, only come back when it is on the disk."""
-        self.finish()
-        if self._pool is None:
-            self._run.save(checkpoint, config)
-            return
-        copy = Checkpoint(
-            checkpoint.step,
-            _copy(checkpoint.weights),
-            _copy(checkpoint.tensors),
-            checkpoint.numbers,
-        )
-        self._pending = self._pool.submit(self._run.save, copy, config)
-        if wait:
-            self.finish()
-
-    def finish(self) -> None:
-        """Wait for the checkpoint under way; an error of its writing is raised here."""
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            pending.result()
-
-    def __enter__(self) -> CheckpointSaver:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self.finish()
-        finally:
-            if self._pool is not None:
-                self._pool.shutdown()
-
-
-def _copy(value: Any) -> Any:
-    """Copy a structure's tensors to host memory."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, Mapping):
-        return {key: _copy(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copy(item) for item in value)
-    return value
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -27,13 +27,14 @@ from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import default_budget_bytes, parse_size
+from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters, flops_per_token, loss_chunk_tokens
-from lowtide.model.weights import load_weights, portable_tensors
+from lowtide.model.weights import load_weights
 from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.checkpoints import Checkpoint, CheckpointSaver, RunFolder
+from lowtide.training.checkpoints import Checkpoint, RunFolder
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.distributed import (
     ProcessGroup,
@@ -52,6 +53,7 @@ from lowtide.training.feeding import BatchSource, Feed
 from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.optimizers import LossScale, build_optimizers
 from lowtide.training.reports import MetricSinks, describe_coverage, device_memory
+from lowtide.training.saving import CheckpointSaver
 from lowtide.training.schedule import (
     default_learning_rate,
     learning_rate_factor,
@@ -161,6 +163,8 @@ class Trainer:
             config = self.model.config
             for line in describe_coverage(settings, config, self.total_steps, self.data):
                 self._note(line)
+            if settings.float8_head and not self.model.float8_head:
+                self._note(f"{group.device} has no products of 8-bit floats: bfloat16 instead")
             phase = stack.enter_context(
                 progress.phase(
                     "training", total=self.total_steps, unit="steps", start=self.state.step
@@ -368,7 +372,7 @@ class Trainer:
             numbers = {"step": state.step, "val_loss": result.loss}
             self.where.stage("saving the best weights", state.step)
             config = self.model.config
-            self.run.save_best(portable_tensors(weights, config), config, numbers)
+            self._saver.save_best(weights, config, numbers)
             if self.tokenizer is not None:
                 self.tokenizer.save(self.run.best_dir)
 
@@ -426,7 +430,7 @@ class Trainer:
         }
         if self._group.is_first:
             config = self.model.config
-            checkpoint = Checkpoint(state.step, portable_tensors(weights, config), tensors, numbers)
+            checkpoint = Checkpoint(state.step, weights, tensors, numbers)
             self._saver.save(checkpoint, config, wait=state.stopped is not None)
         self._group.wait()
 
@@ -448,6 +452,7 @@ class Trainer:
             load_weights(self.model, self.run.step_dirs()[-1])
         self.model.to(group.device)
         self.model.activation_checkpointing = settings.activation_checkpointing
+        self.model.float8_head = settings.float8_head and has_float8(group.device)
         self._num_parameters = count_parameters(config)
         self._flops_per_token = flops_per_token(config, settings.seq_len)
         self.total_steps = total_steps(settings, self._num_parameters, self.data)

@@ -172,6 +172,8 @@ class TrainSettings:
     """Compile all blocks as one graph: a little faster, but half a minute until the first step."""
     attention: Literal["auto", "cudnn", "flash"] = "auto"
     """Kernel of attention on NVIDIA GPUs, if it can be had; auto leaves the choice to torch."""
+    float8_head: bool = False
+    """Multiply by the output matrix in 8-bit floats in training, where a GPU can (Hopper)."""
     loss_chunk_tokens: int | None = None
     """Tokens whose logits exist at once; chosen by vocabulary and device if not given."""
     device: str = "auto"
@@ -237,6 +239,8 @@ class TrainSettings:
         require(0.1 <= self.momentum < 1, "momentum", self.momentum, "from 0.1 to below 1")
         share = self.decay_fraction
         require(0 < share <= 1, "decay_fraction", share, "more than 0, at most 1")
+        half = self.use_mixed_precision and self.precision == "bf16"
+        require(half or not self.float8_head, "float8_head", True, "--use-mixed-precision in bf16")
         both = self.max_iters is not None and self.epochs is not None
         require(not both, "max_iters", self.max_iters, "no --epochs beside it")
         learned = self.vocab_size is not None and self.tokenization is not None

@@ -1,0 +1,202 @@
+"""The output matrix in 8-bit floats: logits, loss and both gradients of a chunk of tokens.
+
+Hopper GPUs multiply 8-bit floats twice as fast as bfloat16, and the output matrix is a third of a
+small network's arithmetic. Hidden states and weights are e4m3, scaled by their largest value; the
+loss's gradient is e5m2, whose range holds what a vocabulary of a million leaves of a probability.
+Products read both operands along the summed side, so each is written in both layouts at once.
+
+In:      hidden states [N, D], the output matrix [V, D], targets [N, 1]
+Out:     the sum of the losses, the gradient of the hidden states and of the matrix, unscaled
+Memory:  4 bytes a logit (2 of them the logits), 2 a weight
+"""
+
+# pyright: basic, reportUndefinedVariable=false, reportMissingImports=false
+# ruff: noqa: N803, F821  (Triton's constants are capitals; its names are known inside kernels only)
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Float8Head", "fits_float8", "has_float8"]
+
+_torch: Any = torch  # the product of scaled numbers is private by its name only
+_E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+_LARGEST_E4M3 = 448.0
+# Softmax minus one-hot is between -1 and 1; the largest e5m2 is 57344, the smallest 2 ** -16.
+_ERROR_SCALE = 32768.0
+# Columns a kernel reads at once for sums, and the side of the tiles that it writes twice.
+_BLOCK, _TILE = 4096, {"ROWS": 64, "COLUMNS": 64}
+
+
+def has_float8(device: torch.device) -> bool:
+    """Tell whether a device multiplies 8-bit floats: NVIDIA's since Ada and Hopper, by Triton."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def fits_float8(num_rows: int, weight: Tensor) -> bool:
+    """Tell whether all sides are multiples of 16, as products of 8-bit floats want them."""
+    return all(side % 16 == 0 for side in (num_rows, *weight.shape))
+
+
+class Float8Head:
+    """An output matrix ready to be multiplied, for all chunks of one micro-batch."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight, self._turned, self._scale = quantize(weight.detach())
+
+    def chunk(self, rows: Tensor, wanted: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the loss of some rows and their gradient; add the matrix's to `total`."""
+        quantized, turned, scale = quantize(rows)
+        half = torch.bfloat16
+        logits = _product(quantized, self._weight, scale, self._scale, half, fast=True)
+        loss, error, error_turned = loss_and_float8_error(logits, wanted)
+        del logits
+        unit = scale.new_full((), 1 / _ERROR_SCALE)
+        # Long sums: kept in float32 on the way, unlike the forward product's.
+        rows_gradient = _product(error, self._turned, unit, self._scale, half, fast=False)
+        total += _product(error_turned, turned, unit, scale, half, fast=False)
+        return loss, rows_gradient
+
+
+def _product(
+    left: Tensor, right: Tensor, left_scale: Tensor, right_scale: Tensor, dtype: Any, *, fast: bool
+) -> Tensor:
+    """Multiply [M, K] by [N, K] turned: both have the summed side together in memory."""
+    if not left.is_cuda:
+        return (left.float() @ right.float().t() * (left_scale * right_scale)).to(dtype)
+    return _torch._scaled_mm(
+        left,
+        right.t(),
+        scale_a=left_scale,
+        scale_b=right_scale,
+        out_dtype=dtype,
+        use_fast_accum=fast,
+    )
+
+
+def quantize(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Give e4m3 numbers of a matrix, the same turned, and the scale that brings them back."""
+    largest = torch.linalg.vector_norm(values, torch.inf, dtype=torch.float32)
+    scale = largest.clamp(min=1e-12) / _LARGEST_E4M3
+    if not _uses_kernels(values):
+        small = (values.float() / scale).clamp(-_LARGEST_E4M3, _LARGEST_E4M3).to(_E4M3)
+        return small, small.t().contiguous(), scale
+    num_rows, num_columns = values.shape
+    small = torch.empty(num_rows, num_columns, dtype=_E4M3, device=values.device)
+    turned = torch.empty(num_columns, num_rows, dtype=_E4M3, device=values.device)
+    _kernels()["quantize"][_grid(num_rows, num_columns)](
+        values.contiguous(), scale, small, turned, num_rows, num_columns, _LARGEST_E4M3, **_TILE
+    )
+    return small, turned, scale
+
+
+def loss_and_float8_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the sum of the losses, and softmax minus one-hot times 32768, in both layouts."""
+    if not _uses_kernels(logits):
+        values = logits.float()
+        log_totals = values.logsumexp(dim=-1, keepdim=True)
+        loss = (log_totals - values.gather(-1, wanted)).sum()
+        error = (values - log_totals).exp()
+        error.scatter_add_(-1, wanted, error.new_full((1, 1), -1.0).expand_as(wanted))
+        small = (error * _ERROR_SCALE).to(_E5M2)
+        return loss, small, small.t().contiguous()
+    num_rows, vocab_size = logits.shape
+    assert logits.is_contiguous()
+    wanted = wanted.contiguous()
+    losses = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+    log_totals = torch.empty_like(losses)
+    _kernels()["sums"][(num_rows,)](
+        logits, wanted, losses, log_totals, VOCAB=vocab_size, BLOCK=_BLOCK, num_warps=4
+    )
+    small = torch.empty(num_rows, vocab_size, dtype=_E5M2, device=logits.device)
+    turned = torch.empty(vocab_size, num_rows, dtype=_E5M2, device=logits.device)
+    _kernels()["errors"][_grid(num_rows, vocab_size)](
+        logits, wanted, log_totals, small, turned, num_rows, vocab_size, _ERROR_SCALE, **_TILE
+    )
+    return losses.sum(), small, turned
+
+
+def _uses_kernels(tensor: Tensor) -> bool:
+    return tensor.is_cuda
+
+
+def _grid(num_rows: int, num_columns: int) -> tuple[int, int]:
+    return -(-num_columns // _TILE["COLUMNS"]), -(-num_rows // _TILE["ROWS"])
+
+
+@functools.cache
+def _kernels() -> dict[str, Any]:
+    """Make the kernels; Triton is imported only where there is a GPU."""
+    import triton
+    import triton.language as tl
+
+    # Compiled from their sources, in which this name is looked up as the module's.
+    globals()["tl"] = tl
+    kernels = {"quantize": _quantize_tiles, "sums": _sum_rows, "errors": _write_errors}
+    return {name: triton.jit(kernel) for name, kernel in kernels.items()}
+
+
+def _quantize_tiles(
+    values, scale, small, turned, num_rows, num_columns, largest,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # type: ignore[name-defined]  # fmt: skip
+    # The tile's corner in 64 bits, the way inside it in 32.
+    first_row, first_column = tl.program_id(1).to(tl.int64) * ROWS, tl.program_id(0) * COLUMNS
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    inside = (row < num_rows - first_row)[:, None] & (column < num_columns - first_column)[None, :]
+    corner = first_row * num_columns + first_column
+    where = row[:, None] * num_columns + column[None, :]
+    numbers = tl.load(values + corner + where, mask=inside, other=0.0).to(tl.float32)
+    numbers = tl.minimum(tl.maximum(numbers / tl.load(scale), -largest), largest)
+    tl.store(small + corner + where, numbers.to(small.dtype.element_ty), mask=inside)
+    corner = first_column.to(tl.int64) * num_rows + first_row
+    across = column[:, None] * num_rows + row[None, :]
+    # Turned before they are small: Triton 3.6 mixed 8-bit numbers up when turning them (H200).
+    numbers = tl.trans(numbers).to(turned.dtype.element_ty)
+    tl.store(turned + corner + across, numbers, mask=tl.trans(inside))
+
+
+def _sum_rows(logits, wanted, losses, log_totals, VOCAB: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[name-defined]
+    row = tl.program_id(0).to(tl.int64)
+    start = logits + row * VOCAB
+    offsets = tl.arange(0, BLOCK)
+    largest = -float("inf")
+    total = 0.0
+    for first in range(0, VOCAB, BLOCK):
+        inside = first + offsets < VOCAB
+        values = tl.load(start + first + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+        new_largest = tl.maximum(largest, tl.max(values, 0))
+        total = total * tl.exp(largest - new_largest) + tl.sum(tl.exp(values - new_largest), 0)
+        largest = new_largest
+    log_total = largest + tl.log(total)
+    tl.store(log_totals + row, log_total)
+    tl.store(losses + row, log_total - tl.load(start + tl.load(wanted + row)).to(tl.float32))
+
+
+def _write_errors(
+    logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # type: ignore[name-defined]  # fmt: skip
+    first_row, first_column = tl.program_id(1).to(tl.int64) * ROWS, tl.program_id(0) * COLUMNS
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    there = row < num_rows - first_row
+    inside = there[:, None] & (column < vocab_size - first_column)[None, :]
+    corner = first_row * vocab_size + first_column
+    where = row[:, None] * vocab_size + column[None, :]
+    values = tl.load(logits + corner + where, mask=inside, other=-float("inf")).to(tl.float32)
+    log_total = tl.load(log_totals + first_row + row, mask=there, other=0.0)
+    target = tl.load(wanted + first_row + row, mask=there, other=0) - first_column
+    error = tl.exp(values - log_total[:, None])
+    error = (error - tl.where(column[None, :] == target[:, None], 1.0, 0.0)) * scale
+    numbers = error.to(small.dtype.element_ty)
+    tl.store(small + corner + where, numbers, mask=inside)
+    corner = first_column.to(tl.int64) * num_rows + first_row
+    across = column[:, None] * num_rows + row[None, :]
+    tl.store(turned + corner + across, tl.trans(numbers), mask=tl.trans(inside))

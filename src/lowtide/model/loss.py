@@ -1,0 +1,121 @@
+"""Output matrix and cross entropy as one, some tokens at a time, so that logits never exist whole.
+
+In:      the last hidden states [N, D], the output matrix [V, D], targets [N]
+Out:     the mean loss; gradients come with it
+Memory:  logits of `chunk_tokens` tokens; a gradient of the hidden states and one of the matrix
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowtide.model import rows
+from lowtide.model.float8 import Float8Head, fits_float8
+from lowtide.model.kernels import fused_loss_and_error, has_fused_loss
+
+__all__ = ["chunked_cross_entropy"]
+
+
+def _loss_and_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Give the sum of the losses of logits [N, V], and softmax minus one-hot."""
+    if has_fused_loss(logits):
+        return fused_loss_and_error(logits, wanted)
+    if rows.can_fuse(logits):
+        return rows.loss_and_error(logits, wanted)
+    values = logits.float()
+    log_total = values.logsumexp(dim=-1, keepdim=True)
+    total = (log_total - values.gather(-1, wanted)).sum()
+    error = values.sub_(log_total).exp_()
+    error.scatter_add_(-1, wanted, error.new_full((1, 1), -1.0).expand_as(wanted))
+    return total, error.to(logits.dtype)
+
+
+class _PlainHead:
+    """An output matrix in the precision of the hidden states."""
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
+        self._matrix = weight.to(dtype)
+
+    def loss(self, states: Tensor, wanted: Tensor) -> Tensor:
+        """Give the loss of some rows."""
+        return _loss_and_error(states @ self._matrix.t(), wanted)[0]
+
+    def chunk(self, states: Tensor, wanted: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the loss of some rows and their gradient; add the matrix's to `total`."""
+        loss, error = _loss_and_error(states @ self._matrix.t(), wanted)
+        if states.dtype == torch.float32:
+            total.addmm_(error.t(), states)
+        else:
+            total += error.t() @ states
+        return loss, error @ self._matrix
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Linear layer and cross entropy as one, some tokens at a time; gradients come with the loss.
+
+    The gradients are computed while a chunk's logits exist, so the backward pass needs neither them
+    nor a second matrix product for them. They are kept unscaled (softmax minus one-hot) because
+    dividing by the number of tokens first would underflow in float16.
+    """
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        chunk_tokens: int,
+        float8: bool,
+    ) -> Tensor:
+        num_tokens = hidden.shape[0]
+        chunks = [
+            slice(start, start + chunk_tokens) for start in range(0, num_tokens, chunk_tokens)
+        ]
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+            head = _PlainHead(weight, hidden.dtype)
+            for part in chunks:
+                total += head.loss(hidden[part], targets[part, None])
+            return total / num_tokens
+        float8 = float8 and fits_float8(min(num_tokens, chunk_tokens), weight)
+        float8 = float8 and fits_float8(num_tokens % chunk_tokens, weight)
+        head = Float8Head(weight) if float8 else _PlainHead(weight, hidden.dtype)
+        hidden_gradient = torch.empty_like(hidden)
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
+        for part in chunks:
+            loss, gradient = head.chunk(hidden[part], targets[part, None], weight_gradient)
+            hidden_gradient[part] = gradient
+            total += loss
+        ctx.save_for_backward(hidden_gradient, weight_gradient)
+        ctx.num_tokens = num_tokens
+        return total / num_tokens
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None]:
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        scale = gradient / ctx.num_tokens
+        return (
+            (hidden_gradient.float() * scale).to(hidden_gradient.dtype),
+            weight_gradient * scale,
+            None,
+            None,
+            None,
+        )
+
+
+@torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
+def chunked_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int, *, float8: bool = False
+) -> Tensor:
+    """Give the mean cross entropy of `hidden @ weight.T` [N, V] without ever holding all of it.
+
+    With `float8`, the products of a pass that wants gradients are of 8-bit floats where their sides
+    allow it.
+    """
+    # Not compiled: a loop over chunks, and on a GPU a kernel of its own, leave nothing to fuse.
+    return _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk_tokens, float8)  # pyright: ignore[reportReturnType]

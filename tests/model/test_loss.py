@@ -1,0 +1,73 @@
+"""The chunked loss: equal to the plain one, never all logits at once, float8 near it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lowtide.model.loss import chunked_cross_entropy
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 72, 1000])
+def test_chunked_loss_and_gradients_equal_the_plain_ones(chunk_tokens):
+    hidden = torch.randn(72, 16, dtype=torch.float64).float().requires_grad_()
+    weight = torch.randn(61, 16).requires_grad_()
+    targets = torch.randint(61, (72,))
+    plain = F.cross_entropy(hidden @ weight.t(), targets)
+    expected = torch.autograd.grad(plain * 3, [hidden, weight])
+    loss = chunked_cross_entropy(hidden, weight, targets, chunk_tokens)
+    found = torch.autograd.grad(loss * 3, [hidden, weight])
+    torch.testing.assert_close(loss, plain)
+    torch.testing.assert_close(found, expected)
+
+
+def test_chunked_loss_never_holds_all_logits():
+    hidden = torch.randn(4096, 8, requires_grad=True)
+    weight = torch.randn(2000, 8, requires_grad=True)
+    targets = torch.randint(2000, (4096,))
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(profile_memory=True, activities=cpu) as profile:
+        chunked_cross_entropy(hidden, weight, targets, 64).backward()
+    largest = max(event.cpu_memory_usage for event in profile.events())
+    assert 0 < largest < 4096 * 2000 * 4 / 8
+
+
+def gradients(hidden, weight, targets, **options):
+    loss = chunked_cross_entropy(hidden, weight, targets, 64, **options)
+    return loss.detach(), torch.autograd.grad(loss, [hidden, weight])
+
+
+def relative(found, expected):
+    return float((found - expected).norm() / expected.norm())
+
+
+def test_float8_is_near_the_plain_loss_and_gradients():
+    hidden = torch.randn(128, 64).requires_grad_()
+    weight = (0.1 * torch.randn(96, 64)).requires_grad_()
+    targets = torch.randint(96, (128,))
+    loss, expected = gradients(hidden, weight, targets)
+    near_loss, near = gradients(hidden, weight, targets, float8=True)
+    assert float(near_loss) == pytest.approx(float(loss), rel=5e-3)
+    for found, plain in zip(near, expected, strict=True):
+        assert 1e-3 < relative(found, plain) < 0.06  # e5m2 has two bits after the point
+
+
+@pytest.mark.parametrize(("tokens", "vocab"), [(100, 96), (128, 61)])
+def test_sides_that_are_no_multiples_of_16_do_without_float8(tokens, vocab):
+    hidden = torch.randn(tokens, 16).requires_grad_()
+    weight = torch.randn(vocab, 16).requires_grad_()
+    targets = torch.randint(vocab, (tokens,))
+    _, expected = gradients(hidden, weight, targets)
+    _, found = gradients(hidden, weight, targets, float8=True)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_without_gradients_the_loss_is_exact_with_float8():
+    hidden, weight = torch.randn(64, 16), torch.randn(96, 16)
+    targets = torch.randint(96, (64,))
+    plain = chunked_cross_entropy(hidden, weight, targets, 32)
+    assert torch.equal(chunked_cross_entropy(hidden, weight, targets, 32, float8=True), plain)
