@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._dynamo.testing import CompileCounter
+from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
@@ -85,6 +85,30 @@ def test_activation_checkpointing_keeps_gradients():
         torch.manual_seed(1)
         gradients.append(torch.autograd.grad(model(inputs, targets), list(model.parameters())))
     torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the same
+@pytest.mark.parametrize("whole", [False, True])
+def test_activation_checkpointing_is_part_of_what_is_compiled(whole):
+    model = GPT(tiny(num_layers=4))
+    inputs, targets = ids(), ids()
+    expected = torch.autograd.grad(model(inputs, targets), list(model.parameters()))
+    counter = CompileCounterWithBackend("aot_eager")
+    model.activation_checkpointing = True
+    model.compile_blocks(whole=whole, backend=counter)
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(inputs, targets)
+    torch.testing.assert_close(torch.autograd.grad(loss, list(model.parameters())), expected)
+    assert counter.frame_count == (1 if whole else 2)  # a block for all, the last norm
+    inner = 3 * 24 * tiny().mlp_width
+    assert all(tensor.numel() < inner for tensor in kept)
 
 
 def test_a_row_longer_than_the_context_is_refused():

@@ -13,6 +13,7 @@ from lowtide.errors import BudgetError, LowtideError, UsageError
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.gpt import GPT
+from lowtide.training import loop
 from lowtide.training.loop import Trainer
 
 from .conftest import VOCAB, write_tokens
@@ -244,6 +245,25 @@ def test_forgetting_can_stop_the_run(make_trainer, tmp_path):
     trainer._notify = notes.append
     assert trainer.fit().steps == result.steps
     assert "--no-stop-on-forgetting goes on with it" in notes[-1]
+
+
+def test_a_device_without_8_bit_floats_says_so_and_trains(make_trainer):
+    options = {"use_mixed_precision": True, "max_iters": 2}
+    notes = []
+    trainer = make_trainer(float8_head=True, **options)
+    trainer._notify = notes.append
+    result = trainer.fit()
+    assert any("cpu has no products of 8-bit floats: bfloat16 instead" in note for note in notes)
+    assert result == make_trainer("plain", **options).fit()
+
+
+def test_training_with_an_output_matrix_of_8_bits_learns(make_trainer, monkeypatch):
+    monkeypatch.setattr(loop, "has_float8", lambda device: True)  # computed in float32 there
+    options = {"use_mixed_precision": True, "batch_size": 16, "config": {"vocab_size": 96}}
+    near = make_trainer(float8_head=True, **options).fit()
+    plain = make_trainer("plain", **options).fit()
+    assert near.val_loss != plain.val_loss
+    assert near.val_loss == pytest.approx(plain.val_loss, abs=0.02)
 
 
 def test_epochs_and_hours_end_a_run(make_trainer):

@@ -28,6 +28,7 @@ def test_evaluation_datasets_have_names():
         ({"max_iters": 0}, "max_iters is 0, expected more than 0"),
         ({"val_fraction": 1.0}, "val_fraction is 1.0"),
         ({"warmup": -1.0}, "warmup is -1.0, expected 0 or more"),
+        ({"float8_head": True}, "float8_head is True, expected --use-mixed-precision in bf16"),
         ({"vocab_size": 300, "tokenization": "gpt2"}, "no --tokenization beside it"),
     ],
 )
