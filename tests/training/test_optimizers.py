@@ -154,3 +154,16 @@ def test_momentum_can_change_during_training_and_is_muons_alone():
     assert adamw.param_groups[0]["betas"] == (0.9, 0.95)
     parameter = muon.param_groups[0]["params"][0]
     torch.testing.assert_close(muon.state[parameter]["momentum"], parameter.grad * 0.5)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 8), (3, 16, 40), (3, 40, 16), (1, 5, 7)])
+def test_both_ways_to_orthogonalize_agree(shape):
+    """On a CPU long matrices go by their squares: the same numbers as the iteration as written."""
+    torch.manual_seed(0)
+    matrices = torch.randn(shape)
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrices.double() / matrices.double().norm(dim=(-2, -1), keepdim=True)
+    for _ in range(5):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    torch.testing.assert_close(orthogonalize(matrices).double(), x, rtol=1e-3, atol=1e-4)

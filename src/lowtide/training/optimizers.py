@@ -205,6 +205,10 @@ class Muon(torch.optim.Optimizer):
         divisor: Tensor | None = getattr(self, "grad_scale", None)
         skip: Tensor | None = getattr(self, "found_inf", None)
         keep = 1.0 if skip is None else 1.0 - skip
+        if skip is not None and skip.is_cpu:
+            if skip.item():
+                return
+            keep, skip = 1.0, None  # nothing to be careful about, without asking a device
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
@@ -287,19 +291,42 @@ def _apply_sharded(parameter: DTensor, where: slice, step: Tensor, decay: Tensor
 
 def orthogonalize(matrices: Tensor, *, iterations: int = 5) -> Tensor:
     """Bring the singular values of each matrix [S, R, C] near 1 (Newton-Schulz, quintic)."""
+    short, long = sorted(matrices.shape[1:])
+    if not matrices.is_cuda and 2 * long >= 3 * short:
+        return _orthogonalize_squares(matrices.float(), iterations)
     a, b, c = _NEWTON_SCHULZ
     # bfloat16 is what matrix units are fast at and is enough here; CPUs mostly emulate it.
     dtype = torch.bfloat16 if matrices.is_cuda else torch.float32
     x = matrices.to(dtype)
-    tall = x.shape[-2] > x.shape[-1]
-    if tall:
-        x = x.mT
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    tall = x.shape[-2] >= x.shape[-1]
     for _ in range(iterations):
-        square = x @ x.mT
+        square = x.mT @ x if tall else x @ x.mT
         polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
-        x = torch.baddbmm(x, polynomial, x, beta=a)
-    return x.mT if tall else x
+        x = torch.baddbmm(x, *((x, polynomial) if tall else (polynomial, x)), beta=a)
+    return x
+
+
+def _orthogonalize_squares(x: Tensor, iterations: int) -> Tensor:
+    """Do the same on X X^T, which is smaller where one side is longer; multiply once at the end.
+
+    All factors are polynomials of one symmetric matrix and commute. For sides of 1 to 2.7 it takes
+    three fifths of the time; in float32, since squaring costs half the digits.
+    """
+    a, b, c = _NEWTON_SCHULZ
+    tall = x.shape[-2] > x.shape[-1]
+    size = x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    square = (x.mT @ x if tall else x @ x.mT) / size**2
+    product = None
+    for left in reversed(range(iterations)):
+        factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        factor.diagonal(dim1=-2, dim2=-1).add_(a)
+        product = factor if product is None else factor @ product
+        if left:
+            square = factor @ (factor @ square)
+    assert product is not None
+    product = product / size
+    return x @ product if tall else product @ x
 
 
 class LossScale:
