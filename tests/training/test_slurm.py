@@ -25,13 +25,29 @@ def test_flags_make_the_same_settings_again(script):
     assert "#SBATCH --mem=9012M" in text
     expected = "--dataset-dir 'data/my set' --model-name big --max-iters 10000 --memory 8GiB "
     expected += "--eval-dataset-dir general=data/a --eval-dataset-dir web=data/b"
-    assert text.count(expected) == 2
+    assert text.count(expected) == 3  # one process, several, several machines
     assert "--slurm" not in text
 
 
 def test_only_what_differs_from_the_default_is_written():
     settings = TrainSettings(compile=True, resume=False, learning_rate=3e-4)
     assert settings_as_flags(settings) == ["--no-resume", "--learning-rate", "0.0003", "--compile"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_several_machines_meet_at_the_first(script, tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    for name, answer in (("srun", f"echo $* > {log}"), ("scontrol", "echo node7; echo node8")):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{answer}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name, value in (("JOB_NUM_NODES", "2"), ("JOB_NODELIST", "node[7-8]"), ("JOB_ID", "42"),
+                        ("GPUS_ON_NODE", "4")):  # fmt: skip
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    subprocess.run(["bash", str(script)], timeout=30, check=True)
+    words = log.read_text()
+    assert "torch.distributed.run --nnodes 2 --nproc-per-node 4" in words
+    assert "--rdzv-endpoint node7:29400 --rdzv-id 42-0 -m lowtide train --dataset-dir" in words
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

@@ -24,14 +24,14 @@ _SCRIPT = """\
 #SBATCH --output={run_dir}/slurm-%j.log
 #SBATCH --open-mode=append
 #SBATCH --nodes=1
-#SBATCH --ntasks=1
+#SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={cores}
 #SBATCH --mem={memory_mib}M
 #SBATCH --time={time}
 #SBATCH --requeue
 #SBATCH --signal=B:TERM@{notice}
-# Change the lines above to what the cluster wants, and add for example:
-#   #SBATCH --gres=gpu:1
+# Change the lines above to what the cluster wants (--nodes=2 trains on two), and add for example:
+#   #SBATCH --gres=gpu:4
 #   #SBATCH --partition=NAME
 # kill -USR1 of the training process prints where it stands into the log.
 
@@ -46,7 +46,12 @@ again=0
 training=""
 trap 'again=1; [ -n "$training" ] && kill -TERM "$training"' TERM
 
-if [ "$num_devices" -gt 1 ]; then
+if [ "${{SLURM_JOB_NUM_NODES:-1}}" -gt 1 ]; then
+    first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+    srun {python} -m torch.distributed.run --nnodes "$SLURM_JOB_NUM_NODES" \\
+        --nproc-per-node "$num_devices" --rdzv-backend c10d --rdzv-endpoint "$first:{port}" \\
+        --rdzv-id "$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}" -m lowtide train {words} &
+elif [ "$num_devices" -gt 1 ]; then
     {python} -m torch.distributed.run --standalone --nproc-per-node "$num_devices" \\
         -m lowtide train {words} &
 else
@@ -91,6 +96,7 @@ def write_slurm_script(
     cores: int = 8,
     time: str = "04:00:00",
     notice_seconds: int = 180,
+    port: int = 29400,
 ) -> Path:
     """Write the script and give its path; it asks for the run's budget and a tenth more."""
     budget = parse_size(settings.memory) if settings.memory else default_budget_bytes()
@@ -106,6 +112,7 @@ def write_slurm_script(
         memory_mib=-(-budget * 11 // 10 // (1 << 20)),
         time=time,
         notice=notice_seconds,
+        port=port,
     )
     path = run_dir / "train.slurm"
     write_bytes(path, script.encode())
