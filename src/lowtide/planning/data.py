@@ -2,7 +2,7 @@
 
 In:      a dataset, text files, or a number of tokens
 Out:     DataFacts
-Memory:  names and sizes of files; one sample of 1 MiB to measure bytes per token
+Memory:  names and sizes of files; samples of a few MiB, of bytes per token and distinct pieces
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from lowtide.planning.machine import Machine
 from lowtide.planning.settings import PlanSettings
 from lowtide.progress import format_count
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.footprint import estimate_distinct_bytes
 
 __all__ = ["DataFacts", "bytes_per_token", "find_data"]
 
@@ -45,6 +46,8 @@ class DataFacts:
     """Whether a tokenizer is trained first."""
     bytes_per_token: float
     dataset_dir: Path | None = None
+    distinct_bytes: int | None = None
+    """Bytes of all distinct pieces of the text, by a sample; None where there is none."""
     streams: bool = False
     """Whether text is tokenized while training reads it."""
 
@@ -107,6 +110,7 @@ def find_data(settings: PlanSettings, machine: Machine) -> DataFacts:
         tokens,
         learns,
         ratio,
+        distinct_bytes=estimate_distinct_bytes(inputs, text) if learns else None,
     )
 
 

@@ -14,6 +14,7 @@ from lowtide.memory import format_size
 from lowtide.planning.choices import Choice
 from lowtide.planning.data import DataFacts
 from lowtide.planning.machine import Machine
+from lowtide.tokenizer import footprint as tokenizer_footprint
 from lowtide.tokenizer import training as tokenizer_training
 
 __all__ = ["LoadingWay", "StageNeed", "loading_ways", "stage_needs"]
@@ -53,8 +54,11 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
     needs: list[StageNeed] = []
     text = data.text_bytes
     if text is not None and data.learns_tokenizer:
-        peak = tokenizer_training.planned_peak_bytes(
-            text, vocab_size=data.vocab_size, num_threads=machine.cores
+        peak = tokenizer_footprint.planned_peak_bytes(
+            text,
+            vocab_size=data.vocab_size,
+            num_threads=machine.cores,
+            distinct_bytes=data.distinct_bytes,
         )
         least = tokenizer_training.smallest_budget_bytes(machine.cores)
         note = "counts and merges go through files: slower, same result" if peak > budget else ""

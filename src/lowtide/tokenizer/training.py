@@ -35,7 +35,6 @@ __all__ = [
     "TrainedTokenizer",
     "describe_trained",
     "planned_bytes",
-    "planned_peak_bytes",
     "smallest_budget_bytes",
     "train_tokenizer",
 ]
@@ -187,17 +186,6 @@ def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
     Measured at 25 bytes a byte on English text; what exceeds the budget is kept in files.
     """
     return 28 * distinct_bytes + 24 * num_pieces
-
-
-def planned_peak_bytes(text_bytes: int, *, vocab_size: int, num_threads: int) -> int:
-    """Estimate the peak of training on so much text, where the budget does not stop it before.
-
-    Distinct pieces grow with the 0.58th power of the text (Heaps' law): English Wikipedia has
-    53 thousand in 4 MB, 211 in 40 MB, 389 in 120 MB. They take 128 bytes each at the peak, a token
-    of the vocabulary 1100 while the files are written; all measured, within 5 % of these runs.
-    """
-    pieces = 8.2 * text_bytes**0.58
-    return int(_PROGRAM_BYTES + 128 * pieces + 1100 * vocab_size + num_threads * (2 << 20))
 
 
 def smallest_budget_bytes(num_threads: int) -> int:

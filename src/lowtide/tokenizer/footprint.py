@@ -1,0 +1,84 @@
+"""What training a tokenizer needs, before it starts: from the size of the text and a sample of it.
+
+In:      sizes, input files
+Out:     bytes at the peak
+Memory:  a sample of 4 MiB and its distinct pieces
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from lowtide import _native
+from lowtide.corpus.inputs import InputFile
+
+__all__ = ["estimate_distinct_bytes", "planned_peak_bytes"]
+
+_SLICE_BYTES, _NUM_SLICES = 1 << 14, 256
+# Distinct pieces grow with a power of the text (Heaps' law), a little more slowly than a sample
+# of 4 MiB says (fitted to text in English, in 20 languages, and to source code).
+_SLOWER = 0.93
+_MIB = 1 << 20
+
+
+def planned_peak_bytes(
+    text_bytes: int, *, vocab_size: int, num_threads: int, distinct_bytes: int | None = None
+) -> int:
+    """Estimate the peak of training on so much text, where the budget does not stop it before.
+
+    Counting and merging hold all distinct pieces, and something for each thread at work; writing
+    the files holds pieces and the vocabulary. The larger counts. Measured on 1 to 120 MB of
+    English, other languages and source code, vocabularies of 1000 to 32,000, 2 to 16 threads:
+    within 10 %. Without `distinct_bytes` (estimate_distinct_bytes) the text is taken for English.
+    """
+    if distinct_bytes is None:
+        distinct_bytes = int(67 * text_bytes**0.58)
+    busy = max(1, min(num_threads, math.ceil(text_bytes / (0.57 * _MIB))))
+    counting = 2.9 * _MIB * busy + 15.4 * distinct_bytes
+    writing = 0.97 * _MIB * num_threads + 700 * vocab_size + 18.1 * distinct_bytes
+    return int(35 * _MIB + max(counting, writing))
+
+
+def estimate_distinct_bytes(inputs: Sequence[InputFile], text_bytes: int) -> int | None:
+    """Estimate the bytes of all distinct pieces from slices of the files; None without a sample.
+
+    How fast they grow is seen by comparing half of the slices with all of them. Compressed files
+    and parquet are not looked into.
+    """
+    files = [row for row in inputs if row.kind in ("text", "jsonl") and row.compression is None]
+    size = sum(row.size_bytes for row in files)
+    if not size:
+        return None
+    seen: set[bytes] = set()
+    others: set[bytes] = set()
+    sampled = 0
+    for number, part in enumerate(_iter_slices(files, size)):
+        sampled += len(part)
+        begin = 0
+        pieces = seen if number % 2 == 0 else others
+        for end in _native.split("gpt2", part).tolist():
+            pieces.add(part[begin:end])
+            begin = end
+    half = sum(map(len, seen))
+    whole = sum(map(len, seen | others))
+    if sampled >= text_bytes or not half:
+        return whole
+    return int(whole * (text_bytes / sampled) ** (_SLOWER * math.log2(whole / half)))
+
+
+def _iter_slices(files: Sequence[InputFile], size: int) -> Iterator[bytes]:
+    """Give slices spread evenly over all files; all of them where they are small."""
+    count = min(_NUM_SLICES, -(-size // _SLICE_BYTES))
+    last = max(0, size - _SLICE_BYTES)
+    wanted = [last * number // max(count - 1, 1) for number in range(count)]
+    start = 0
+    for row in files:
+        here = [max(0, place - start) for place in wanted if place < start + row.size_bytes]
+        wanted = wanted[len(here) :]
+        if here:
+            with row.path.open("rb") as file:
+                for place in here:
+                    file.seek(place)
+                    yield file.read(_SLICE_BYTES)
+        start += row.size_bytes

@@ -1,0 +1,192 @@
+"""What the guides show works: commands and examples are run as they stand, links lead somewhere.
+
+Blocks marked `sh` and `python` are run in the order they stand, in a folder that has the files they
+name; only numbers of steps are cut. Blocks marked `console` need a GPU or several machines: their
+commands are read as the command line reads them. docs/load.md has tests of its own (tests/loader).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide import cli
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROOT = DOCS.parent
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+# In the order of the work.
+GUIDES = [
+    "tokenizer.md",
+    "prepare.md",
+    "load.md",
+    "train.md",
+    "adapt.md",
+    "fit-a-small-machine.md",
+    "gpu.md",
+    "many-machines.md",
+    "formats.md",
+    "memory-model.md",
+    "report.md",
+    "troubleshooting.md",
+]
+TINY = {"num_layers": 1, "width": 16, "num_heads": 1, "seq_len": 32, "batch_size": 2}
+CHAR = "--tokenization char --memory 500MB"
+BASE = [
+    f"lowtide prepare --input-files wiki.txt books/ --out-dir data/general {CHAR}",
+    "lowtide train --dataset-dir data/general --model-name base --config-file configs/150M.json "
+    "--max-iters 2 --memory 2GiB",
+]
+# What a page takes for granted.
+BEFORE = {
+    "train.md": ["lowtide prepare --input-files notes.txt --out-dir data/general --memory 500MB"],
+    "adapt.md": BASE,
+    "report.md": [
+        "lowtide train-tokenizer --input notes.txt --vocab-size 500 --out-dir tok/mine",
+        f"lowtide prepare --input-files notes.txt --out-dir data/mine {CHAR}",
+        "lowtide train --dataset-dir data/mine --model-name mine --config-file configs/150M.json "
+        "--max-iters 2 --memory 2GiB",
+    ],
+}
+
+
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(r"^```(\S*)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def pages_that_run() -> list[str]:
+    run = {"sh", "python"}
+    return [
+        page for page in PAGES if page != "load.md" and run & {kind for kind, _ in blocks_of(page)}
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make the files that the guides name."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    texts = {name: (library / f"{name}.py").read_text() for name in ("argparse", "ast", "typing")}
+    for name in ("notes.txt", "corpus.txt"):
+        (tmp_path / name).write_text(texts["argparse"], encoding="utf-8")
+    for name in ("wiki.txt", "books.txt", "books/a.txt", "law/a.txt", "new.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        source = texts["typing"] if name.startswith(("law", "new")) else texts["ast"]
+        path.write_text(source.replace("def ", f"def {path.stem}_"), encoding="utf-8")
+    (tmp_path / "news").mkdir()
+    rows = [json.dumps({"text": text[:20_000]}) for text in texts.values()]
+    with gzip.open(tmp_path / "news" / "a.jsonl.gz", "wt") as file:
+        file.write("\n".join(rows))
+    for name in ("150M.json", "pretrain/750M_1024_domain_adapt.json"):
+        assert (ROOT / "configs" / name).is_file()  # the real ones are too large for a test
+        path = tmp_path / "configs" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"seq_len": 32} if "adapt" in name else TINY))
+    return tmp_path
+
+
+def run_block(kind: str, block: str, folder: Path) -> None:
+    block = re.sub(r"--max-iters \d+", "--max-iters 2 --eval-iters 1 --sample-tokens 2", block)
+    block = re.sub(r"max_iters=\d+", "max_iters=2, eval_iters=1, sample_tokens=2", block)
+    command = ["sh", "-e", "-c"] if kind == "sh" else [sys.executable, "-W", "error", "-c"]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [*command, block],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", pages_that_run())
+def test_commands_and_examples_run_in_order(page: str, folder: Path) -> None:
+    for command in BEFORE.get(page, []):
+        run_block("sh", command, folder)
+    for kind, block in blocks_of(page):
+        if kind in ("sh", "python"):
+            run_block(kind, block, folder)
+
+
+def commands_in(block: str) -> list[list[str]]:
+    """Give the words after `lowtide` of each command in a block."""
+    lines = block.replace("\\\n", " ").splitlines()
+    found: list[list[str]] = []
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        words = [
+            inner for word in words for inner in (shlex.split(word) if " " in word else [word])
+        ]
+        if "lowtide" in words:
+            found.append(words[words.index("lowtide") + 1 :])
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_for_other_machines_are_read_by_the_command_line(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    seen: list[Any] = []
+    for name, verb in list(cli._VERBS.items()):
+        monkeypatch.setitem(cli._VERBS, name, dataclasses.replace(verb, run=seen.append))
+    for kind, block in blocks_of(page):
+        commands = commands_in(block) if kind == "console" else []
+        for words in commands:
+            before = len(seen)
+            assert cli.main(words) == 0, words
+            assert len(seen) == before + 1
+        assert kind != "console" or commands, block
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_stands_in_a_block_that_nobody_runs(page: str) -> None:
+    for kind, block in blocks_of(page):
+        if kind not in ("sh", "python", "console"):
+            assert not re.search(r"^(lowtide|torchrun) ", block, re.MULTILINE), block
+
+
+@pytest.mark.parametrize("page", ["../CONTRIBUTING.md", *PAGES])
+def test_links_lead_somewhere(page: str) -> None:
+    path = DOCS / page
+    for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text(encoding="utf-8")):
+        assert (path.parent / link).exists(), link
+
+
+def test_guides_are_listed_in_the_order_of_the_work() -> None:
+    for path, prefix in ((DOCS / "README.md", ""), (ROOT / "README.md", "docs/")):
+        text = path.read_text(encoding="utf-8")
+        places = [text.find(f"]({prefix}{name})") for name in GUIDES]
+        assert -1 not in places, (path, GUIDES[places.index(-1)])
+        if not prefix:
+            assert places == sorted(places)
+    assert set(GUIDES) | {"README.md", "architecture.md"} == set(PAGES)
+
+
+def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every flag that a guide names is in the help of some verb, or of torchrun and SLURM."""
+    known = {"--help", "--memory"}
+    known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
+    known |= {"--standalone", "--nodes", "--gres", "--time", "--cpus-per-task", "--mem", "--wrap"}
+    for name in cli._VERBS:
+        assert cli.main([name, "--help"]) == 0
+        known |= set(re.findall(r"--[a-z][a-z0-9-]+", capsys.readouterr().out))
+    for page in PAGES:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        text = "\n".join(line for line in text.splitlines() if "benchmarks/" not in line)
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text):
+            assert flag in known, f"{page}: {flag}"

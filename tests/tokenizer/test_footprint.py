@@ -1,0 +1,56 @@
+"""Peaks of tokenizer training are foreseen from a sample (compared with runs: tests/planning)."""
+
+from pathlib import Path
+
+from lowtide import _native
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.tokenizer.footprint import estimate_distinct_bytes, planned_peak_bytes
+
+
+def write_words(path: Path, count: int, *, distinct: int) -> None:
+    path.write_text("".join(f" word{number % distinct}" for number in range(count)))
+
+
+def exact(path: Path) -> int:
+    text, begin, seen = path.read_bytes(), 0, set[bytes]()
+    for end in _native.split("gpt2", text).tolist():
+        seen.add(text[begin:end])
+        begin = end
+    return sum(map(len, seen))
+
+
+def test_small_texts_are_counted_whole(tmp_path: Path) -> None:
+    write_words(tmp_path / "a.txt", 3000, distinct=3000)
+    size = (tmp_path / "a.txt").stat().st_size
+    found = estimate_distinct_bytes(expand_inputs([tmp_path]), size)
+    assert found is not None and found <= exact(tmp_path / "a.txt")
+    assert found > 0.9 * exact(tmp_path / "a.txt")
+
+
+def test_repeated_text_is_told_from_new_text(tmp_path: Path) -> None:
+    for name, distinct in (("old", 1000), ("new", 10**9)):
+        (tmp_path / name).mkdir()
+        for part in range(2):
+            write_words(tmp_path / name / f"{part}.txt", 800_000, distinct=distinct)
+    inputs = {name: expand_inputs([tmp_path / name]) for name in ("old", "new")}
+    size = {name: sum(row.size_bytes for row in rows) for name, rows in inputs.items()}
+    old, new = (estimate_distinct_bytes(inputs[name], size[name]) for name in ("old", "new"))
+    assert old is not None and new is not None
+    assert old < 20_000 < 1_000_000 < new
+
+
+def test_nothing_is_said_of_files_that_are_not_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(b"x" * 100)
+    assert estimate_distinct_bytes(expand_inputs([tmp_path]), 400) is None
+    (tmp_path / "a.txt.gz").unlink()
+    (tmp_path / "empty.txt").touch()
+    assert estimate_distinct_bytes(expand_inputs([tmp_path / "empty.txt"]), 0) is None
+
+
+def test_more_of_anything_takes_more() -> None:
+    small = planned_peak_bytes(10**6, vocab_size=1000, num_threads=2)
+    assert small < planned_peak_bytes(10**9, vocab_size=1000, num_threads=2)
+    assert small < planned_peak_bytes(10**6, vocab_size=100_000, num_threads=2)
+    assert small <= planned_peak_bytes(10**6, vocab_size=1000, num_threads=16)
+    many = planned_peak_bytes(10**6, vocab_size=1000, num_threads=2, distinct_bytes=10**8)
+    assert many > 10**9
