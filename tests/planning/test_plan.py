@@ -219,6 +219,7 @@ def test_planning_never_imports_torch():
         ({"tokens": "1M", "dataset_dir": "x"}, "expected one of them"),
         ({"size": "1M", "target_params": 5}, "expected one of them"),
         ({"ram": "much"}, "not a size"),
+        ({"ram": "8"}, "ram is 8: 8 B"),
         ({"tokens": "many"}, "expected a number"),
         ({"cores": 0}, "at least 1"),
     ],

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from lowtide.errors import UsageError
-from lowtide.memory import parse_size
+from lowtide.memory import format_size, parse_size
 from lowtide.model.config import Layout
 from lowtide.settings import build_settings, read_config_file, require
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["PlanSettings", "parse_count"]
 
+_SMALLEST_MACHINE = 32 << 20  # a number without a unit is bytes, and never meant so
 _COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 # What `lowtide train` takes under the same name.
@@ -142,8 +143,11 @@ class PlanSettings:
             raise UsageError(f"{' and '.join(sizes)} are given, expected one of them")
         for field in ("ram", "vram", "memory"):
             value = getattr(self, field)
-            if value is not None:
-                parse_size(value)
+            if value is not None and parse_size(value) < _SMALLEST_MACHINE:
+                raise UsageError(
+                    f"{field} is {value}: {format_size(parse_size(value))}",
+                    next_step=f"name the unit, such as --{field} 8GiB",
+                )
         require(self.cores is None or self.cores >= 1, "cores", self.cores, "at least 1")
         known = self.tokenization is None or self.vocab_size is None
         require(known, "vocab_size", self.vocab_size, "no --tokenization beside it")
