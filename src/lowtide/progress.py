@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import threading
 import time
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-__all__ = ["METRICS_NAME", "Phase", "Progress", "format_count", "format_seconds"]
+__all__ = [
+    "METRICS_NAME",
+    "Phase",
+    "Progress",
+    "format_count",
+    "format_seconds",
+    "run_metrics_path",
+]
 
 METRICS_NAME = "metrics.jsonl"
 
@@ -66,6 +74,12 @@ def format_seconds(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def run_metrics_path(folder: Path) -> Path | None:
+    """Give the metrics file of a run for another job to add to; None without one to write to."""
+    path = folder / METRICS_NAME
+    return path if path.is_file() and os.access(path, os.W_OK) else None
 
 
 class Phase:

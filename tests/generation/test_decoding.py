@@ -1,5 +1,7 @@
 """Decoding: the cache changes nothing, the context slides, text comes whole, stops are found."""
 
+import json
+
 import pytest
 import torch
 
@@ -165,3 +167,14 @@ def test_an_unknown_model_names_those_there_are(run):
         list(generate(model_name="mien", checkpoints_dir=run.parent))
     with pytest.raises(DataError, match="prompt file not found"):
         list(generate(model_name="mine", checkpoints_dir=run.parent, prompt_file="nowhere.txt"))
+
+
+def test_memory_goes_into_the_metrics_of_the_run(run, capsys):
+    metrics = run / "metrics.jsonl"
+    metrics.touch()
+    "".join(generate(model_name=str(run), prompt="a", num_samples=3, max_new_tokens=2))
+    rows = [json.loads(row) for row in metrics.open()]
+    assert [row["job"] for row in rows] == ["generate", "generate"]
+    assert rows[0]["done"] == 3 and rows[-1]["event"] == "end"
+    assert rows[-1]["peak_memory_bytes"] > 0
+    assert "3 texts of 3 texts" in capsys.readouterr().err

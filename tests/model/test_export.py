@@ -1,5 +1,7 @@
 """Export: transformers loads the folder with the same logits and ids, and so do we."""
 
+import json
+
 import pytest
 import torch
 
@@ -70,3 +72,14 @@ def test_nothing_is_overwritten(tokenizers, tmp_path):
     export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
     with pytest.raises(UsageError, match="there is a model here already"):
         export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+
+
+def test_memory_goes_into_the_metrics_of_the_run(tokenizers, tmp_path, capsys):
+    write_run(tmp_path / "run", tokenizers["char"], "qwen3")
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+    rows = [json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [row.get("phase", row.get("event")) for row in rows] == ["read", "write", "end"]
+    assert all(row["job"] == "export" and row["peak_memory_bytes"] > 0 for row in rows)
+    assert not (tmp_path / "out" / "metrics.jsonl").exists()
+    assert "peak memory" in capsys.readouterr().err

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError
 from lowtide.files import write_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import load_model, pick_device, portable_tensors, save_weights
+from lowtide.model.weights import load_model, portable_tensors, save_weights
 
 SHAPES = {
     "qwen3": {"num_kv_heads": 2, "head_dim": 16, "tie_weights": True},
@@ -105,10 +105,3 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path):
     write_json(tmp_path / "config.json", model.config.replace(vocab_size=62).to_huggingface())
     with pytest.raises(DataError, match=r"is \(61, 32\), config.json says \(62, 32\)"):
         load_model(tmp_path)
-
-
-@pytest.mark.parametrize(("name", "message"), [("gpu", "expected auto"), ("cuda:99", "no such")])
-def test_a_device_that_is_not_there_is_refused(name, message):
-    with pytest.raises(UsageError, match=message):
-        pick_device(name)
-    assert pick_device("cpu").type == "cpu"

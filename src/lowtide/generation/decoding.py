@@ -8,6 +8,7 @@ Memory:  one cache of keys and values for the context
 from __future__ import annotations
 
 import codecs
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch import Tensor
 from lowtide.errors import DataError
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import GenerateSettings, SamplingSettings
+from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT, KVCache
-from lowtide.model.weights import find_model_dir, load_model, pick_device
+from lowtide.model.weights import find_model_dir, load_model
+from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
@@ -185,12 +188,29 @@ def generate_text(
 def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Iterator[str]:
     """Yield pieces of text to print: each prompt, then its continuation as it is written."""
     settings = settings or build_settings(GenerateSettings, options)
-    folder = find_model_dir(settings.model_name, settings.checkpoints_dir)
-    if settings.best:
-        folder = folder / "best"
-    tokenizer = Tokenizer.load(folder)
-    model = load_model(folder, device=pick_device(settings.device))
-    for position, prompt in enumerate(_prompts(settings)):
+    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    folder = run_dir / "best" if settings.best else run_dir
+    device = pick_device(settings.device)
+    prompts = _prompts(settings)
+    # On a terminal the text itself is the progress; a line between its words would tear it apart.
+    stream = None if sys.stdout.isatty() else "stderr"
+    with Progress(
+        "generate",
+        metrics_path=run_metrics_path(run_dir),
+        device_memory=device_memory(device),
+        stream=stream,
+    ) as progress:
+        tokenizer = Tokenizer.load(folder)
+        model = load_model(folder, device=device)
+        total = len(prompts) * settings.num_samples
+        with progress.phase("generate", total=total, unit="texts") as phase:
+            yield from _continue_all(model, tokenizer, prompts, settings, phase)
+
+
+def _continue_all(
+    model: GPT, tokenizer: Tokenizer, prompts: list[str], settings: GenerateSettings, phase: Phase
+) -> Iterator[str]:
+    for position, prompt in enumerate(prompts):
         for number in range(settings.num_samples):
             if settings.num_samples > 1:
                 yield f"--- {position + 1}.{number + 1}\n"
@@ -208,6 +228,7 @@ def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Ite
             for _, text in pieces:
                 yield text
             yield "\n"
+            phase.advance()
 
 
 def _prompts(settings: GenerateSettings) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_json
+from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
 
 __all__ = ["ExportSettings", "export_model"]
@@ -38,10 +39,7 @@ def export_model(settings: ExportSettings | None = None, /, **options: Any) -> P
     """Write the folder and give its path."""
     settings = settings or build_settings(ExportSettings, options)
 
-    import torch  # here, so that the settings above need no torch
-
-    from lowtide.model.weights import find_model_dir, load_model, portable_tensors, save_weights
-    from lowtide.tokenizer import Tokenizer
+    from lowtide.model.weights import find_model_dir  # here: the settings need no torch
 
     out_dir = settings.out_dir
     if (out_dir / "model.safetensors").exists():
@@ -50,13 +48,27 @@ def export_model(settings: ExportSettings | None = None, /, **options: Any) -> P
             path=out_dir,
             next_step="choose another --out-dir, or remove this one",
         )
-    folder = find_model_dir(settings.model_name, settings.checkpoints_dir)
-    if settings.best:
-        folder = folder / "best"
+    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    folder = run_dir / "best" if settings.best else run_dir
     if not (folder / "tokenizer.json").is_file():
         raise DataError("no tokenizer.json here", path=folder)
+    with Progress("export", metrics_path=run_metrics_path(run_dir)) as progress:
+        _write_folder(settings, folder, progress)
+    return out_dir
+
+
+def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) -> None:
+    import torch  # here, so that the settings above need no torch
+
+    from lowtide.model.weights import load_model, portable_tensors, save_weights
+    from lowtide.tokenizer import Tokenizer
+
+    out_dir = settings.out_dir
     tokenizer = Tokenizer.load(folder)
-    model = load_model(folder)
+    size = (folder / "model.safetensors").stat().st_size
+    with progress.phase("read", total=size, unit="B") as phase:
+        model = load_model(folder)
+        phase.update(size)
     out_dir.mkdir(parents=True, exist_ok=True)
     tokenizer.save(out_dir)
     end = tokenizer.end_of_text_id
@@ -75,8 +87,10 @@ def export_model(settings: ExportSettings | None = None, /, **options: Any) -> P
     )
     dtype = getattr(torch, settings.dtype)
     tensors = portable_tensors(model.state_dict(), model.config, dtype)
-    save_weights(out_dir / "model.safetensors", tensors)  # last: its presence means it is whole
-    return out_dir
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    with progress.phase("write", total=size, unit="B") as phase:
+        save_weights(out_dir / "model.safetensors", tensors)  # last: its presence means it is whole
+        phase.update(size)
 
 
 def _tokenizer_config(tokenizer: Any, config: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError
 from lowtide.files import partial_path, publish, read_json
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.gpt import GPT
@@ -25,7 +25,6 @@ __all__ = [
     "find_model_dir",
     "load_model",
     "load_weights",
-    "pick_device",
     "portable_tensors",
     "save_weights",
 ]
@@ -202,36 +201,3 @@ def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints"
         path=tried[1] if tried[1].is_dir() else tried[0],
         next_step="lowtide train --model-name NAME …, or give the folder of a model",
     )
-
-
-def pick_device(name: str) -> torch.device:
-    """Give the device a setting means; auto takes a GPU where there is one.
-
-    One that is not there is refused now, not when the first tensor is moved to it.
-    """
-    if name != "auto":
-        return _named_device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    if torch.backends.mps.is_available():
-        return torch.device("mps")
-    return torch.device("cpu")
-
-
-def _named_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"device is {name!r}, expected auto, cpu, cuda, cuda:N or mps") from None
-    number = device.index or 0
-    is_there = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available() and number < torch.cuda.device_count(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not is_there.get(device.type, True):
-        raise UsageError(
-            f"device is {name!r}, but torch {torch.__version__} finds no such device here",
-            next_step="leave --device out to take what there is; nvidia-smi shows NVIDIA's GPUs",
-        )
-    return device

@@ -26,6 +26,7 @@ from lowtide.memory import format_size
 from lowtide.model.sizing import shape_for_parameters
 from lowtide.planning.picture import draw_bars
 from lowtide.planning.settings import parse_count
+from lowtide.progress import Progress
 from lowtide.settings import settings_as_json
 from lowtide.tokenizer.comparison import CompareMemorySettings, Comparison, compare_memory
 
@@ -99,7 +100,14 @@ def compare_ways(settings: CompareSettings) -> list[Pair]:
         "optimizer": _compare_optimizers,
         "checkpointing": _compare_checkpointing,
     }
-    pairs = [measure[what](settings) for what in settings.pairs]
+    pairs: list[Pair] = []
+    with (
+        Progress("compare-memory") as progress,
+        progress.phase("measure", total=len(settings.pairs), unit="pairs") as phase,
+    ):
+        for what in settings.pairs:
+            pairs.append(measure[what](settings))
+            phase.advance()
     if settings.picture is not None:
         bars = [
             (f"{pair.what}: {name}", size)

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 
 from lowtide.planning.choices import Choice
+from lowtide.progress import Progress
 from lowtide.settings import settings_as_json
 
 __all__ = ["Trial", "run_trial"]
@@ -37,14 +38,15 @@ def run_trial(choice: Choice, *, seconds: float = 8.0) -> Trial:
     }
     command = [sys.executable, "-m", "lowtide.training.trial"]
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
+        with Progress("plan") as progress, progress.phase("time a few steps"):
+            done = subprocess.run(
+                command,
+                input=json.dumps(request),
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_SECONDS,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return Trial(None, f"no step ended in {_TIMEOUT_SECONDS} seconds")
     if done.returncode != 0:

@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from lowtide.errors import UsageError
+from lowtide.model.devices import pick_device
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import pick_device
 
 __all__ = ["ProcessGroup", "open_process_group", "shard_like", "whole_tensors", "wrap_model"]
 

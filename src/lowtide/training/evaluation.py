@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,9 @@ from torch import Tensor, nn
 
 from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
-from lowtide.model.weights import find_model_dir, load_model, pick_device
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.model.devices import device_memory, pick_device
+from lowtide.model.weights import find_model_dir, load_model
+from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.settings import EvaluateSettings
@@ -158,16 +158,17 @@ def evaluate(settings: EvaluateSettings | None = None, /, **options: Any) -> dic
     """Evaluate a model on datasets; give a result per name."""
     settings = settings or build_settings(EvaluateSettings, options)
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
-    metrics_path = run_dir / METRICS_NAME
-    is_run = metrics_path.is_file() and os.access(metrics_path, os.W_OK)
-    with Progress("evaluate", metrics_path=metrics_path if is_run else None) as progress:
-        return _evaluate_all(settings, run_dir / "best" if settings.best else run_dir, progress)
+    device = pick_device(settings.device)
+    with Progress(
+        "evaluate", metrics_path=run_metrics_path(run_dir), device_memory=device_memory(device)
+    ) as progress:
+        folder = run_dir / "best" if settings.best else run_dir
+        return _evaluate_all(settings, folder, device, progress)
 
 
 def _evaluate_all(
-    settings: EvaluateSettings, folder: Path, progress: Progress
+    settings: EvaluateSettings, folder: Path, device: torch.device, progress: Progress
 ) -> dict[str, EvalResult]:
-    device = pick_device(settings.device)
     model = load_model(folder, device=device)
     tokenizer = Tokenizer.load(settings.tokenization or folder)
     counts = token_byte_counts(tokenizer)

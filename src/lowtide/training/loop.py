@@ -27,6 +27,7 @@ from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import default_budget_bytes, parse_size
+from lowtide.model.devices import device_memory
 from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters, flops_per_token, loss_chunk_tokens
@@ -52,7 +53,7 @@ from lowtide.training.evaluation import (
 from lowtide.training.feeding import BatchSource, Feed
 from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.optimizers import LossScale, build_optimizers
-from lowtide.training.reports import MetricSinks, describe_coverage, device_memory
+from lowtide.training.reports import MetricSinks, describe_coverage
 from lowtide.training.saving import CheckpointSaver
 from lowtide.training.schedule import (
     default_learning_rate,

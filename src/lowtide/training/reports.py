@@ -7,11 +7,9 @@ Out:     metrics.jsonl always; TensorBoard and Weights & Biases where asked for
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
-
-import torch
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
@@ -20,7 +18,7 @@ from lowtide.progress import Progress, format_count
 from lowtide.settings import settings_as_json
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["MetricSinks", "describe_coverage", "device_memory"]
+__all__ = ["MetricSinks", "describe_coverage"]
 
 
 def describe_coverage(
@@ -53,14 +51,6 @@ def describe_coverage(
             "--dropout 0.1 keep the model from learning it by heart"
         )
     return lines
-
-
-def device_memory(device: torch.device) -> Callable[[], tuple[int, int]] | None:
-    """Give a function that tells what this process holds on its GPU; None without one."""
-    if device.type != "cuda":
-        return None
-    total = int(torch.cuda.get_device_properties(device).total_memory)
-    return lambda: (torch.cuda.memory_reserved(device), total)
 
 
 class MetricSinks:

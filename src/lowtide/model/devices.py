@@ -1,0 +1,56 @@
+"""Where a network runs: the device a setting means, and what is held on it.
+
+In:      a name such as auto, cpu or cuda:1
+Out:     torch.device; bytes held on a GPU
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from lowtide.errors import UsageError
+
+__all__ = ["device_memory", "pick_device"]
+
+
+def pick_device(name: str) -> torch.device:
+    """Give the device a setting means; auto takes a GPU where there is one.
+
+    One that is not there is refused now, not when the first tensor is moved to it.
+    """
+    if name != "auto":
+        return _named_device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def _named_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device is {name!r}, expected auto, cpu, cuda, cuda:N or mps") from None
+    number = device.index or 0
+    is_there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and number < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not is_there.get(device.type, True):
+        raise UsageError(
+            f"device is {name!r}, but torch {torch.__version__} finds no such device here",
+            next_step="leave --device out to take what there is; nvidia-smi shows NVIDIA's GPUs",
+        )
+    return device
+
+
+def device_memory(device: torch.device) -> Callable[[], tuple[int, int]] | None:
+    """Give a function that tells what this process holds on its GPU; None without one."""
+    if device.type != "cuda":
+        return None
+    total = int(torch.cuda.get_device_properties(device).total_memory)
+    return lambda: (torch.cuda.memory_reserved(device), total)
