@@ -173,7 +173,7 @@ def test_memory_goes_into_the_metrics_of_the_run(run, capsys):
     metrics = run / "metrics.jsonl"
     metrics.touch()
     "".join(generate(model_name=str(run), prompt="a", num_samples=3, max_new_tokens=2))
-    rows = [json.loads(row) for row in metrics.open()]
+    rows = [json.loads(row) for row in metrics.read_text().splitlines()]
     assert [row["job"] for row in rows] == ["generate", "generate"]
     assert rows[0]["done"] == 3 and rows[-1]["event"] == "end"
     assert rows[-1]["peak_memory_bytes"] > 0
