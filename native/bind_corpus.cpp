@@ -1,3 +1,4 @@
+#include <malloc.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -196,6 +197,15 @@ int gather(Input<int32_t> descriptors, Input<uint64_t> offsets, Input<uint64_t> 
                       {reinterpret_cast<char*>(out.data()), out.shape(0)});
 }
 
+// Blocks of a few MiB come and go by the thousand. Given back and asked for again, their pages are
+// cleared and mapped anew each time: 65,000 page faults and 0.15 s for 120 MB of text.
+void keep_freed_memory(bool keep) {
+  constexpr int kKept = 16 << 20, kSmall = 1 << 17;
+  ::mallopt(M_MMAP_THRESHOLD, keep ? kKept : kSmall);
+  ::mallopt(M_TRIM_THRESHOLD, keep ? 4 * kKept : kSmall);
+  ::malloc_trim(0);
+}
+
 void bind_options(nb::module_& m) {
   nb::class_<CleanOptions>(m, "CleanOptions")
       .def(nb::init<>())
@@ -296,6 +306,8 @@ void bind_corpus(nb::module_& m) {
         "id_bytes"_a);
   m.def("encode_documents", &encode_characters, "coder"_a, "kept"_a, "order"_a, "ending"_a,
         "end_id"_a, "id_bytes"_a);
+  m.def("keep_freed_memory", &keep_freed_memory, "keep"_a,
+        "Give freed memory back; say whether what is freed from now on stays with this process.");
   m.def("gather_bytes", &gather, "descriptors"_a, "offsets"_a, "sizes"_a, "out"_a);
 }
 

@@ -55,8 +55,10 @@ def test_the_same_settings_as_tyro(
 @given(
     st.lists(
         st.sampled_from(
-            "--seed --seed=7 3 --no-dedup --dedup --memory 1GiB a.txt --input-files --out-dir "
-            "--out-dir=o --no-seed -1 -- --processes".split()
+            [
+                *("--seed", "--seed=7", "3", "--no-dedup", "--dedup", "--memory", "1GiB", "a.txt"),
+                *("--input-files", "--out-dir", "--out-dir=o", "--no-seed", "-1", "--"),
+            ]
         ),
         max_size=9,
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from lowtide import _native
 from lowtide.memory import usable_cores
 
 __all__ = ["Turns", "WorkerPool"]
@@ -23,6 +24,8 @@ ResultT = TypeVar("ResultT")
 
 class WorkerPool:
     """A fixed number of threads; use it as a context manager.
+
+    While it is at work, freed memory stays with the process, for the next task.
 
     >>> with WorkerPool(2) as pool:
     ...     list(pool.run((lambda n=n: n * n) for n in range(4)))
@@ -38,10 +41,12 @@ class WorkerPool:
 
     def __exit__(self, *details: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
+        _native.keep_freed_memory(False)
 
     def run(self, tasks: Iterable[Callable[[], ResultT]]) -> Iterator[ResultT]:
         """Run tasks as they come; the first error stops the rest and is raised here."""
         pending: deque[Future[ResultT]] = deque()
+        _native.keep_freed_memory(True)
         try:
             for task in tasks:
                 pending.append(self._executor.submit(task))
