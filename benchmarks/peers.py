@@ -2,7 +2,8 @@
 
 Rounds alternate between contenders, since a noisy machine disturbs whoever runs at the moment; the
 best round of each counts, and speeds are given as ratios to the fastest peer. Memory is sampled
-200 times a second from outside: resident, and its anonymous part, which file pages do not inflate.
+200 times a second from outside, of the process and those it started: resident, and its anonymous
+part, which file pages do not inflate.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +26,11 @@ class Result:
 
     name: str
     seconds: list[float] = dataclasses.field(default_factory=list)
+    """As the contender says."""
+    wall_seconds: list[float] = dataclasses.field(default_factory=list)
+    """From the start of the process to its end."""
+    core_seconds: list[float] = dataclasses.field(default_factory=list)
+    """Of the process and those it started, user and system."""
     peak_bytes: int = 0
     peak_anonymous_bytes: int = 0
     notes: dict[str, object] = dataclasses.field(default_factory=dict)
@@ -52,30 +59,51 @@ def run_rounds(
 
 def _run_once(script: str, result: Result, arguments: Sequence[str]) -> None:
     command = [sys.executable, script, "--contender", result.name, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    status = Path(f"/proc/{process.pid}/status")
-    while process.poll() is None:
-        rows = _memory_rows(status)
-        result.peak_bytes = max(result.peak_bytes, rows.get("VmHWM", 0))
-        result.peak_anonymous_bytes = max(result.peak_anonymous_bytes, rows.get("RssAnon", 0))
-        time.sleep(0.005)
-    out, err = process.communicate()
-    lines = [line for line in out.splitlines() if line.startswith("{")]
-    if process.returncode != 0 or not lines:
-        result.error = (err.strip().splitlines() or ["no output"])[-1]
-        return
+    started = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err)
+        ticks: dict[int, int] = {}
+        while True:
+            pid, status, used = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            resident, anonymous = _sample_tree(process.pid, ticks)
+            result.peak_bytes = max(result.peak_bytes, resident)
+            result.peak_anonymous_bytes = max(result.peak_anonymous_bytes, anonymous)
+            time.sleep(0.005)
+        wall = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        lines = [line for line in out.read().splitlines() if line.startswith("{")]
+        if process.returncode != 0 or not lines:
+            result.error = (err.read().strip().splitlines() or ["no output"])[-1]
+            return
     row = json.loads(lines[-1])
     result.seconds.append(row.pop("seconds"))
+    result.wall_seconds.append(wall)
+    # Grandchildren that nobody waited for are missing from what the system has added up.
+    sampled = sum(ticks.values()) / os.sysconf("SC_CLK_TCK")
+    result.core_seconds.append(max(used.ru_utime + used.ru_stime, sampled))
     result.notes = row
 
 
-def _memory_rows(status: Path) -> dict[str, int]:
+def _sample_tree(pid: int, ticks: dict[int, int]) -> tuple[int, int]:
+    """Give resident and anonymous bytes of a process and all it started; note their time."""
+    folder = Path(f"/proc/{pid}")
     try:
-        lines = status.read_text().splitlines()
+        status = folder.joinpath("status").read_text().splitlines()
+        children = folder.joinpath(f"task/{pid}/children").read_text().split()
+        used = folder.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
     except OSError:
-        return {}
-    rows = (line.split(":", 1) for line in lines if line.startswith(("VmHWM", "RssAnon")))
-    return {name: int(value.split()[0]) * 1024 for name, value in rows}
+        return 0, 0
+    ticks[pid] = sum(map(int, used))
+    rows = dict(line.split(":", 1) for line in status if line.startswith(("VmRSS", "RssAnon")))
+    totals = [int(rows.get(name, "0").split()[0]) * 1024 for name in ("VmRSS", "RssAnon")]
+    for child in children:
+        resident, anonymous = _sample_tree(int(child), ticks)
+        totals = [totals[0] + resident, totals[1] + anonymous]
+    return totals[0], totals[1]
 
 
 def print_table(title: str, results: Sequence[Result], *, megabytes: float) -> None:
