@@ -134,9 +134,15 @@ nb::tuple extract_rows(Input<uint8_t> data, const std::string& field) {
                         to_array(std::move(rows.offsets)), to_array(std::move(rows.bad_offsets)));
 }
 
-KeptDocuments* keep_block(Input<uint8_t> text, Input<uint8_t> documents, Input<uint32_t> removed,
+// Kept documents, and the array that most of them still lie in.
+struct HeldDocuments : KeptDocuments {
+  Input<uint8_t> text;
+};
+
+HeldDocuments* keep_block(Input<uint8_t> text, Input<uint8_t> documents, Input<uint32_t> removed,
                           const CleanOptions& options) {
-  auto kept = std::make_unique<KeptDocuments>();
+  auto kept = std::make_unique<HeldDocuments>();
+  kept->text = text;
   const auto rows = as_rows<DocumentRow>(documents);
   bool good;
   {
@@ -148,30 +154,33 @@ KeptDocuments* keep_block(Input<uint8_t> text, Input<uint8_t> documents, Input<u
 }
 
 template <typename Id, typename Coder>
-nb::tuple encode_as(Coder& coder, const KeptDocuments& kept, const Input<uint64_t>& order,
+nb::tuple encode_as(Coder& coder, const HeldDocuments& kept, const Input<uint64_t>& order,
                     const Input<uint8_t>& ending, int64_t end_id) {
   std::vector<Id> ids;
   std::vector<uint64_t> lengths;
   {
     nb::gil_scoped_release release;
-    ids.reserve(kept.text.size() / 4 + order.shape(0));
+    size_t bytes = 0;
+    for (const std::string_view document : kept.documents) bytes += document.size();
+    ids.reserve(bytes / 4 + order.shape(0));
     encode_documents(coder, kept, as_span(order), as_span(ending), end_id, ids, lengths);
   }
   return nb::make_tuple(to_array(std::move(ids)), to_array(std::move(lengths)));
 }
 
 template <typename Coder>
-nb::tuple encode_with(Coder& coder, const KeptDocuments& kept, const Input<uint64_t>& order,
+nb::tuple encode_with(Coder& coder, const HeldDocuments& kept, const Input<uint64_t>& order,
                       const Input<uint8_t>& ending, int64_t end_id, size_t id_bytes) {
-  if (ending.shape(0) != kept.begins.size()) throw std::invalid_argument("arrays differ in length");
+  if (ending.shape(0) != kept.documents.size())
+    throw std::invalid_argument("arrays differ in length");
   for (size_t row = 0; row < order.shape(0); ++row) {
-    if (order.data()[row] >= kept.begins.size()) throw std::invalid_argument("no such document");
+    if (order.data()[row] >= kept.documents.size()) throw std::invalid_argument("no such document");
   }
   return id_bytes == 2 ? encode_as<uint16_t>(coder, kept, order, ending, end_id)
                        : encode_as<uint32_t>(coder, kept, order, ending, end_id);
 }
 
-nb::tuple encode_pieces(NativeVocabulary& vocabulary, const KeptDocuments& kept,
+nb::tuple encode_pieces(NativeVocabulary& vocabulary, const HeldDocuments& kept,
                         Input<uint64_t> order, Input<uint8_t> ending, int64_t end_id,
                         size_t id_bytes) {
   if (id_bytes == 2 && vocabulary.vocabulary->size() > 1 << 16) {
@@ -181,7 +190,7 @@ nb::tuple encode_pieces(NativeVocabulary& vocabulary, const KeptDocuments& kept,
   return encode_with(*encoder.operator->(), kept, order, ending, end_id, id_bytes);
 }
 
-nb::tuple encode_characters(const CharacterTable& table, const KeptDocuments& kept,
+nb::tuple encode_characters(const CharacterTable& table, const HeldDocuments& kept,
                             Input<uint64_t> order, Input<uint8_t> ending, int64_t end_id,
                             size_t id_bytes) {
   return encode_with(table, kept, order, ending, end_id, id_bytes);
@@ -253,22 +262,20 @@ void bind_corpus(nb::module_& m) {
       .def_ro("documents_in", &BlockCleaner::documents_in)
       .def_ro("lines_in", &BlockCleaner::lines_in)
       .def_ro("bytes_in", &BlockCleaner::bytes_in);
-  nb::class_<KeptDocuments>(m, "KeptDocuments")
-      .def_prop_ro(
-          "text",
-          [](KeptDocuments& self) { return view_bytes(self.text.data(), self.text.size(), self); })
-      .def_prop_ro("begins",
-                   [](KeptDocuments& self) {
-                     return view_bytes(self.begins.data(), self.begins.size(), self);
-                   })
-      .def_prop_ro(
-          "ends",
-          [](KeptDocuments& self) { return view_bytes(self.ends.data(), self.ends.size(), self); })
+  nb::class_<HeldDocuments>(m, "KeptDocuments")
+      .def("list_texts",
+           [](HeldDocuments& self) {
+             nb::list texts;
+             for (const std::string_view document : self.documents) {
+               texts.append(nb::bytes(document.data(), document.size()));
+             }
+             return texts;
+           })
       .def_prop_ro(
           "rows",
-          [](KeptDocuments& self) { return view_bytes(self.rows.data(), self.rows.size(), self); })
-      .def_prop_ro("counts", [](KeptDocuments& self) { return list_counts(self.counts); })
-      .def_prop_ro("samples", [](KeptDocuments& self) { return list_samples(self.samples); });
+          [](HeldDocuments& self) { return view_bytes(self.rows.data(), self.rows.size(), self); })
+      .def_prop_ro("counts", [](HeldDocuments& self) { return list_counts(self.counts); })
+      .def_prop_ro("samples", [](HeldDocuments& self) { return list_samples(self.samples); });
   nb::class_<DuplicateFinder>(m, "DuplicateFinder")
       .def(nb::init<size_t>(), "capacity"_a)
       .def(
@@ -292,6 +299,12 @@ void bind_corpus(nb::module_& m) {
       .def_static("planned_bytes", &DuplicateFinder::planned_bytes, "rows"_a);
   m.def("clean_block", &clean_block, "data"_a, "begins"_a, "ends"_a, "input_indexes"_a,
         "ordinals"_a, "flags"_a, "options"_a, "compose"_a);
+  m.def(
+      "measure_repetition",
+      [](nb::bytes line, bool vectors) {
+        return measure_repetition({static_cast<const char*>(line.data()), line.size()}, vectors);
+      },
+      "line"_a, "vectors"_a = true, "The share of a line that repeats itself.");
   m.def("find_documents", &find_documents, "data"_a, "separator"_a, "begin"_a, "end"_a);
   m.def("extract_jsonl", &extract_rows, "data"_a, "field"_a);
   m.def("keep_documents", &keep_block, "text"_a, "documents"_a, "removed"_a, "options"_a);

@@ -1,5 +1,9 @@
 #include "corpus_clean.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 
@@ -102,22 +106,65 @@ size_t count_repeated_bytes(const char* bytes, size_t size) {
   return total;
 }
 
-// A sample of the line's 8-byte pieces, chosen by their content, so that a phrase said again
-// chooses the same pieces again; the share of them that came before. Two different pieces are taken
-// for the same one time in 4096 for each piece before: sorting them instead took three times longer.
-double measure_repeated_phrases(std::string_view line) {
-  constexpr size_t kMost = 128;
-  uint64_t taken[kMost], seen[64] = {};
-  size_t count = 0, again = 0;
-  const char* const bytes = line.data();
-  for (size_t at = 0; at + 8 <= line.size() && count < kMost; ++at) {
-    const uint64_t mixed = load64(bytes + at) * 0x9E3779B97F4A7C15ULL;
-    taken[count] = mixed;  // no branch: one in 16 is too many to mispredict
-    count += mixed < uint64_t{1} << 60;
+// Of the 8-byte pieces that begin at each byte of a line, those whose product with a constant is
+// small: one in 16, chosen by their content, so that a phrase said again chooses the same ones again.
+constexpr uint64_t kPieceFactor = 0x9E3779B97F4A7C15ULL, kPieceLimit = uint64_t{1} << 60;
+constexpr size_t kMostPieces = 128;
+using Pieces = std::array<uint64_t, kMostPieces + 8>;
+
+size_t choose_pieces(std::string_view line, size_t at, size_t count, Pieces& pieces) {
+  for (; at + 8 <= line.size() && count < kMostPieces; ++at) {
+    const uint64_t mixed = load64(line.data() + at) * kPieceFactor;
+    pieces[count] = mixed;  // no branch: one in 16 is too many to mispredict
+    count += mixed < kPieceLimit;
   }
+  return count;
+}
+
+#if defined(__x86_64__)
+// Eight at a time.
+__attribute__((target("avx512f,avx512bw,avx512dq,popcnt"))) size_t
+choose_pieces_avx512(std::string_view line, Pieces& pieces) {
+  const __m512i places = _mm512_set_epi64(
+      0x0E0D0C0B0A090807, 0x0D0C0B0A09080706, 0x0C0B0A0908070605, 0x0B0A090807060504,
+      0x0A09080706050403, 0x0908070605040302, 0x0807060504030201, 0x0706050403020100);
+  const __m512i factor = _mm512_set1_epi64(static_cast<int64_t>(kPieceFactor));
+  const __m512i limit = _mm512_set1_epi64(static_cast<int64_t>(kPieceLimit));
+  size_t count = 0, at = 0;
+  for (; at + 16 <= line.size() && count < kMostPieces; at += 8) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(line.data() + at));
+    const __m512i words = _mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(0xFFFF, bytes), places);
+    const __m512i mixed = _mm512_mullo_epi64(words, factor);
+    const __mmask8 chosen = _mm512_cmplt_epu64_mask(mixed, limit);
+    _mm512_storeu_si512(pieces.data() + count, _mm512_maskz_compress_epi64(chosen, mixed));
+    count += static_cast<size_t>(__builtin_popcount(chosen));
+  }
+  return choose_pieces(line, at, std::min(count, kMostPieces), pieces);
+}
+
+bool has_avx512() {
+  static const bool has = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+  return has;
+}
+#endif
+
+size_t choose_pieces(std::string_view line, bool vectors, Pieces& pieces) {
+#if defined(__x86_64__)
+  if (vectors && has_avx512()) return choose_pieces_avx512(line, pieces);
+#endif
+  return static_cast<void>(vectors), choose_pieces(line, 0, 0, pieces);
+}
+
+// The share of a sample of the line's pieces that came before. Two different pieces are taken for
+// the same one time in 4096 for each piece before: sorting them instead took three times longer.
+double measure_repeated_phrases(std::string_view line, bool vectors) {
+  Pieces pieces;
+  uint64_t seen[64] = {};
+  size_t again = 0;
+  const size_t count = choose_pieces(line, vectors, pieces);
   for (size_t at = 0; at < count; ++at) {
-    const uint64_t bit = uint64_t{1} << (taken[at] >> 42 & 63);
-    uint64_t& word = seen[taken[at] >> 48 & 63];
+    const uint64_t bit = uint64_t{1} << (pieces[at] >> 42 & 63);
+    uint64_t& word = seen[pieces[at] >> 48 & 63];
     again += (word & bit) != 0;
     word |= bit;
   }
@@ -126,13 +173,13 @@ double measure_repeated_phrases(std::string_view line) {
 
 }  // namespace
 
-double measure_repetition(std::string_view line) {
+double measure_repetition(std::string_view line, bool vectors) {
   if (line.size() < kRepetitionBytes) return 0;
   const double runs = static_cast<double>(count_repeated_bytes(line.data(), line.size())) /
                       static_cast<double>(line.size() - 1);
   return std::max(runs, line.size() < kPhraseBytes
                             ? 0
-                            : measure_repeated_phrases(line.substr(0, 2 * kPhraseBytes)));
+                            : measure_repeated_phrases(line.substr(0, 2 * kPhraseBytes), vectors));
 }
 
 BlockCleaner::BlockCleaner(const CleanOptions& options, const Compose& compose)

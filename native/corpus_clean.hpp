@@ -123,7 +123,7 @@ class BlockCleaner {
 };
 
 // How much of a line says what the line already said: 0 (nothing) to 1 (all of it).
-double measure_repetition(std::string_view line);
+double measure_repetition(std::string_view line, bool vectors = true);
 bool has_words(std::string_view text, uint64_t wanted);
 
 }  // namespace lowtide

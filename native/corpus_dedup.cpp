@@ -25,7 +25,7 @@ void count(KeptDocuments& kept, Rule rule, std::string_view what) {
 // Copy a document's lines except the removed ones; runs of empty lines left by them are shortened.
 void copy_lines(std::string_view document, uint64_t line, std::span<const uint32_t> removed,
                 const CleanOptions& options, KeptDocuments& kept) {
-  const size_t begin = kept.text.size();
+  const size_t begin = kept.changed.size();
   auto next = std::lower_bound(removed.begin(), removed.end(), static_cast<uint32_t>(line));
   const char* at = document.data();
   const char* const end = at + document.size();
@@ -42,16 +42,16 @@ void copy_lines(std::string_view document, uint64_t line, std::span<const uint32
       count(kept, kRuleDuplicateLine, {at, static_cast<size_t>(after - at)});
     }
     if (is_removed || (is_empty && options.normalize && empty_lines >= 2)) {
-      kept.text.append(copied, at);
+      kept.changed.append(copied, at);
       copied = after;
     } else {
       empty_lines = is_empty ? empty_lines + 1 : 0;
     }
     at = after;
   }
-  kept.text.append(copied, end);
+  kept.changed.append(copied, end);
   if (options.normalize) {
-    while (kept.text.size() > begin && kept.text.back() == '\n') kept.text.pop_back();
+    while (kept.changed.size() > begin && kept.changed.back() == '\n') kept.changed.pop_back();
   }
 }
 
@@ -92,7 +92,7 @@ bool keep_documents(std::string_view text, std::span<const DocumentRow> document
                     KeptDocuments& kept) {
   const auto marks = std::lower_bound(removed.begin(), removed.end(), kDocumentMark);
   const std::span<const uint32_t> lines(removed.begin(), marks);
-  kept.text.reserve(text.size());
+  std::vector<std::pair<size_t, size_t>> moved;  // place in `documents`, begin in `changed`
   auto next_line = lines.begin();
   auto next_document = marks;
   for (size_t row = 0; row < documents.size(); ++row) {
@@ -109,28 +109,32 @@ bool keep_documents(std::string_view text, std::span<const DocumentRow> document
     while (next_line != lines.end() && *next_line < source.line_base) ++next_line;
     auto last_line = next_line;
     while (last_line != lines.end() && *last_line < line_end) ++last_line;
-    const size_t begin = kept.text.size();
-    if (last_line == next_line) {
-      kept.text.append(document);
-    } else {
+    if (last_line != next_line) {
+      const size_t begin = kept.changed.size();
       copy_lines(document, source.line_base, {next_line, last_line}, options, kept);
-      const std::string_view rest(kept.text.data() + begin, kept.text.size() - begin);
+      const std::string_view rest = std::string_view(kept.changed).substr(begin);
       const bool whole = source.flags == (kDocumentFirst | kDocumentLast);
       const uint64_t min_chars = options.filter ? options.min_document_chars : 0;
       const bool short_rest = count_code_points(rest.data(), rest.size()) < min_chars;
       if (whole && (short_rest || rest.find_first_not_of(" \t\r\n") == std::string_view::npos)) {
         count(kept, kRuleDocumentRemnant, rest);
-        kept.text.resize(begin);
+        kept.changed.resize(begin);
         continue;
       }
       // A later part of a large document still needs the line border that separated it.
       if ((source.flags & kDocumentLast) == 0 && options.normalize && document.ends_with('\n')) {
-        kept.text.push_back('\n');
+        kept.changed.push_back('\n');
       }
+      moved.emplace_back(kept.documents.size(), begin);
     }
-    kept.begins.push_back(begin);
-    kept.ends.push_back(kept.text.size());
+    kept.documents.push_back(document);
     kept.rows.push_back(row);
+  }
+  // Only now `changed` stays where it is.
+  size_t end = kept.changed.size();
+  for (auto at = moved.rbegin(); at != moved.rend(); ++at) {
+    kept.documents[at->first] = std::string_view(kept.changed).substr(at->second, end - at->second);
+    end = at->second;
   }
   return true;
 }

@@ -39,9 +39,9 @@ class DuplicateFinder {
 
 // The documents of a block without their duplicate lines.
 struct KeptDocuments {
-  std::string text;
-  std::vector<uint64_t> begins, ends;  // in `text`
-  std::vector<uint64_t> rows;          // which document of the block it was
+  std::vector<std::string_view> documents;  // in the block's text, or in `changed`
+  std::string changed;                      // the documents that lost lines
+  std::vector<uint64_t> rows;               // which document of the block it was
   std::array<RuleCount, kNumRules> counts{};
   std::vector<Sample> samples;
 };

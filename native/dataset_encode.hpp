@@ -33,9 +33,7 @@ void encode_documents(Coder& coder, const KeptDocuments& kept, std::span<const u
   lengths.reserve(order.size());
   for (const uint64_t document : order) {
     const size_t before = ids.size();
-    coder.encode_ordinary(std::string_view(kept.text).substr(
-                              kept.begins[document], kept.ends[document] - kept.begins[document]),
-                          ids);
+    coder.encode_ordinary(kept.documents[document], ids);
     if (ending[document] != 0 && end_id >= 0) ids.push_back(static_cast<Id>(end_id));
     lengths.push_back(ids.size() - before);
   }

@@ -57,8 +57,11 @@ def sync_directory(path: PathLike) -> None:
         os.close(descriptor)
 
 
-def publish(path: PathLike) -> None:
-    """Flush the finished `partial_path(path)` and give it its final name."""
+def publish(path: PathLike, *, sync_folder: bool = True) -> None:
+    """Flush the finished `partial_path(path)` and give it its final name.
+
+    Without `sync_folder` a power cut may undo the renaming, until the folder is flushed.
+    """
     partial = partial_path(path)
     descriptor = os.open(partial, os.O_RDONLY)
     try:
@@ -66,11 +69,12 @@ def publish(path: PathLike) -> None:
     finally:
         os.close(descriptor)
     partial.replace(path)
-    sync_directory(Path(path).parent)
+    if sync_folder:
+        sync_directory(Path(path).parent)
 
 
 @contextlib.contextmanager
-def atomic_file(path: PathLike) -> Generator[IO[bytes]]:
+def atomic_file(path: PathLike, *, sync_folder: bool = True) -> Generator[IO[bytes]]:
     """Open `path` for writing; it appears under its name only if the block ends well.
 
     >>> import tempfile
@@ -84,7 +88,7 @@ def atomic_file(path: PathLike) -> Generator[IO[bytes]]:
     try:
         with partial.open("wb", buffering=_BUFFER_BYTES) as file:
             yield file
-        publish(path)
+        publish(path, sync_folder=sync_folder)
     except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -103,9 +107,9 @@ def _named(error: OSError, partial: Path, path: Path) -> OSError:
     return error
 
 
-def write_bytes(path: PathLike, data: bytes) -> None:
+def write_bytes(path: PathLike, data: bytes, *, sync_folder: bool = True) -> None:
     """Write `data` to `path` atomically."""
-    with atomic_file(path) as file:
+    with atomic_file(path, sync_folder=sync_folder) as file:
         file.write(data)
 
 

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
-import psutil
-
 from lowtide.errors import BudgetError, UsageError
 
 __all__ = [
@@ -174,6 +172,8 @@ def _cgroup_reclaimable_bytes(stat_path: Path) -> int:
 
 def available_bytes() -> int:
     """Give the memory this process can still take: the machine's, or its cgroup's if less."""
+    import psutil  # 0.02 s, and few commands ask
+
     machine = psutil.virtual_memory().available
     headroom = _cgroup_headroom_bytes()
     return machine if headroom is None else min(machine, headroom)
@@ -217,6 +217,8 @@ def _child_pids(pid: int | str = "self") -> list[int]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             children += map(int, (task / "children").read_text().split())
     except FileNotFoundError:  # the process, one of its threads, or the kernel's list is not there
+        import psutil
+
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(None if pid == "self" else int(pid))
             children = [child.pid for child in process.children()]

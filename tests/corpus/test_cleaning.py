@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -164,6 +165,33 @@ def test_document_limits(options: dict[str, int], text: str, rule: str) -> None:
 def test_scripts_without_blanks_have_words() -> None:
     text = "白日依山盡,黃河入海流,欲窮千里目,更上一層樓"
     assert clean(text.encode(), CleaningOptions())[1] == [text]
+
+
+def repeated_share(line: bytes) -> float:
+    """Of one 8-byte piece in 16, chosen by its content, the share that came before; in Python."""
+    line = line[:768]
+    words = [int.from_bytes(line[at : at + 8], "little") for at in range(len(line) - 7)]
+    mixed = [word * 0x9E3779B97F4A7C15 & (1 << 64) - 1 for word in words]
+    chosen = [value for value in mixed if value < 1 << 60][:128]
+    seen: set[int] = set()
+    again = 0
+    for value in chosen:
+        place = value >> 42 & 4095
+        again += place in seen
+        seen.add(place)
+    return again / len(chosen) if len(chosen) >= 16 else 0.0
+
+
+@given(st.binary(min_size=1, max_size=90), st.integers(1, 40), st.binary(max_size=500))
+def test_repetition_is_measured_alike_with_and_without_vectors(
+    phrase: bytes, times: int, rest: bytes
+) -> None:
+    line = phrase * times + rest
+    measured = _native.measure_repetition(line)
+    assert measured == _native.measure_repetition(line, vectors=False)
+    if len(line) >= 64:
+        runs = sum(a == b for a, b in itertools.pairwise(line)) / (len(line) - 1)
+        assert measured == max(runs, repeated_share(line) if len(line) >= 384 else 0.0)
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,7 @@ def deduplicate(
             removed.load(block),
             native_options(cleaning),
         )
-        text = kept.text.tobytes()
-        spans = zip(kept.begins.view("<u8"), kept.ends.view("<u8"), strict=True)
-        documents += [text[begin:end].decode() for begin, end in spans]
+        documents += [text.decode() for text in kept.list_texts()]
     return documents
 
 

@@ -11,13 +11,16 @@ import codecs
 import gzip
 import lzma
 import zlib
-from types import TracebackType
-from typing import IO, Any, BinaryIO, cast
-
-import zstandard
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from lowtide.corpus.inputs import InputFile
 from lowtide.errors import DataError, UsageError
+from lowtide.settings import import_when_used
+
+if TYPE_CHECKING:
+    import zstandard
+else:
+    zstandard = import_when_used("zstandard")
 
 __all__ = ["StreamReader", "open_stream"]
 
@@ -89,12 +92,7 @@ class StreamReader:
     def __enter__(self) -> StreamReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         if self._reader is not self._file:
             self._reader.close()
         self._file.close()

@@ -129,7 +129,8 @@ def _check_work_files(work: Path, on_notice: Callable[[str], None]) -> None:
         if not is_intact(path):
             path.unlink()
             lost += 1
-    for path in work.glob("*/*.removed"):  # cheap to find again
+    # Cheap to make again: duplicates, and shards whose names the power cut may have undone.
+    for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
         path.unlink()
     if lost:
         for path in work.glob("*/*.ids"):  # they may depend on what was lost

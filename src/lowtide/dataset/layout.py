@@ -168,12 +168,15 @@ def write_shard_stream(
     *,
     vocab_size: int,
 ) -> ShardInfo:
-    """Write a shard of any size from chunks of ids and the document ends within each."""
+    """Write a shard of any size from chunks of ids and the document ends within each.
+
+    Its folder is flushed by `write_metadata`, once for all shards.
+    """
     dtype = pick_dtype(vocab_size)
     digest = xxhash.xxh3_128()
     low, high, position = 1 << 32, 0, 0
     ends: list[npt.NDArray[np.uint64]] = []
-    with files.atomic_file(path) as file:
+    with files.atomic_file(path, sync_folder=False) as file:
         for ids, chunk_ends in chunks:
             if not len(ids):
                 continue
@@ -187,7 +190,7 @@ def write_shard_stream(
             ends.append(chunk_ends.astype(np.uint64) + np.uint64(position))
             position += len(ids)
     all_ends = np.concatenate(ends).astype("<u8") if ends else np.empty(0, "<u8")
-    files.write_bytes(documents_path(path), all_ends.tobytes())
+    files.write_bytes(documents_path(path), all_ends.tobytes(), sync_folder=False)
     return ShardInfo(path, position, len(all_ends), low, high, digest.hexdigest())
 
 
@@ -262,6 +265,9 @@ def write_metadata(
         **(more or {}),
         "shards": rows,
     }
+    for split in SPLITS:
+        if (root / split).is_dir():
+            files.sync_directory(root / split)
     files.write_json(root / METADATA_NAME, metadata)
     return load_dataset_info(root)
 

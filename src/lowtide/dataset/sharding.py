@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide import _native, files
+from lowtide import _native
 from lowtide.corpus.workers import WorkerPool
-from lowtide.corpus.workfiles import WorkFile, open_work_file
+from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW
 from lowtide.errors import DataError
@@ -190,12 +190,12 @@ def _write_once(
     last: int,
 ) -> layout.ShardInfo:
     path = job.root / split / layout.shard_name(number)
-    note = job.done_folder / f"{number:05d}.json" if job.done_folder else None
+    note = job.done_folder / f"{number:05d}.shard" if job.done_folder else None
     if note is not None and note.exists() and path.exists():
-        return layout.shard_from_row(job.root, files.read_json(note))
+        return layout.shard_from_row(job.root, open_work_file(note).header)
     shard = _write_shard(job, plan, ranges, split, number, first, last)
     if note is not None:
-        files.write_json(note, layout.shard_row(job.root, shard))
+        write_work_file(note, layout.shard_row(job.root, shard), {})
     return shard
 
 

@@ -7,14 +7,16 @@ Memory:  a few kilobytes
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lowtide.dataset.appending import AppendResult
-from lowtide.dataset.layout import DatasetInfo
-from lowtide.dataset.preparation import PrepareResult
-from lowtide.dataset.pretokenization import PretokenizeResult
-from lowtide.dataset.verification import VerifyResult
 from lowtide.memory import format_size
+
+if TYPE_CHECKING:
+    from lowtide.dataset.appending import AppendResult
+    from lowtide.dataset.layout import DatasetInfo
+    from lowtide.dataset.preparation import PrepareResult
+    from lowtide.dataset.pretokenization import PretokenizeResult
+    from lowtide.dataset.verification import VerifyResult
 
 __all__ = [
     "RULE_TEXTS",
