@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,19 +50,6 @@ def test_wide_vocabulary_is_uint32(tmp_path: Path) -> None:
     info = make_dataset(tmp_path, vocab_size=70_000)
     assert info.dtype == np.uint32
     assert layout.load_shard_tokens(info.shards["train"][0], info.dtype)[99] == 99
-
-
-@pytest.mark.parametrize("bad", [-1, 300, 70_000])
-def test_id_outside_vocabulary_is_refused(tmp_path: Path, bad: int) -> None:
-    with pytest.raises(DataError, match=f"id {bad} is outside the vocabulary of 300"):
-        layout.write_shard(tmp_path / "s.bin", np.array([1, bad, 2]), [3], vocab_size=300)
-    assert not (tmp_path / "s.bin").exists()
-
-
-@pytest.mark.parametrize("ends", [[5, 5], [6, 3], [11]])
-def test_wrong_document_ends_are_refused(tmp_path: Path, ends: list[int]) -> None:
-    with pytest.raises(DataError, match="document ends"):
-        layout.write_shard(tmp_path / "s.bin", np.arange(10), ends, vocab_size=300)
 
 
 def test_shard_moved_in_is_found(tmp_path: Path) -> None:
@@ -133,3 +123,59 @@ def test_metadata_of_another_program_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 9'))
     with pytest.raises(DataError, match="format version 9, this lowtide reads 1"):
         layout.load_dataset_info(tmp_path)
+
+
+def test_another_shard_of_the_same_size_is_noticed(tmp_path: Path) -> None:
+    make_dataset(tmp_path / "mine")
+    layout.write_shard(tmp_path / "other.bin", np.arange(100)[::-1], [100], vocab_size=300)
+    (tmp_path / "other.bin").rename(tmp_path / "mine/train/shard_00000.bin")
+    with pytest.raises(DataError, match=r"shard_00000.bin is not the shard .* begins otherwise"):
+        layout.load_dataset_info(tmp_path / "mine")
+
+
+def test_a_copied_dataset_is_as_good(tmp_path: Path) -> None:
+    info = make_dataset(tmp_path / "mine")
+    shutil.copytree(tmp_path / "mine", tmp_path / "copy")
+    assert layout.load_dataset_info(tmp_path / "copy").fingerprint == info.fingerprint
+
+
+def test_a_shard_moved_in_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_dataset(tmp_path)
+    path = tmp_path / "train/mine.bin"
+    np.arange(50, dtype="<u2").tofile(path)
+    first = layout.load_dataset_info(tmp_path)
+    real = layout.scan_shard
+    scans: list[Path] = []
+
+    def scan(path: Path, **given: Any) -> layout.ShardInfo:
+        scans.append(path)
+        return real(path, **given)
+
+    monkeypatch.setattr(layout, "scan_shard", scan)
+    again = layout.load_dataset_info(tmp_path)
+    assert again.shards == first.shards and not scans
+    np.arange(60, dtype="<u2").tofile(path)
+    assert layout.load_dataset_info(tmp_path).num_tokens("train") == 160
+    (tmp_path / layout.MOVED_IN_NAME).write_text("[not, json")
+    assert layout.load_dataset_info(tmp_path).num_tokens("train") == 160
+    assert scans == [path, path]
+
+
+@pytest.mark.parametrize(
+    ("place", "next_step"),
+    [
+        ("nothing", "did you mean .*mine"),
+        ("mine/nothing", "lowtide prepare --input-files FILES --out-dir .*nothing"),
+        (".", "did you mean .*mine"),
+        ("text.txt", "lowtide prepare --input-files .*text.txt --out-dir data/text"),
+        ("begun", "the interrupted lowtide command again"),
+    ],
+)
+def test_what_is_no_dataset_gets_a_next_step(tmp_path: Path, place: str, next_step: str) -> None:
+    make_dataset(tmp_path / "mine")
+    (tmp_path / "begun" / ".work").mkdir(parents=True)
+    (tmp_path / "text.txt").write_text("text")
+    with pytest.raises(DataError) as raised:
+        layout.load_dataset_info(tmp_path / place)
+    assert raised.value.next_step is not None
+    assert re.search(next_step, raised.value.next_step)

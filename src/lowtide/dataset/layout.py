@@ -1,8 +1,8 @@
-"""The bytes of a dataset on disk: shards of ids, where documents end, and one metadata file.
+"""A dataset's folder: which shards belong to it, and the metadata file that says so.
 
-In:      arrays of ids and document ends (writing); a folder (reading)
-Out:     shard_00000.bin + shard_00000.docs, dataset_metadata.json; DatasetInfo
-Memory:  one shard when writing, one buffer of 4 MiB when checking shards nobody has described
+In:      shards that were written (writing); a folder (reading)
+Out:     dataset_metadata.json; DatasetInfo, checked against the files that are there
+Memory:  a row for each shard
 """
 
 from __future__ import annotations
@@ -15,16 +15,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import xxhash
 
 from lowtide import files
+from lowtide.dataset.shards import (
+    DOCUMENTS_SUFFIX,
+    DTYPES,
+    NPY_HEADER_BYTES,
+    ShardInfo,
+    checksum_head,
+    documents_path,
+    load_document_ends,
+    load_shard_tokens,
+    npy_header,
+    pick_dtype,
+    scan_shard,
+    shard_from_row,
+    shard_name,
+    shard_number,
+    shard_row,
+    write_shard,
+    write_shard_stream,
+)
 from lowtide.errors import DataError
 
 __all__ = [
     "DOCUMENTS_SUFFIX",
     "FORMAT_VERSION",
     "METADATA_NAME",
+    "NPY_HEADER_BYTES",
     "SPLITS",
     "TOKENIZER_NAME",
     "DatasetInfo",
@@ -48,26 +66,10 @@ __all__ = [
 
 FORMAT_VERSION = 1
 METADATA_NAME = "dataset_metadata.json"
-DOCUMENTS_SUFFIX = ".docs"
 TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "val")
-NPY_HEADER_BYTES = 128
-_SCAN_BYTES = 4 << 20
-_DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-
-
-@dataclass(frozen=True)
-class ShardInfo:
-    """One file of tokens."""
-
-    path: Path
-    num_tokens: int
-    num_documents: int
-    """Documents that end in this shard; 0 when no .docs file says where."""
-    min_id: int
-    max_id: int
-    checksum: str | None
-    """xxh3-128 of the file, None for a shard moved in by hand."""
+MOVED_IN_NAME = "moved_in.json"
+"""What was found in shards moved in by hand, so that they are not read whole each time."""
 
 
 @dataclass(frozen=True)
@@ -91,146 +93,6 @@ class DatasetInfo:
     def num_tokens(self, split: str) -> int:
         """Give the tokens of one split."""
         return sum(shard.num_tokens for shard in self.shards[split])
-
-
-def shard_name(number: int) -> str:
-    """Give the file name of shard `number`.
-
-    >>> shard_name(46)
-    'shard_00046.bin'
-    """
-    return f"shard_{number:05d}.bin"
-
-
-def shard_number(path: str | Path) -> int | None:
-    """Give the number in a shard's name, None when it was named otherwise."""
-    stem = Path(path).stem
-    digits = stem.removeprefix("shard_")
-    return int(digits) if digits != stem and digits.isdigit() else None
-
-
-def documents_path(shard_path: Path) -> Path:
-    """Give the file that says where a shard's documents end."""
-    return shard_path.with_suffix(DOCUMENTS_SUFFIX)
-
-
-def pick_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Give the smallest type that holds every id below `vocab_size`.
-
-    >>> pick_dtype(50257).name, pick_dtype(65536).name, pick_dtype(65537).name
-    ('uint16', 'uint16', 'uint32')
-    """
-    return _DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
-
-
-def write_shard(
-    path: str | Path,
-    tokens: npt.NDArray[Any],
-    document_ends: npt.NDArray[np.uint64] | Sequence[int],
-    *,
-    vocab_size: int | None = None,
-) -> ShardInfo:
-    """Write one shard and its document ends; ids outside the vocabulary are refused, not wrapped.
-
-    Without `vocab_size` the array's own type decides, and must be uint16 or uint32.
-    """
-    path = Path(path)
-    if vocab_size is None:
-        if tokens.dtype.name not in _DTYPES:
-            raise DataError(f"ids of type {tokens.dtype} need a vocab_size", path=path)
-        vocab_size = 1 << 8 * tokens.dtype.itemsize
-    dtype = pick_dtype(vocab_size)
-    low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
-    if low < 0 or high >= vocab_size:
-        raise DataError(
-            f"id {low if low < 0 else high} is outside the vocabulary of {vocab_size}", path=path
-        )
-    ends = np.ascontiguousarray(document_ends, dtype="<u8")
-    _check_ends(ends, len(tokens), path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = np.ascontiguousarray(tokens, dtype=dtype)
-    files.write_bytes(documents_path(path), ends.tobytes())
-    with files.atomic_file(path) as file:
-        file.write(data.data)
-    return ShardInfo(
-        path=path,
-        num_tokens=len(data),
-        num_documents=len(ends),
-        min_id=low,
-        max_id=high,
-        checksum=files.checksum_bytes(memoryview(data).cast("B")),  # pyright: ignore[reportArgumentType]
-    )
-
-
-def write_shard_stream(
-    path: Path,
-    chunks: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
-    *,
-    vocab_size: int,
-) -> ShardInfo:
-    """Write a shard of any size from chunks of ids and the document ends within each.
-
-    Its folder is flushed by `write_metadata`, once for all shards.
-    """
-    dtype = pick_dtype(vocab_size)
-    digest = xxhash.xxh3_128()
-    low, high, position = 1 << 32, 0, 0
-    ends: list[npt.NDArray[np.uint64]] = []
-    with files.atomic_file(path, sync_folder=False) as file:
-        for ids, chunk_ends in chunks:
-            if not len(ids):
-                continue
-            low, high = min(low, int(ids.min())), max(high, int(ids.max()))
-            if low < 0 or high >= vocab_size:
-                wrong = low if low < 0 else high
-                raise DataError(f"id {wrong} is outside the vocabulary of {vocab_size}", path=path)
-            data = ids.astype(dtype, copy=False).data.cast("B")
-            digest.update(data)
-            file.write(data)
-            ends.append(chunk_ends.astype(np.uint64) + np.uint64(position))
-            position += len(ids)
-    all_ends = np.concatenate(ends).astype("<u8") if ends else np.empty(0, "<u8")
-    files.write_bytes(documents_path(path), all_ends.tobytes(), sync_folder=False)
-    return ShardInfo(path, position, len(all_ends), low, high, digest.hexdigest())
-
-
-def npy_header(count: int, dtype: np.dtype[Any]) -> bytes:
-    """Give the 128 bytes before the ids of a one-dimensional .npy file."""
-    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
-    padded = text.ljust(NPY_HEADER_BYTES - 11) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()
-
-
-def _check_ends(ends: npt.NDArray[Any], num_tokens: int, path: Path) -> None:
-    if len(ends) and (int(ends[-1]) > num_tokens or bool(np.any(ends[1:] <= ends[:-1]))):
-        raise DataError(
-            f"document ends must rise and stay within the shard's {num_tokens} tokens",
-            path=documents_path(path),
-        )
-
-
-def shard_row(root: Path, shard: ShardInfo) -> dict[str, Any]:
-    """Give the metadata row of a shard."""
-    return {
-        "file": shard.path.relative_to(root).as_posix(),
-        "tokens": shard.num_tokens,
-        "documents": shard.num_documents,
-        "min_id": shard.min_id,
-        "max_id": shard.max_id,
-        "xxh3_128": shard.checksum,
-    }
-
-
-def shard_from_row(root: Path, row: Mapping[str, Any]) -> ShardInfo:
-    """Give the shard that a metadata row describes."""
-    return ShardInfo(
-        path=root / row["file"],
-        num_tokens=int(row["tokens"]),
-        num_documents=int(row["documents"]),
-        min_id=int(row["min_id"]),
-        max_id=int(row["max_id"]),
-        checksum=row["xxh3_128"],
-    )
 
 
 def write_metadata(
@@ -269,6 +131,7 @@ def write_metadata(
         if (root / split).is_dir():
             files.sync_directory(root / split)
     files.write_json(root / METADATA_NAME, metadata)
+    (root / MOVED_IN_NAME).unlink(missing_ok=True)
     return load_dataset_info(root)
 
 
@@ -276,10 +139,10 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
     """Read a dataset's metadata and check every shard's size; shards moved in by hand are found."""
     root = Path(root)
     metadata = read_metadata(root)
-    dtype = _DTYPES.get(str(metadata["dtype"]))
+    dtype = DTYPES.get(str(metadata["dtype"]))
     if dtype is None:
         raise DataError(
-            f"dtype {metadata['dtype']!r} is not one of {', '.join(_DTYPES)}",
+            f"dtype {metadata['dtype']!r} is not one of {', '.join(DTYPES)}",
             path=root / METADATA_NAME,
         )
     vocab_size = int(metadata["vocab_size"])
@@ -317,13 +180,19 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
 def read_metadata(root: Path) -> dict[str, Any]:
     """Read dataset_metadata.json; its keys are checked, the shards are not."""
     path = root / METADATA_NAME
-    if not root.is_dir():
-        raise DataError("no dataset here: the folder does not exist", path=root)
+    if root.is_file():
+        raise DataError(
+            "this is a file, expected the folder of a dataset",
+            path=root,
+            next_step=f"lowtide prepare --input-files {root} --out-dir data/{root.stem}",
+        )
     if not path.is_file():
         raise DataError(
-            f"{METADATA_NAME} is missing, so this is not a finished dataset",
+            f"{METADATA_NAME} is missing, so this is not a finished dataset"
+            if root.is_dir()
+            else "no dataset here: the folder does not exist",
             path=root,
-            next_step=f"lowtide prepare --input-files FILES --out-dir {root}",
+            next_step=_suggest_dataset(root),
         )
     metadata = files.read_json(path)
     if not isinstance(metadata, dict):
@@ -348,33 +217,92 @@ def read_metadata(root: Path) -> dict[str, Any]:
     return metadata
 
 
+def _suggest_dataset(root: Path) -> str:
+    """Name a dataset inside the folder or beside it, or else say how to make one."""
+    if (root / ".work").is_dir():
+        return "give the interrupted lowtide command again: it goes on where it stopped"
+    with contextlib.suppress(OSError):
+        for folder in (root, root.parent):
+            found = sorted(folder.glob(f"*/{METADATA_NAME}"))
+            if found:
+                return f"did you mean {found[0].parent}?"
+    return f"lowtide prepare --input-files FILES --out-dir {root}"
+
+
 def _find_shards(
     root: Path, split: str, metadata: Mapping[str, Any], dtype: np.dtype[Any], vocab_size: int
 ) -> list[ShardInfo]:
     """List a split's shards: those the metadata describes, then those somebody moved in."""
     shards: list[ShardInfo] = []
-    sizes = _file_sizes(root / split)
+    found = _stat_shards(root / split)
+    described_ns = (root / METADATA_NAME).stat().st_ctime_ns
     for row in metadata["shards"].get(split, []):
         shard = shard_from_row(root, row)
-        size = sizes.pop(row["file"].removeprefix(f"{split}/"), None)
-        if size != shard.num_tokens * dtype.itemsize:
+        status = found.pop(row["file"].removeprefix(f"{split}/"), None)
+        size = None if status is None else status.st_size
+        if status is None or size != shard.num_tokens * dtype.itemsize:
             raise _wrong_size(shard.path, size, shard.num_tokens, dtype)
+        # Full shards are all of one size. One that came here after it was described is looked at.
+        if status.st_ctime_ns >= described_ns and shard.head is not None:
+            _check_head(shard)
         shards.append(shard)
-    return shards + [
-        scan_shard(root / split / name, dtype=dtype, vocab_size=vocab_size)
-        for name in sorted(sizes)
-    ]
+    strangers = {root / split / name: found[name] for name in sorted(found)}
+    return shards + _describe_strangers(root, strangers, dtype=dtype, vocab_size=vocab_size)
 
 
-def _file_sizes(folder: Path) -> dict[str, int]:
-    """Give the bytes of each shard in a folder, by name; a link to nothing is no shard."""
-    sizes: dict[str, int] = {}
+def _stat_shards(folder: Path) -> dict[str, os.stat_result]:
+    """Give the status of each shard in a folder, by name; a link to nothing is no shard."""
+    found: dict[str, os.stat_result] = {}
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".bin") and not entry.name.startswith("."):
                 with contextlib.suppress(FileNotFoundError):
-                    sizes[entry.name] = entry.stat().st_size
-    return sizes
+                    found[entry.name] = entry.stat()
+    return found
+
+
+def _check_head(shard: ShardInfo) -> None:
+    if checksum_head(shard.path) == shard.head:
+        return
+    raise DataError(
+        f"{shard.path.name} is not the shard that {METADATA_NAME} describes: it begins otherwise",
+        path=shard.path,
+        next_step="was another dataset's shard moved over it? bring the old one back, and give new "
+        f"shards names of their own; then: lowtide verify {shard.path.parent.parent}",
+    )
+
+
+def _describe_strangers(
+    root: Path,
+    strangers: Mapping[Path, os.stat_result],
+    *,
+    dtype: np.dtype[Any],
+    vocab_size: int,
+) -> list[ShardInfo]:
+    """Describe shards that somebody moved in; what is known of one that did not change is kept."""
+    if not strangers:
+        return []
+    path = root / MOVED_IN_NAME
+    known: dict[str, Any] = {}
+    with contextlib.suppress(DataError, ValueError):
+        known = dict(files.read_json(path))
+    shards: list[ShardInfo] = []
+    changed = False
+    for shard_path, status in strangers.items():
+        # Another type or vocabulary would judge the same bytes otherwise.
+        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, dtype.name, vocab_size]
+        name = shard_path.relative_to(root).as_posix()
+        row = known.get(name)
+        if isinstance(row, dict) and row.get("state") == state:
+            shards.append(shard_from_row(root, row))
+            continue
+        shards.append(scan_shard(shard_path, dtype=dtype, vocab_size=vocab_size))
+        known[name] = {**shard_row(root, shards[-1]), "state": state}
+        changed = True
+    if changed:
+        with contextlib.suppress(OSError):  # a dataset that may only be read is read again
+            files.write_json(path, known)
+    return shards
 
 
 def _wrong_size(path: Path, size: int | None, num_tokens: int, dtype: np.dtype[Any]) -> DataError:
@@ -393,52 +321,3 @@ def _wrong_size(path: Path, size: int | None, num_tokens: int, dtype: np.dtype[A
         next_step="was another dataset's shard moved over it? give new shards names of their "
         f"own, or use lowtide append; then: lowtide verify {dataset}",
     )
-
-
-def scan_shard(path: Path, *, dtype: np.dtype[Any], vocab_size: int) -> ShardInfo:
-    """Describe a shard that no metadata does: its size, its ids, whether it can belong here."""
-    size = path.stat().st_size
-    if size == 0 or size % dtype.itemsize:
-        raise DataError(
-            f"{path.name} has {size} bytes, expected a whole number of {dtype.name} ids", path=path
-        )
-    low, high, high_halves = 1 << 32, 0, 0
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(_SCAN_BYTES):
-            ids = np.frombuffer(block, dtype=dtype)
-            low, high = min(low, int(ids.min())), max(high, int(ids.max()))
-            if dtype.itemsize == 2 and size % 4 == 0:
-                high_halves = max(high_halves, int(ids[1::2].max()))
-    wider = dtype.itemsize == 2 and size % 4 == 0 and size >= 64 and high_halves == 0 and high > 0
-    if high >= vocab_size or wider:
-        reason = (
-            "every second id is 0, as if it held uint32"
-            if wider
-            else f"it has id {high}, the vocabulary ends at {vocab_size - 1}"
-        )
-        raise DataError(
-            f"{path.name} does not belong to this dataset of {dtype.name} ids: {reason}",
-            path=path,
-            next_step="take the file out, and add its text with lowtide append",
-        )
-    ends = documents_path(path)
-    num_documents = ends.stat().st_size // 8 if ends.is_file() else 0
-    return ShardInfo(path, size // dtype.itemsize, num_documents, low, high, None)
-
-
-def load_shard_tokens(shard: ShardInfo, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Map a shard's tokens, read-only."""
-    return np.memmap(shard.path, dtype=dtype, mode="r", shape=(shard.num_tokens,))
-
-
-def load_document_ends(shard: ShardInfo) -> npt.NDArray[np.uint64]:
-    """Read where a shard's documents end; empty when nothing says so."""
-    path = documents_path(shard.path)
-    if not path.is_file():
-        return np.empty(0, dtype="<u8")
-    data = path.read_bytes()
-    if len(data) % 8:
-        raise DataError(f"{path.name} has {len(data)} bytes, expected a multiple of 8", path=path)
-    ends = np.frombuffer(data, dtype="<u8")
-    _check_ends(ends, shard.num_tokens, shard.path)
-    return ends

@@ -74,13 +74,26 @@ def load_vocabulary(source: str | Path) -> Vocabulary:
             return _load_tiktoken(path)
         if path.name in ("vocab.json", "merges.txt"):
             return _load_vocab_and_merges(path.parent / "vocab.json", path.parent / "merges.txt")
-        return load_tokenizer_json(path)
+        return _load_file(path)
     if str(source) == "gpt2":
         return load_gpt2()
     raise DataError(
         f"no tokenizer {str(source)!r}: no such folder or file, and the only known name is gpt2",
         next_step="lowtide train-tokenizer --input FILES --out-dir tok/mine",
     )
+
+
+def _load_file(path: Path) -> Vocabulary:
+    try:
+        return load_tokenizer_json(path)
+    except DataError as error:
+        if path.suffix == ".json":
+            raise
+        raise DataError(
+            f"this is no tokenizer: {error.message}",
+            path=path,
+            next_step="name a tokenizer.json, a .tiktoken file, or a tokenizer's folder",
+        ) from None
 
 
 def _load_folder(folder: Path) -> Vocabulary:

@@ -1,0 +1,270 @@
+"""One shard: a file of ids, and beside it where its documents end.
+
+In:      arrays of ids and document ends (writing); a file (reading)
+Out:     shard_00000.bin + shard_00000.docs; ShardInfo
+Memory:  a chunk of what is written, one buffer of 4 MiB when checking a shard nobody has described
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lowtide import files
+from lowtide.errors import DataError
+
+__all__ = [
+    "DOCUMENTS_SUFFIX",
+    "DTYPES",
+    "NPY_HEADER_BYTES",
+    "ShardInfo",
+    "checksum_head",
+    "documents_path",
+    "load_document_ends",
+    "load_shard_tokens",
+    "npy_header",
+    "pick_dtype",
+    "scan_shard",
+    "shard_from_row",
+    "shard_name",
+    "shard_number",
+    "shard_row",
+    "write_shard",
+    "write_shard_stream",
+]
+
+DOCUMENTS_SUFFIX = ".docs"
+NPY_HEADER_BYTES = 128
+DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+_SCAN_BYTES = 4 << 20
+_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One file of tokens."""
+
+    path: Path
+    num_tokens: int
+    num_documents: int
+    """Documents that end in this shard; 0 when no .docs file says where."""
+    min_id: int
+    max_id: int
+    checksum: str | None
+    """xxh3-128 of the file, None for a shard moved in by hand."""
+    head: str | None = None
+    """xxh3-64 of its first bytes, which tells it from another shard of the same size."""
+
+
+def shard_name(number: int) -> str:
+    """Give the file name of shard `number`.
+
+    >>> shard_name(46)
+    'shard_00046.bin'
+    """
+    return f"shard_{number:05d}.bin"
+
+
+def shard_number(path: str | Path) -> int | None:
+    """Give the number in a shard's name, None when it was named otherwise."""
+    stem = Path(path).stem
+    digits = stem.removeprefix("shard_")
+    return int(digits) if digits != stem and digits.isdigit() else None
+
+
+def documents_path(shard_path: Path) -> Path:
+    """Give the file that says where a shard's documents end."""
+    return shard_path.with_suffix(DOCUMENTS_SUFFIX)
+
+
+def pick_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Give the smallest type that holds every id below `vocab_size`.
+
+    >>> pick_dtype(50257).name, pick_dtype(65536).name, pick_dtype(65537).name
+    ('uint16', 'uint16', 'uint32')
+    """
+    return DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
+
+
+def write_shard(
+    path: str | Path,
+    tokens: npt.NDArray[Any],
+    document_ends: npt.NDArray[np.uint64] | Sequence[int],
+    *,
+    vocab_size: int | None = None,
+) -> ShardInfo:
+    """Write one shard and its document ends; ids outside the vocabulary are refused, not wrapped.
+
+    Without `vocab_size` the array's own type decides, and must be uint16 or uint32.
+    """
+    path = Path(path)
+    if vocab_size is None:
+        if tokens.dtype.name not in DTYPES:
+            raise DataError(f"ids of type {tokens.dtype} need a vocab_size", path=path)
+        vocab_size = 1 << 8 * tokens.dtype.itemsize
+    dtype = pick_dtype(vocab_size)
+    low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
+    if low < 0 or high >= vocab_size:
+        raise DataError(
+            f"id {low if low < 0 else high} is outside the vocabulary of {vocab_size}", path=path
+        )
+    ends = np.ascontiguousarray(document_ends, dtype="<u8")
+    _check_ends(ends, len(tokens), path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = np.ascontiguousarray(tokens, dtype=dtype)
+    files.write_bytes(documents_path(path), ends.tobytes())
+    with files.atomic_file(path) as file:
+        file.write(data.data)
+    return ShardInfo(
+        path=path,
+        num_tokens=len(data),
+        num_documents=len(ends),
+        min_id=low,
+        max_id=high,
+        checksum=files.checksum_bytes(memoryview(data).cast("B")),  # pyright: ignore[reportArgumentType]
+        head=xxhash.xxh3_64_hexdigest(data.tobytes()[:_HEAD_BYTES]),
+    )
+
+
+def write_shard_stream(
+    path: Path,
+    chunks: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+    *,
+    vocab_size: int,
+) -> ShardInfo:
+    """Write a shard of any size from chunks of ids and the document ends within each.
+
+    Its folder is flushed by `write_metadata`, once for all shards.
+    """
+    dtype = pick_dtype(vocab_size)
+    digest = xxhash.xxh3_128()
+    low, high, position = 1 << 32, 0, 0
+    head = bytearray()
+    ends: list[npt.NDArray[np.uint64]] = []
+    with files.atomic_file(path, sync_folder=False) as file:
+        for ids, chunk_ends in chunks:
+            if not len(ids):
+                continue
+            low, high = min(low, int(ids.min())), max(high, int(ids.max()))
+            if low < 0 or high >= vocab_size:
+                wrong = low if low < 0 else high
+                raise DataError(f"id {wrong} is outside the vocabulary of {vocab_size}", path=path)
+            data = ids.astype(dtype, copy=False).data.cast("B")
+            digest.update(data)
+            file.write(data)
+            head += data[: _HEAD_BYTES - len(head)]
+            ends.append(chunk_ends.astype(np.uint64) + np.uint64(position))
+            position += len(ids)
+    all_ends = np.concatenate(ends).astype("<u8") if ends else np.empty(0, "<u8")
+    files.write_bytes(documents_path(path), all_ends.tobytes(), sync_folder=False)
+    return ShardInfo(
+        path=path,
+        num_tokens=position,
+        num_documents=len(all_ends),
+        min_id=low,
+        max_id=high,
+        checksum=digest.hexdigest(),
+        head=xxhash.xxh3_64_hexdigest(bytes(head)),
+    )
+
+
+def checksum_head(path: str | Path) -> str:
+    """Give the xxh3-64 of a shard's first bytes."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        return xxhash.xxh3_64_hexdigest(file.read(_HEAD_BYTES))
+
+
+def npy_header(count: int, dtype: np.dtype[Any]) -> bytes:
+    """Give the 128 bytes before the ids of a one-dimensional .npy file."""
+    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
+    padded = text.ljust(NPY_HEADER_BYTES - 11) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()
+
+
+def _check_ends(ends: npt.NDArray[Any], num_tokens: int, path: Path) -> None:
+    if len(ends) and (int(ends[-1]) > num_tokens or bool(np.any(ends[1:] <= ends[:-1]))):
+        raise DataError(
+            f"document ends must rise and stay within the shard's {num_tokens} tokens",
+            path=documents_path(path),
+        )
+
+
+def shard_row(root: Path, shard: ShardInfo) -> dict[str, Any]:
+    """Give the metadata row of a shard."""
+    return {
+        "file": shard.path.relative_to(root).as_posix(),
+        "tokens": shard.num_tokens,
+        "documents": shard.num_documents,
+        "min_id": shard.min_id,
+        "max_id": shard.max_id,
+        "xxh3_128": shard.checksum,
+        "head_xxh3_64": shard.head,
+    }
+
+
+def shard_from_row(root: Path, row: Mapping[str, Any]) -> ShardInfo:
+    """Give the shard that a metadata row describes."""
+    return ShardInfo(
+        path=root / row["file"],
+        num_tokens=int(row["tokens"]),
+        num_documents=int(row["documents"]),
+        min_id=int(row["min_id"]),
+        max_id=int(row["max_id"]),
+        checksum=row["xxh3_128"],
+        head=row.get("head_xxh3_64"),
+    )
+
+
+def scan_shard(path: Path, *, dtype: np.dtype[Any], vocab_size: int) -> ShardInfo:
+    """Describe a shard that no metadata does: its size, its ids, whether it can belong here."""
+    size = path.stat().st_size
+    if size == 0 or size % dtype.itemsize:
+        raise DataError(
+            f"{path.name} has {size} bytes, expected a whole number of {dtype.name} ids", path=path
+        )
+    low, high, high_halves = 1 << 32, 0, 0
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_SCAN_BYTES):
+            ids = np.frombuffer(block, dtype=dtype)
+            low, high = min(low, int(ids.min())), max(high, int(ids.max()))
+            if dtype.itemsize == 2 and size % 4 == 0:
+                high_halves = max(high_halves, int(ids[1::2].max()))
+    wider = dtype.itemsize == 2 and size % 4 == 0 and size >= 64 and high_halves == 0 and high > 0
+    if high >= vocab_size or wider:
+        reason = (
+            "every second id is 0, as if it held uint32"
+            if wider
+            else f"it has id {high}, the vocabulary ends at {vocab_size - 1}"
+        )
+        raise DataError(
+            f"{path.name} does not belong to this dataset of {dtype.name} ids: {reason}",
+            path=path,
+            next_step="take the file out, and add its text with lowtide append",
+        )
+    ends = documents_path(path)
+    num_documents = ends.stat().st_size // 8 if ends.is_file() else 0
+    return ShardInfo(path, size // dtype.itemsize, num_documents, low, high, None)
+
+
+def load_shard_tokens(shard: ShardInfo, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Map a shard's tokens, read-only."""
+    return np.memmap(shard.path, dtype=dtype, mode="r", shape=(shard.num_tokens,))
+
+
+def load_document_ends(shard: ShardInfo) -> npt.NDArray[np.uint64]:
+    """Read where a shard's documents end; empty when nothing says so."""
+    path = documents_path(shard.path)
+    if not path.is_file():
+        return np.empty(0, dtype="<u8")
+    data = path.read_bytes()
+    if len(data) % 8:
+        raise DataError(f"{path.name} has {len(data)} bytes, expected a multiple of 8", path=path)
+    ends = np.frombuffer(data, dtype="<u8")
+    _check_ends(ends, shard.num_tokens, shard.path)
+    return ends

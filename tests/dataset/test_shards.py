@@ -1,0 +1,41 @@
+"""Shards: what cannot be is refused, and the first bytes tell shards apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide.dataset import shards
+from lowtide.errors import DataError
+
+
+@pytest.mark.parametrize("bad", [-1, 300, 70_000])
+def test_id_outside_vocabulary_is_refused(tmp_path: Path, bad: int) -> None:
+    with pytest.raises(DataError, match=f"id {bad} is outside the vocabulary of 300"):
+        shards.write_shard(tmp_path / "s.bin", np.array([1, bad, 2]), [3], vocab_size=300)
+    assert not (tmp_path / "s.bin").exists()
+
+
+@pytest.mark.parametrize("ends", [[5, 5], [6, 3], [11]])
+def test_wrong_document_ends_are_refused(tmp_path: Path, ends: list[int]) -> None:
+    with pytest.raises(DataError, match="document ends"):
+        shards.write_shard(tmp_path / "s.bin", np.arange(10), ends, vocab_size=300)
+
+
+@pytest.mark.parametrize("sizes", [[5000], [3, 1500, 3497], [2048, 2952]])
+def test_a_stream_of_chunks_gives_the_same_shard(tmp_path: Path, sizes: list[int]) -> None:
+    ids = np.arange(5000, dtype=np.uint16)
+    whole = shards.write_shard(tmp_path / "whole.bin", ids, [10, 5000], vocab_size=5000)
+    chunks = []
+    begin = 0
+    for size in sizes:
+        ends = [end - begin for end in (10, 5000) if begin < end <= begin + size]
+        chunks.append((ids[begin : begin + size], np.array(ends, dtype=np.uint64)))
+        begin += size
+    streamed = shards.write_shard_stream(tmp_path / "parts.bin", chunks, vocab_size=5000)
+    assert (tmp_path / "parts.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
+    assert (tmp_path / "parts.docs").read_bytes() == (tmp_path / "whole.docs").read_bytes()
+    assert streamed.checksum == whole.checksum
+    assert streamed.head == whole.head == shards.checksum_head(tmp_path / "whole.bin")
