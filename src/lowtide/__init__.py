@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lowtide.tokenizer.tokenizer import Tokenizer
     from lowtide.tokenizer.training import train_tokenizer
     from lowtide.training.evaluation import evaluate
+    from lowtide.training.loaders import GPTDataLoader
     from lowtide.training.loop import Trainer
     from lowtide.training.start import train
 
@@ -39,6 +40,7 @@ _HOMES = {
     "DataError": "lowtide.errors",
     "GPT": "lowtide.model.gpt",
     "GPTConfig": "lowtide.model.config",
+    "GPTDataLoader": "lowtide.training.loaders",
     "LowtideError": "lowtide.errors",
     "MemoryBudget": "lowtide.memory",
     "Mixture": "lowtide.loader.mixtures",
@@ -65,6 +67,7 @@ __all__ = [
     "BudgetError",
     "DataError",
     "GPTConfig",
+    "GPTDataLoader",
     "LowtideError",
     "MemoryBudget",
     "Mixture",

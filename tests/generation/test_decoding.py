@@ -178,3 +178,29 @@ def test_memory_goes_into_the_metrics_of_the_run(run, capsys):
     assert rows[0]["done"] == 3 and rows[-1]["event"] == "end"
     assert rows[-1]["peak_memory_bytes"] > 0
     assert "3 texts of 3 texts" in capsys.readouterr().err
+
+
+def test_nothing_asked_is_answered_with_text(model, tokenizer):
+    """Neither the end nor <unk> comes first, even where the weights want nothing else."""
+    with torch.no_grad():
+        for name in ("<|endoftext|>", "<unk>"):
+            token = tokenizer.special_tokens.get(name)
+            if token is not None:
+                model.embedding.weight[token] *= 50
+    for seed in range(5):
+        assert generate_text(model, tokenizer, "", max_new_tokens=3, seed=seed)
+
+
+def test_unknown_characters_are_named(tmp_path, model, tokenizer, capsys):
+    save_weights(tmp_path / "model.safetensors", portable_tensors(model.state_dict(), model.config))
+    write_json(tmp_path / "config.json", model.config.to_huggingface())
+    tokenizer.save(tmp_path)
+    text = "".join(generate(model_name=str(tmp_path), prompt="a☃b世", max_new_tokens=4, seed=1))
+    assert text.startswith("a☃b世") and "<unk>" not in text
+    assert "read as <unk>: ☃ 世" in capsys.readouterr().err
+
+
+def test_a_broken_model_does_not_end_a_run_by_its_sample(model, tokenizer):
+    with torch.no_grad():
+        model.final_norm.weight.fill_(float("nan"))
+    assert isinstance(generate_text(model, tokenizer, "a", max_new_tokens=5, seed=0), str)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from lowtide.errors import BudgetError, LowtideError, UsageError
 from lowtide.loader.batches import BatchLoader
@@ -356,3 +356,16 @@ def test_loaders_can_be_given_instead_of_datasets(make_trainer, token_file, tmp_
     assert losses(trainer) == losses(plain)
     last = rows(trainer, "eval")[-1]
     assert last["eval_general_loss"] == last["val_loss"]
+
+
+def test_a_loss_that_is_no_number_is_never_the_best(make_trainer):
+    trainer = make_trainer(max_iters=6, eval_interval=3)
+    trainer.fit()
+    best = trainer.state.best_val_loss
+    trainer = make_trainer(max_iters=8, eval_interval=2)
+    path = trainer.run.step_dirs()[-1] / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.norm.weight"].fill_(float("nan"))
+    save_file(tensors, path, metadata={"format": "pt"})
+    result = trainer.fit()
+    assert result.best_val_loss == best and result.skipped_steps == 2

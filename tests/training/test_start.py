@@ -176,3 +176,23 @@ def test_memory_budgets_shrink_the_micro_batch_or_are_refused(text, capsys):
         main([str(w) for w in ["train", *words, "--model-name", "no", "--memory", "100MiB"]]) == 1
     )
     assert "give at least --memory" in capsys.readouterr().err
+
+
+def test_a_hopeless_budget_is_refused_before_the_data_is_read(text, tmp_path, capsys):
+    words = ["--input-file", text, "--vocab-size", "300", "--model-name", "m", "--memory", "1MiB"]
+    for shape in (SMALL, ["--target-params", "50000", "--seq-len", "16"]):
+        assert main([str(word) for word in ("train", *words, *shape, *SHORT)]) == 1
+        assert "the budget is 1.0 MiB" in capsys.readouterr().err
+        assert not (tmp_path / "checkpoints").exists()
+
+
+def test_another_shape_than_the_weights_have_is_refused(text, capsys):
+    words = ["train", "--input-file", text, "--tokenization", "char", *SHORT]
+    run(*words, "--model-name", "m", *SMALL)
+    other = [*SMALL, "--num-heads", "4"]
+    assert main([str(word) for word in (*words, "--model-name", "m", *other)]) == 2
+    err = capsys.readouterr().err
+    assert "num_heads is 4, this model has 2" in err and "another --model-name" in err
+    more = ["--model-name", "n", "--init-from-model", "m", "--width", "64", "--seq-len", "16"]
+    assert main([str(word) for word in (*words, *more)]) == 2
+    assert "width is 64, this model has 32" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from lowtide.model.gpt import GPT, KVCache
 from lowtide.model.weights import find_model_dir, load_model
 from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.settings import build_settings
-from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer import UNKNOWN, Tokenizer
 
 __all__ = ["generate", "generate_text", "iter_tokens", "stream_text"]
 
@@ -37,9 +37,11 @@ def iter_tokens(
     max_new_tokens: int = 100,
     sampling: SamplingSettings | None = None,
     vocab_size: int | None = None,
+    banned: Sequence[int] = (),
+    banned_first: Sequence[int] = (),
     seed: int | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the next ids [num_samples], one step at a time.
+    """Yield the next ids [num_samples], one step at a time; never one of `banned`.
 
     A full cache is emptied and filled again with the newer half of the context, so the cost per
     token stays bounded and positions never run out.
@@ -56,13 +58,18 @@ def iter_tokens(
     seen = torch.tensor([prompt] * num_samples, dtype=torch.long, device=device)
     fresh = seen
     cache = KVCache(model.config, num_samples, device, model.embedding.weight.dtype)
-    for _ in range(max_new_tokens):
+    for step in range(max_new_tokens):
         if cache.length + fresh.shape[1] > context:
             cache.length = 0
             fresh = seen[:, -max(1, context // 2) :]
         logits = model.next_logits(fresh, cache)
         fresh = choose_tokens(
-            logits, seen, sampling, vocab_size=vocab_size, generator=generator
+            logits,
+            seen,
+            sampling,
+            vocab_size=vocab_size,
+            banned=banned if step else (*banned, *banned_first),
+            generator=generator,
         ).unsqueeze(-1)
         seen = torch.cat((seen, fresh), dim=1)[:, -context:]
         yield fresh.squeeze(-1)
@@ -132,6 +139,9 @@ def stream_text(
         max_new_tokens=max_new_tokens,
         sampling=sampling,
         vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
+        banned=_not_text(tokenizer),
+        # Where nothing was asked, the end is no answer.
+        banned_first=_ends(tokenizer) if not prompt else (),
         seed=seed,
     )
     for step in tokens:
@@ -145,14 +155,39 @@ def stream_text(
             yield number, text
 
 
+def _not_text(tokenizer: Tokenizer) -> list[int]:
+    """Give the ids that stand for no text, of those a tokenizer has."""
+    unknown = tokenizer.special_tokens.get(UNKNOWN)
+    return [] if unknown is None or unknown >= tokenizer.vocab_size else [unknown]
+
+
+def _ends(tokenizer: Tokenizer) -> list[int]:
+    return [] if tokenizer.end_of_text_id is None else [tokenizer.end_of_text_id]
+
+
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Encode a prompt; an empty one becomes the token that separates documents, or a line break."""
+    """Encode a prompt; an empty one becomes the token that separates documents, or a line break.
+
+    By characters the line break comes first: single files have nothing that separates documents.
+    """
     ids = [int(token) for token in tokenizer.encode(prompt)]
     if ids:
         return ids
-    if tokenizer.end_of_text_id is not None:
-        return [tokenizer.end_of_text_id]
-    return [int(token) for token in tokenizer.encode("\n")] or [0]
+    line_break = [int(token) for token in tokenizer.encode("\n")]
+    if tokenizer.kind == "char" and not set(line_break) & set(_not_text(tokenizer)):
+        return line_break
+    return _ends(tokenizer) or line_break or [0]
+
+
+def _note_unknown(tokenizer: Tokenizer, prompt: str) -> None:
+    """Say which characters of a prompt a model by characters has never seen."""
+    unknown = set(_not_text(tokenizer))
+    if tokenizer.kind != "char" or not unknown:
+        return
+    strange = [c for c in dict.fromkeys(prompt) if int(tokenizer.encode(c)[0]) in unknown]
+    if strange:
+        shown = " ".join(strange[:20]) + (" …" if len(strange) > 20 else "")
+        print(f"note: not in the model's vocabulary, read as {UNKNOWN}: {shown}", file=sys.stderr)
 
 
 def generate_text(
@@ -211,6 +246,7 @@ def _continue_all(
     model: GPT, tokenizer: Tokenizer, prompts: list[str], settings: GenerateSettings, phase: Phase
 ) -> Iterator[str]:
     for position, prompt in enumerate(prompts):
+        _note_unknown(tokenizer, prompt)
         for number in range(settings.num_samples):
             if settings.num_samples > 1:
                 yield f"--- {position + 1}.{number + 1}\n"

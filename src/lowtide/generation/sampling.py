@@ -6,6 +6,8 @@ Out:     ids [B]
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,10 +22,14 @@ def choose_tokens(
     settings: SamplingSettings,
     *,
     vocab_size: int,
+    banned: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Give one id per row, never one beyond the tokenizer's `vocab_size`."""
-    logits = logits.float()[:, :vocab_size]
+    """Give one id per row, never one beyond the tokenizer's `vocab_size` nor one of `banned`."""
+    # A model that broke in training gives no numbers: its dice are fair, a sample is no crash.
+    logits = logits.float()[:, :vocab_size].nan_to_num()
+    if banned:
+        logits[:, list(banned)] = -torch.inf
     if settings.repetition_penalty != 1.0:
         logits = _penalize(logits, seen, settings.repetition_penalty)
     if settings.temperature < 1e-4:  # dividing by less would overflow

@@ -28,7 +28,7 @@ __all__ = ["can_fuse", "gelu", "loss_and_error", "rms_norm", "swiglu", "turn_hea
 
 def can_fuse(x: Tensor) -> bool:
     """Tell whether the kernels take a tensor; torch.compile makes its own of plain operations."""
-    return x.is_cpu and x.dtype == torch.float32 and not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and x.is_cpu and x.dtype == torch.float32
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

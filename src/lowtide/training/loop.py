@@ -9,6 +9,7 @@ Memory:  weights, gradients, moments, activations of one micro-batch, one chunk 
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -36,6 +37,7 @@ from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import Checkpoint, RunFolder
+from lowtide.training.compiling import compile_network
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.distributed import (
     ProcessGroup,
@@ -52,7 +54,7 @@ from lowtide.training.evaluation import (
 )
 from lowtide.training.feeding import BatchSource, Feed
 from lowtide.training.footprint import fit_micro_batch
-from lowtide.training.optimizers import LossScale, build_optimizers
+from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
 from lowtide.training.reports import MetricSinks, describe_coverage
 from lowtide.training.saving import CheckpointSaver
 from lowtide.training.schedule import (
@@ -96,7 +98,8 @@ class Trainer:
 
     `data` is a TokenDataset or a Mixture, a BatchLoader or StreamingDataLoader, or any iterator of
     batches that has state_dict, load_state_dict and close; `eval_data` names TokenDatasets (or
-    BatchLoaders over them). Options are the fields of TrainSettings.
+    BatchLoaders over them). Options are the fields of TrainSettings; `optimizer` may be a
+    torch optimizer too, whose learning rates are then the peaks.
     """
 
     def __init__(
@@ -112,6 +115,13 @@ class Trainer:
         **options: Any,
     ) -> None:
         options.setdefault("seq_len", model.config.context_length)
+        given = options.get("optimizer")
+        if isinstance(given, torch.optim.Optimizer):
+            del options["optimizer"]
+            options.setdefault("learning_rate", float(given.param_groups[0]["lr"]))
+            self._given_optimizer: torch.optim.Optimizer | None = given
+        else:
+            self._given_optimizer = None
         if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
             options.setdefault("batch_size", data.batch_size)
         self.settings = settings or build_settings(TrainSettings, options)
@@ -365,7 +375,8 @@ class Trainer:
     def _keep_best(self, result: EvalResult) -> None:
         state = self.state
         state.last_val_loss = result.loss
-        if state.best_val_loss is not None and result.loss >= state.best_val_loss:
+        best = math.inf if state.best_val_loss is None else state.best_val_loss
+        if not result.loss < best:  # nor is what is not a number
             return
         state.best_val_loss = result.loss
         weights = whole_tensors(dict(self.model.state_dict()))
@@ -463,15 +474,18 @@ class Trainer:
         self._learning_rate = settings.learning_rate or default_learning_rate(
             self._num_parameters, optimizer, adapting=settings.init_from_model is not None
         )
-        self._optimizers = build_optimizers(
-            self.model,
-            name=optimizer,
-            learning_rate=self._learning_rate,
-            weight_decay=settings.weight_decay,
-            betas=(settings.beta1, settings.beta2),
-            use_8bit=settings.use_8bit_optimizer,
-            momentum=settings.momentum,
-        )
+        if self._given_optimizer is not None:
+            self._optimizers = OptimizerSet([self._given_optimizer])
+        else:
+            self._optimizers = build_optimizers(
+                self.model,
+                name=optimizer,
+                learning_rate=self._learning_rate,
+                weight_decay=settings.weight_decay,
+                betas=(settings.beta1, settings.beta2),
+                use_8bit=settings.use_8bit_optimizer,
+                momentum=settings.momentum,
+            )
         half = settings.use_mixed_precision
         self._scale = LossScale(group.device, enabled=half and settings.precision == "fp16")
         self.counters = Counters.zeros(group.device)
@@ -482,10 +496,10 @@ class Trainer:
             config.vocab_size, on_gpu=on_gpu
         )
         self._forward = self._network
-        if settings.compile and group.world_size == 1:
-            self.model.compile_blocks(whole=settings.compile_whole)
-        elif settings.compile:
-            self._forward = torch.compile(self._network, dynamic=False)
+        if settings.compile:
+            self._forward = compile_network(
+                self.model, self._network, group, whole=settings.compile_whole
+            )
         self.feed = Feed(self._batches(), group.device)
         self._network.train()
 

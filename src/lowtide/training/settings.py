@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,16 @@ if TYPE_CHECKING:
 else:
     tyro = import_when_used("tyro")
 
-__all__ = ["EvaluateSettings", "TrainSettings", "choose_optimizer", "model_config"]
+__all__ = [
+    "SHAPE_FIELDS",
+    "EvaluateSettings",
+    "TrainSettings",
+    "choose_optimizer",
+    "model_config",
+]
 
 _MUON_SHARE = 1.0
-_SHAPE_FIELDS = ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")
+SHAPE_FIELDS = ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")
 
 
 @dataclass(frozen=True)
@@ -224,18 +231,27 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for name in ("batch_size", "gradient_accumulation_steps", "seq_len", "eval_iters"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("eval_interval", "save_interval", "log_interval", "keep_checkpoints"):
+        for name in ("eval_interval", "save_interval", "log_interval", "keep_checkpoints",
+                     "shuffle_buffer_size", "max_bad_steps"):  # fmt: skip
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, value, "at least 1")
         for name in ("max_iters", "epochs", "max_hours", "target_params", "learning_rate", "stride",
                      "max_examples", "vocab_size", "tokens_per_param",
                      "loss_chunk_tokens"):  # fmt: skip
             value = getattr(self, name)
-            require(value is None or value > 0, name, value, "more than 0")
-        for name in ("dropout", "val_fraction", "replay_fraction"):
+            finite = value is None or 0 < value < math.inf
+            require(finite, name, value, "more than 0, and finite")
+        for name in ("dropout", "val_fraction", "replay_fraction", "beta1", "beta2"):
             value = getattr(self, name)
             require(0 <= value < 1, name, value, "from 0 to below 1")
-        require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
-        require(self.momentum_warmup >= 0, "momentum_warmup", self.momentum_warmup, "0 or more")
+        for name in ("warmup", "momentum_warmup", "weight_decay", "grad_clip", "num_workers",
+                     "sample_tokens", "forgetting_tolerance"):  # fmt: skip
+            value = getattr(self, name)
+            require(0 <= value < math.inf, name, value, "0 or more, and finite")
+        final = self.final_learning_rate
+        require(0 <= final <= 1, "final_learning_rate", final, "from 0 to 1: a share of the peak")
         require(0.1 <= self.momentum < 1, "momentum", self.momentum, "from 0.1 to below 1")
         share = self.decay_fraction
         require(0 < share <= 1, "decay_fraction", share, "more than 0, at most 1")
@@ -243,6 +259,10 @@ class TrainSettings:
         require(half or not self.float8_head, "float8_head", True, "--use-mixed-precision in bf16")
         both = self.max_iters is not None and self.epochs is not None
         require(not both, "max_iters", self.max_iters, "no --epochs beside it")
+        scaled = self.precision == "bf16" or self.use_mixed_precision
+        require(scaled, "precision", self.precision, "--use-mixed-precision beside it")
+        whole = self.compile or not self.compile_whole
+        require(whole, "compile_whole", True, "--compile beside it")
         learned = self.vocab_size is not None and self.tokenization is not None
         require(not learned, "vocab_size", self.vocab_size, "no --tokenization beside it")
 
@@ -321,7 +341,7 @@ def choose_optimizer(settings: TrainSettings, config: GPTConfig) -> Literal["muo
 
 def model_config(settings: TrainSettings, vocab_size: int) -> GPTConfig:
     """Give the shape the settings ask for, for a vocabulary."""
-    shape = {name: getattr(settings, name) for name in _SHAPE_FIELDS}
+    shape = {name: getattr(settings, name) for name in SHAPE_FIELDS}
     given = {name: value for name, value in shape.items() if value is not None}
     if settings.target_params is not None:
         if given:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from lowtide.errors import DataError, UsageError
+from lowtide.memory import parse_size
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import find_model_dir, load_weights
@@ -23,10 +24,23 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.distributed import ProcessGroup, open_process_group
+from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.loop import Trainer, TrainResult
-from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.settings import SHAPE_FIELDS, TrainSettings, model_config
 
 __all__ = ["train"]
+
+
+def _require_shape(
+    settings: TrainSettings, config: GPTConfig, folder: Path, next_step: str
+) -> None:
+    """Refuse a shape that was asked for where the weights have another."""
+    for name in SHAPE_FIELDS:
+        asked, there = getattr(settings, name), getattr(config, name)
+        if asked is not None and asked != there:
+            raise UsageError(
+                f"{name} is {asked}, this model has {there}", path=folder, next_step=next_step
+            )
 
 
 def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResult:
@@ -53,6 +67,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
     if settings.init_from_model is not None and not run.exists():
         base_dir = find_model_dir(settings.init_from_model, settings.checkpoints_dir)
     settings = _fit_context(settings, run, base_dir, note)
+    _refuse_hopeless(settings, run, base_dir, group)
     base_tokenizer = None
     if base_dir is not None and (base_dir / "tokenizer.json").is_file():
         base_tokenizer = Tokenizer.load(base_dir)
@@ -101,14 +116,32 @@ def _fit_context(
     return dataclasses.replace(settings, seq_len=context)
 
 
+def _refuse_hopeless(
+    settings: TrainSettings, run: RunFolder, base_dir: Path | None, group: ProcessGroup
+) -> None:
+    """Refuse a budget that is too small whatever the data holds, before any of it is read."""
+    if settings.memory is None or group.device.type != "cpu":
+        return
+    folder = run.step_dirs()[-1] if run.exists() else base_dir
+    if folder is not None:
+        config = load_config(folder)
+    elif settings.target_params is not None:
+        config = GPTConfig(2, settings.seq_len, 1, 8, 1, layout=settings.layout)
+    else:
+        config = model_config(settings, 2)  # the smallest vocabulary: it needs no less with more
+    fit_micro_batch(config, settings, parse_size(settings.memory))
+
+
 def _shape(
     settings: TrainSettings, run: RunFolder, data: TrainingData, base_dir: Path | None
 ) -> GPTConfig:
     """Give the network's shape: the run's own, the base model's, or what the settings ask for."""
     if run.exists():
         config = load_config(run.step_dirs()[-1])
+        _require_shape(settings, config, run.root, "choose another --model-name for another shape")
     elif base_dir is not None:
         config = load_config(base_dir).replace(dropout=settings.dropout)
+        _require_shape(settings, config, base_dir, "leave the shape out: it is the base model's")
     else:
         config = model_config(settings, padded_vocab_size(data.tokenizer.vocab_size))
     if data.tokenizer.vocab_size > config.vocab_size:

@@ -1,0 +1,44 @@
+"""Compile what a run computes, or say at once why that cannot be.
+
+In:      the model, and the network it is called as
+Out:     what to call in its place
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lowtide.errors import UsageError
+from lowtide.model.gpt import GPT
+from lowtide.training.distributed import ProcessGroup
+
+__all__ = ["compile_network"]
+
+
+def compile_network(
+    model: GPT, network: nn.Module, group: ProcessGroup, *, whole: bool
+) -> Callable[..., Tensor]:
+    """Compile one block for all, all blocks as one graph, or with several processes everything."""
+    if group.device.type == "cpu":
+        _require_compiler()
+    if group.world_size > 1:
+        return torch.compile(network, dynamic=False)
+    model.compile_blocks(whole=whole)
+    return network
+
+
+def _require_compiler() -> None:
+    """Refuse now what would fail half a minute later: on a CPU kernels are C++."""
+    builder: Any = importlib.import_module("torch._inductor.cpp_builder")
+    try:
+        builder.get_cpp_compiler()
+    except Exception as error:
+        raise UsageError(
+            f"--compile needs a C++ compiler on a CPU, and there is none ({type(error).__name__})",
+            next_step="install g++ or clang++ (or name it in CXX), or leave --compile out",
+        ) from None

@@ -1,0 +1,97 @@
+"""Both splits of a dataset as one object, and training by one call, as guides for newcomers do it.
+
+In:      a GPTConfig, a Tokenizer, a dataset's folder
+Out:     batches of either split; `model.fit(data_loader=…)`
+Memory:  a batch; datasets are read window by window
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lowtide.errors import UsageError
+from lowtide.loader.batches import BatchLoader
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.evaluation import require_same_tokenizer
+from lowtide.training.loop import Trainer, TrainResult
+
+__all__ = ["GPTDataLoader", "fit"]
+
+
+class GPTDataLoader:
+    """The training and the validation split of a dataset; with `eval_only` the latter alone.
+
+    `GPTDataLoader(config, tokenizer, dataset_dir="data/domain").get_batch("train")`
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        tokenizer: Tokenizer | None = None,
+        *,
+        dataset_dir: str | Path,
+        eval_only: bool = False,
+        batch_size: int = 32,
+        seed: int = 1337,
+    ) -> None:
+        self.batch_size, self.seed = batch_size, seed
+        length = config.context_length
+        self.val = TokenDataset(
+            dataset_dir, split="val", sequence_length=length, eval_only=eval_only
+        )
+        self.train = (
+            None if eval_only else TokenDataset(dataset_dir, split="train", sequence_length=length)
+        )
+        has_own = (Path(dataset_dir) / "tokenizer.json").is_file()
+        self.tokenizer = tokenizer or (Tokenizer.load(dataset_dir) if has_own else None)
+        if self.tokenizer is not None:
+            require_same_tokenizer(self.val, self.tokenizer, "this loader")
+        self._batches: dict[str, BatchLoader] = {}
+
+    def get_batch(self, split: Literal["train", "val"] = "train") -> tuple[Tensor, Tensor]:
+        """Give the next (inputs, targets) of a split, shuffled, without end."""
+        if split not in self._batches:
+            dataset = self.train if split == "train" else self.val
+            if dataset is None:
+                raise UsageError("this loader is for evaluation only: it has no train split")
+            self._batches[split] = BatchLoader(
+                dataset, batch_size=self.batch_size, seed=self.seed, prefetch_batches=0
+            )
+        inputs, targets = next(self._batches[split])
+        return torch.from_numpy(inputs).long(), torch.from_numpy(targets).long()
+
+
+def fit(
+    model: GPT,
+    data_loader: Any,
+    *,
+    eval_data_loaders: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> TrainResult:
+    """Train `model` by a Trainer, with loaders of guides unpacked into the datasets they hold."""
+    others = {
+        name: other.val if isinstance(other, GPTDataLoader) else other
+        for name, other in (eval_data_loaders or {}).items()
+    }
+    if not isinstance(data_loader, GPTDataLoader):
+        return Trainer(model, data=data_loader, eval_data=others, **options).fit()
+    if data_loader.train is None:
+        raise UsageError("a loader for evaluation only has nothing to train on")
+    options.setdefault("batch_size", data_loader.batch_size)
+    options.setdefault("seed", data_loader.seed)
+    return Trainer(
+        model,
+        data=data_loader.train,
+        val_data=data_loader.val,
+        eval_data=others,
+        tokenizer=data_loader.tokenizer,
+        **options,
+    ).fit()

@@ -1,0 +1,114 @@
+"""The snippet of the guide to sharded datasets, with its import line changed."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from lowtide import GPT, GPTConfig, prepare_dataset
+from lowtide.errors import DataError, UsageError
+
+WORDS = ["once", "upon", "a", "time", "little", "cat", "liked", "to", "run", "and", "play", "far"]
+
+
+@pytest.fixture
+def tokenizer(tmp_path, monkeypatch):
+    """Two datasets of one tokenizer, where the guide has them."""
+    from lowtide import Tokenizer
+
+    monkeypatch.chdir(tmp_path)
+    Tokenizer.from_characters(sorted(set("".join(WORDS) + " .\n"))).save("tok")
+    for seed, name in enumerate(("domain_corpus", "general_corpus")):
+        random = np.random.default_rng(seed)
+        lines = [" ".join(random.choice(WORDS, size=12)) + "." for _ in range(200)]
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
+        prepare_dataset(
+            input_files=[f"{name}.txt"], out_dir=f"data/{name}", tokenization="tok",
+            dedup=False, filter=False, val_fraction=0.2,
+        )  # fmt: skip
+    return Tokenizer.load("tok")
+
+
+def make_model(tokenizer):
+    torch.manual_seed(0)
+    config = GPTConfig(tokenizer.vocab_size, 16, 1, 32, 2)
+    return config, GPT(config)
+
+
+def test_dual_evaluation_as_the_guide_writes_it(tokenizer, capsys):
+    config, model = make_model(tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    from lowtide import GPTDataLoader
+
+    # Domain loader (train + val)
+    domain_loader = GPTDataLoader(config, tokenizer, dataset_dir="data/domain_corpus")
+
+    # General eval loader (val only - no training data loaded)
+    general_loader = GPTDataLoader(
+        config, tokenizer,
+        dataset_dir="data/general_corpus",
+        eval_only=True  # Only loads val shards
+    )  # fmt: skip
+
+    before = [p.detach().clone() for p in model.parameters()]
+    # Train with dual evaluation
+    result = model.fit(
+        data_loader=domain_loader,
+        optimizer=optimizer,
+        eval_data_loaders={"general": general_loader},
+        max_iters=6,
+        eval_interval=3,
+        eval_iters=1,
+    )
+    assert result.steps == 6
+    assert re.search(r"step 6: val \d\.\d\d \| eval_general \d\.\d\d", capsys.readouterr().err)
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert len(optimizer.state) == len(before)  # the one that was given did the work
+
+
+def test_a_given_optimizer_goes_on_where_it_stopped(tokenizer):
+    from lowtide import GPTDataLoader
+
+    def trained(name, *lengths):
+        for length in lengths:
+            config, model = make_model(tokenizer)
+            loader = GPTDataLoader(config, tokenizer, dataset_dir="data/domain_corpus")
+            model.fit(
+                loader,
+                optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+                max_iters=length,
+                schedule="constant",
+                warmup=0,
+                model_name=name,
+            )
+        return model
+
+    once, twice = trained("once", 6), trained("twice", 3, 6)
+    for one, other in zip(once.parameters(), twice.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_batches_of_both_splits(tokenizer):
+    from lowtide import GPTDataLoader
+
+    config, model = make_model(tokenizer)
+    loader = GPTDataLoader(config, dataset_dir="data/domain_corpus", batch_size=4)
+    for split in ("train", "val"):
+        inputs, targets = loader.get_batch(split)
+        assert inputs.shape == (4, 16) and torch.equal(inputs[:, 1:], targets[:, :-1])
+        assert model(inputs, targets).isfinite()
+    only = GPTDataLoader(config, dataset_dir="data/general_corpus", eval_only=True)
+    with pytest.raises(UsageError, match="no train split"):
+        only.get_batch("train")
+    with pytest.raises(UsageError, match="nothing to train on"):
+        model.fit(only)
+
+
+def test_another_tokenizer_is_refused(tokenizer):
+    from lowtide import GPTDataLoader, Tokenizer
+
+    config, _ = make_model(tokenizer)
+    with pytest.raises(DataError, match="another tokenizer"):
+        GPTDataLoader(config, Tokenizer.from_characters("xyz"), dataset_dir="data/domain_corpus")
