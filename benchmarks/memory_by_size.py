@@ -139,62 +139,91 @@ def as_table(rows: list[Row], memory: str) -> str:
     return "\n".join(lines)
 
 
+_STYLE = """
+text { font: 13px system-ui, sans-serif; fill: #55606e } .grid { stroke: #dfe4ea }
+polyline { fill: none; stroke-width: 2.5; stroke-linejoin: round } .value { font-size: 11.5px }
+.corpus { stroke: #7d8794; stroke-dasharray: 2 4 }
+.budget { stroke: #b3261e; stroke-dasharray: 8 5 }
+.c0 { stroke: #005a9c } .c1 { stroke: #c2410c }
+circle.c0 { fill: #005a9c } circle.c1 { fill: #c2410c }
+text.c0 { fill: #005a9c; stroke: none } text.c1 { fill: #c2410c; stroke: none }
+text.corpus { fill: #55606e; stroke: none } text.budget { fill: #b3261e; stroke: none }
+@media (prefers-color-scheme: dark) {
+text { fill: #a3adba } .grid { stroke: #2c3540 } .corpus { stroke: #8b95a3 }
+.budget { stroke: #ff8a80 } .c0 { stroke: #6cb6ff } .c1 { stroke: #ff9f6b }
+circle.c0 { fill: #6cb6ff } circle.c1 { fill: #ff9f6b } text.c0 { fill: #6cb6ff }
+text.c1 { fill: #ff9f6b } text.corpus { fill: #a3adba } text.budget { fill: #ff8a80 } }
+"""
+
+
 def as_picture(rows: list[Row], budget_bytes: int) -> str:
     """Draw peak memory against corpus size, both logarithmic, with the budget and the corpus."""
-    width, height, left, bottom, top = 720, 400, 90, 60, 30
+    width, height, left, right, bottom, top = 760, 420, 80, 190, 64, 24
     sizes = sorted({row.corpus_bytes for row in rows})
     values = [row.peak_bytes for row in rows] + [budget_bytes, *sizes]
     low, high = math.floor(math.log2(min(values))), math.ceil(math.log2(max(values)))
     first, last = math.log(sizes[0]), math.log(sizes[-1])
 
     def x(size: float) -> float:
-        return left + (math.log(size) - first) / max(last - first, 1e-9) * (width - left - 170)
+        return left + (math.log(size) - first) / max(last - first, 1e-9) * (width - left - right)
 
     def y(value: float) -> float:
         return height - bottom - (math.log2(value) - low) / (high - low) * (height - bottom - top)
 
-    labels: list[tuple[float, str, str]] = []
-
-    def line(points: list[tuple[float, float]], colour: str, label: str, dash: str = "") -> str:
-        labels.append((points[-1][1], colour, label))
-        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
-        style = f'fill="none" stroke="{colour}" stroke-width="2.5" {dash}'
-        return f'<polyline points="{path}" {style}/>'
-
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
+        f"<title>peak memory against corpus size</title><style>{_STYLE}</style>",
     ]
     for power in range(low, high + 1, 2):
-        parts += [
-            f'<line x1="{left}" x2="{width - 170}" y1="{y(2**power):.1f}" y2="{y(2**power):.1f}" '
-            'stroke="#dddddd"/>',
-            f'<text x="{left - 8}" y="{y(2**power) + 4:.1f}" text-anchor="end" fill="#555555">'
-            f"{format_size(2**power)}</text>",
-        ]
-    for size in sizes:
+        place = f"{y(2**power):.1f}"
         parts.append(
-            f'<text x="{x(size):.1f}" y="{height - bottom + 22}" text-anchor="middle" '
-            f'fill="#555555">{size / 1e6:.0f} MB</text>'
+            f'<line class="grid" x1="{left}" x2="{width - right}" y1="{place}" y2="{place}"/>'
         )
+        parts.append(_label(left - 8, y(2**power) + 4, _short(2**power), anchor="end"))
+    for size in sizes:
+        name = f"{size / 1e9:g} GB" if size >= 1e9 else f"{size / 1e6:g} MB"
+        parts.append(_label(x(size), height - bottom + 22, name, anchor="middle"))
     parts.append(
-        f'<text x="{left}" y="{height - 12}" fill="#555555">size of the corpus; '
-        "peak resident memory of each command</text>"
+        _label(left, height - 12, "size of the corpus; peak resident memory of each command")
     )
-    dots, dashes = 'stroke-dasharray="2 4"', 'stroke-dasharray="8 5"'
-    parts.append(line([(x(s), y(s)) for s in sizes], "#999999", "the corpus itself", dots))
-    ends = [(x(sizes[0]), y(budget_bytes)), (x(sizes[-1]), y(budget_bytes))]
-    parts.append(line(ends, "#c0392b", "budget", dashes))
-    colours = ["#1f5fa8", "#1d8a5b", "#8a5a1d"]
-    for verb, colour in zip(dict.fromkeys(row.verb for row in rows), colours, strict=False):
-        points = [(x(row.corpus_bytes), y(row.peak_bytes)) for row in rows if row.verb == verb]
-        parts.append(line(points, colour, verb))
+    ends: list[tuple[float, str, str]] = []
+    lines = [
+        ("corpus", "the corpus itself", [(size, size) for size in sizes]),
+        ("budget", f"budget, {_short(budget_bytes)}", [(size, budget_bytes) for size in sizes]),
+    ]
+    for number, verb in enumerate(dict.fromkeys(row.verb for row in rows)):
+        points = [(row.corpus_bytes, row.peak_bytes) for row in rows if row.verb == verb]
+        lines.append((f"c{number}", f"{verb}, {_short(points[-1][1])}", points))
+    for kind, label, points in lines:
+        ends.append((y(points[-1][1]), kind, label))
+        path = " ".join(f"{x(size):.1f},{y(value):.1f}" for size, value in points)
+        parts.append(f'<polyline class="{kind}" points="{path}"/>')
+        for size, value in points if kind.startswith("c") and kind != "corpus" else ():
+            parts.append(f'<circle class="{kind}" cx="{x(size):.1f}" cy="{y(value):.1f}" r="4"/>')
+    for size in sizes[:-1]:  # the values, the larger above its point, the smaller below
+        here = sorted(row.peak_bytes for row in rows if row.corpus_bytes == size)
+        shift, anchor = (8, "start") if size == sizes[0] else (0, "middle")  # clear of the axis
+        for value, rise in ((here[0], 20), (here[-1], -11)):
+            parts.append(_label(x(size) + shift, y(value) + rise, _short(value), "value", anchor))
     place = 0.0
-    for wanted, colour, label in sorted(labels):
-        place = max(wanted + 4, place + 16)  # names of lines that end close together stay apart
-        parts.append(f'<text x="{width - 162}" y="{place:.1f}" fill="{colour}">{label}</text>')
+    for wanted, kind, label in sorted(ends):
+        place = max(wanted + 4, place + 17)  # names of lines that end close together stay apart
+        parts.append(_label(width - right + 10, place, label, kind))
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _label(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
+
+
+def _short(size: float) -> str:
+    """Give a size without digits that say nothing.
+
+    >>> _short(1 << 30), _short(114.4 * (1 << 20))
+    ('1 GiB', '114 MiB')
+    """
+    number, unit = format_size(size).split()
+    return f"{float(number):.0f} {unit}" if float(number) >= 10 else f"{float(number):g} {unit}"
 
 
 if __name__ == "__main__":
