@@ -109,16 +109,15 @@ def compare_ways(settings: CompareSettings) -> list[Pair]:
             pairs.append(measure[what](settings))
             phase.advance()
     if settings.picture is not None:
-        bars = [
-            (f"{pair.what}: {name}", size)
-            for pair in pairs
-            for name, size in (
-                (pair.ordinary, pair.ordinary_bytes),
-                (pair.sparing, pair.sparing_bytes),
+        groups = [
+            (
+                pair.what,
+                [(pair.ordinary, pair.ordinary_bytes), (pair.sparing, pair.sparing_bytes)],
             )
+            for pair in pairs
         ]
         with atomic_file(settings.picture) as file:
-            file.write(draw_bars("peak memory, measured", bars).encode())
+            file.write(draw_bars("peak memory, measured", groups).encode())
     return pairs
 
 

@@ -13,35 +13,39 @@ from lowtide.memory import format_size
 
 __all__ = ["draw_bars"]
 
-_ROW, _LABEL, _BAR, _VALUE, _TOP = 26, 330, 330, 90, 40
+_ROW, _HEAD, _LABEL, _BAR, _VALUE, _TOP = 26, 30, 230, 400, 90, 36
 _STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#222}.o{fill:#b5533c}.s{fill:#2f7f86}"
+    "text{font:13px system-ui,sans-serif;fill:#222}.t{font-weight:bold}"
+    ".o{fill:#b5533c}.s{fill:#2f7f86}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.o{fill:#d97a63}.s{fill:#58b0b7}}"
 )
 
 
-def draw_bars(title: str, bars: Sequence[tuple[str, int]]) -> str:
-    """Draw pairs of bars, one below the other: the ordinary way, then the sparing one.
+def draw_bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, int]]]]) -> str:
+    """Draw groups of bars, one below the other: the ordinary way, then the sparing one.
 
-    >>> draw_bars("peaks", [("plain", 2048), ("sparing", 1024)]).count("<rect")
+    >>> draw_bars("peaks", [("loading", [("plain", 2048), ("sparing", 1024)])]).count("<rect")
     2
     """
-    largest = max((size for _, size in bars), default=1)
-    gaps = (len(bars) + 1) // 2
-    height = _TOP + len(bars) * _ROW + gaps * 10
+    largest = max((size for _, bars in groups for _, size in bars), default=1)
     width = _LABEL + _BAR + _VALUE
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
+    lines: list[str] = []
+    top = _TOP
+    for name, bars in groups:
+        lines.append(f'<text x="8" y="{top + 18}">{escape(name)}</text>')
+        top += _HEAD
+        for number, (way, size) in enumerate(bars):
+            length = max(1, round(_BAR * size / largest))
+            kind, place = "os"[number % 2], f'x="{_LABEL}" y="{top}"'
+            lines += [
+                f'<text x="{_LABEL - 8}" y="{top + 15}" text-anchor="end">{escape(way)}</text>',
+                f'<rect class="{kind}" {place} width="{length}" height="20" rx="2"/>',
+                f'<text x="{_LABEL + length + 6}" y="{top + 15}">{format_size(size)}</text>',
+            ]
+            top += _ROW
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + 8}" role="img">',
         f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<text x="8" y="22" font-weight="bold">{escape(title)}</text>',
+        f'<text x="8" y="22" class="t">{escape(title)}</text>',
     ]
-    for number, (name, size) in enumerate(bars):
-        top = _TOP + number * _ROW + number // 2 * 10
-        length = max(1, round(_BAR * size / largest))
-        kind = "os"[number % 2]
-        lines += [
-            f'<text x="{_LABEL - 8}" y="{top + 15}" text-anchor="end">{escape(name)}</text>',
-            f'<rect class="{kind}" x="{_LABEL}" y="{top}" width="{length}" height="20" rx="2"/>',
-            f'<text x="{_LABEL + length + 6}" y="{top + 15}">{format_size(size)}</text>',
-        ]
-    return "\n".join([*lines, "</svg>\n"])
+    return "\n".join([*head, *lines, "</svg>\n"])
