@@ -31,6 +31,7 @@ __all__ = [
     "Partition",
     "RemovedLines",
     "find_duplicates",
+    "partition_bytes",
     "plan_partitions",
 ]
 
@@ -54,11 +55,15 @@ class Partition:
     num_rows: int
 
 
+def partition_bytes(rows: int, *, num_workers: int) -> int:
+    """Give the table that a worker takes where the budget allows it."""
+    return max(MODEST_TABLE_BYTES // num_workers, rows * TABLE_ROW_BYTES // _MANY)
+
+
 def plan_partitions(table: BlockTable, *, table_bytes: int, num_workers: int) -> list[Partition]:
     """Cut the hashes into partitions that fit `table_bytes`, at least one for each worker."""
     total = int(table.radix_counts.sum())
-    enough = max(MODEST_TABLE_BYTES // num_workers, total * TABLE_ROW_BYTES // _MANY)
-    table_bytes = min(table_bytes, enough)
+    table_bytes = min(table_bytes, partition_bytes(total, num_workers=num_workers))
     limit = min(table_bytes // TABLE_ROW_BYTES, -(-total // num_workers) + 1)
     partitions: list[Partition] = []
 

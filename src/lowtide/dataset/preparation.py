@@ -31,8 +31,10 @@ from lowtide.corpus.cleaning import Report
 from lowtide.corpus.deduplication import (
     MIN_TABLE_BYTES,
     MODEST_TABLE_BYTES,
+    TABLE_ROW_BYTES,
     RemovedLines,
     find_duplicates,
+    partition_bytes,
 )
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import BLOCK_BYTES, plan_streams
@@ -68,6 +70,7 @@ __all__ = [
 ]
 
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
+_LINE_BYTES = 200  # of English prose; lines of code are shorter
 _PROGRAM_BYTES = 45 << 20  # the interpreter and what it imports for this
 _NOT_IN_PLAN = ("out_dir", "input_files", "processes", "memory", "dry_run", "restart")
 
@@ -195,16 +198,20 @@ def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
 
 
 def planned_bytes(text_bytes: int, *, num_workers: int, budget_bytes: int) -> int:
-    """Estimate the peak of preparing so much text: encoding, or the tables of a large corpus.
+    """Estimate the peak of preparing so much text: the program, workers, the table of hashes.
 
-    Measured on English Wikipedia, 1 to 120 MB, 1 to 8 workers: 62 MiB, and once 26 MB of text have
-    filled all caches 23 more and 22 for each worker, within 13 % (source code takes less);
-    deduplication holds 24 bytes for each line (of 200 bytes), as the budget allows.
+    Measured on 1 to 40 MB of English, other languages and source code, 1 to 16 workers on two
+    cores: within 10 %. A worker has as many blocks as there are, at most; beyond four they are
+    seldom all at their peak.
     """
-    filled = min(1.0, (text_bytes / 26e6) ** 0.5)
-    encoding = (62 << 20) + int(filled * (23 + 22 * num_workers)) * (1 << 20)
-    tables = min(text_bytes // 200 * 24, max(budget_bytes - encoding, 0) // 2)
-    return max(encoding, _PROGRAM_BYTES + tables)
+    blocks = text_bytes / BLOCK_BYTES
+    busy = min(float(num_workers), blocks) if blocks >= 1 else blocks**0.5
+    workers = 34.5 * min(busy, 4.0) + 25 * max(busy - 4.0, 0.0)
+    rows = text_bytes // _LINE_BYTES
+    tables = min(rows * TABLE_ROW_BYTES, MODEST_TABLE_BYTES)
+    if tables == MODEST_TABLE_BYTES:  # duplicates are found on disk, a partition a worker
+        tables = num_workers * partition_bytes(rows, num_workers=num_workers)
+    return min(int((53 + workers) * (1 << 20)) + tables, budget_bytes)
 
 
 def smallest_budget_bytes() -> int:
@@ -231,9 +238,19 @@ def estimate_text_bytes(inputs: list[InputFile]) -> int:
     )
 
 
-def planned_disk_bytes(text_bytes: int) -> int:
-    """Give the disk that preparing takes meanwhile: clean text, hashes, and ids twice."""
-    return int(text_bytes * 2.3)
+def planned_disk_bytes(
+    text_bytes: int, *, bytes_per_token: float = 3.5, token_bytes: int = 2
+) -> int:
+    """Give the disk that preparing takes meanwhile.
+
+    Ids twice, as work files and as shards, and the clean text of blocks that wait for their turn
+    (within 10 % of 1 to 40 MB); once the table of hashes is full, the clean text of all blocks that
+    follow, and their hashes.
+    """
+    ids = 2 * token_bytes * text_bytes / bytes_per_token
+    waiting = min(0.2 * text_bytes, 5e6)
+    tabled = MODEST_TABLE_BYTES // TABLE_ROW_BYTES * _LINE_BYTES
+    return int(ids + waiting + 1.1 * max(0, text_bytes - tabled))
 
 
 def check_disk(root: Path, inputs: list[InputFile], progress: Progress) -> None:

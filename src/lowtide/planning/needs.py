@@ -67,7 +67,9 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
     if text is not None:
         peak = preparation.planned_bytes(text, num_workers=machine.cores, budget_bytes=budget)
         least = preparation.smallest_budget_bytes()
-        disk = preparation.planned_disk_bytes(text)
+        disk = preparation.planned_disk_bytes(
+            text, bytes_per_token=data.bytes_per_token, token_bytes=data.token_bytes
+        )
         tokens = int(text / data.bytes_per_token)
         note = f"the dataset itself has {format_size(tokens * data.token_bytes)}"
         needs.append(_need("prepare", peak, least, disk, machine, note))
