@@ -4,8 +4,11 @@ Ours goes through the whole Trainer (loader, guards, counters). The plain loop i
 begin with: nanoGPT's model and loop rewritten, full logits, fused AdamW, one compiled graph. Rows
 are appended to a JSON-lines file as they are measured, and printed as one table at the end.
 
-    python benchmarks/gpu.py speed --data train.bin --out gpu.jsonl
+    python benchmarks/gpu.py headline --data train.bin --out gpu.jsonl
+    python benchmarks/gpu.py memory --data train.bin --out gpu.jsonl
     python benchmarks/gpu.py table --out gpu.jsonl
+
+gpu_loss.py (loss for the clock), gpu_limits.py and gpu_robust.py add their rows to the same file.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ BASE = {
 }
 WHOLE = {"attention": "cudnn", "compile_whole": True}
 FLOAT8 = {**WHOLE, "float8_head": True}
+ONE = {"batch_size": 128, "gradient_accumulation_steps": 1, "loss_chunk_tokens": 65536}
 SPEED_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2, adamw": ("gpt2", WHOLE),
     "gpt2, adamw, float8 head": ("gpt2", FLOAT8),
@@ -64,20 +68,27 @@ SPEED_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3 6 heads, adamw": ("qwen3, 6 heads", WHOLE),
     "qwen3 6 heads, adamw, float8 head": ("qwen3, 6 heads", FLOAT8),
     "qwen3 6 heads, muon, float8 head": ("qwen3, 6 heads", {**FLOAT8, "optimizer": "muon"}),
-}
-MEMORY_CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "124M, adamw": ("qwen3, 6 heads", {"batch_size": 16}),
-    "124M, muon": ("qwen3, 6 heads", {"batch_size": 16, "optimizer": "muon"}),
-    "124M, 8-bit adamw": ("qwen3, 6 heads", {"batch_size": 16, "use_8bit_optimizer": True}),
-    "124M, checkpointing": ("qwen3, 6 heads", {"batch_size": 16, "activation_checkpointing": True}),
-    "124M, whole logits": ("qwen3, 6 heads", {"batch_size": 16, "loss_chunk_tokens": 1 << 20}),
-    "124M, loss chunks of 1024": ("qwen3, 6 heads", {"batch_size": 16, "loss_chunk_tokens": 1024}),
-    "350M, muon": ("350M", {"batch_size": 32, "optimizer": "muon"}),
-    "750M, muon": ("750M", {"batch_size": 16, "optimizer": "muon"}),
-    "750M, muon, checkpointing": (
-        "750M",
-        {"batch_size": 16, "optimizer": "muon", "activation_checkpointing": True},
+    "qwen3 6 heads, adamw, float8, 128 rows": ("qwen3, 6 heads", {**FLOAT8, **ONE}),
+    "qwen3 6 heads, muon, float8, 128 rows": (
+        "qwen3, 6 heads",
+        {**FLOAT8, **ONE, "optimizer": "muon"},
     ),
+}
+ROWS = {"batch_size": 16, "attention": "cudnn"}
+AGAIN = {**ROWS, "activation_checkpointing": True}
+LARGE = {"attention": "cudnn", "optimizer": "muon", "float8_head": True}
+MEMORY_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "124M, adamw": ("qwen3, 6 heads", ROWS),
+    "124M, muon": ("qwen3, 6 heads", {**ROWS, "optimizer": "muon"}),
+    "124M, 8-bit adamw": ("qwen3, 6 heads", {**ROWS, "use_8bit_optimizer": True}),
+    "124M, float8 head": ("qwen3, 6 heads", {**ROWS, "float8_head": True}),
+    "124M, loss chunks of 1024": ("qwen3, 6 heads", {**ROWS, "loss_chunk_tokens": 1024}),
+    "124M, checkpointing": ("qwen3, 6 heads", AGAIN),
+    "124M, checkpointing, one graph": ("qwen3, 6 heads", {**AGAIN, "compile_whole": True}),
+    "124M, checkpointing, 64 rows": ("qwen3, 6 heads", {**AGAIN, "batch_size": 64}),
+    "350M, muon, float8 head": ("350M", {**LARGE, "batch_size": 32}),
+    "750M, muon, float8 head": ("750M", {**LARGE, "batch_size": 16}),
+    "750M, the same, checkpointing": ("750M", {**LARGE, **AGAIN}),
 }
 
 
@@ -344,27 +355,32 @@ def run_cases(
 
 
 def print_table(path: Path) -> None:
-    """Print everything measured, one line a row."""
+    """Print everything measured, kind after kind, one line a row."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    print(
-        f"{'':<40} {'tokens/s':>9} {'of 989 TF':>9} {'step ms':>8} {'peak GiB':>8} {'first s':>8}"
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        head = f"{'tokens/s':>9} {'of 989 TF':>9} {'step ms':>8} {'peak GiB':>8} {'x plain':>7}"
+        print(f"\n{kind:<42} {head}")
+        for row in rows:
+            if row["kind"] == kind:
+                print(f"{row['name']:<42} {_describe(row)}")
+
+
+def _describe(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return str(row["error"])
+    if "val_loss" in row:
+        return (
+            f"{row['tokens_per_second']:>9,.0f} validation loss {row['val_loss']:.4f} after "
+            f"{row['seconds']:.0f} s, {row['steps']} steps"
+        )
+    if "step_seconds" not in row:
+        return str(row.get("result", ""))
+    peak = f"{row['peak_bytes'] / 2**30:.1f}" if "peak_bytes" in row else ""
+    times = f"{row['times_plain']:.3f}" if "times_plain" in row else ""
+    return (
+        f"{row['tokens_per_second']:>9,.0f} {row['share_of_peak']:>9.1%} "
+        f"{row['step_seconds'] * 1000:>8.1f} {peak:>8} {times:>7}"
     )
-    for row in rows:
-        if "error" in row:
-            print(f"{row['name']:<40} {row['error']}")
-        elif "tokens_per_second" in row and "step_seconds" in row:
-            print(
-                f"{row['name']:<40} {row['tokens_per_second']:>9,.0f} {row['share_of_peak']:>9.1%} "
-                f"{row['step_seconds'] * 1000:>8.1f} {row.get('peak_bytes', 0) / 2**30:>8.1f} "
-                f"{row['first_step_seconds']:>8.1f}"
-            )
-        elif "val_loss" in row:
-            print(
-                f"{row['name']:<40} {row['tokens_per_second']:>9,.0f} validation loss "
-                f"{row['val_loss']:.4f} after {row['seconds']:.0f} s, {row['steps']} steps"
-            )
-        else:
-            print(f"{row['name']:<40} {row.get('result', '')}")
 
 
 def main() -> None:

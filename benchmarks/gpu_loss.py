@@ -25,11 +25,13 @@ from lowtide.training.loop import Trainer
 RECIPE: dict[str, Any] = {
     "use_mixed_precision": True,
     "compile": True,
+    "compile_whole": True,
+    "float8_head": True,
     "attention": "cudnn",
     "batch_size": 64,
     "gradient_accumulation_steps": 1,
     "optimizer": "muon",
-    "learning_rate": 3.6e-3,
+    "learning_rate": 2e-3,
     "schedule": "linear-decay",
     "decay_fraction": 0.7,
     "final_learning_rate": 0.0,
@@ -53,13 +55,13 @@ def timed(trainer: Trainer, steps: int) -> float:
 
 
 def train_for(
-    trainer: Trainer, val: TokenDataset, *, seconds: float, points: int
+    trainer: Trainer, val: TokenDataset, *, seconds: float, steps: int | None, points: int
 ) -> dict[str, Any]:
-    """Train until the seconds are over; give the curve and the last loss."""
+    """Train until the seconds are over, or so many steps; give the curve and the last loss."""
     timed(trainer, 3)  # compiles; these steps count as three of the later ones
     step_seconds = timed(trainer, TIMED_STEPS) / TIMED_STEPS
     used = step_seconds * (TIMED_STEPS + 3)
-    trainer.total_steps = int(seconds / step_seconds)
+    trainer.total_steps = steps or int(seconds / step_seconds)
     curve: list[tuple[int, float, float, float]] = []
     for point in range(1, points + 1):
         until = trainer.total_steps * point // points
@@ -99,6 +101,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--shape", default="qwen3, 6 heads")
     parser.add_argument("--seconds", type=float, default=178.0)
+    parser.add_argument("--steps", type=int, help="a number of steps instead of seconds")
     parser.add_argument("--points", type=int, default=6)
     parser.add_argument("--data", type=Path, default=Path("carry/data/train.bin"))
     parser.add_argument("--val-data", type=Path, default=Path("carry/data/val.bin"))
@@ -110,7 +113,9 @@ def main() -> None:
     config = SHAPES[options.shape].replace(dropout=settings.get("dropout", 0.0))
     trainer = make_trainer(config, options.data, **settings)
     val = TokenDataset(options.val_data, split="all", sequence_length=CONTEXT, dtype="uint16")
-    row = train_for(trainer, val, seconds=options.seconds, points=options.points)
+    row = train_for(
+        trainer, val, seconds=options.seconds, steps=options.steps, points=options.points
+    )
     trainer.feed.close()
     append_row(
         options.out,

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpu import BASE, CONTEXT, SHAPES, append_row, free, make_trainer
@@ -31,6 +33,7 @@ def check_out_of_memory(path: Path) -> dict[str, Any]:
     """Cap the allocator below what a micro-batch of 64 needs, and see that training goes on."""
     cap = 12 << 30
     torch.cuda.set_per_process_memory_fraction(cap / torch.cuda.mem_get_info()[1])
+    torch.cuda.reset_peak_memory_stats()
     notes: list[str] = []
     trainer = make_trainer(SHAPES["qwen3, 6 heads"], path, **{**BASE, "compile": False})
     trainer._note = notes.append
@@ -52,6 +55,7 @@ def check_out_of_memory(path: Path) -> dict[str, Any]:
 def check_precision(path: Path, precision: str) -> dict[str, Any]:
     """Train some steps in half precision; the loss must fall and few steps may be skipped."""
     options = {**BASE, "precision": precision, "batch_size": 32, "gradient_accumulation_steps": 1}
+    options["warmup"] = 10
     trainer = make_trainer(SHAPES["qwen3, 6 heads"], path, **options)
     losses: list[float] = []
     for _ in range(6):
@@ -118,14 +122,58 @@ def check_kill(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def check_command(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the preset as a user does, from .npy files, kill it, give the same command again."""
+    folder = Path(tempfile.mkdtemp())
+    for name, path in (("train", options.data), ("val", options.val_data)):
+        np.save(folder / f"{name}.npy", np.fromfile(path, dtype=np.uint16))
+    command = [sys.executable, "-m", "lowtide", "train", "--preset", "h100"]
+    command += ["--train-data-path", str(folder / "train.npy"), "--model-name", "owt"]
+    command += ["--val-data-path", str(folder / "val.npy"), "--checkpoints-dir", str(folder)]
+    command += ["--max-iters", "200", "--save-interval", "90", "--eval-interval", "130"]
+    metrics = folder / "owt" / "metrics.jsonl"
+    log = (options.out.parent / "command.log").open("w")
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stderr=log, stdout=log)
+    while process.poll() is None:
+        if metrics.is_file() and max(_losses(metrics), default=0) >= 120:
+            os.kill(process.pid, signal.SIGKILL)
+        time.sleep(0.05)
+    assert process.returncode == -signal.SIGKILL, process.returncode
+    before, first_rows = time.perf_counter() - start, _rows(metrics)
+    done = subprocess.run(command, stderr=log, stdout=log, check=False)
+    assert done.returncode == 0, done.returncode
+    rows = _rows(metrics)
+    speeds = {row["step"]: row["tokens_per_second"] for row in first_rows}
+    usual = statistics.median(speeds.values())
+    # The checkpoint of step 90 falls between the rows of 80 and 100: twenty steps of 65,536.
+    stall = 20 * 65536 * (1 / speeds[100] - 1 / usual)
+    losses = [row["val_loss"] for row in _rows(metrics, "eval")]
+    shutil.rmtree(folder)
+    return {
+        "name": "the preset by its command, killed",
+        "tokens_per_second_median": usual,
+        "stall_seconds": stall,
+        "rows": [[row["step"], row["tokens_per_second"]] for row in first_rows + rows],
+        "val_losses": losses,
+        "result": f"killed after {before:.0f} s at step {first_rows[-1]['step']}, ended at step "
+        f"{rows[-1]['step']}; {usual:,.0f} tokens/s, a checkpoint held it up {stall * 1000:.0f} "
+        f"ms; validation {', '.join(f'{loss:.2f}' for loss in losses)}",
+    }
+
+
 def _losses(path: Path) -> dict[int, float]:
+    return {row["step"]: row["loss"] for row in _rows(path)}
+
+
+def _rows(path: Path, event: str = "step") -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for line in path.read_text().splitlines():
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:
             continue  # the line under way when the process was killed
-    return {row["step"]: row["loss"] for row in rows if row.get("event") == "step"}
+    return [row for row in rows if row.get("event") == event]
 
 
 def main() -> None:
@@ -135,18 +183,22 @@ def main() -> None:
     parser.add_argument("--val-data", type=Path, default=Path("carry/data/val.bin"))
     parser.add_argument("--out", type=Path, default=Path("gpu.jsonl"))
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--only", default="")
     parser.add_argument("--fit")
     options = parser.parse_args()
     if options.fit:
         fit(options.data, options.val_data, options.folder, options.fit)
         return
     checks = {
+        "the preset by its command, killed": lambda: check_command(options),
         "kill -9 and resume": lambda: check_kill(options),
         "60 steps in fp16": lambda: check_precision(options.data, "fp16"),
         "60 steps in bf16": lambda: check_precision(options.data, "bf16"),
         "out of memory under 12 GiB": lambda: check_out_of_memory(options.data),
     }
     for name, check in checks.items():
+        if options.only and not any(word in name for word in options.only.split("|")):
+            continue
         try:
             row = check()
         except Exception as error:

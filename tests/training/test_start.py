@@ -74,7 +74,9 @@ def test_npy_files_and_their_own_validation(tmp_path, capsys):
     tokenizer.save(tmp_path / "tok")
     run("train", "--train-data-path", "train.npy", "--val-data-path", "val.npy", "--tokenization",
         "tok", "--model-name", "n", *SMALL, *SHORT)  # fmt: skip
-    assert "step 4: val" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "step 4: val" in err
+    assert "sequences from 2,000 tokens" in err  # all of the file: validation has its own
 
 
 def test_the_npy_beside_a_text_file_is_found(text, tmp_path, capsys):

@@ -88,11 +88,13 @@ def quantize(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if not _uses_kernels(values):
         small = (values.float() / scale).clamp(-_LARGEST_E4M3, _LARGEST_E4M3).to(_E4M3)
         return small, small.t().contiguous(), scale
+    # Triton 3.6 wrote wrong turned numbers for float32 on an H200, right ones for bfloat16.
+    values = values.to(torch.bfloat16).contiguous()
     num_rows, num_columns = values.shape
     small = torch.empty(num_rows, num_columns, dtype=_E4M3, device=values.device)
     turned = torch.empty(num_columns, num_rows, dtype=_E4M3, device=values.device)
     _kernels()["quantize"][_grid(num_rows, num_columns)](
-        values.contiguous(), scale, small, turned, num_rows, num_columns, _LARGEST_E4M3, **_TILE
+        values, scale, small, turned, num_rows, num_columns, _LARGEST_E4M3, **_TILE
     )
     return small, turned, scale
 
@@ -155,12 +157,11 @@ def _quantize_tiles(
     where = row[:, None] * num_columns + column[None, :]
     numbers = tl.load(values + corner + where, mask=inside, other=0.0).to(tl.float32)
     numbers = tl.minimum(tl.maximum(numbers / tl.load(scale), -largest), largest)
-    tl.store(small + corner + where, numbers.to(small.dtype.element_ty), mask=inside)
+    small_numbers = numbers.to(small.dtype.element_ty)
+    tl.store(small + corner + where, small_numbers, mask=inside)
     corner = first_column.to(tl.int64) * num_rows + first_row
     across = column[:, None] * num_rows + row[None, :]
-    # Turned before they are small: Triton 3.6 mixed 8-bit numbers up when turning them (H200).
-    numbers = tl.trans(numbers).to(turned.dtype.element_ty)
-    tl.store(turned + corner + across, numbers, mask=tl.trans(inside))
+    tl.store(turned + corner + across, tl.trans(small_numbers), mask=tl.trans(inside))
 
 
 def _sum_rows(logits, wanted, losses, log_totals, VOCAB: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[name-defined]

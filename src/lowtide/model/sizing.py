@@ -14,6 +14,7 @@ from lowtide.model.config import GPTConfig, Layout
 __all__ = [
     "activation_bytes",
     "count_parameters",
+    "device_activation_bytes",
     "flops_per_token",
     "loss_chunk_tokens",
     "shape_for_parameters",
@@ -75,30 +76,47 @@ def activation_bytes(
     half: bool,
     checkpointing: bool,
     accumulating: bool = False,
-    on_gpu: bool = False,
-    compiled: bool = False,
 ) -> int:
-    """Give the bytes of activations at the start of the backward pass of `tokens` tokens.
+    """Give the bytes of activations on a CPU at the start of the backward pass of `tokens` tokens.
 
     Counted tensor by tensor (saved_tensors_hooks); what the allocator holds beyond is measured.
     """
-    tensors = _block_tensors(config, half=half, on_gpu=on_gpu, compiled=compiled)
+    tensors = _block_tensors(config, half=half, on_gpu=False, compiled=False)
     block = tokens * sum(tensors)
     kept = config.num_layers * block
     if checkpointing:
         kept = config.num_layers * tokens * config.width * 4 + block
     ends = 6 * tokens * config.width * 4  # embedding, last norm, and their gradients
-    if on_gpu:
-        return int(kept + ends + 1.5 * block)
     # The C library gives blocks of 32 MiB and more back when they are freed. Smaller ones leave
-    # holes: most of a block's worth, and in proportion to the depth where gradients stay between
-    # them (accumulation) or where blocks come and go (checkpointing); peaks less what is alive,
-    # over 32 settings.
+    # holes: two blocks' worth, less in shallow networks, more where gradients stay between them
+    # (peaks less what is alive, over 20 settings).
     small = tokens * sum(size for size in tensors if size * tokens < _RETURNED_BYTES)
-    holes = 0.85
-    if accumulating or checkpointing:
-        holes = max(holes, (0.62 if accumulating else 0.52) * config.num_layers)
+    holes = min(3.0 if checkpointing else 2.4, 1.2 + 0.25 * config.num_layers)
+    if accumulating:
+        holes += min(2.4, max(0.0, 0.4 * config.num_layers - 0.8))
     return int(kept + ends + holes * small + 0.3 * (block - small))
+
+
+def device_activation_bytes(
+    config: GPTConfig,
+    *,
+    tokens: int,
+    half: bool,
+    wide_residual: bool,
+    checkpointing: bool,
+    compiled: bool,
+) -> tuple[int, int]:
+    """Give the bytes of activations on a GPU during the loss, and of what a block needs later.
+
+    The second is not there while logits are: with checkpointing a block's activations are computed
+    again when the loss is done. Shares of a block are fitted to the peaks of 22 settings (an H200).
+    """
+    block = tokens * sum(_block_tensors(config, half=half, on_gpu=True, compiled=compiled))
+    ends = 6 * tokens * config.width * (2 if half else 4)
+    if not checkpointing:
+        return int(config.num_layers * block + ends + (0.75 * block if compiled else 0)), 0
+    kept = config.num_layers * tokens * config.width * (4 if wide_residual else 2)
+    return int(kept + ends), int((1.4 if compiled else 1.05) * block)
 
 
 def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: bool) -> list[float]:
@@ -108,13 +126,13 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
     number = 2 if half else 4
     if config.layout == "gpt2":
         # Two norms with their inputs and results, queries, keys and values, what attention gives.
-        narrow = [width] * 5 + [3 * width]
+        narrow = [width] * (7 if on_gpu and not compiled else 5) + [3 * width]
         wide = [config.mlp_width] * 2
         between = 2.5 if half and not on_gpu else number
     elif on_gpu and compiled:
-        # The compiler computes norms, rotations and the gate again instead of keeping them (peaks
-        # on an H200: 124M with 16 to 128 rows, 350M, 750M).
-        narrow = [width] * 4 + [query + 2 * key] + [query] * 2
+        # The compiler computes norms and the gate again instead of keeping them; queries, keys and
+        # values are there as they come and as attention takes them.
+        narrow = [width] * 4 + [query + 2 * key] * 2
         wide = [config.mlp_width] * 3
         between = number
     elif not on_gpu and not half:

@@ -66,12 +66,16 @@ def open_training_data(
         path = _tokens_of_text(settings, note, tokenizer)
     assert path is not None
     found = _own_tokenizer(settings, path, tokenizer)
-    train = _open(settings, path, found, "train")
+    # A file that is validated on another one is trained on to its end.
+    whole = settings.val_data_path is not None and path.is_file()
+    train = _open(settings, path, found, "all" if whole else "train", stride=settings.stride)
     note(train.describe())
     val = _validation(settings, path, found, note)
     source: Any = train
     if settings.replay_dataset_dir is not None and settings.replay_fraction > 0:
-        replay = _open(settings, settings.replay_dataset_dir, found, "train")
+        replay = _open(
+            settings, settings.replay_dataset_dir, found, "train", stride=settings.stride
+        )
         share = settings.replay_fraction
         source = Mixture(
             {"domain": train, "replay": replay}, {"domain": 1 - share, "replay": share}
@@ -174,7 +178,6 @@ def _open(
         path,
         split=split,
         sequence_length=settings.seq_len,
-        stride=settings.stride if split == "train" else None,
         dtype=settings.dtype,
         val_fraction=settings.val_fraction,
         vocab_size=tokenizer.vocab_size,

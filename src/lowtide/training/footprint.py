@@ -13,7 +13,12 @@ from lowtide.loader.batches import planned_bytes as loader_bytes
 from lowtide.loader.streaming import planned_bytes as stream_bytes
 from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
-from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
+from lowtide.model.sizing import (
+    activation_bytes,
+    count_parameters,
+    device_activation_bytes,
+    loss_chunk_tokens,
+)
 from lowtide.training.settings import TrainSettings, choose_optimizer
 
 __all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]
@@ -51,8 +56,9 @@ class Footprint:
 
     @property
     def host_bytes(self) -> int:
-        """What the host must hold when a GPU trains: its program, a checkpoint under way."""
-        return self.batches + self.program + _CUDA_PROGRAM_BYTES + self.checkpoint_bytes
+        """What the host must hold when a GPU trains: its program, copies of what it saves."""
+        saved = self.checkpoint_bytes + self.weights  # the best weights have their own place
+        return self.batches + self.program + _CUDA_PROGRAM_BYTES + saved
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -61,15 +67,8 @@ class Footprint:
 
     @property
     def total_bytes(self) -> int:
-        """What a machine that trains on its CPU must hold.
-
-        Muon's tensors do not fit into all the holes that activations leave: measured.
-        """
-        passing = self.activations + self.loss
-        if self.update:
-            passing = max(passing, int(0.87 * self.update + 0.45 * passing))
-        kept = self.weights + self.gradients + self.optimizer
-        return kept + passing + self.batches + self.program
+        """What a machine that trains on its CPU must hold."""
+        return self.device_bytes + self.batches + self.program
 
     @property
     def budget_bytes(self) -> int:
@@ -93,36 +92,60 @@ def planned_bytes(
     rows = micro_batch or settings.batch_size
     tokens = rows * settings.seq_len
     count = count_parameters(config)
-    half = settings.use_mixed_precision
-    activations = activation_bytes(
-        config,
-        tokens=tokens,
-        half=half,
-        checkpointing=settings.activation_checkpointing,
-        accumulating=rows < settings.rows_per_step,
-        on_gpu=on_gpu,
-        compiled=settings.compile,
-    )
-    # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
-    copies = 2 * count if half else 0
-    matrix = config.vocab_size * config.width
-    chunk_tokens = settings.loss_chunk_tokens
-    chunk_tokens = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=on_gpu)
-    chunk_tokens = min(tokens, chunk_tokens)
-    # The loss's gradient takes the place of the logits, but for half precision on a CPU.
-    per_logit = (2 if on_gpu else 10) if half else 4
-    chunk = chunk_tokens * config.vocab_size * per_logit
+    loss = _loss_bytes(config, settings, tokens, on_gpu=on_gpu)
+    if on_gpu:
+        activations = _device_activations(config, settings, tokens, loss)
+    else:
+        activations = activation_bytes(
+            config,
+            tokens=tokens,
+            half=settings.use_mixed_precision,
+            checkpointing=settings.activation_checkpointing,
+            accumulating=rows < settings.rows_per_step,
+        )
+        # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
+        activations += 2 * count if settings.use_mixed_precision else 0
     optimizer, update = _optimizer_bytes(config, settings, count)
     return Footprint(
         weights=4 * count,
         gradients=4 * count,
         optimizer=optimizer,
-        activations=activations + copies,
-        loss=chunk + 4 * matrix * (2 if config.tie_weights and on_gpu else 1),
+        activations=activations,
+        loss=loss,
         update=update,
         batches=_batch_bytes(settings),
         program=PROGRAM_BYTES + (_BITSANDBYTES_BYTES if settings.use_8bit_optimizer else 0),
     )
+
+
+def _loss_bytes(config: GPTConfig, settings: TrainSettings, tokens: int, *, on_gpu: bool) -> int:
+    """Give the bytes of a chunk of logits, and of the output matrix's gradient."""
+    chunk_tokens = settings.loss_chunk_tokens
+    chunk_tokens = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=on_gpu)
+    # The loss's gradient takes the place of the logits, but for half precision on a CPU, and for
+    # 8-bit floats, which are written beside them twice.
+    per_logit = (2 if on_gpu else 10) if settings.use_mixed_precision else 4
+    if on_gpu and settings.float8_head:
+        per_logit += 2
+    chunk = min(tokens, chunk_tokens) * config.vocab_size * per_logit
+    return chunk + 4 * config.vocab_size * config.width * (2 if config.tie_weights else 1)
+
+
+def _device_activations(config: GPTConfig, settings: TrainSettings, tokens: int, loss: int) -> int:
+    """Give the bytes of activations, and of half-precision copies of the blocks' matrices."""
+    half, again = settings.use_mixed_precision, settings.activation_checkpointing
+    kept, later = device_activation_bytes(
+        config,
+        tokens=tokens,
+        half=half,
+        wide_residual=not half or settings.precision == "fp16",
+        checkpointing=again,
+        compiled=settings.compile,
+    )
+    copies = 2 * count_parameters(config, embeddings=False) if half else 0
+    if again:  # compiled, a block makes its copies anew; else half of them were there (measured)
+        copies = 0 if settings.compile else copies // 2
+    return kept + max(copies, later - loss)
 
 
 def _batch_bytes(settings: TrainSettings) -> int:
