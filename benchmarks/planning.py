@@ -11,6 +11,7 @@ Two grids, each of real commands in processes of their own:
 Peaks are the kernel's own count, as metrics.jsonl has it.
 
     python benchmarks/planning.py                                  # shapes, on the CPU
+    python benchmarks/planning.py --unseen                         # shapes no formula has seen
     python benchmarks/planning.py --device cuda                    # shapes, memory of the GPU
     python benchmarks/planning.py --text a.txt b.txt --no-shapes   # the commands of plans
 """
@@ -79,6 +80,31 @@ CPU_CASES: list[Options] = [
     shape(6, 192, 4, 256, gradient_accumulation_steps=2, layout="gpt2"),
     shape(2, 256, 64, 256),
     shape(6, 192, 16, 256, gradient_accumulation_steps=4),
+    shape(6, 512, 8, 256, optimizer="muon"),
+    shape(6, 512, 2, 256, optimizer="muon"),
+    shape(8, 768, 2, 128, optimizer="muon"),
+    shape(12, 512, 2, 128, optimizer="muon"),
+    shape(4, 768, 4, 256, optimizer="muon"),
+    shape(8, 384, 4, 256, optimizer="muon"),
+    shape(10, 128, 8, 256, gradient_accumulation_steps=2),
+    shape(5, 128, 16, 256, gradient_accumulation_steps=4, vocab_size=8000),
+    shape(8, 256, 4, 256, gradient_accumulation_steps=8),
+    shape(2, 256, 16, 256, gradient_accumulation_steps=4),
+    shape(5, 320, 8, 256),
+    shape(12, 256, 4, 128, gradient_accumulation_steps=4, layout="gpt2"),
+    shape(3, 512, 4, 256, activation_checkpointing=True),
+    shape(12, 256, 8, 256, activation_checkpointing=True),
+]
+# What the formulas were not fitted to: leave it so, or they say nothing.
+UNSEEN_CASES: list[Options] = [
+    shape(7, 192, 8, 256),
+    shape(3, 256, 12, 128, vocab_size=10000),
+    shape(9, 320, 2, 256, optimizer="adamw"),
+    shape(4, 448, 4, 128),
+    shape(7, 128, 16, 128, gradient_accumulation_steps=3),
+    shape(5, 256, 6, 256, gradient_accumulation_steps=2, layout="gpt2", vocab_size=5000),
+    shape(6, 384, 6, 256, activation_checkpointing=True),
+    shape(10, 448, 2, 256, optimizer="muon"),
 ]
 GPU_CASES: list[Options] = [
     shape(12, 768, rows, 1024, vocab_size=50000, **more)
@@ -271,10 +297,13 @@ def main() -> None:
     parser.add_argument("--ram", nargs="*", default=["8GiB", "16GiB", "32GiB"], help="machines")
     parser.add_argument("--steps", type=int, default=3, help="training steps after a plan")
     parser.add_argument("--shapes", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--unseen", action="store_true", help="shapes no formula was fitted to")
     parser.add_argument("--cases", type=int, nargs="*", help="numbers of shapes; default: all")
     parser.add_argument("--json", type=Path, help="append raw rows to this file")
     options = parser.parse_args()
     cases = CPU_CASES if options.device == "cpu" else GPU_CASES
+    if options.unseen:
+        cases = UNSEEN_CASES
     chosen = range(len(cases)) if options.cases is None else options.cases
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:

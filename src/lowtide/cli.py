@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import faulthandler
 import importlib
 import os
 import signal
@@ -221,6 +222,8 @@ def _train(settings: TrainSettings) -> None:
 
         print(f"sbatch {write_slurm_script(settings)}")
         return
+    # From now on, not from the first step on: until then a signal nobody waits for is the end.
+    faulthandler.register(signal.SIGUSR1, file=2)
 
     from lowtide.training.start import train
 

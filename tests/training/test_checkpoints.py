@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 
 import pytest
 import torch
@@ -90,3 +91,20 @@ def test_metrics_after_the_checkpoint_are_dropped(run):
     run.forget_metrics_after(3, 2)
     left = [json.loads(line) for line in run.metrics_path.read_text().splitlines()]
     assert left == [rows[0], rows[1], rows[2], rows[3], rows[6]]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "state.json"])
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_a_damaged_checkpoint_says_how_to_go_on(make_trainer, name, damage):
+    make_trainer(max_iters=8).fit()
+    run = make_trainer().run
+    path = run.step_dirs()[-1] / name
+    content = path.read_bytes()
+    path.unlink()  # weights have a second name, which must not be hurt
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError) as caught:
+        make_trainer(max_iters=12).fit()
+    assert f"remove {path.parent}" in caught.value.next_step
+    shutil.rmtree(path.parent)
+    assert make_trainer(max_iters=12).fit().steps == 12

@@ -88,12 +88,13 @@ def activation_bytes(
         kept = config.num_layers * tokens * config.width * 4 + block
     ends = 6 * tokens * config.width * 4  # embedding, last norm, and their gradients
     # The C library gives blocks of 32 MiB and more back when they are freed. Smaller ones leave
-    # holes: two blocks' worth, less in shallow networks, more where gradients stay between them
-    # (peaks less what is alive, over 20 settings).
+    # holes: most of a block's worth, and in proportion to the depth where gradients stay between
+    # them (accumulation) or where blocks come and go (checkpointing); peaks less what is alive,
+    # over 32 settings.
     small = tokens * sum(size for size in tensors if size * tokens < _RETURNED_BYTES)
-    holes = min(3.0 if checkpointing else 2.4, 1.2 + 0.25 * config.num_layers)
-    if accumulating:
-        holes += min(2.4, max(0.0, 0.4 * config.num_layers - 0.8))
+    holes = 0.85
+    if accumulating or checkpointing:
+        holes = max(holes, (0.62 if accumulating else 0.52) * config.num_layers)
     return int(kept + ends + holes * small + 0.3 * (block - small))
 
 

@@ -13,10 +13,11 @@ Memory:  nothing beside what it is given
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ from lowtide.files import (
 )
 from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
-from lowtide.model.weights import save_weights
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import load_weights, save_weights
 
 __all__ = ["Checkpoint", "RunFolder", "all_tensors"]
 
@@ -155,20 +157,26 @@ class RunFolder:
         write_json(self.best_dir / "config.json", config.to_huggingface())
         write_json(self.best_dir / "best.json", dict(numbers))
 
+    def load_weights(self, model: GPT) -> None:
+        """Copy the newest checkpoint's weights into `model`, where there is a checkpoint."""
+        for folder in self.step_dirs()[-1:]:
+            with _advice(folder):
+                load_weights(model, folder)
+
     def load(self, *, map_location: str | torch.device = "cpu") -> tuple[Path, Any, dict[str, Any]]:
         """Give the newest checkpoint's folder, tensors (mapped until used) and numbers."""
         folder = self.step_dirs()[-1]
-        try:
-            tensors = torch.load(
-                folder / _STATE, map_location=map_location, weights_only=True, mmap=True
-            )
-        except (OSError, RuntimeError, EOFError) as error:
-            raise DataError(
-                f"the training state cannot be read: {error}",
-                path=folder / _STATE,
-                next_step=f"remove {folder}; the run goes on from the checkpoint before it",
-            ) from None
-        return folder, tensors, read_json(folder / _NUMBERS)
+        with _advice(folder):
+            try:
+                tensors = torch.load(
+                    folder / _STATE, map_location=map_location, weights_only=True, mmap=True
+                )
+            except (OSError, RuntimeError, EOFError) as error:
+                reason = str(error).partition(". ")[0]
+                raise DataError(
+                    f"the training state cannot be read: {reason}", path=folder / _STATE
+                ) from None
+            return folder, tensors, read_json(folder / _NUMBERS)
 
     def forget_metrics_after(self, step: int, evaluated_step: int) -> None:
         """Drop rows a killed run wrote after its last checkpoint: they will come again."""
@@ -186,6 +194,20 @@ class RunFolder:
                 last = evaluated_step if row.get("event") == "eval" else step
                 if row.get("step", -1) <= last:
                     new.write(line)
+
+
+@contextlib.contextmanager
+def _advice(folder: Path) -> Generator[None]:
+    """Say of a checkpoint that cannot be read how the run goes on without it."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(
+            error.message,
+            path=error.path,
+            next_step=f"remove {folder}; the run goes on from the checkpoint before it, if there is"
+            " one",
+        ) from None
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -32,7 +32,6 @@ from lowtide.model.devices import device_memory
 from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters, flops_per_token, loss_chunk_tokens
-from lowtide.model.weights import load_weights
 from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer import Tokenizer
@@ -460,8 +459,7 @@ class Trainer:
                 next_step="make batch size times accumulation a multiple of the processes",
             )
         self.state.micro_batch = min(settings.batch_size, self._rows)
-        if self.run.exists():  # before the model is divided, while its tensors are whole
-            load_weights(self.model, self.run.step_dirs()[-1])
+        self.run.load_weights(self.model)  # before it is divided, while its tensors are whole
         self.model.to(group.device)
         self.model.activation_checkpointing = settings.activation_checkpointing
         self.model.float8_head = settings.float8_head and has_float8(group.device)
