@@ -63,7 +63,7 @@ def test_a_failing_block_ends_the_command_and_the_next_one_goes_on(
     real = encoding.write_work_file
 
     def fail(path: Path, *given: object) -> None:
-        if path.name == "00000005.ids":
+        if path.name == "0000000-0000005.ids":
             raise DataError("no more of this", path=path)
         real(path, *given)
 

@@ -7,7 +7,8 @@ Memory:  one block per worker; afterwards a few numbers per block of 4 MiB
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ __all__ = [
     "Identity",
     "OpenDocument",
     "clean_corpus",
+    "has_many_streams",
     "load_block_table",
     "write_block",
 ]
@@ -39,12 +41,8 @@ BLOCK_BYTES_HELD = 12
 class BlockConsumer(Protocol):
     """What takes blocks the moment they are clean; each comes once, by its place in the corpus."""
 
-    def take(self, place: int, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
-        """Take a clean block; True when its text is not needed any more."""
-        ...
-
-    def has(self, place: int, work: WorkFile) -> bool:
-        """Tell whether a block that was cleaned before can stay as it is."""
+    def take(self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
+        """Take a clean block, which goes to `path`; True when its text is not needed any more."""
         ...
 
     def pass_by(self, place: int, work: WorkFile) -> None:
@@ -66,6 +64,8 @@ class CleanJob:
     folder: Path
     collect_characters: bool = False
     consumer: BlockConsumer | None = None
+    is_encoded: Callable[[Path], bool] | None = None
+    """Tells whether an earlier command encoded a block; only then it can do without its text."""
     paths: dict[int, Path] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,18 +163,69 @@ class BlockTable:
 def clean_corpus(job: CleanJob, pool: WorkerPool, *, on_done: Callable[[int], None]) -> None:
     """Clean every block that is not clean yet; `on_done` is told the stored bytes of each."""
     job.folder.mkdir(parents=True, exist_ok=True)
+    lock = threading.Lock()
+
+    def report(size: int) -> None:
+        with lock:
+            on_done(size)
+
+    if job.consumer is None and pool.num_workers > 1 and has_many_streams(job.streams):
+        for _ in pool.run(_iter_side_by_side(job, report), num_waiting=4 * pool.num_workers):
+            pass
+        return
     try:
         for size in pool.run(_iter_tasks(job)):
-            on_done(size)
+            report(size)
     finally:
         if job.consumer is not None:
             job.consumer.stop()
 
 
+def has_many_streams(streams: Sequence[Stream]) -> bool:
+    """Tell whether enough of the corpus can only be read in order for several workers to do that.
+
+    Then each takes a file of its own, instead of waiting for one that reads them all.
+    """
+    in_order = [stream.size_bytes for stream in streams if not stream.random_access]
+    total = sum(stream.size_bytes for stream in streams)
+    return len(in_order) > 1 and 10 * (sum(in_order) - max(in_order)) >= total
+
+
+def _iter_side_by_side(
+    job: CleanJob, report: Callable[[int], None]
+) -> Iterator[Callable[[], None]]:
+    for stream in job.streams:
+        if not stream.random_access:
+            yield lambda stream=stream: _clean_stream(job, stream, report)
+            continue
+        for number in range(stream.num_blocks or 0):
+            yield lambda stream=stream, number=number: report(
+                _clean_numbered(job, stream, number, 0)
+            )
+
+
+def _clean_stream(job: CleanJob, stream: Stream, report: Callable[[int], None]) -> None:
+    """Read a whole stream and clean it, as one task."""
+    if _count_finished(job, stream) is not None:
+        report(stream.size_bytes)
+        return
+    notices: list[str] = []
+    reading = replace(job.reading, on_notice=notices.append)
+    count = 0
+    for block in iter_blocks(stream, reading):
+        if block is None:
+            continue
+        count = block.number + 1
+        if not _is_done(job, job.block_path(stream.index, block.number)):
+            write_block(job, block, block.number)
+        report(block.stored_bytes)
+    _end_stream(job, stream, count, notices)
+
+
 def _iter_tasks(job: CleanJob) -> Iterator[Callable[[], int]]:
     place = 0
     for stream in job.streams:
-        finished = _count_finished(job, stream, place)
+        finished = _count_finished(job, stream)
         if finished is not None:
             for number in range(finished):
                 path = job.block_path(stream.index, number)
@@ -203,21 +254,21 @@ def _task(job: CleanJob, function: Callable[..., int], *arguments: Any) -> Calla
     return run
 
 
-def _count_finished(job: CleanJob, stream: Stream, place: int) -> int | None:
+def _count_finished(job: CleanJob, stream: Stream) -> int | None:
     """Give how many blocks a stream has that was read to its end, if they are all there."""
     path = job.end_path(stream.index)
     if not path.exists():
         return None
     count = files.read_json(path)["blocks"]
     paths = [job.block_path(stream.index, number) for number in range(count)]
-    done = all(_is_done(job, place + number, path) for number, path in enumerate(paths))
-    return count if done else None
+    return count if all(_is_done(job, path) for path in paths) else None
 
 
-def _is_done(job: CleanJob, place: int, path: Path) -> bool:
+def _is_done(job: CleanJob, path: Path) -> bool:
     if not path.exists():
         return False
-    return job.consumer is None or job.consumer.has(place, open_work_file(path))
+    has_text = open_work_file(path).header["has_text"]
+    return has_text or (job.is_encoded is not None and job.is_encoded(path))
 
 
 def _pass_by(job: CleanJob, place: int, path: Path, size: int) -> int:
@@ -238,7 +289,7 @@ def _iter_stream_tasks(
             continue
         count = block.number + 1
         path = job.block_path(stream.index, block.number)
-        if _is_done(job, place + block.number, path):
+        if _is_done(job, path):
             yield _task(job, _pass_by, job, place + block.number, path, block.stored_bytes)
         else:
             yield _task(job, write_block, job, block, block.number, place + block.number)
@@ -254,7 +305,7 @@ def _end_stream(job: CleanJob, stream: Stream, count: int, notices: list[str]) -
 
 def _clean_numbered(job: CleanJob, stream: Stream, number: int, place: int) -> int:
     path = job.block_path(stream.index, number)
-    if _is_done(job, place, path):
+    if _is_done(job, path):
         return _pass_by(job, place, path, min(job.reading.block_bytes, stream.size_bytes))
     notices: list[str] = []
     reading = replace(job.reading, on_notice=notices.append)
@@ -279,7 +330,8 @@ def write_block(
     cleaned = clean_block(
         block, reading, job.cleaning, paths=job.paths, collect_characters=job.collect_characters
     )
-    if job.consumer is not None and job.consumer.take(place, block, cleaned):
+    path = job.block_path(block.stream, number)
+    if job.consumer is not None and job.consumer.take(place, path, block, cleaned):
         keep_text = False
     header = {
         "has_text": keep_text,
@@ -299,7 +351,7 @@ def write_block(
         "characters": cleaned.characters,
         "text": cleaned.text if keep_text else cleaned.text[:0],
     }
-    write_work_file(job.block_path(block.stream, number), header, sections)
+    write_work_file(path, header, sections)
     return block.stored_bytes
 
 

@@ -2,7 +2,7 @@
 
 In:      functions without arguments, made one by one as workers become free
 Out:     their results, in the order of the tasks
-Memory:  at most `num_workers` + 1 tasks exist at a time
+Memory:  at most `num_workers` + 1 tasks exist at a time, unless more are asked for
 """
 
 from __future__ import annotations
@@ -43,14 +43,20 @@ class WorkerPool:
         self._executor.shutdown(wait=True, cancel_futures=True)
         _native.keep_freed_memory(False)
 
-    def run(self, tasks: Iterable[Callable[[], ResultT]]) -> Iterator[ResultT]:
-        """Run tasks as they come; the first error stops the rest and is raised here."""
+    def run(
+        self, tasks: Iterable[Callable[[], ResultT]], *, num_waiting: int = 1
+    ) -> Iterator[ResultT]:
+        """Run tasks as they come; the first error stops the rest and is raised here.
+
+        `num_waiting` tasks are made ahead. More than one keeps all workers busy where some tasks
+        take much longer than others, and is for tasks that hold nothing before they run.
+        """
         pending: deque[Future[ResultT]] = deque()
         _native.keep_freed_memory(True)
         try:
             for task in tasks:
                 pending.append(self._executor.submit(task))
-                if len(pending) > self.num_workers:
+                if len(pending) >= self.num_workers + num_waiting:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()

@@ -231,7 +231,7 @@ class _Append:
     def write(
         self, encode_job: EncodeJob, table: BlockTable, notices: list[str], *, first_block: int
     ) -> AppendResult:
-        paths = [encode_job.path(row) for row in range(first_block, len(table))]
+        paths = [encode_job.path(path) for path in table.paths[first_block:]]
         new_files = [str(source.path) for source in self.inputs]
         sources = SourceCounts(new_files, first_index=len(self.metadata.get("input_files", [])))
         for path in paths:

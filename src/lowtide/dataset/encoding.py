@@ -54,9 +54,9 @@ class EncodeJob:
     seed: int
     folder: Path
 
-    def path(self, block: int) -> Path:
-        """Where a block's ids are."""
-        return self.folder / f"{block:08d}.ids"
+    def path(self, block_path: Path) -> Path:
+        """Where the ids of the block in `block_path` are."""
+        return self.folder / f"{block_path.stem}.ids"
 
 
 def shuffle_keys(
@@ -94,11 +94,19 @@ def encode_corpus(
 
     def encode(block: int) -> tuple[int, int]:
         text_bytes = int(table.text_bytes[block])
-        path = job.path(block)
+        path = job.path(table.paths[block])
         if path.exists():
             return text_bytes, open_work_file(path).header["tokens"]
+        if not table.has_text[block]:
+            raise DataError(
+                "neither the text nor the ids of a block are left of the earlier command",
+                path=path,
+                next_step="the same command with --restart",
+            )
         kept, rows = keep_block(table, block, removed, job.cleaning)
-        return text_bytes, write_encoded(job, block, kept, rows, table.carried.get(block))
+        return text_bytes, write_encoded(
+            job, path, kept, rows, block=block, carried=table.carried.get(block)
+        )
 
     def tasks() -> Iterator[Callable[[], tuple[int, int]]]:
         for block in range(first_block, len(table)):
@@ -110,12 +118,17 @@ def encode_corpus(
 
 def write_encoded(
     job: EncodeJob,
-    block: int,
+    path: Path,
     kept: _native.KeptDocuments,
     rows: npt.NDArray[Any],
+    *,
+    block: int,
     carried: Identity | None,
 ) -> int:
-    """Encode what is kept of a block and write its work file; give how many ids it has."""
+    """Encode what is kept of a block and write its work file; give how many ids it has.
+
+    `block` is its place in the corpus, which is the order of its documents without the shuffle.
+    """
     identities = _identities(rows, carried)
     keys = (
         shuffle_keys(job.seed, identities["input_index"], identities["ordinal"])
@@ -138,7 +151,7 @@ def write_encoded(
         "counts": kept.counts,
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in kept.samples],
     }
-    write_work_file(job.path(block), header, {"index": index, "ids": ids})
+    write_work_file(path, header, {"index": index, "ids": ids})
     return num_tokens
 
 

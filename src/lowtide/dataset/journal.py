@@ -17,7 +17,7 @@ from typing import Any
 
 from lowtide import files
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.workfiles import is_intact
+from lowtide.corpus.workfiles import is_intact, open_work_file
 from lowtide.errors import UsageError
 
 __all__ = ["WORK_NAME", "has_plan", "open_journal", "read_facts", "remove_work"]
@@ -135,4 +135,7 @@ def _check_work_files(work: Path, on_notice: Callable[[str], None]) -> None:
     if lost:
         for path in work.glob("*/*.ids"):  # they may depend on what was lost
             path.unlink()
+        for path in work.glob("*/*.block"):
+            if not open_work_file(path).header["has_text"]:
+                path.unlink()
         on_notice(f"the machine was restarted meanwhile; {lost} work files are made again")

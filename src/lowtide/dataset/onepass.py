@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +45,7 @@ class OnePass:
         self._open_document = OpenDocument()
         self.num_tokens = 0
 
-    def take(self, place: int, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
+    def take(self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
         """Encode a clean block; False when the table is full, and nothing was done."""
         documents = cleaned.documents
         with self._turns.take(place):
@@ -54,14 +55,10 @@ class OnePass:
             return False
         job = self._load_job()
         kept, rows = keep_documents(cleaned.text, documents, removed, job.cleaning)
-        num_tokens = write_encoded(job, place, kept, rows, carried)
+        num_tokens = write_encoded(job, job.path(path), kept, rows, block=place, carried=carried)
         with self._lock:
             self.num_tokens += num_tokens
         return True
-
-    def has(self, place: int, work: WorkFile) -> bool:
-        """Tell whether a block's ids are there, or its text is."""
-        return work.header["has_text"] or self._load_job().path(place).exists()
 
     def pass_by(self, place: int, work: WorkFile) -> None:
         """Take a block into account that an earlier command has done."""

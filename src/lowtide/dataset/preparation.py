@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from lowtide.corpus.blocks import (
     BlockTable,
     CleanJob,
     clean_corpus,
+    has_many_streams,
     load_block_table,
 )
 from lowtide.corpus.cleaning import Report
@@ -359,19 +360,14 @@ class _Preparation:
 
     def run_phases(self, beside: ThreadPoolExecutor) -> PrepareResult:
         settings = self.settings
-        one_pass, loading = None, None
+        loading, encoding = None, None
         if settings.tokenization != "char" and not settings.dry_run:
             # The native workers need no interpreter, so they begin to clean meanwhile.
             loading = beside.submit(self.load_tokenizer)
             if settings.tokenization != "gpt2":
                 loading.result()  # an unknown name is better told before the text is read
-            job = beside.submit(lambda: self.encode_job(loading.result()))
-            one_pass = OnePass(
-                job.result,
-                dedup=settings.dedup,
-                table_bytes=min(MODEST_TABLE_BYTES, self.shares.table_bytes),
-            )
-        table = self.clean(one_pass)
+            encoding = beside.submit(lambda: self.encode_job(loading.result()))
+        table = self.clean(encoding)
         removed = None
         if settings.dedup and (settings.dry_run or table.has_text.any()):
             removed = self.find_duplicates(table)
@@ -412,15 +408,25 @@ class _Preparation:
             budget_bytes=self.progress.budget_bytes or 0,
         )
 
-    def clean(self, consumer: OnePass | None) -> BlockTable:
+    def clean(self, encoding: Future[EncodeJob] | None) -> BlockTable:
         reading = self.settings.reading(max_row_bytes=self.shares.max_row_bytes)
+        streams = plan_streams(self.inputs, reading)
+        one_pass = None
+        side_by_side = self.pool.num_workers > 1 and has_many_streams(streams)
+        if encoding is not None and not side_by_side:
+            one_pass = OnePass(
+                encoding.result,
+                dedup=self.settings.dedup,
+                table_bytes=min(MODEST_TABLE_BYTES, self.shares.table_bytes),
+            )
         job = CleanJob(
-            streams=plan_streams(self.inputs, reading),
+            streams=streams,
             reading=reading,
             cleaning=self.settings.cleaning,
             folder=self.work / "clean",
             collect_characters=self.settings.tokenization == "char",
-            consumer=consumer,
+            consumer=one_pass,
+            is_encoded=encoding and (lambda path: encoding.result().path(path).exists()),
         )
         return run_cleaning(job, self.pool, self.progress)
 
@@ -455,7 +461,7 @@ class _Preparation:
         beside: ThreadPoolExecutor,
     ) -> layout.DatasetInfo:
         settings = self.settings
-        paths = [encode_job.path(block) for block in range(len(table))]
+        paths = [encode_job.path(path) for path in table.paths]
         sources = SourceCounts([str(source.path) for source in self.inputs])
         total = 0
         for path in paths:
