@@ -63,6 +63,31 @@ def test_any_number_of_workers_gives_the_same_bytes(
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "many")
 
 
+@pytest.mark.parametrize("tokenization", ["char", "gpt2"])
+def test_files_read_side_by_side_give_the_same_bytes(
+    tmp_path: Path, small_blocks: None, tokenization: str
+) -> None:
+    """Rows longer than several blocks among them, plain and compressed."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number in range(4):
+        documents = make_documents(60, seed=number) + make_documents(20, seed=number + 1)
+        documents.insert(30, "\n".join(f"{number}: line {line} of many" for line in range(400)))
+        rows = "\n".join(json.dumps({"text": text}) for text in documents).encode()
+        (folder / f"a{number}.txt.gz").write_bytes(
+            gzip.compress(SEPARATOR.join(documents).encode())
+        )
+        (folder / f"b{number}.jsonl.gz").write_bytes(gzip.compress(rows))
+        (folder / f"c{number}.jsonl").write_bytes(rows)
+    given: Any = {"tokenization": tokenization, "dedup": tokenization == "char"}
+    expected = {}
+    for workers in (1, 2, 4):
+        out = tmp_path / str(workers)
+        prepare([folder], out, processes=workers, **given)
+        expected = expected or snapshot(out)
+        assert snapshot(out) == expected
+
+
 def test_block_size_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(200) + make_documents(150))
     prepare([corpus], tmp_path / "large")

@@ -311,7 +311,7 @@ def _clean_numbered(job: CleanJob, stream: Stream, number: int, place: int) -> i
     reading = replace(job.reading, on_notice=notices.append)
     block = read_block(stream, number, reading)
     if block is None:
-        block = TextBlock(stream.index, number, stream.inputs[0].kind, b"", ())
+        block = TextBlock(stream.index, number, "text", b"", ())  # a neighbour holds all of it
     return write_block(job, block, number, place, notices=notices)
 
 

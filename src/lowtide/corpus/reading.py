@@ -353,17 +353,17 @@ def _iter_stream(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]
     source = stream.inputs[0]
     back = max(len(options.separator) - 1, 1)
     held = bytearray()
-    base = number = stored = 0
+    base = window = number = stored = 0  # a long row fills several windows, and is one block
     inside = ended = False
     with open_stream(source, encoding=options.encoding) as reader:
         while not ended:
-            nominal = (number + 1) * options.block_bytes
+            nominal = (window + 1) * options.block_bytes
             wanted = nominal + options.window_bytes + back - base
             while len(held) < wanted and not ended:
                 part = reader.read(wanted - len(held))
                 ended = not part
                 held += part
-            if base == 0 and number == 0:
+            if window == 0:
                 _check_text(source, bytes(held[:_PROBE_BYTES]), options)
             end, cut = len(held), False
             if not ended or len(held) > nominal - base:
@@ -383,7 +383,8 @@ def _iter_stream(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]
                     stored_bytes=read_so_far - stored,
                 )
                 stored, base, inside = read_so_far, base + end, cut
-            number += 1
+                number += 1
+            window += 1
             ended = ended and not held
 
 
