@@ -1,4 +1,4 @@
-"""What holds for all tests: Ctrl-C reaches the programs they start; slow builds get their time."""
+"""What holds for all tests: Ctrl-C reaches the programs they start; no example is timed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import signal
 
 from hypothesis import settings
 
-# For builds that check every access, as `make sanitize` makes them.
+# How long an example takes says something of the machine, and nothing of the code.
 settings.register_profile("slow", deadline=None)
+settings.load_profile("slow")
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: the programs under
 # test would then never hear the Ctrl-C that a test sends them, and wait for it for ever.
