@@ -301,9 +301,12 @@ class Progress:
             share = min(row["done"] / total, 1.0)
             filled = round(share * _BAR_CELLS)
             parts.append("█" * filled + "░" * (_BAR_CELLS - filled) + f" {100 * share:3.0f}%")
-        amount = _with_unit(row["done"], row["unit"])
-        parts.append(f"{amount} of {_with_unit(total, row['unit'])}" if total else amount)
-        parts.append(f"{_with_unit(row['rate'], row['unit'])}/s")
+        if (
+            total or row["done"]
+        ):  # else it counts nothing: only its time and memory are worth a word
+            amount = _with_unit(row["done"], row["unit"])
+            parts.append(f"{amount} of {_with_unit(total, row['unit'])}" if total else amount)
+            parts.append(f"{_with_unit(row['rate'], row['unit'])}/s")
         if not finished and row.get("seconds_left") is not None:
             parts.append(f"{format_seconds(row['seconds_left'])} left")
         standard = {"phase", "done", "rate", "unit", "total", "seconds_left"}

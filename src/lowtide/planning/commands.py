@@ -62,6 +62,8 @@ def _training_options(
         options = {key: value for key, value in options.items() if stored.get(key) != value}
         options = {"config_file": str(settings.config_file), **options}
     options.pop("tokens_per_param", None)
+    if options.get("gradient_accumulation_steps") == 1 and settings.config_file is None:
+        del options["gradient_accumulation_steps"]  # the default
     options["max_iters"] = compute.steps
     return {**options, "memory": budget, "model_name": settings.name}
 

@@ -29,7 +29,7 @@ _TRAIN_SHARE = 0.9  # what lowtide prepare leaves for training
 _GPT2_VOCABULARY = 50257
 # Vocabularies by memory (GiB), as the guides recommend them.
 _VOCABULARIES = ((8, 8000), (16, 16000), (math.inf, 32000))
-_SMALLEST_VOCABULARY, _BYTES_PER_ENTRY = 500, 4000  # else it takes most of a small model
+_SMALLEST_VOCABULARY = 500
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,11 @@ def _stored_tokens(path: Path, settings: PlanSettings) -> DataFacts:
 
 
 def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
-    """Give the vocabulary that suits the machine, smaller where there is little text to learn."""
+    """Give the vocabulary that suits the machine, smaller where there is little text to learn.
+
+    The model that suits a text grows with it, its width with the square root: so does what the
+    vocabulary may take of it. 3 MB get 1300, 100 MB 8000.
+    """
     gib = machine.ram_bytes / (1 << 30)
     usual = next(size for limit, size in _VOCABULARIES if gib <= limit)
     files = list(settings.input_files)
@@ -154,7 +158,7 @@ def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
     if not files:
         return usual
     text = estimate_text_bytes(expand_inputs(files))
-    return min(usual, max(_SMALLEST_VOCABULARY, text // _BYTES_PER_ENTRY // 100 * 100))
+    return min(usual, max(_SMALLEST_VOCABULARY, int(0.8 * math.sqrt(text)) // 100 * 100))
 
 
 def _measure_ratio(tokenizer: Tokenizer, inputs: list[InputFile]) -> float | None:

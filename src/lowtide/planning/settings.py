@@ -60,7 +60,7 @@ class PlanSettings:
     tokenization: str | None = None
     """Tokenizer for text: gpt2, char, or a folder; if not given, one is learned from the text."""
     vocab_size: int | None = None
-    """Size of the tokenizer to learn; by the machine's memory if not given."""
+    """Size of the tokenizer to learn; by the machine's memory and the text if not given."""
 
     # Model: a config file, a size, a parameter count or a shape; by the machine if not given.
     config_file: Path | None = None

@@ -27,15 +27,14 @@ def planned_peak_bytes(
 ) -> int:
     """Estimate the peak of training on so much text, where the budget does not stop it before.
 
-    Counting and merging hold all distinct pieces, and something for each thread at work; writing
+    Counting and merging hold all distinct pieces, and something for each thread; writing
     the files holds pieces and the vocabulary. The larger counts. Measured on 1 to 120 MB of
     English, other languages and source code, vocabularies of 1000 to 32,000, 2 to 16 threads:
     within 10 %. Without `distinct_bytes` (estimate_distinct_bytes) the text is taken for English.
     """
     if distinct_bytes is None:
         distinct_bytes = int(67 * text_bytes**0.58)
-    busy = max(1, min(num_threads, math.ceil(text_bytes / (0.57 * _MIB))))
-    counting = 2.9 * _MIB * busy + 15.4 * distinct_bytes
+    counting = 2.5 * _MIB * num_threads + 15.4 * distinct_bytes
     writing = 0.97 * _MIB * num_threads + 700 * vocab_size + 18.1 * distinct_bytes
     return int(35 * _MIB + max(counting, writing))
 
