@@ -35,7 +35,7 @@ _BLOCK, _TILE = 4096, {"ROWS": 64, "COLUMNS": 64}
 
 def has_float8(device: torch.device) -> bool:
     """Tell whether a device multiplies 8-bit floats: NVIDIA's since Ada and Hopper, by Triton."""
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+    if device.type != "cuda" or torch.version.hip or importlib.util.find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 9)
 

@@ -9,7 +9,7 @@ vocabulary on an H200, this one takes 9.6; reading and writing them once takes 6
 """
 
 # pyright: basic, reportUndefinedVariable=false, reportMissingImports=false
-# ruff: noqa: N803  (Triton's constants are written in capitals)
+# ruff: noqa: N803, F821  (Triton's constants are capitals; its names are known inside kernels only)
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ def _kernel() -> Any:
     return triton.jit(_loss_rows)
 
 
-def _loss_rows(logits, wanted, losses, vocab_size, BLOCK: tl.constexpr):  # type: ignore[name-defined]  # noqa: F821
-    row = tl.program_id(0).to(tl.int64)  # noqa: F821
+def _loss_rows(logits, wanted, losses, vocab_size, BLOCK: tl.constexpr):  # type: ignore[name-defined]
+    row = tl.program_id(0).to(tl.int64)
     start = logits + row * vocab_size
-    offsets = tl.arange(0, BLOCK)  # noqa: F821
+    offsets = tl.arange(0, BLOCK)
     largest = -float("inf")
     total = 0.0
     for first in range(0, vocab_size, BLOCK):
         inside = first + offsets < vocab_size
-        values = tl.load(start + first + offsets, mask=inside, other=-float("inf")).to(tl.float32)  # noqa: F821
-        new_largest = tl.maximum(largest, tl.max(values, 0))  # noqa: F821
-        total = total * tl.exp(largest - new_largest) + tl.sum(tl.exp(values - new_largest), 0)  # noqa: F821
+        values = tl.load(start + first + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+        new_largest = tl.maximum(largest, tl.max(values, 0))
+        total = total * tl.exp(largest - new_largest) + tl.sum(tl.exp(values - new_largest), 0)
         largest = new_largest
-    target = tl.load(wanted + row)  # noqa: F821
-    log_total = largest + tl.log(total)  # noqa: F821
-    tl.store(losses + row, log_total - tl.load(start + target).to(tl.float32))  # noqa: F821
-    tl.debug_barrier()  # noqa: F821
+    target = tl.load(wanted + row)
+    log_total = largest + tl.log(total)
+    tl.store(losses + row, log_total - tl.load(start + target).to(tl.float32))
+    tl.debug_barrier()
     for first in range(0, vocab_size, BLOCK):
         where = first + offsets
         inside = where < vocab_size
-        values = tl.load(start + where, mask=inside, other=-float("inf")).to(tl.float32)  # noqa: F821
-        error = tl.exp(values - log_total) - tl.where(where == target, 1.0, 0.0)  # noqa: F821
-        tl.store(start + where, error, mask=inside)  # noqa: F821
+        values = tl.load(start + where, mask=inside, other=-float("inf")).to(tl.float32)
+        error = tl.exp(values - log_total) - tl.where(where == target, 1.0, 0.0)
+        tl.store(start + where, error, mask=inside)
