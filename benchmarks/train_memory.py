@@ -17,7 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-VOCAB_SIZE = 4096
+from lowtide.tokenizer import Tokenizer
+
+VOCAB_SIZE = 1024
 SIZES_MB = (10, 100, 2000)
 
 
@@ -36,8 +38,7 @@ def train(folder: Path, megabytes: int, steps: int) -> dict[str, float]:
     flags = {
         "train-data-path": data, "dtype": "uint16", "checkpoints-dir": folder, "model-name": name,
         "num-layers": 4, "width": 128, "num-heads": 4, "seq-len": 256, "batch-size": 8,
-        "max-iters": steps, "eval-interval": steps // 2, "eval-iters": 20, "device": "cpu",
-        "tokenization": "gpt2",
+        "max-iters": steps, "eval-interval": steps // 2, "eval-iters": 10, "device": "cpu",
     }  # fmt: skip
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "lowtide", "train", *words]
@@ -55,6 +56,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="lowtide-") as folder:
+        characters = map(chr, range(0x100, 0x100 + VOCAB_SIZE - 2))  # and two that are special
+        Tokenizer.from_characters(characters).save(folder)
         for megabytes in SIZES_MB:
             row = train(Path(folder), megabytes, options.steps)
             peak = row["peak_memory_bytes"] / (1 << 20)

@@ -1,8 +1,8 @@
 """What the guides show works: commands and examples are run as they stand, links lead somewhere.
 
 Blocks marked `sh` and `python` are run in the order they stand, in a folder that has the files they
-name; only numbers of steps are cut. Blocks marked `console` need a GPU or several machines: their
-commands are read as the command line reads them. docs/load.md has tests of its own (tests/loader).
+name; only numbers of steps are cut. Blocks marked `console` need a GPU, several machines or minutes;
+their commands are read as the command line reads them. docs/load.md has tests in tests/loader.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def folder(tmp_path: Path) -> Path:
     rows = [json.dumps({"text": text[:20_000]}) for text in texts.values()]
     with gzip.open(tmp_path / "news" / "a.jsonl.gz", "wt") as file:
         file.write("\n".join(rows))
-    for name in ("150M.json", "pretrain/750M_1024_domain_adapt.json"):
+    for name in ("150M.json", "small_char.json", "pretrain/750M_1024_domain_adapt.json"):
         assert (ROOT / "configs" / name).is_file()  # the real ones are too large for a test
         path = tmp_path / "configs" / name
         path.parent.mkdir(exist_ok=True)
@@ -129,7 +129,9 @@ def commands_in(block: str) -> list[list[str]]:
     for line in lines:
         words = shlex.split(line, comments=True)
         words = [
-            inner for word in words for inner in (shlex.split(word) if " " in word else [word])
+            inner
+            for word in words
+            for inner in (shlex.split(word) if "lowtide " in word else [word])
         ]
         if "lowtide" in words:
             found.append(words[words.index("lowtide") + 1 :])
