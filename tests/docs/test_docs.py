@@ -1,7 +1,7 @@
 """What the guides show works: commands and examples are run as they stand, links lead somewhere.
 
 Blocks marked `sh` and `python` are run in the order they stand, in a folder that has the files they
-name; only numbers of steps are cut. Blocks marked `console` need a GPU, several machines or minutes;
+name; only numbers of steps are cut. Blocks marked `console` need a GPU, other machines or minutes;
 their commands are read as the command line reads them. docs/load.md has tests in tests/loader.
 """
 
