@@ -188,7 +188,7 @@ def _locate_documents(
     if block.row_ends is not None:
         ends = block.row_ends
         ordinals = np.arange(len(ends), dtype=np.uint64) + np.uint64(block.segments[0].offset)
-        return data, _rows(ends, ordinals, block.segments[0].input_index)
+        return data, _mark_parts(block, _rows(ends, ordinals, block.segments[0].input_index))
     parts: list[Rows] = []
     for segment in block.segments:
         begins, ends = _native.find_documents(data, reading.separator, segment.begin, segment.end)
@@ -205,11 +205,16 @@ def _locate_documents(
     if not any(len(part[0]) for part in parts):
         return data, _rows(np.empty(0, np.uint64), np.empty(0, np.uint64), 0)
     rows: Any = tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return data, _mark_parts(block, rows)
+
+
+def _mark_parts(block: TextBlock, rows: Rows) -> Rows:
+    """Mark the first and last document where they are parts of a larger one."""
     if block.continues:
         rows[4][0] &= ~np.uint64(FIRST)
     if block.continued:
         rows[4][-1] &= ~np.uint64(LAST)
-    return data, rows
+    return rows
 
 
 def _rows(ends: npt.NDArray[np.uint64], ordinals: npt.NDArray[np.uint64], index: int) -> Rows:

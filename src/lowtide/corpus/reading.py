@@ -11,22 +11,29 @@ a line border, and the block says so.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from lowtide import _native
+from lowtide.corpus.cutting import PROBE_BYTES, cut_text, find_cut, long_row, read_at
 from lowtide.corpus.hub import iter_hub_texts
 from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.jsonrows import extract_json_rows
+from lowtide.corpus.rows import iter_parquet_rows, iter_row_blocks
 from lowtide.corpus.streams import open_stream
+from lowtide.corpus.textblocks import (
+    BLOCK_BYTES,
+    DEFAULT_SEPARATOR,
+    ReadingOptions,
+    Segment,
+    Stream,
+    TextBlock,
+)
 from lowtide.errors import DataError, from_os_error
 
 __all__ = [
+    "BLOCK_BYTES",
     "DEFAULT_SEPARATOR",
     "Document",
     "InputFile",
@@ -34,6 +41,8 @@ __all__ = [
     "Segment",
     "Stream",
     "TextBlock",
+    "block_documents",
+    "cut_text",
     "expand_inputs",
     "extract_json_rows",
     "iter_blocks",
@@ -42,81 +51,7 @@ __all__ = [
     "read_block",
 ]
 
-DEFAULT_SEPARATOR = "<|endoftext|>"
-BLOCK_BYTES = 4 << 20
 _GROUP_FILES = 1024
-_PROBE_BYTES = 64 << 10
-_LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
-_BLANKS = frozenset(b" \t\r\n\v\f")
-
-
-@dataclass(frozen=True)
-class ReadingOptions:
-    """How inputs become documents."""
-
-    separator: bytes = DEFAULT_SEPARATOR.encode()
-    """What stands between documents of a text file; empty: each file is one document."""
-    text_field: str = "text"
-    """The field of a jsonl row, the column of a parquet file."""
-    encoding: str = "utf-8"
-    block_bytes: int = BLOCK_BYTES
-    max_row_bytes: int = 256 << 20
-    """A jsonl row longer than this is refused; text has no such limit."""
-    skip_bad: bool = False
-    """Leave out what cannot be read, and say so, instead of stopping."""
-    on_notice: Callable[[str], None] = field(default=lambda _: None, compare=False)
-
-    @property
-    def window_bytes(self) -> int:
-        """How far past its nominal end a block looks for a document border."""
-        return self.block_bytes // 2
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A stretch of a block that comes from one input."""
-
-    input_index: int
-    offset: int
-    """Where in the (decompressed) input it starts: a byte, or a row of a parquet file."""
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Stream:
-    """What is read in order as one: a large file, or a handful of small ones."""
-
-    index: int
-    inputs: tuple[InputFile, ...]
-    random_access: bool
-    """Blocks can be read by number, so several workers can share the stream."""
-    num_blocks: int | None
-    """How many there are at most, where that is known before reading."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes as stored."""
-        return sum(source.size_bytes for source in self.inputs)
-
-
-@dataclass(frozen=True)
-class TextBlock:
-    """Bytes of whole documents, except where the flags say that one was cut."""
-
-    stream: int
-    number: int
-    kind: str
-    """text (documents between separators), jsonl (a row a line) or rows (`row_ends` says where)."""
-    data: bytes
-    segments: tuple[Segment, ...]
-    row_ends: npt.NDArray[np.uint64] | None = None
-    continues: bool = False
-    """Its first document began in the block before."""
-    continued: bool = False
-    """Its last document goes on in the next block."""
-    stored_bytes: int = 0
-    """What reading this block took from the disk, for progress."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +105,10 @@ def read_block(stream: Stream, number: int, options: ReadingOptions) -> TextBloc
     try:
         with source.path.open("rb", buffering=0) as file:
             if number == 0:
-                _check_text(source, _pread(file, 0, _PROBE_BYTES), options)
-            begin, inside = _find_cut(file, source, number * options.block_bytes, options)
-            end, cut = _find_cut(file, source, (number + 1) * options.block_bytes, options)
-            data = _pread(file, begin, end - begin)
+                _check_text(source, read_at(file, 0, PROBE_BYTES), options)
+            begin, inside = find_cut(file, source, number * options.block_bytes, options)
+            end, cut = find_cut(file, source, (number + 1) * options.block_bytes, options)
+            data = read_at(file, begin, end - begin)
     except OSError as error:
         raise from_os_error(error) from None
     if begin >= end:
@@ -203,7 +138,7 @@ def _read_group(stream: Stream, options: ReadingOptions) -> TextBlock:
             options.on_notice(f"{source.path}: {error.strerror}; skipped")
             continue
         try:
-            _check_text(source, data[:_PROBE_BYTES], options)
+            _check_text(source, data[:PROBE_BYTES], options)
         except DataError as error:
             if not options.skip_bad:
                 raise
@@ -222,15 +157,6 @@ def _read_group(stream: Stream, options: ReadingOptions) -> TextBlock:
     )
 
 
-def _pread(file: BinaryIO, offset: int, size: int) -> bytes:
-    file.seek(offset)
-    parts: list[bytes] = []
-    while size > 0 and (part := file.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
 def _check_text(source: InputFile, probe: bytes, options: ReadingOptions) -> None:
     """Refuse what is no text at all, before a dataset is made of it."""
     if probe.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -247,78 +173,6 @@ def _check_text(source: InputFile, probe: bytes, options: ReadingOptions) -> Non
         )
 
 
-def _find_cut(
-    file: BinaryIO, source: InputFile, nominal: int, options: ReadingOptions
-) -> tuple[int, bool]:
-    """Give where the block that nominally ends at `nominal` ends, and whether inside a document."""
-    if nominal <= 0:
-        return 0, False
-    if nominal >= source.size_bytes:
-        return source.size_bytes, False
-    if source.kind == "jsonl":
-        return _find_line_end(file, source, nominal, options), False
-    back = max(len(options.separator) - 1, 1)
-    wanted = min(_PROBE_BYTES, options.window_bytes)
-    while True:  # a border is usually near: look close first, then all over the window
-        window = _pread(file, nominal - back, back + wanted + back)
-        cut = cut_text(window, back, options.separator, len(window) - back)
-        if cut is not None and not cut[1]:
-            return nominal - back + cut[0], False
-        if nominal + options.window_bytes >= source.size_bytes:
-            if nominal + wanted >= source.size_bytes:
-                return source.size_bytes, False  # the end of the file is a border too
-        elif wanted >= options.window_bytes:
-            return nominal - back + (cut[0] if cut is not None else len(window)), True
-        wanted = min(wanted * 8, options.window_bytes)
-
-
-def _find_line_end(file: BinaryIO, source: InputFile, nominal: int, options: ReadingOptions) -> int:
-    position = nominal - 1
-    while position < source.size_bytes:
-        window = _pread(file, position, _PROBE_BYTES)
-        found = window.find(b"\n")
-        if found >= 0:
-            return position + found + 1
-        position += len(window)
-        if position - nominal > options.max_row_bytes:
-            raise DataError(
-                f"the row at byte {nominal} is longer than {options.max_row_bytes} bytes",
-                path=source.path,
-                next_step="give more --memory, or split the row",
-            )
-    return source.size_bytes
-
-
-def cut_text(window: bytes, start: int, separator: bytes, limit: int) -> tuple[int, bool] | None:
-    """Find where to cut a window at or after `start`: (position, inside a document).
-
-    First choice is the end of a separator. Else a line border between two words, where every
-    pre-tokenization pattern cuts anyway; else any line border, any blank, any character.
-    """
-    if separator:
-        found = window.find(separator, start - len(separator) + 1)
-        if found >= 0 and found + len(separator) > start and found <= limit:
-            return found + len(separator), False
-    if start >= len(window):
-        return None
-    position = window.find(b"\n", start)
-    first_line = position + 1 if 0 <= position < limit else 0
-    while 0 <= position < min(limit, len(window) - 1):
-        before, after = window[position - 1] if position else 10, window[position + 1]
-        if before not in _BLANKS and after in _LETTERS:
-            return position + 1, True
-        position = window.find(b"\n", position + 1)
-    if first_line:
-        return first_line, True
-    position = window.find(b" ", start)
-    if 0 < position < limit:
-        return position, True  # a blank belongs to the word after it
-    position = start
-    while position < len(window) and window[position] & 0xC0 == 0x80:
-        position += 1
-    return position, True
-
-
 def iter_blocks(
     stream: Stream, options: ReadingOptions, *, known: int = 0
 ) -> Iterator[TextBlock | None]:
@@ -329,10 +183,10 @@ def iter_blocks(
         return
     source = stream.inputs[0]
     if source.kind == "parquet":
-        blocks = _iter_row_blocks(stream, options, _iter_parquet(source, options))
+        blocks = iter_row_blocks(stream, options, iter_parquet_rows(source, options))
     elif source.kind == "hub":
         texts = iter_hub_texts(str(source.path), split=source.split, text_field=options.text_field)
-        blocks = _iter_row_blocks(stream, options, ((text, 0) for text in texts))
+        blocks = iter_row_blocks(stream, options, ((text, 0) for text in texts))
     else:
         blocks = _iter_stream(stream, options)
     try:
@@ -364,10 +218,12 @@ def _iter_stream(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]
                 ended = not part
                 held += part
             if window == 0:
-                _check_text(source, bytes(held[:_PROBE_BYTES]), options)
+                _check_text(source, bytes(held[:PROBE_BYTES]), options)
             end, cut = len(held), False
             if not ended or len(held) > nominal - base:
-                end, cut, ended = _cut_stream(held, nominal - base, ended, reader, source, options)
+                end, cut, ended = _cut_stream(
+                    held, nominal - base, ended, reader, source, options, base
+                )
             if end > 0:
                 data = bytes(held[:end])
                 del held[:end]
@@ -395,6 +251,7 @@ def _cut_stream(
     reader: Any,
     source: InputFile,
     options: ReadingOptions,
+    base: int,
 ) -> tuple[int, bool, bool]:
     """Give (end, inside a document, stream ended) for the block that should end at `nominal`."""
     if nominal <= 0:  # a long row took this block's bytes as well
@@ -403,11 +260,9 @@ def _cut_stream(
         position = held.find(b"\n", nominal - 1)
         while position < 0 and not ended:
             if len(held) - nominal > options.max_row_bytes:
-                raise DataError(
-                    f"a row is longer than {options.max_row_bytes} bytes",
-                    path=source.path,
-                    next_step="give more --memory, or split the row",
-                )
+                begin = held.rfind(b"\n", 0, nominal) + 1
+                size = len(held) - begin + _measure_row(reader)
+                raise long_row(source.path, f"at byte {base + begin}", size)
             start = len(held)
             part = reader.read(options.block_bytes)
             ended = not part
@@ -424,72 +279,15 @@ def _cut_stream(
     return nominal - start + cut[0], cut[1], ended
 
 
-def _iter_row_blocks(
-    stream: Stream, options: ReadingOptions, rows: Iterator[tuple[bytes, int]]
-) -> Iterator[TextBlock]:
-    """Gather rows (text, stored bytes) into blocks."""
-    texts: list[bytes] = []
-    held = stored = number = first_row = 0
-    for text, stored_bytes in rows:
-        texts.append(text)
-        held += len(text)
-        stored += stored_bytes
-        if held >= options.block_bytes:
-            yield _rows_block(stream, number, texts, first_row, stored)
-            first_row, number, held, stored, texts = first_row + len(texts), number + 1, 0, 0, []
-    if texts:
-        yield _rows_block(stream, number, texts, first_row, stored)
-
-
-def _iter_parquet(source: InputFile, options: ReadingOptions) -> Iterator[tuple[bytes, int]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(source.path, pre_buffer=False, buffer_size=1 << 20)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"not a parquet file: {error}", path=source.path) from None
-    with file:
-        _check_column(file.schema_arrow, source.path, options.text_field)
-        row_bytes = source.size_bytes // max(file.metadata.num_rows, 1)
-        try:
-            for batch in file.iter_batches(batch_size=256, columns=[options.text_field]):
-                for value in batch.column(0).cast(pa.large_binary()).to_pylist():
-                    yield value or b"", row_bytes
-        except pa.ArrowException as error:
-            raise DataError(f"damaged parquet file: {error}", path=source.path) from None
-
-
-def _check_column(schema: Any, path: Path, name: str) -> None:
-    import pyarrow as pa
-
-    if name not in schema.names:
-        raise DataError(
-            f"no column {name!r}; there are {', '.join(schema.names)}",
-            path=path,
-            next_step="name the column of text with --text-field",
-        )
-    kind = schema.field(name).type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise DataError(f"column {name!r} holds {kind}, expected text", path=path)
-
-
-def _rows_block(
-    stream: Stream, number: int, texts: list[bytes], first_row: int, stored_bytes: int
-) -> TextBlock:
-    data = b"".join(texts)
-    ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.uint64, count=len(texts)))
-    return TextBlock(
-        stream=stream.index,
-        number=number,
-        kind="rows",
-        data=data,
-        segments=(Segment(stream.inputs[0].index, first_row, 0, len(data)),),
-        row_ends=ends.astype(np.uint64),
-        stored_bytes=stored_bytes,
-    )
+def _measure_row(reader: Any) -> int:
+    """Give how many bytes of a row are still to be read."""
+    size = 0
+    while part := reader.read(1 << 20):
+        found = part.find(b"\n")
+        if found >= 0:
+            return size + found
+        size += len(part)
+    return size
 
 
 def iter_documents(
@@ -525,10 +323,17 @@ def block_documents(
         yield from _jsonl_documents(block, options, paths)
     elif block.kind == "rows" and block.row_ends is not None:
         begin = 0
+        segment = block.segments[0]
+        last_row = len(block.row_ends) - 1
         for row, end in enumerate(block.row_ends.tolist()):
             if end > begin:
-                segment = block.segments[0]
-                yield Document(segment.input_index, segment.offset + row, block.data[begin:end])
+                yield Document(
+                    segment.input_index,
+                    segment.offset + row,
+                    block.data[begin:end],
+                    is_first=not (block.continues and row == 0),
+                    is_last=not (block.continued and row == last_row),
+                )
             begin = end
     else:
         yield from _text_documents(block, options)
@@ -561,44 +366,3 @@ def _jsonl_documents(
         if end > begin:
             yield Document(block.segments[0].input_index, offset, text[begin:end].tobytes())
         begin = end
-
-
-def extract_json_rows(
-    block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """The texts of a jsonl block, where each ends, and at which byte of the input its row begins.
-
-    Rows without text in the field are an error, or a notice where they are to be skipped.
-    """
-    segment = block.segments[0]
-    data = np.frombuffer(block.data, dtype=np.uint8)
-    text, ends, offsets, bad = _native.extract_jsonl(data, options.text_field)
-    if len(bad):
-        begin = int(bad[0])
-        path = paths.get(segment.input_index)
-        reason = _explain_row(block.data[begin:].split(b"\n", 1)[0], options.text_field)
-        message = f"row at byte {segment.offset + begin}: {reason}"
-        if not options.skip_bad:
-            raise DataError(
-                message,
-                path=path,
-                next_step="name the field with --text-field, "
-                "or skip such rows with --skip-bad-inputs",
-            )
-        more = f" (and {len(bad) - 1} more in the same block)" if len(bad) > 1 else ""
-        options.on_notice(f"{path}: {message}; skipped{more}")
-    return text, ends, offsets + np.uint64(segment.offset)
-
-
-def _explain_row(line: bytes, field: str) -> str:
-    try:
-        row = json.loads(line.decode("utf-8", "replace").lstrip("\ufeff"))
-    except (json.JSONDecodeError, RecursionError) as error:
-        return f"not JSON: {error}"
-    if not isinstance(row, dict):
-        return f"no JSON object with text in field {field!r}, but a {type(row).__name__}"
-    if field in row:
-        return f"field {field!r} is no text, but a {type(row[field]).__name__}"
-    names = [str(name) for name in cast(dict[str, object], row)]
-    there = ", ".join(repr(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")
-    return f"no JSON object with text in field {field!r}; its fields: {there or 'none'}"

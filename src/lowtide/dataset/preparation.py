@@ -194,7 +194,8 @@ def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
         num_workers=workers,
         table_bytes=table // workers,
         range_bytes=max(table // (workers + 1), 1 << 20),
-        max_row_bytes=max(rest // 8 // (workers + 1), 8 << 20),
+        # A long row takes 3 to 6 times its size: raw, its text, clean, ids.
+        max_row_bytes=max(rest // 4 // (workers + 1), 8 << 20),
     )
 
 

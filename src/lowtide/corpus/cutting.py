@@ -1,0 +1,127 @@
+"""Find where blocks end: at the first document border after a fixed place, or else between lines.
+
+In:      an open file, or a window of text; the place where a block should end
+Out:     where it ends, and whether that is inside a document
+Memory:  one window of half a block
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.errors import DataError
+from lowtide.memory import format_size
+
+__all__ = ["PROBE_BYTES", "cut_text", "find_cut", "long_row", "read_at"]
+
+PROBE_BYTES = 64 << 10
+_LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_BLANKS = frozenset(b" \t\r\n\v\f")
+
+
+def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    """Read `size` bytes at `offset`, or what there is of them."""
+    file.seek(offset)
+    parts: list[bytes] = []
+    while size > 0 and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def find_cut(
+    file: BinaryIO, source: InputFile, nominal: int, options: ReadingOptions
+) -> tuple[int, bool]:
+    """Give where the block that nominally ends at `nominal` ends, and whether inside a document."""
+    if nominal <= 0:
+        return 0, False
+    if nominal >= source.size_bytes:
+        return source.size_bytes, False
+    if source.kind == "jsonl":
+        return _find_line_end(file, source, nominal, options), False
+    back = max(len(options.separator) - 1, 1)
+    wanted = min(PROBE_BYTES, options.window_bytes)
+    while True:  # a border is usually near: look close first, then all over the window
+        window = read_at(file, nominal - back, back + wanted + back)
+        cut = cut_text(window, back, options.separator, len(window) - back)
+        if cut is not None and not cut[1]:
+            return nominal - back + cut[0], False
+        if nominal + options.window_bytes >= source.size_bytes:
+            if nominal + wanted >= source.size_bytes:
+                return source.size_bytes, False  # the end of the file is a border too
+        elif wanted >= options.window_bytes:
+            return nominal - back + (cut[0] if cut is not None else len(window)), True
+        wanted = min(wanted * 8, options.window_bytes)
+
+
+def _find_line_end(file: BinaryIO, source: InputFile, nominal: int, options: ReadingOptions) -> int:
+    position = nominal - 1
+    while position < source.size_bytes:
+        window = read_at(file, position, PROBE_BYTES)
+        found = window.find(b"\n")
+        if found >= 0:
+            return position + found + 1
+        position += len(window)
+        if position - nominal > options.max_row_bytes:
+            begin = _find_line_begin(file, nominal)
+            while window and found < 0:
+                window = read_at(file, position, 1 << 20)
+                found = window.find(b"\n")
+                position += len(window) if found < 0 else found
+            raise long_row(source.path, f"at byte {begin}", position - begin)
+    return source.size_bytes
+
+
+def _find_line_begin(file: BinaryIO, position: int) -> int:
+    while position > 0:
+        size = min(PROBE_BYTES, position)
+        found = read_at(file, position - size, size).rfind(b"\n")
+        if found >= 0:
+            return position - size + found + 1
+        position -= size
+    return 0
+
+
+def long_row(path: Path, place: str, size: int) -> DataError:
+    """Say that a row is too large for the memory, and how much would do."""
+    # A row may take a quarter of what one worker and its reader have beside the program.
+    needed = 8 * size + (256 << 20)
+    return DataError(
+        f"the row {place} has {format_size(size)}, too much for the memory given",
+        path=path,
+        next_step=f"--memory {needed // (1 << 20)}MiB --processes 1; or write the row as a text "
+        "file of its own, which may have any size",
+    )
+
+
+def cut_text(window: bytes, start: int, separator: bytes, limit: int) -> tuple[int, bool] | None:
+    """Find where to cut a window at or after `start`: (position, inside a document).
+
+    First choice is the end of a separator. Else a line border between two words, where every
+    pre-tokenization pattern cuts anyway; else any line border, any blank, any character.
+    """
+    if separator:
+        found = window.find(separator, start - len(separator) + 1)
+        if found >= 0 and found + len(separator) > start and found <= limit:
+            return found + len(separator), False
+    if start >= len(window):
+        return None
+    position = window.find(b"\n", start)
+    first_line = position + 1 if 0 <= position < limit else 0
+    while 0 <= position < min(limit, len(window) - 1):
+        before, after = window[position - 1] if position else 10, window[position + 1]
+        if before not in _BLANKS and after in _LETTERS:
+            return position + 1, True
+        position = window.find(b"\n", position + 1)
+    if first_line:
+        return first_line, True
+    position = window.find(b" ", start)
+    if 0 < position < limit:
+        return position, True  # a blank belongs to the word after it
+    position = start
+    while position < len(window) and window[position] & 0xC0 == 0x80:
+        position += 1
+    return position, True

@@ -1,0 +1,95 @@
+"""What reading gives: blocks of text, the streams they come from, and how inputs become documents.
+
+Memory:  a block holds its bytes; everything else is a few numbers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.corpus.inputs import InputFile
+
+__all__ = [
+    "BLOCK_BYTES",
+    "DEFAULT_SEPARATOR",
+    "ReadingOptions",
+    "Segment",
+    "Stream",
+    "TextBlock",
+]
+
+DEFAULT_SEPARATOR = "<|endoftext|>"
+BLOCK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How inputs become documents."""
+
+    separator: bytes = DEFAULT_SEPARATOR.encode()
+    """What stands between documents of a text file; empty: each file is one document."""
+    text_field: str = "text"
+    """The field of a jsonl row, the column of a parquet file."""
+    encoding: str = "utf-8"
+    block_bytes: int = BLOCK_BYTES
+    max_row_bytes: int = 256 << 20
+    """A jsonl row longer than this is refused; text has no such limit."""
+    skip_bad: bool = False
+    """Leave out what cannot be read, and say so, instead of stopping."""
+    on_notice: Callable[[str], None] = field(default=lambda _: None, compare=False)
+
+    @property
+    def window_bytes(self) -> int:
+        """How far past its nominal end a block looks for a document border."""
+        return self.block_bytes // 2
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a block that comes from one input."""
+
+    input_index: int
+    offset: int
+    """Where in the (decompressed) input it starts: a byte, or a row of a parquet file."""
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What is read in order as one: a large file, or a handful of small ones."""
+
+    index: int
+    inputs: tuple[InputFile, ...]
+    random_access: bool
+    """Blocks can be read by number, so several workers can share the stream."""
+    num_blocks: int | None
+    """How many there are at most, where that is known before reading."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes as stored."""
+        return sum(source.size_bytes for source in self.inputs)
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Bytes of whole documents, except where the flags say that one was cut."""
+
+    stream: int
+    number: int
+    kind: str
+    """text (documents between separators), jsonl (a row a line) or rows (`row_ends` says where)."""
+    data: bytes
+    segments: tuple[Segment, ...]
+    row_ends: npt.NDArray[np.uint64] | None = None
+    continues: bool = False
+    """Its first document began in the block before."""
+    continued: bool = False
+    """Its last document goes on in the next block."""
+    stored_bytes: int = 0
+    """What reading this block took from the disk, for progress."""
