@@ -1,11 +1,11 @@
 // Python's view of splitting, counting and merge learning. No logic lives here.
-#include <malloc.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings.hpp"
+#include "compact_merger.hpp"
 #include "counter.hpp"
 #include "encode_jobs.hpp"
 #include "merger.hpp"
@@ -88,26 +88,59 @@ nb::list drain(PieceCounter& counter) {
   return items;
 }
 
-void take(MergeLearner& learner, PieceCounter& counter) {
+TieBreak tie_break_named(const std::string& name) {
+  if (name == "huggingface") return TieBreak::kHuggingFace;
+  if (name == "cs336") return TieBreak::kCs336;
+  throw std::invalid_argument("unknown tie-break: " + name);
+}
+
+template <typename Learner>
+void take(Learner& learner, PieceCounter& counter) {
   counter.drain([&](const uint8_t* bytes, size_t length, uint64_t count) {
     learner.add_piece(bytes, length, count);
   });
-  ::malloc_trim(0);  // the tables are gone; give their pages back before learning needs them
 }
 
-void take_items(MergeLearner& learner, const std::vector<std::pair<nb::bytes, uint64_t>>& items) {
+template <typename Learner>
+void take_items(Learner& learner, const std::vector<std::pair<nb::bytes, uint64_t>>& items) {
   for (const auto& [bytes, count] : items) {
     learner.add_piece(static_cast<const uint8_t*>(bytes.data()), bytes.size(), count);
   }
 }
 
-Array<uint32_t> merges(const MergeLearner& learner) {
+template <typename Learner>
+Array<uint32_t> merges(const Learner& learner) {
   std::vector<uint32_t> flat;
   flat.reserve(learner.merges().size() * 3);
   for (const Merge& merge : learner.merges()) {
     flat.insert(flat.end(), {merge.left, merge.right, merge.token});
   }
   return to_array(std::move(flat));
+}
+
+// What all learners have, whatever they hold in memory.
+template <typename Learner>
+void def_learning(nb::class_<Learner>& learner) {
+  learner.def("take", &take<Learner>, nb::arg("counter"), nb::call_guard<nb::gil_scoped_release>())
+      .def("take_items", &take_items<Learner>, nb::arg("items"))
+      .def("build", &Learner::build, nb::call_guard<nb::gil_scoped_release>())
+      .def("learn", &Learner::learn, nb::arg("target"), nb::arg("max_merges"),
+           nb::arg("min_frequency"), nb::call_guard<nb::gil_scoped_release>())
+      .def("merges", &merges<Learner>)
+      .def_prop_ro("merges_done", &Learner::merges_done)
+      .def_prop_ro("num_words", &Learner::num_words);
+}
+
+template <typename Symbol>
+void bind_compact_learner(nb::module_& m, const char* name) {
+  nb::class_<CompactLearner<Symbol>> learner(m, name);
+  learner.def(
+      "__init__",
+      [](CompactLearner<Symbol>* self, const std::string& tie_break, size_t memory_bytes) {
+        new (self) CompactLearner<Symbol>(tie_break_named(tie_break), memory_bytes);
+      },
+      nb::arg("tie_break"), nb::kw_only(), nb::arg("memory_bytes"));
+  def_learning(learner);
 }
 
 std::vector<Vocabulary::MergeRule> rules_from(const std::vector<std::string>& tokens,
@@ -203,12 +236,6 @@ nb::bytes decode(const NativeVocabulary& self, const Input<uint32_t>& ids) {
   return nb::bytes(text.data(), text.size());
 }
 
-TieBreak tie_break_named(const std::string& name) {
-  if (name == "huggingface") return TieBreak::kHuggingFace;
-  if (name == "cs336") return TieBreak::kCs336;
-  throw std::invalid_argument("unknown tie-break: " + name);
-}
-
 }  // namespace
 
 void bind_tokenizer(nb::module_& m) {
@@ -269,7 +296,8 @@ void bind_tokenizer(nb::module_& m) {
       .def("find_special", &find_special, nb::arg("text"))
       .def("decode", &decode, nb::arg("ids"));
 
-  nb::class_<MergeLearner>(m, "MergeLearner")
+  nb::class_<MergeLearner> learner(m, "MergeLearner");
+  learner
       .def(
           "__init__",
           [](MergeLearner* self, const std::string& tie_break, const std::string& file_dir,
@@ -277,17 +305,12 @@ void bind_tokenizer(nb::module_& m) {
             new (self) MergeLearner(tie_break_named(tie_break), file_dir, resident_limit);
           },
           nb::arg("tie_break"), nb::kw_only(), nb::arg("file_dir"), nb::arg("resident_limit"))
-      .def("take", &take, nb::arg("counter"), nb::call_guard<nb::gil_scoped_release>())
-      .def("take_items", &take_items, nb::arg("items"))
-      .def("build", &MergeLearner::build, nb::call_guard<nb::gil_scoped_release>())
-      .def("learn", &MergeLearner::learn, nb::arg("target"), nb::arg("max_merges"),
-           nb::arg("min_frequency"), nb::call_guard<nb::gil_scoped_release>())
-      .def("merges", &merges)
-      .def_prop_ro("merges_done", &MergeLearner::merges_done)
-      .def_prop_ro("num_words", &MergeLearner::num_words)
       .def_prop_ro("num_symbols", &MergeLearner::num_symbols)
       .def_prop_ro("num_pairs", &MergeLearner::num_pairs)
       .def_prop_ro("bytes", &MergeLearner::bytes);
+  def_learning(learner);
+  bind_compact_learner<uint16_t>(m, "CompactLearner");
+  bind_compact_learner<uint32_t>(m, "WideCompactLearner");
 }
 
 }  // namespace lowtide

@@ -1,6 +1,7 @@
 #include "counter.hpp"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -506,6 +507,7 @@ void PieceCounter::drain(const CountShard::Sink& sink) {
       merge_runs(shard.runs, counted);
     }
     shard.table.clear();
+    ::malloc_trim(0);  // give its pages back now: whoever takes the pieces needs them
   }
   distinct_ = distinct;
 }

@@ -11,12 +11,6 @@ namespace {
 constexpr size_t kVisitsBetweenChecks = 64;
 constexpr size_t kPiecesBetweenChecks = 1 << 13;
 constexpr size_t kCompactionFloor = 1 << 17;
-
-// Byte-level tokenizers write bytes as printable characters; these are the bytes whose character is
-// their own Latin-1 one. The others take characters from U+0100 on, and so sort behind.
-bool is_printable(unsigned byte) {
-  return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-}
 }  // namespace
 
 MergeLearner::MergeLearner(TieBreak tie_break, const std::string& file_dir, size_t resident_limit)
@@ -27,22 +21,8 @@ MergeLearner::MergeLearner(TieBreak tie_break, const std::string& file_dir, size
       symbols_(file_dir),
       counts_(file_dir),
       pairs_(file_dir),
-      postings_(file_dir) {
-  size_t next = 0;
-  const bool by_printable = tie_break == TieBreak::kHuggingFace;
-  for (const bool printable : {true, false}) {
-    for (unsigned byte = 0; byte < 256; ++byte) {
-      if (by_printable ? is_printable(byte) == printable : printable) {
-        byte_of_[next++] = static_cast<uint8_t>(byte);
-      }
-    }
-  }
-  for (uint32_t symbol = 0; symbol < 256; ++symbol) {
-    symbol_of_[byte_of_[symbol]] = symbol;
-    tokens_.push_back(std::string(1, static_cast<char>(byte_of_[symbol])));
-    token_ids_.emplace(tokens_.back(), symbol);
-  }
-}
+      postings_(file_dir),
+      tokens_(tie_break) {}
 
 size_t MergeLearner::bytes() const {
   return words_.bytes() + symbols_.bytes() + counts_.bytes() + pairs_.bytes() + postings_.bytes();
@@ -52,7 +32,7 @@ void MergeLearner::add_piece(const uint8_t* bytes, size_t length, uint64_t count
   if (length < 2) return;
   if (words_.size() >= kNoPair) throw std::runtime_error("more than 4 billion distinct pieces");
   words_.push_back({symbols_.size(), count, static_cast<uint32_t>(length)});
-  for (size_t i = 0; i < length; ++i) symbols_.push_back({symbol_of_[bytes[i]], kNoPair});
+  for (size_t i = 0; i < length; ++i) symbols_.push_back({tokens_.symbol_of(bytes[i]), kNoPair});
   if ((words_.size() & (kPiecesBetweenChecks - 1)) == 0) release_if_large();
 }
 
@@ -112,8 +92,7 @@ bool MergeLearner::before(const Candidate& a, const Candidate& b) const {
   if (tie_break_ == TieBreak::kHuggingFace) return a.order < b.order;
   const Pair& x = pairs_[a.pair];
   const Pair& y = pairs_[b.pair];
-  const int order = tokens_[x.left].compare(tokens_[y.left]);
-  return order != 0 ? order > 0 : tokens_[x.right].compare(tokens_[y.right]) > 0;
+  return tokens_.before(x.left, x.right, y.left, y.right);
 }
 
 uint32_t MergeLearner::first_entry(uint32_t pair) const {
@@ -161,39 +140,25 @@ bool MergeLearner::pop_best(int64_t min_frequency, uint32_t& pair) {
   return false;
 }
 
-size_t MergeLearner::made() const {
-  return tie_break_ == TieBreak::kHuggingFace ? tokens_.size() - 256 : merges_.size();
-}
-
 bool MergeLearner::learn(size_t target, size_t max_merges, int64_t min_frequency) {
   min_frequency = std::max<int64_t>(1, min_frequency);
   for (size_t i = 0; i < max_merges; ++i) {
     uint32_t pair;
-    if (made() >= target || !pop_best(min_frequency, pair)) return false;
+    if (tokens_.num_made() >= target || !pop_best(min_frequency, pair)) return false;
     merge(pair);
-    merges_done_.store(merges_.size(), std::memory_order_relaxed);
+    merges_done_.store(merges().size(), std::memory_order_relaxed);
   }
-  return made() < target;
+  return tokens_.num_made() < target;
 }
 
 void MergeLearner::merge(uint32_t pair) {
   const uint32_t left = pairs_[pair].left, right = pairs_[pair].right;
   const uint32_t first = first_entry(pair);
-  std::string bytes = tokens_[left] + tokens_[right];
-  uint32_t token = static_cast<uint32_t>(tokens_.size());
+  const auto [token, known] = tokens_.merge(left, right);
   ++stamp_;
-  with_left_.resize(token + 1);
-  with_right_.resize(token + 1);
-  const auto known = token_ids_.find(bytes);
-  if (known != token_ids_.end()) {
-    token = known->second;
-    find_existing_pairs(token);
-  } else {
-    token_ids_.emplace(bytes, token);
-    tokens_.push_back(std::move(bytes));
-  }
-  const auto plain = [this](uint32_t symbol) { return symbol < 256 ? byte_of_[symbol] : symbol; };
-  merges_.push_back({plain(left), plain(right), plain(token)});
+  with_left_.resize(tokens_.size() + 1);
+  with_right_.resize(tokens_.size() + 1);
+  if (known) find_existing_pairs(token);
 
   first_new_ = static_cast<uint32_t>(counts_.size());
   new_postings_.clear();

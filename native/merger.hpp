@@ -27,18 +27,9 @@
 #include <vector>
 
 #include "mapped_array.hpp"
+#include "merger_tokens.hpp"
 
 namespace lowtide {
-
-// Which of several pairs with the same count is merged first.
-enum class TieBreak : uint8_t {
-  kHuggingFace,  // the smallest pair of ids, bytes numbered in the order of their printable forms
-  kCs336,        // the greatest pair of byte strings
-};
-
-struct Merge {
-  uint32_t left, right, token;  // 0 to 255: bytes; 256 + n: the n-th token made
-};
 
 class MergeLearner {
  public:
@@ -51,7 +42,7 @@ class MergeLearner {
   // merges, or no pair occurs `min_frequency` times. Returns true if more could be learned.
   bool learn(size_t target, size_t max_merges, int64_t min_frequency);
 
-  const std::vector<Merge>& merges() const { return merges_; }
+  const std::vector<Merge>& merges() const { return tokens_.merges(); }
   size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
   size_t num_words() const { return words_.size(); }
   size_t num_symbols() const { return symbols_.size(); }
@@ -102,7 +93,6 @@ class MergeLearner {
   void place_new_postings();
   uint32_t first_entry(uint32_t pair) const;
   std::vector<uint32_t> entries_of(uint32_t pair) const;
-  size_t made() const;
   void compact_postings();
   void compact_symbols();
   void release_if_large();
@@ -118,11 +108,7 @@ class MergeLearner {
   std::vector<Candidate> queue_;
   int64_t threshold_ = 0;
   std::unordered_map<uint32_t, uint32_t> first_entry_;  // of a later entry: whose count it shares
-  std::vector<Merge> merges_;
-  uint8_t byte_of_[256];  // bytes in the order that ties follow
-  uint32_t symbol_of_[256];
-  std::vector<std::string> tokens_;  // by symbol
-  std::unordered_map<std::string, uint32_t> token_ids_;
+  TokenTable tokens_;
   std::vector<Seen> with_left_, with_right_;  // by neighbour, valid where the stamp is this step's
   uint32_t stamp_ = 0;
   uint32_t first_new_ = 0;

@@ -1,4 +1,4 @@
-"""Learned merges equal the plain reference and Hugging Face's trainer, in memory and in files."""
+"""Merges equal the plain reference and Hugging Face's trainer: in memory, in little, in files."""
 
 from __future__ import annotations
 
@@ -34,8 +34,14 @@ def learn(
     merges_per_call: int = 1 << 40,
     file_dir: str = "",
     resident_limit: int = 0,
+    compact: type[_native.CompactLearner] | None = None,
+    memory_bytes: int = 0,
 ) -> list[Pair]:
-    learner = _native.MergeLearner(tie_break, file_dir=file_dir, resident_limit=resident_limit)
+    learner = (
+        _native.MergeLearner(tie_break, file_dir=file_dir, resident_limit=resident_limit)
+        if compact is None
+        else compact(tie_break, memory_bytes=memory_bytes)
+    )
     learner.take_items(list(counts.items()))
     learner.build()
     while learner.learn(target, merges_per_call, min_frequency):
@@ -58,6 +64,58 @@ def test_merges_equal_the_reference(
 ) -> None:
     options = {"target": target, "tie_break": tie_break, "min_frequency": min_frequency}
     assert learn(counts, **options) == reference.learn_merges(counts, **options)
+
+
+@TIE_BREAKS
+@given(
+    counts=pieces_with_counts | st.dictionaries(few_letters, st.integers(250, 600), max_size=40),
+    target=st.integers(0, 60),
+    min_frequency=st.integers(1, 6),
+    memory_bytes=st.sampled_from([0, 2_000, 1 << 20]),
+    compact=st.sampled_from([_native.CompactLearner, _native.WideCompactLearner]),
+)
+@settings(max_examples=300, deadline=None)
+def test_merges_in_little_memory_equal_the_reference(
+    tie_break: str,
+    counts: dict[bytes, int],
+    target: int,
+    min_frequency: int,
+    memory_bytes: int,
+    compact: type[_native.CompactLearner],
+) -> None:
+    options = {"target": target, "tie_break": tie_break, "min_frequency": min_frequency}
+    found = learn(counts, **options, compact=compact, memory_bytes=memory_bytes, merges_per_call=7)
+    assert found == reference.learn_merges(counts, **options)
+
+
+# No memory at all counts pairs in many passes and lists no words; a little lists some of them.
+@TIE_BREAKS
+@pytest.mark.parametrize("memory_bytes", [0, 400_000, 1 << 30])
+def test_text_in_little_memory_equals_text_in_memory(
+    tie_break: str, memory_bytes: int, make_text: Callable[[int, int], bytes]
+) -> None:
+    counts = reference.count_pieces([make_text(9, 80_000)], pattern="gpt2", specials=[])
+    in_memory = learn(counts, target=1500, tie_break=tie_break)
+    assert len(in_memory) >= 1500
+    assert in_memory == learn(
+        counts,
+        target=1500,
+        tie_break=tie_break,
+        compact=_native.CompactLearner,
+        memory_bytes=memory_bytes,
+    )
+
+
+def test_more_tokens_than_short_symbols_can_tell_apart() -> None:
+    counts = {b"%d" % number: 1 for number in range(100_000, 180_000)}
+    with pytest.raises(RuntimeError, match="more tokens than symbols"):
+        learn(
+            counts,
+            target=70_000,
+            tie_break="cs336",
+            compact=_native.CompactLearner,
+            memory_bytes=1 << 26,
+        )
 
 
 @TIE_BREAKS

@@ -18,7 +18,7 @@ import zstandard
 from lowtide.cli import main
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, reference
-from lowtide.tokenizer.training import describe_trained, planned_bytes, train_tokenizer
+from lowtide.tokenizer.training import describe_trained, train_tokenizer
 
 MakeText = Callable[[int, int], bytes]
 FILES = ["merges.txt", "tokenizer.json", "training.json", "vocab.json"]
@@ -85,14 +85,17 @@ def test_threads_and_budget_change_nothing(tmp_path: Path, text_file: Path) -> N
     assert len(contents) == 1
 
 
-def test_small_tables_and_arrays_in_files_change_nothing(
-    tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", ["in little memory", "in files"])
+def test_small_tables_and_little_memory_change_nothing(
+    way: str, tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lowtide.tokenizer import training
+    from lowtide.tokenizer import learning, training
 
     plain = train_tokenizer(input=[text_file], out_dir=tmp_path / "plain", vocab_size=700)
-    monkeypatch.setattr(training, "planned_bytes", lambda *sizes: 1 << 62)
-    monkeypatch.setattr(training, "free_disk_bytes", lambda path: 1 << 63)
+    monkeypatch.setattr(learning, "planned_bytes", lambda *sizes: 1 << 62)
+    if way == "in files":
+        monkeypatch.setattr(learning, "compact_bytes", lambda *sizes, **options: 1 << 62)
+    monkeypatch.setattr(learning, "free_disk_bytes", lambda path: 1 << 63)
     limits: list[int] = []
     counter_class = training._native.PieceCounter
 
@@ -243,18 +246,6 @@ def test_a_budget_too_small_names_one_that_would_do(text_file: Path) -> None:
     with pytest.raises(BudgetError, match="is too small") as caught:
         train_tokenizer(input=[text_file], memory="16MiB")
     assert "give at least --memory" in str(caught.value)
-
-
-def test_planned_bytes_hold(text_file: Path) -> None:
-    from lowtide import _native
-
-    counts = reference.count_pieces([text_file.read_bytes()], pattern="gpt2", specials=[])
-    learner = _native.MergeLearner("huggingface", file_dir="", resident_limit=0)
-    learner.take_items(list(counts.items()))
-    learner.build()
-    learner.learn(3000, 1 << 40, 1)
-    floor = 5 * 28 * (1 << 14)  # arrays grow by so many items at least
-    assert learner.bytes <= planned_bytes(sum(map(len, counts)), len(counts)) + floor
 
 
 # The command

@@ -19,12 +19,13 @@ from typing import Any, ClassVar, Literal
 from lowtide import _native
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import ReadingOptions
-from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.files import free_disk_bytes, read_json, write_json
+from lowtide.errors import DataError, UsageError
+from lowtide.files import read_json, write_json
 from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer.counting import CountingJournal, count_pieces
+from lowtide.tokenizer.learning import TieBreak, learn_merges
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.scanning import scan_characters
 from lowtide.tokenizer.tokenizer import Tokenizer
@@ -34,12 +35,9 @@ __all__ = [
     "TokenizerTrainingSettings",
     "TrainedTokenizer",
     "describe_trained",
-    "planned_bytes",
     "smallest_budget_bytes",
     "train_tokenizer",
 ]
-
-TieBreak = Literal["huggingface", "cs336"]
 
 _RECORD = "training.json"
 _WORK = ".work"
@@ -48,7 +46,6 @@ _THREAD_BYTES = 6 * _WINDOW_BYTES  # tables and batches of a thread, its window 
 _BATCH_BYTES = 8 << 20
 _SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
 _SMALLEST_TABLES = 8 << 20
-_MERGES_PER_CALL = 256
 _PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 
 
@@ -180,14 +177,6 @@ def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
     return "\n".join(lines)
 
 
-def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
-    """Give the memory that learning merges takes for so many distinct pieces of so many bytes.
-
-    Measured at 25 bytes a byte on English text; what exceeds the budget is kept in files.
-    """
-    return 28 * distinct_bytes + 24 * num_pieces
-
-
 def smallest_budget_bytes(num_threads: int) -> int:
     """Give the smallest budget that plain text can be trained on with."""
     fixed = _fixed_bytes(num_threads, is_plain=True)
@@ -265,15 +254,17 @@ def _learn_merges(
     specials = tuple(dict.fromkeys(settings.special_tokens))
     counter, counts = _count(settings, inputs, budget, progress, journal)
     budget.release("counting tables")
-    target = settings.vocab_size - 256 - len(specials)
-    rows = _learn_rows(settings, counter, budget, progress, journal.folder, target=target)
+    merges = learn_merges(
+        counter,
+        target=settings.vocab_size - 256 - len(specials),
+        tie_break=settings.tie_break,
+        min_frequency=settings.min_frequency,
+        budget=budget,
+        progress=progress,
+        work_dir=journal.folder,
+    )
     counts["distinct_pieces"] = counter.distinct
     del counter
-    tokens = {byte: bytes([byte]) for byte in range(256)}
-    merges: list[tuple[bytes, bytes]] = []
-    for left, right, token in rows:
-        merges.append((tokens[left], tokens[right]))
-        tokens[token] = tokens[left] + tokens[right]
     vocabulary = _number(settings, specials, merges)
     if len(vocabulary.tokens) < settings.vocab_size:
         frequency = (
@@ -285,28 +276,6 @@ def _learn_merges(
         )
     counts |= {"merges": len(merges), "vocab_size": len(vocabulary.tokens)}
     return vocabulary, counts
-
-
-def _learn_rows(
-    settings: TokenizerTrainingSettings,
-    counter: _native.PieceCounter,
-    budget: MemoryBudget,
-    progress: Progress,
-    work_dir: Path,
-    *,
-    target: int,
-) -> list[list[int]]:
-    """Give the merges as rows (left, right, token).
-
-    The learner ends here: it may hold all of the budget, and writing the tokenizer needs some.
-    """
-    learner = _load_learner(settings, counter, budget, progress, work_dir)
-    with progress.phase(
-        "merging", total=target, unit="merges", poll=lambda: (learner.merges_done, {})
-    ):
-        while learner.learn(target, _MERGES_PER_CALL, settings.min_frequency):
-            pass  # back in Python now and then, so that Ctrl-C is heard
-    return learner.merges().reshape(-1, 3).tolist()
 
 
 def _number(
@@ -384,37 +353,6 @@ def _reading_options(settings: TokenizerTrainingSettings, progress: Progress) ->
         skip_bad=settings.skip_bad_inputs,
         on_notice=progress.note,
     )
-
-
-def _load_learner(
-    settings: TokenizerTrainingSettings,
-    counter: _native.PieceCounter,
-    budget: MemoryBudget,
-    progress: Progress,
-    work_dir: Path,
-) -> _native.MergeLearner:
-    needed = planned_bytes(counter.distinct_bytes, counter.distinct)
-    in_files = needed > budget.remaining_bytes
-    if in_files:
-        if needed > free_disk_bytes(work_dir):
-            raise BudgetError(
-                f"learning needs about {format_size(needed)}: more than the budget, "
-                "and more than the disk has free",
-                path=work_dir,
-                next_step="free some space, or give more --memory",
-            )
-        progress.note(
-            f"learning needs about {format_size(needed)}: kept in files, slower, same result"
-        )
-    learner = _native.MergeLearner(
-        settings.tie_break,
-        file_dir=str(work_dir) if in_files else "",
-        resident_limit=max(budget.total_bytes - 2 * _SLACK_BYTES - (16 << 20), 0),
-    )
-    with progress.phase("sorting", unit="pieces", poll=lambda: (learner.num_words, {})):
-        learner.take(counter)
-        learner.build()
-    return learner
 
 
 def _scan_characters(

@@ -1,0 +1,91 @@
+// The tokens that merging makes, and which of several pairs with the same count comes first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace lowtide {
+
+// Which of several pairs with the same count is merged first.
+enum class TieBreak : uint8_t {
+  kHuggingFace,  // the smallest pair of ids, bytes numbered in the order of their printable forms
+  kCs336,        // the greatest pair of byte strings
+};
+
+struct Merge {
+  uint32_t left, right, token;  // 0 to 255: bytes; 256 + n: the n-th token made
+};
+
+// Symbols 0 to 255 are the bytes, in the order that ties follow; those above are tokens made.
+class TokenTable {
+ public:
+  explicit TokenTable(TieBreak tie_break) : tie_break_(tie_break) {
+    size_t next = 0;
+    const bool by_printable = tie_break == TieBreak::kHuggingFace;
+    for (const bool printable : {true, false}) {
+      for (unsigned byte = 0; byte < 256; ++byte) {
+        if (by_printable ? is_printable(byte) == printable : printable) {
+          byte_of_[next++] = static_cast<uint8_t>(byte);
+        }
+      }
+    }
+    for (uint32_t symbol = 0; symbol < 256; ++symbol) {
+      symbol_of_[byte_of_[symbol]] = symbol;
+      tokens_.push_back(std::string(1, static_cast<char>(byte_of_[symbol])));
+      ids_.emplace(tokens_.back(), symbol);
+    }
+  }
+
+  uint32_t symbol_of(uint8_t byte) const { return symbol_of_[byte]; }
+  size_t size() const { return tokens_.size(); }
+  size_t num_made() const {
+    return tie_break_ == TieBreak::kHuggingFace ? tokens_.size() - 256 : merges_.size();
+  }
+  const std::vector<Merge>& merges() const { return merges_; }
+
+  // Records the merge of two symbols. Gives the token they spell, and whether it was there already:
+  // two different pairs can spell the same ("a" + "aa", "aa" + "a").
+  std::pair<uint32_t, bool> merge(uint32_t left, uint32_t right) {
+    std::string bytes = tokens_[left] + tokens_[right];
+    uint32_t token = static_cast<uint32_t>(tokens_.size());
+    const auto found = ids_.find(bytes);
+    const bool known = found != ids_.end();
+    if (known) {
+      token = found->second;
+    } else {
+      ids_.emplace(bytes, token);
+      tokens_.push_back(std::move(bytes));
+    }
+    merges_.push_back({plain(left), plain(right), plain(token)});
+    return {token, known};
+  }
+
+  // Of two pairs with the same count: whether (left, right) comes before (other_left, other_right).
+  bool before(uint32_t left, uint32_t right, uint32_t other_left, uint32_t other_right) const {
+    if (tie_break_ == TieBreak::kHuggingFace) {
+      return left != other_left ? left < other_left : right < other_right;
+    }
+    const int order = tokens_[left].compare(tokens_[other_left]);
+    return order != 0 ? order > 0 : tokens_[right].compare(tokens_[other_right]) > 0;
+  }
+
+ private:
+  // Byte-level tokenizers write bytes as printable characters; these are the bytes whose character
+  // is their own Latin-1 one. The others take characters from U+0100 on, and so sort behind.
+  static bool is_printable(unsigned byte) {
+    return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+  }
+  uint32_t plain(uint32_t symbol) const { return symbol < 256 ? byte_of_[symbol] : symbol; }
+
+  TieBreak tie_break_;
+  uint8_t byte_of_[256];
+  uint32_t symbol_of_[256];
+  std::vector<std::string> tokens_;  // by symbol
+  std::unordered_map<std::string, uint32_t> ids_;
+  std::vector<Merge> merges_;
+};
+
+}  // namespace lowtide
