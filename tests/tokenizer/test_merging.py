@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -103,6 +104,19 @@ def test_text_in_little_memory_equals_text_in_memory(
         tie_break=tie_break,
         compact=_native.CompactLearner,
         memory_bytes=memory_bytes,
+    )
+
+
+@TIE_BREAKS
+def test_many_pieces_are_moved_together_as_they_get_shorter(tie_break: str) -> None:
+    source = random.Random(4)
+    counts = {bytes(source.choices(b"abcd", k=16)): 1 + number % 3 for number in range(20_000)}
+    assert learn(counts, target=1200, tie_break=tie_break) == learn(
+        counts,
+        target=1200,
+        tie_break=tie_break,
+        compact=_native.CompactLearner,
+        memory_bytes=2 << 20,
     )
 
 
