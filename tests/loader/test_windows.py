@@ -308,11 +308,11 @@ def test_a_shard_that_goes_away_is_named(counting_dataset: Path) -> None:
 
 
 def test_ids_beyond_the_vocabulary_are_found_on_touch(counting_dataset: Path) -> None:
+    data = TokenDataset(counting_dataset, sequence_length=64)
     path = counting_dataset / "train" / "shard_00004.bin"
     ids = np.fromfile(path, dtype="<u2")
     ids[500] = 60000
     ids.tofile(path)
-    data = TokenDataset(counting_dataset, sequence_length=64)
     _ = data[0]
     with pytest.raises(
         DataError, match=r"shard_00004\.bin has id 60000 at token 500, the vocabulary ends at 59999"
