@@ -4,7 +4,7 @@ In:      counted pieces (counting)
 Out:     merges, pairs of tokens in the order they were learned; the same whichever way was taken
 Memory:  what the budget has left; `planned_bytes` at full speed, `compact_bytes` at least
 
-decisions/0012 has the three ways and what they cost.
+decisions 0012 and 0016 have the three ways and what they cost.
 """
 
 from __future__ import annotations
