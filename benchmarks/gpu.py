@@ -138,6 +138,32 @@ def make_trainer(config: GPTConfig, path: Path, **options: Any) -> Trainer:
     return trainer
 
 
+def finite_loss(trainer: Trainer) -> float:
+    """Give the mean loss of the steps so far; a GPU is faster on numbers that are not finite."""
+    skipped = int(trainer.counters.bad)
+    if skipped:
+        raise RuntimeError(f"{skipped} steps had a loss or gradient that is not finite")
+    return float(trainer.counters.loss / trainer.counters.steps)
+
+
+class WaitedFeed:
+    """A trainer's feed, in its place, that counts the seconds the loop waits for batches."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._feed, self.seconds = trainer.feed, 0.0
+        trainer.feed = self  # type: ignore[assignment]
+
+    def __next__(self) -> Any:
+        start = time.perf_counter()
+        batch = next(self._feed)
+        self.seconds += time.perf_counter() - start
+        return batch
+
+    def close(self) -> None:
+        """Stop preparing batches."""
+        self._feed.close()
+
+
 def time_steps(step: Any, *, warm: int, steps: int) -> dict[str, float]:
     """Give seconds of the first step (compilation), of a later one (median), and the peak."""
     torch.cuda.reset_peak_memory_stats()
@@ -191,31 +217,16 @@ def measure_ours(
             1, TOKENS_PER_STEP // CONTEXT // options["batch_size"]
         )
     trainer = make_trainer(config, path, **options)
-    waiting = 0.0
-
-    def step() -> None:
-        trainer.train_step()
-
-    original = trainer.feed.__next__
-
-    class Waited:
-        def __next__(self) -> Any:
-            nonlocal waiting
-            start = time.perf_counter()
-            batch = original()
-            waiting += time.perf_counter() - start
-            return batch
-
-    feed, trainer.feed = trainer.feed, Waited()  # type: ignore[assignment]
-    times = time_steps(step, warm=3, steps=steps)
+    feed = WaitedFeed(trainer)
+    times = time_steps(trainer.train_step, warm=3, steps=steps)
     row = {"name": name, **_rates(config, trainer.settings.tokens_per_step, times)}
-    row["waiting_share"] = waiting / (
+    row["waiting_share"] = feed.seconds / (
         times["first_step_seconds"] + (steps + 3) * row["step_seconds"]
     )
     row["planned_bytes"] = planned_bytes(config, trainer.settings, on_gpu=True).device_bytes
-    row["loss"] = float(trainer.counters.loss / trainer.counters.steps)
+    row["loss"] = finite_loss(trainer)
     if profile is not None:
-        _profile(step, profile)
+        _profile(trainer.train_step, profile)
     feed.close()
     return row
 
@@ -239,6 +250,9 @@ def measure_alternately(options: argparse.Namespace) -> None:
         for name, step in steps.items():
             step()
             times[name] += _step_times(step, options.steps)
+    for trainer in trainers:
+        finite_loss(trainer)
+        trainer.feed.close()
     base = statistics.median(times[PLAIN])
     for name, values in times.items():
         shape = SPEED_CASES[name][0] if name in SPEED_CASES else "gpt2"
@@ -248,8 +262,6 @@ def measure_alternately(options: argparse.Namespace) -> None:
         row = {"name": name, **_rates(SHAPES[shape], TOKENS_PER_STEP, found)}
         row |= {"times_plain": base / median, "rounds": options.rounds}
         append_row(options.out, "headline", row)
-    for trainer in trainers:
-        trainer.feed.close()
 
 
 def measure_loss_kernel() -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 import torch
 
-from gpu import BASE, CONTEXT, FLOAT8, SHAPES, append_row, free, make_trainer
+from gpu import BASE, CONTEXT, FLOAT8, SHAPES, WaitedFeed, append_row, free, make_trainer
 from lowtide.dataset.layout import ShardInfo, shard_name, write_metadata
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
@@ -174,29 +174,18 @@ def train_from_shards(folder: Path, steps: int) -> dict[str, Any]:
     trainer = Trainer(GPT(SHAPES[SMALL]), data=loader, max_iters=10**6, device="cuda", **options)
     with open_process_group("cuda") as group:
         trainer.prepare(group)
-    process, waiting = psutil.Process(), 0.0
-    following = trainer.feed.__next__
-
-    class Waited:
-        def __next__(self) -> Any:
-            nonlocal waiting
-            start = time.perf_counter()
-            batch = following()
-            waiting += time.perf_counter() - start
-            return batch
-
-    feed, trainer.feed = trainer.feed, Waited()  # type: ignore[assignment]
+    process, feed = psutil.Process(), WaitedFeed(trainer)
     for _ in range(20):
         trainer.train_step()
     torch.cuda.synchronize()
-    before, waiting, start = process.memory_info().rss, 0.0, time.perf_counter()
+    before, feed.seconds, start = process.memory_info().rss, 0.0, time.perf_counter()
     for _ in range(steps):
         trainer.train_step()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     feed.close()
     return {
-        "waiting_share": waiting / seconds,
+        "waiting_share": feed.seconds / seconds,
         "tokens_per_second": steps * 65536 / seconds,
         "resident_bytes": [before, process.memory_info().rss],
     }
