@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lowtide.dataset import layout, preparation, sharding
+from lowtide.dataset import layout, preparation, resources, sharding
 from lowtide.dataset import settings as dataset_settings
 from lowtide.dataset.preparation import PrepareResult, prepare_dataset
 from lowtide.dataset.summary import describe_preparation
@@ -322,7 +322,7 @@ def test_full_disk_is_refused_before_it_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
-    monkeypatch.setattr(preparation.files, "free_disk_bytes", lambda _: 100)
+    monkeypatch.setattr(resources.files, "free_disk_bytes", lambda _: 100)
     with pytest.raises(BudgetError, match="of disk"):
         prepare([corpus], tmp_path / "out")
 

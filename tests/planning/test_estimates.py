@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.dataset import preparation
+from lowtide.dataset import resources
 from lowtide.model.config import padded_vocab_size
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
@@ -101,5 +101,5 @@ def test_peaks_of_text_stages_are_foreseen(tmp_path):
         text=True,
         check=True,
     )
-    planned = preparation.planned_bytes(size, num_workers=2, budget_bytes=4 << 30)
+    planned = resources.planned_bytes(size, num_workers=2, budget_bytes=4 << 30)
     assert planned == pytest.approx(int(done.stdout), rel=0.15)  # code: off by up to 12 %

@@ -27,15 +27,13 @@ from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.journal import open_journal, read_facts, remove_work
 from lowtide.dataset.preparation import (
-    Shares,
-    check_disk,
     naming_folder,
-    plan_shares,
     run_cleaning,
     run_deduplication,
     run_encoding,
     run_sharding,
 )
+from lowtide.dataset.resources import Shares, check_disk, plan_shares
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards
 from lowtide.errors import DataError

@@ -52,29 +52,29 @@ class PrepareSettings:
     skip_bad_inputs: bool = False
     """Leave out files and rows that cannot be read (each is named) instead of stopping."""
 
-    normalize: bool = True
+    normalize: bool = CleaningOptions.normalize
     """Unicode NFC, one kind of newline, no control characters, no runs of blanks or empty lines."""
-    lowercase: bool = False
+    lowercase: bool = CleaningOptions.lowercase
     """Lower-case everything (with normalize)."""
-    filter: bool = True
+    filter: bool = CleaningOptions.filter
     """Remove lines and documents by the limits below."""
-    min_line_chars: int = 0
+    min_line_chars: int = CleaningOptions.min_line_chars
     """Remove lines with fewer characters; 0 keeps short lines, which verse, code and lists need."""
-    max_line_chars: int = 100_000
+    max_line_chars: int = CleaningOptions.max_line_chars
     """Remove lines with more characters (data dumps, minified code); 0 for no limit."""
-    min_line_words: int = 0
+    min_line_words: int = CleaningOptions.min_line_words
     """Remove lines with fewer words; 0 for no limit."""
-    min_document_chars: int = 20
+    min_document_chars: int = CleaningOptions.min_document_chars
     """Remove documents with fewer characters."""
-    max_document_chars: int = 0
+    max_document_chars: int = CleaningOptions.max_document_chars
     """Remove documents with more characters; 0 for no limit."""
-    min_document_words: int = 3
+    min_document_words: int = CleaningOptions.min_document_words
     """Remove documents with fewer words."""
-    max_repetition: float = 0.8
+    max_repetition: float = CleaningOptions.max_repetition
     """Remove lines of 64 bytes or more of which a larger share repeats itself; 1 for no limit."""
-    dedup: bool = True
+    dedup: bool = CleaningOptions.dedup
     """Remove every document, and every line, that came before in the inputs."""
-    min_dedup_chars: int = 20
+    min_dedup_chars: int = CleaningOptions.min_dedup_chars
     """Lines with fewer characters may repeat: names of speakers, brackets, list marks."""
 
     shuffle: bool = True

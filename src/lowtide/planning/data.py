@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.corpus.inputs import InputFile, expand_inputs, names_files
-from lowtide.dataset.preparation import estimate_text_bytes
+from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.loader.sources import find_tokens
 from lowtide.memory import format_size
 from lowtide.planning.machine import Machine

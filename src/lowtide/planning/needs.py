@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowtide.dataset import preparation
+from lowtide.dataset import resources
 from lowtide.loader import batches, streaming
 from lowtide.memory import format_size
 from lowtide.planning.choices import Choice
@@ -65,9 +65,9 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
         disk = max(0, peak - budget)
         needs.append(_need("train-tokenizer", peak, least, disk, machine, note))
     if text is not None:
-        peak = preparation.planned_bytes(text, num_workers=machine.cores, budget_bytes=budget)
-        least = preparation.smallest_budget_bytes()
-        disk = preparation.planned_disk_bytes(
+        peak = resources.planned_bytes(text, num_workers=machine.cores, budget_bytes=budget)
+        least = resources.smallest_budget_bytes()
+        disk = resources.planned_disk_bytes(
             text, bytes_per_token=data.bytes_per_token, token_bytes=data.token_bytes
         )
         tokens = int(text / data.bytes_per_token)
