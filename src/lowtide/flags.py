@@ -71,8 +71,8 @@ def read_plain_flags(cls: type[Any], words: list[str]) -> Any | None:
 
     >>> @dataclasses.dataclass
     ... class Settings:
-    ...     size: "int"
-    ...     fast: "bool" = True
+    ...     size: int
+    ...     fast: bool = True
     >>> read_plain_flags(Settings, ["--size", "1e3", "--no-fast"])
     Settings(size=1000, fast=False)
     >>> read_plain_flags(Settings, ["--size", "much"]) is None
