@@ -13,7 +13,7 @@ from lowtide.errors import BudgetError, LowtideError, UsageError
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.gpt import GPT
-from lowtide.training import loop
+from lowtide.training import stepping
 from lowtide.training.loop import Trainer
 
 from .conftest import VOCAB, write_tokens
@@ -195,7 +195,7 @@ def test_mixed_precision_is_used_and_learns(make_trainer, precision, dtype):
     result = trainer.fit()
     assert seen == {dtype}
     assert result.loss < 3.2
-    assert trainer._scale.value.item() == (65536.0 if precision == "fp16" else 1.0)
+    assert trainer.stepper.scale.value.item() == (65536.0 if precision == "fp16" else 1.0)
 
 
 def test_float16_overflow_lowers_the_scale(make_trainer):
@@ -204,11 +204,11 @@ def test_float16_overflow_lowers_the_scale(make_trainer):
 
     def with_huge_scale(group):
         prepare(group)
-        trainer._scale.value.fill_(2.0**40)
+        trainer.stepper.scale.value.fill_(2.0**40)
 
     trainer.prepare = with_huge_scale
     assert trainer.fit().skipped_steps == 3
-    assert trainer._scale.value.item() == 2.0**37
+    assert trainer.stepper.scale.value.item() == 2.0**37
 
 
 def test_both_losses_are_logged_and_forgetting_is_announced(make_trainer, tmp_path):
@@ -258,7 +258,7 @@ def test_a_device_without_8_bit_floats_says_so_and_trains(make_trainer):
 
 
 def test_training_with_an_output_matrix_of_8_bits_learns(make_trainer, monkeypatch):
-    monkeypatch.setattr(loop, "has_float8", lambda device: True)  # computed in float32 there
+    monkeypatch.setattr(stepping, "has_float8", lambda device: True)  # computed in float32 there
     options = {"use_mixed_precision": True, "batch_size": 16, "config": {"vocab_size": 96}}
     near = make_trainer(float8_head=True, **options).fit()
     plain = make_trainer("plain", **options).fit()

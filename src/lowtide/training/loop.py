@@ -1,4 +1,4 @@
-"""The training loop: feed, forward, backward, guarded step; evaluation, checkpoints, exact resume.
+"""The training loop: from step to step; evaluation, logging, checkpoints, exact resume.
 
 In:      a GPT, a dataset to train on, datasets to evaluate on
 Out:     the run's folder (checkpoints), metrics.jsonl, progress on stderr
@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lowtide.errors import BudgetError, LowtideError, UsageError
+from lowtide.errors import LowtideError, UsageError
 from lowtide.files import write_json
 from lowtide.generation.decoding import generate_text
 from lowtide.loader.batches import BatchLoader, SampleSource
@@ -29,21 +27,17 @@ from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.model.devices import device_memory
-from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
-from lowtide.model.sizing import count_parameters, flops_per_token, loss_chunk_tokens
+from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import Checkpoint, RunFolder
-from lowtide.training.compiling import compile_network
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.distributed import (
     ProcessGroup,
-    gradient_sync,
     open_process_group,
     whole_tensors,
-    wrap_model,
 )
 from lowtide.training.evaluation import (
     EvalResult,
@@ -53,26 +47,17 @@ from lowtide.training.evaluation import (
 )
 from lowtide.training.feeding import BatchSource, Feed
 from lowtide.training.footprint import fit_micro_batch
-from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
 from lowtide.training.reports import MetricSinks, describe_coverage
 from lowtide.training.saving import CheckpointSaver
 from lowtide.training.schedule import (
-    default_learning_rate,
     learning_rate_factor,
-    momentum_at,
     total_steps,
 )
-from lowtide.training.settings import TrainSettings, choose_optimizer
+from lowtide.training.settings import TrainSettings
 from lowtide.training.state import Counters, RunState
+from lowtide.training.stepping import Stepper
 
 __all__ = ["TrainResult", "Trainer"]
-
-_REST = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-# The first that can compute a case does: what one cannot, the others still can.
-_ATTENTION = {
-    "cudnn": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, *_REST],
-    "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, *_REST],
-}
 
 
 @dataclass(frozen=True)
@@ -232,76 +217,17 @@ class Trainer:
 
     def train_step(self) -> None:
         """One optimizer update on one batch; nothing here waits for the device."""
-        settings, state = self.settings, self.state
+        state = self.state
         self.where.stage("waiting for data", state.step)
         inputs, targets = next(self.feed)
-        if self.model.config.dropout > 0:
-            # Random numbers are a function of the step: nothing to save, the same on any resume.
-            torch.manual_seed(hash((settings.seed, state.step, self._group.rank)) & (2**63 - 1))
-        self._optimizers.set_factor(self._learning_rate_factor())
-        self._optimizers.set_momentum(
-            momentum_at(
-                state.step, momentum=settings.momentum, warmup_steps=settings.momentum_warmup
-            )
-        )
         self.where.stage("computing", state.step)
-        loss = self._accumulate(inputs, targets)
+        loss = self.stepper.compute(inputs, targets)
         self.where.stage("updating", state.step)
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = whole_tensors(torch.nn.utils.get_total_norm(gradients)) / self._scale.value
-        skip = 1.0 - (norm.isfinite() & loss.isfinite()).float()
-        divisor = self._scale.value
-        if settings.grad_clip > 0:
-            divisor = divisor * (norm / settings.grad_clip).clamp(min=1.0)
-        self._optimizers.step(divisor=divisor, skip=skip)
-        self._scale.update(skip)
-        self._optimizers.zero_grad()
+        norm, skip = self.stepper.update(loss, self._learning_rate_factor())
         self.counters.add(loss, norm, skip)
         state.step += 1
         if self._group.world_size == 1:  # else when a row is logged: all must see the same time
             state.elapsed_seconds = time.monotonic() - self._started
-
-    def _accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Add up the gradients of all micro-batches; halve them when memory runs out."""
-        while True:
-            try:
-                return self._forward_backward(inputs, targets)
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error):
-                    raise
-            # Outside the except block, so that the failed attempt's tensors are free by now.
-            self._halve_micro_batch()
-
-    def _forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        rows, micro = inputs.shape[0], self.state.micro_batch
-        total = torch.zeros((), device=self._group.device)
-        for start in range(0, rows, micro):
-            part = slice(start, start + micro)
-            share = min(micro, rows - start) / rows
-            with gradient_sync(self._network, wanted=start + micro >= rows):
-                with self._autocast():
-                    loss = self._forward(inputs[part], targets[part])
-                (loss * (share * self._scale.value)).backward()
-            total += loss.detach() * share
-        return total
-
-    def _halve_micro_batch(self) -> None:
-        self._optimizers.zero_grad()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        state = self.state
-        if state.micro_batch == 1 or self._group.world_size > 1:
-            raise BudgetError(
-                f"out of memory with {state.micro_batch} rows of {self.settings.seq_len} tokens",
-                next_step="add --activation-checkpointing, --use-mixed-precision or "
-                "--use-8bit-optimizer, or lower --batch-size, --seq-len or the model's size",
-            )
-        state.micro_batch = -(-state.micro_batch // 2)
-        parts = -(-self._rows // state.micro_batch)
-        self._note(
-            f"out of memory: micro-batches of {state.micro_batch} rows now, {parts} per step; "
-            f"a step still sees {self.settings.rows_per_step} rows"
-        )
 
     # -- evaluation, logging, saving ------------------------------------------------------------
 
@@ -346,13 +272,13 @@ class Trainer:
         # micro-batch was halved.
         whole = len(dataset) // rows * rows or len(dataset)
         return evaluate_loss(
-            self._forward,
+            self.stepper.forward,
             dataset,
             device=group.device,
             batch_size=max(1, min(self.state.micro_batch, self._rows)),
             num_windows=min(self.settings.eval_iters * rows, whole),
             byte_counts=self._byte_counts,
-            autocast=self._autocast,
+            autocast=self.stepper.autocast,
             rank=group.rank,
             world_size=group.world_size,
             total=lambda sums: group.mean(sums) * group.world_size,
@@ -404,7 +330,7 @@ class Trainer:
             "event": "step",
             "step": state.step,
             "loss": loss,
-            "learning_rate": self._learning_rate * self._learning_rate_factor(),
+            "learning_rate": self.stepper.learning_rate * self._learning_rate_factor(),
             "gradient_norm": counters.norm.item(),
             "tokens_per_second": speed,
             "flops_per_second": speed * self._flops_per_token,
@@ -430,11 +356,11 @@ class Trainer:
         state = self.state
         self.where.stage("saving a checkpoint", state.step)
         weights = whole_tensors(dict(self.model.state_dict()))
-        tensors = {"optimizers": whole_tensors(self._optimizers.state_dict())}
+        tensors = {"optimizers": whole_tensors(self.stepper.optimizers.state_dict())}
         numbers = {
             "state": dict(vars(state)),
             "data": self.feed.state_dict(),
-            "loss_scale": self._scale.state_dict(),
+            "loss_scale": self.stepper.scale.state_dict(),
             "counters": self.counters.state_dict(),
             "forgetting": self._watch.state_dict(),
             "world_size": self._group.world_size,
@@ -460,46 +386,22 @@ class Trainer:
             )
         self.state.micro_batch = min(settings.batch_size, self._rows)
         self.run.load_weights(self.model)  # before it is divided, while its tensors are whole
-        self.model.to(group.device)
-        self.model.activation_checkpointing = settings.activation_checkpointing
-        self.model.float8_head = settings.float8_head and has_float8(group.device)
-        self._num_parameters = count_parameters(config)
         self._flops_per_token = flops_per_token(config, settings.seq_len)
-        self.total_steps = total_steps(settings, self._num_parameters, self.data)
-        self._network = wrap_model(self.model, group, parallel=settings.parallel)
+        self.total_steps = total_steps(settings, count_parameters(config), self.data)
         self._is_divided = group.world_size > 1 and settings.parallel == "fsdp"
-        optimizer = choose_optimizer(settings, config)
-        self._learning_rate = settings.learning_rate or default_learning_rate(
-            self._num_parameters, optimizer, adapting=settings.init_from_model is not None
+        self.stepper = Stepper(
+            self.model,
+            settings,
+            self.state,
+            group,
+            rows=self._rows,
+            given=self._given_optimizer,
+            note=self._tell,
         )
-        if self._given_optimizer is not None:
-            self._optimizers = OptimizerSet([self._given_optimizer])
-        else:
-            self._optimizers = build_optimizers(
-                self.model,
-                name=optimizer,
-                learning_rate=self._learning_rate,
-                weight_decay=settings.weight_decay,
-                betas=(settings.beta1, settings.beta2),
-                use_8bit=settings.use_8bit_optimizer,
-                momentum=settings.momentum,
-            )
-        half = settings.use_mixed_precision
-        self._scale = LossScale(group.device, enabled=half and settings.precision == "fp16")
         self.counters = Counters.zeros(group.device)
         self._watch = ForgettingWatch(settings.forgetting_tolerance)
         self._byte_counts = None if self.tokenizer is None else token_byte_counts(self.tokenizer)
-        on_gpu = group.device.type == "cuda"
-        self.model.loss_chunk_tokens = settings.loss_chunk_tokens or loss_chunk_tokens(
-            config.vocab_size, on_gpu=on_gpu
-        )
-        self._forward = self._network
-        if settings.compile:
-            self._forward = compile_network(
-                self.model, self._network, group, whole=settings.compile_whole
-            )
         self.feed = Feed(self._batches(), group.device)
-        self._network.train()
 
     def _fit_into_budget(self) -> None:
         """Choose micro-batches that keep the budget; on a GPU its own memory is the limit."""
@@ -541,13 +443,13 @@ class Trainer:
                 self._write_identity()
             return
         folder, tensors, numbers = self.run.load()
-        self._optimizers.load_state_dict(tensors["optimizers"])
+        self.stepper.optimizers.load_state_dict(tensors["optimizers"])
         self.feed.load_state_dict(numbers["data"])
-        self._scale.load_state_dict(numbers["loss_scale"])
+        self.stepper.scale.load_state_dict(numbers["loss_scale"])
         self.counters.load_state_dict(numbers["counters"])
         self._watch.load_state_dict(numbers["forgetting"])
         micro = min(self.state.micro_batch, numbers["state"]["micro_batch"])
-        self.state = RunState(**numbers["state"])
+        self.state = self.stepper.state = RunState(**numbers["state"])
         self.state.micro_batch = micro
         if self._group.is_first:
             self.run.forget_metrics_after(self.state.step, self.state.evaluated_step)
@@ -594,16 +496,6 @@ class Trainer:
             elapsed_fraction=self._elapsed_fraction(),
         )
 
-    def _autocast(self) -> Any:
-        """Give the context a forward pass runs in: its precision and its attention kernel."""
-        settings, stack = self.settings, contextlib.ExitStack()
-        if settings.use_mixed_precision:
-            dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float16
-            stack.enter_context(torch.autocast(self._group.device.type, dtype))
-        if settings.attention != "auto":
-            stack.enter_context(sdpa_kernel(_ATTENTION[settings.attention], set_priority=True))
-        return stack
-
     @contextlib.contextmanager
     def _signals(self) -> Generator[None]:
         """End the step under way and save when a polite signal comes; a second is final."""
@@ -625,6 +517,9 @@ class Trainer:
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
 
+    def _tell(self, text: str) -> None:
+        self._note(text)  # looked up when there is something to tell: progress comes after prepare
+
     def _result(self) -> TrainResult:
         state = self.state
         return TrainResult(
@@ -635,9 +530,3 @@ class Trainer:
             skipped_steps=int(self.counters.bad.item()),
             stopped=state.stopped or "finished",
         )
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return "can't allocate memory" in str(error) or "not enough memory" in str(error)

@@ -1,0 +1,173 @@
+"""What a step is: micro-batches forward and backward, one guarded update; smaller when memory ends.
+
+In:      a GPT on its device, one batch
+Out:     new weights, and the step's loss, gradient norm and whether it was skipped, on the device
+Memory:  gradients, moments, activations of one micro-batch, one chunk of logits
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lowtide.errors import BudgetError
+from lowtide.model.float8 import has_float8
+from lowtide.model.gpt import GPT
+from lowtide.model.sizing import count_parameters, loss_chunk_tokens
+from lowtide.training.compiling import compile_network
+from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
+from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
+from lowtide.training.schedule import default_learning_rate, momentum_at
+from lowtide.training.settings import TrainSettings, choose_optimizer
+from lowtide.training.state import RunState
+
+__all__ = ["Stepper"]
+
+_REST = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# The first that can compute a case does: what one cannot, the others still can.
+_ATTENTION = {
+    "cudnn": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, *_REST],
+    "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, *_REST],
+}
+
+
+class Stepper:
+    """The network as it is called, its optimizers, and the one way they are used."""
+
+    def __init__(
+        self,
+        model: GPT,
+        settings: TrainSettings,
+        state: RunState,
+        group: ProcessGroup,
+        *,
+        rows: int,
+        given: torch.optim.Optimizer | None,
+        note: Callable[[str], None],
+    ) -> None:
+        self.model, self.state = model, state
+        self._settings, self._group, self._rows, self._note = settings, group, rows, note
+        model.to(group.device)
+        model.activation_checkpointing = settings.activation_checkpointing
+        model.float8_head = settings.float8_head and has_float8(group.device)
+        model.loss_chunk_tokens = settings.loss_chunk_tokens or loss_chunk_tokens(
+            model.config.vocab_size, on_gpu=group.device.type == "cuda"
+        )
+        self._network = wrap_model(model, group, parallel=settings.parallel)
+        optimizer = choose_optimizer(settings, model.config)
+        self.learning_rate = settings.learning_rate or default_learning_rate(
+            count_parameters(model.config),
+            optimizer,
+            adapting=settings.init_from_model is not None,
+        )
+        self.optimizers = (
+            OptimizerSet([given]) if given is not None else self._build_optimizers(optimizer)
+        )
+        scaled = settings.use_mixed_precision and settings.precision == "fp16"
+        self.scale = LossScale(group.device, enabled=scaled)
+        self.forward: Callable[[Tensor, Tensor], Tensor] = self._network
+        if settings.compile:
+            whole = settings.compile_whole
+            self.forward = compile_network(model, self._network, group, whole=whole)
+        self._network.train()
+
+    def _build_optimizers(self, name: str) -> OptimizerSet:
+        settings = self._settings
+        return build_optimizers(
+            self.model,
+            name=name,
+            learning_rate=self.learning_rate,
+            weight_decay=settings.weight_decay,
+            betas=(settings.beta1, settings.beta2),
+            use_8bit=settings.use_8bit_optimizer,
+            momentum=settings.momentum,
+        )
+
+    def compute(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Add up the gradients of all micro-batches, halved when memory runs out; give the loss."""
+        if self.model.config.dropout > 0:
+            # Random numbers are a function of the step: nothing to save, the same on any resume.
+            key = (self._settings.seed, self.state.step, self._group.rank)
+            torch.manual_seed(hash(key) & (2**63 - 1))
+        while True:
+            try:
+                return self._forward_backward(inputs, targets)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+            # Outside the except block, so that the failed attempt's tensors are free by now.
+            self._halve_micro_batch()
+
+    def update(self, loss: Tensor, learning_rate_factor: float) -> tuple[Tensor, Tensor]:
+        """Take the step if all of it is finite; give the gradient's norm and 1 if it was skipped.
+
+        Nothing here waits for the device.
+        """
+        settings = self._settings
+        momentum, warmup_steps = settings.momentum, settings.momentum_warmup
+        self.optimizers.set_factor(learning_rate_factor)
+        self.optimizers.set_momentum(
+            momentum_at(self.state.step, momentum=momentum, warmup_steps=warmup_steps)
+        )
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = whole_tensors(torch.nn.utils.get_total_norm(gradients)) / self.scale.value
+        skip = 1.0 - (norm.isfinite() & loss.isfinite()).float()
+        divisor = self.scale.value
+        if settings.grad_clip > 0:
+            divisor = divisor * (norm / settings.grad_clip).clamp(min=1.0)
+        self.optimizers.step(divisor=divisor, skip=skip)
+        self.scale.update(skip)
+        self.optimizers.zero_grad()
+        return norm, skip
+
+    def _forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        rows, micro = inputs.shape[0], self.state.micro_batch
+        total = torch.zeros((), device=self._group.device)
+        for start in range(0, rows, micro):
+            part = slice(start, start + micro)
+            share = min(micro, rows - start) / rows
+            with gradient_sync(self._network, wanted=start + micro >= rows):
+                with self.autocast():
+                    loss = self.forward(inputs[part], targets[part])
+                (loss * (share * self.scale.value)).backward()
+            total += loss.detach() * share
+        return total
+
+    def _halve_micro_batch(self) -> None:
+        self.optimizers.zero_grad()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        state = self.state
+        if state.micro_batch == 1 or self._group.world_size > 1:
+            raise BudgetError(
+                f"out of memory with {state.micro_batch} rows of {self._settings.seq_len} tokens",
+                next_step="add --activation-checkpointing, --use-mixed-precision or "
+                "--use-8bit-optimizer, or lower --batch-size, --seq-len or the model's size",
+            )
+        state.micro_batch = -(-state.micro_batch // 2)
+        parts = -(-self._rows // state.micro_batch)
+        self._note(
+            f"out of memory: micro-batches of {state.micro_batch} rows now, {parts} per step; "
+            f"a step still sees {self._settings.rows_per_step} rows"
+        )
+
+    def autocast(self) -> Any:
+        """Give the context a forward pass runs in: its precision and its attention kernel."""
+        settings, stack = self._settings, contextlib.ExitStack()
+        if settings.use_mixed_precision:
+            dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float16
+            stack.enter_context(torch.autocast(self._group.device.type, dtype))
+        if settings.attention != "auto":
+            stack.enter_context(sdpa_kernel(_ATTENTION[settings.attention], set_priority=True))
+        return stack
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "can't allocate memory" in str(error) or "not enough memory" in str(error)
