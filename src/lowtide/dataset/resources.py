@@ -79,12 +79,12 @@ def planned_bytes(text_bytes: int, *, num_workers: int, budget_bytes: int) -> in
     """
     blocks = text_bytes / BLOCK_BYTES
     busy = min(float(num_workers), blocks) if blocks >= 1 else blocks**0.5
-    workers = 34.5 * min(busy, 4.0) + 25 * max(busy - 4.0, 0.0)
+    workers = 34 * min(busy, 4.0) + 25 * max(busy - 4.0, 0.0)
     rows = text_bytes // _LINE_BYTES
     tables = min(rows * TABLE_ROW_BYTES, MODEST_TABLE_BYTES)
     if tables == MODEST_TABLE_BYTES:  # duplicates are found on disk, a partition a worker
         tables = num_workers * partition_bytes(rows, num_workers=num_workers)
-    return min(int((53 + workers) * (1 << 20)) + tables, budget_bytes)
+    return min(int((52.5 + workers) * (1 << 20)) + tables, budget_bytes)
 
 
 def smallest_budget_bytes() -> int:
@@ -125,7 +125,7 @@ def planned_disk_bytes(
     follow, and their hashes. Files that are read side by side all keep theirs.
     """
     ids = 2 * token_bytes * text_bytes / bytes_per_token
-    waiting = min(0.2 * text_bytes, 5e6)
+    waiting = min(0.15 * text_bytes, 3e6)
     tabled = 0 if side_by_side else MODEST_TABLE_BYTES // TABLE_ROW_BYTES * _LINE_BYTES
     return int(ids + waiting + 1.1 * max(0, text_bytes - tabled))
 

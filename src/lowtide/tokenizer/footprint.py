@@ -17,7 +17,7 @@ __all__ = ["estimate_distinct_bytes", "planned_peak_bytes"]
 
 _SLICE_BYTES, _NUM_SLICES = 1 << 14, 256
 # Distinct pieces grow with a power of the text (Heaps' law), a little more slowly than a sample
-# of 4 MiB says (fitted to text in English, in 20 languages, and to source code).
+# of 4 MiB says (fitted to text in English, in other languages, and to source code).
 _SLOWER = 0.93
 _MIB = 1 << 20
 
@@ -34,7 +34,7 @@ def planned_peak_bytes(
     """
     if distinct_bytes is None:
         distinct_bytes = int(67 * text_bytes**0.58)
-    counting = 2.5 * _MIB * num_threads + 15.4 * distinct_bytes
+    counting = 2.4 * _MIB * num_threads + 15.4 * distinct_bytes
     writing = 0.97 * _MIB * num_threads + 700 * vocab_size + 18.1 * distinct_bytes
     return int(35 * _MIB + max(counting, writing))
 
