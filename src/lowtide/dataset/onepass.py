@@ -7,7 +7,6 @@ Memory:  `table_bytes`, and per worker what cleaning and encoding hold of one bl
 Whether a line came before depends on all blocks before it, so blocks take turns with the table, in
 the order of the corpus; cleaning and encoding go on side by side. Once the table is full, the
 blocks that follow keep their clean text, and deduplication on disk goes through all of them then.
-Writing and reading the clean text of 120 MB took 0.2 of 1.9 core-seconds.
 """
 
 from __future__ import annotations
