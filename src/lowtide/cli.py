@@ -89,7 +89,7 @@ def _compare_memory(settings: CompareSettings) -> None:
     """Do a job the ordinary way and the sparing way, peak memory side by side.
 
     lowtide compare-memory --input books.txt
-    lowtide compare-memory --what loading optimizer --picture memory.svg
+    lowtide compare-memory --what loading checkpointing --picture memory.svg
     """
     from lowtide.planning.comparison import compare_ways, describe_pairs
 

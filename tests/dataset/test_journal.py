@@ -55,8 +55,8 @@ def test_after_a_restart_of_the_machine_only_whole_files_stay(tmp_path: Path) ->
     work, _, _ = begin(tmp_path)
     (work / "clean").mkdir()
     (work / "encoded-x").mkdir()
-    for name in ("clean/1.block", "clean/2.block", "encoded-x/1.ids"):
-        write_work_file(work / name, {}, {"one": np.arange(9)})
+    for name in ("clean/1.block", "clean/2.block", "clean/3.block", "encoded-x/1.ids"):
+        write_work_file(work / name, {"has_text": name != "clean/3.block"}, {"one": np.arange(9)})
     (work / "clean" / "2.block").write_bytes(b"\0" * 300)
     plan = json.loads((work / "plan.json").read_text())
     (work / "plan.json").write_text(json.dumps({**plan, "boot": "another"}))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lowtide.cli import main
-from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.errors import DataError, UsageError
 from lowtide.reporting.reports import make_report, open_reader
 from lowtide.reporting.settings import ReportSettings
-from lowtide.tokenizer.training import train_tokenizer
 
 from .conftest import metrics_row, step_row, write_rows, write_run
 
@@ -80,24 +76,3 @@ def test_pages_are_made_without_torch(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "report.html: run," in done.stdout
-
-
-def test_the_commands_of_the_guide_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "checkpoints" / "NAME", [step_row(1)])
-    (tmp_path / "code").mkdir()
-    for name in ("a.txt", "b.txt", "code/c.txt"):
-        (tmp_path / name).write_text(f"{name}: a low tide and a high tide, again and again\n" * 9)
-    train_tokenizer(input=["a.txt"], vocab_size=270, out_dir=tmp_path / "tok/mine")
-    prepare_dataset(input_files=["a.txt"], out_dir=tmp_path / "data/mine", tokenization="char")
-    guide = Path(__file__).parents[2] / "docs" / "report.md"
-    lines = guide.read_text(encoding="utf-8").split("```")[1].strip().splitlines()
-    commands = [line.split("   ")[0] for line in lines]
-    assert len(commands) == 4
-    for command in commands:
-        words = shlex.split(command)
-        assert words[:2] == ["lowtide", "report"]
-        if "--watch" not in words:
-            assert main(words[1:]) == 0
-    for folder in ("checkpoints/NAME", "data/mine", "tok/mine"):
-        assert (tmp_path / folder / "report.html").stat().st_size > 10_000
