@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-from types import TracebackType
 
 __all__ = ["Diagnostics"]
 
@@ -72,12 +71,7 @@ class Diagnostics:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self._stop.set()
         if self.watch:
             self._thread.join()
