@@ -29,13 +29,15 @@ class Pool {
       work_ = &work;
       next_.store(0, std::memory_order_relaxed);
       wanted_ = helpers;
-      running_ = helpers;
+      is_open_ = true;
       ++turn_;
     }
     wake_.notify_all();
     take_blocks();
+    // Helpers that are still asleep come too late: nobody waits for them.
     std::unique_lock<std::mutex> lock(mutex_);
-    done_.wait(lock, [this] { return running_ == 0; });
+    is_open_ = false;
+    done_.wait(lock, [this] { return active_ == 0; });
     return true;
   }
 
@@ -46,11 +48,12 @@ class Pool {
     for (;;) {
       wake_.wait(lock, [&] { return turn_ != seen; });
       seen = turn_;
-      if (index >= wanted_) continue;
+      if (index >= wanted_ || !is_open_) continue;
+      ++active_;
       lock.unlock();
       take_blocks();
       lock.lock();
-      if (--running_ == 0) done_.notify_one();
+      if (--active_ == 0) done_.notify_one();
     }
   }
 
@@ -66,7 +69,8 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   std::atomic<size_t> next_{0};
-  size_t count_ = 0, block_ = 1, wanted_ = 0, running_ = 0, turn_ = 0, num_workers_ = 0;
+  size_t count_ = 0, block_ = 1, wanted_ = 0, active_ = 0, turn_ = 0, num_workers_ = 0;
+  bool is_open_ = false;
   const Work* work_ = nullptr;
 };
 
