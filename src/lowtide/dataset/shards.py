@@ -128,7 +128,7 @@ def write_shard(
         min_id=low,
         max_id=high,
         checksum=files.checksum_bytes(memoryview(data).cast("B")),  # pyright: ignore[reportArgumentType]
-        head=xxhash.xxh3_64_hexdigest(data.tobytes()[:_HEAD_BYTES]),
+        head=xxhash.xxh3_64_hexdigest(data[: _HEAD_BYTES // dtype.itemsize].tobytes()),
     )
 
 
