@@ -11,32 +11,16 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 bool read_field(std::string_view row, std::string_view field, std::string& text) {
   if (row.starts_with(kByteOrderMark)) row.remove_prefix(kByteOrderMark.size());
   JsonCursor cursor(row);
-  std::string key;
   const size_t begin = text.size();
   bool found = false;
   cursor.skip_blanks();
-  if (!cursor.take('{')) return false;
-  cursor.skip_blanks();
-  if (cursor.take('}')) return false;
-  do {
-    key.clear();
-    cursor.skip_blanks();
-    if (!cursor.read_string(&key)) return false;
-    cursor.skip_blanks();
-    if (!cursor.take(':')) return false;
-    cursor.skip_blanks();
-    if (key == field) {
-      text.resize(begin);  // of equal keys the last counts, as in Python
-      found = cursor.sees('"');
-      if (found ? !cursor.read_string(&text) : !cursor.skip_value()) return false;
-    } else if (!cursor.skip_value()) {
-      return false;
-    }
-    cursor.skip_blanks();
-  } while (cursor.take(','));
-  if (!cursor.take('}')) return false;
-  cursor.skip_blanks();
-  return found && cursor.at_end();
+  const bool good = cursor.read_members([&](std::string_view key) {
+    if (key != field) return cursor.skip_value();
+    text.resize(begin);  // of equal keys the last counts, as in Python
+    found = cursor.sees('"');
+    return found ? cursor.read_string(&text) : cursor.skip_value();
+  });
+  return good && found && cursor.ends();
 }
 
 }  // namespace

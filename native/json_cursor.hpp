@@ -16,11 +16,16 @@ class JsonCursor {
   explicit JsonCursor(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
 
   const char* at() const { return at_; }
-  bool at_end() const { return at_ == end_; }
   bool sees(char wanted) const { return at_ < end_ && *at_ == wanted; }
 
   void skip_blanks() {
     while (at_ < end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\r' || *at_ == '\n')) ++at_;
+  }
+
+  // Nothing but blanks from here on.
+  bool ends() {
+    skip_blanks();
+    return at_ == end_;
   }
 
   bool take(char wanted) {
@@ -40,6 +45,34 @@ class JsonCursor {
       if (!take('\\') || !read_escape(out)) return false;
     }
     return false;
+  }
+
+  // Calls item() at each item of the list or object here, whose brackets are `open` and `close`.
+  template <typename Item>
+  bool read_items(char open, char close, const Item& item) {
+    if (!take(open)) return false;
+    skip_blanks();
+    if (take(close)) return true;
+    do {
+      skip_blanks();
+      if (!item()) return false;
+      skip_blanks();
+    } while (take(','));
+    return take(close);
+  }
+
+  // Calls member(key) at the value of each member of the object here.
+  template <typename Member>
+  bool read_members(const Member& member) {
+    std::string key;
+    return read_items('{', '}', [&] {
+      key.clear();
+      if (!read_string(&key)) return false;
+      skip_blanks();
+      if (!take(':')) return false;
+      skip_blanks();
+      return member(key);
+    });
   }
 
   // `open_` holds the closing bracket of every list and object around the place we are at.

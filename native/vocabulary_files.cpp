@@ -90,25 +90,6 @@ bool read_id(JsonCursor& cursor, uint32_t& id) {
   return id < kMaxTokens;
 }
 
-// Calls row(cursor) for each item between `open` and `close`, and expects nothing after it.
-template <typename Row>
-bool read_items(std::string_view text, char open, char close, const Row& row) {
-  JsonCursor cursor(text);
-  cursor.skip_blanks();
-  if (!cursor.take(open)) return false;
-  cursor.skip_blanks();
-  if (!cursor.take(close)) {
-    do {
-      cursor.skip_blanks();
-      if (!row(cursor)) return false;
-      cursor.skip_blanks();
-    } while (cursor.take(','));
-    if (!cursor.take(close)) return false;
-  }
-  cursor.skip_blanks();
-  return cursor.at_end();
-}
-
 bool read_vocab(std::string_view text, const std::vector<std::string>& specials,
                 ByteLevelVocabulary& result) {
   std::unordered_map<std::string_view, size_t> special_places;
@@ -116,17 +97,14 @@ bool read_vocab(std::string_view text, const std::vector<std::string>& specials,
     special_places.emplace(specials[place], place);
   }
   std::vector<bool> used;
-  std::string key, token;
-  return read_items(text, '{', '}', [&](JsonCursor& cursor) {
-    key.clear();
+  std::string token;
+  JsonCursor cursor(text);
+  cursor.skip_blanks();
+  const bool good = cursor.read_members([&](std::string_view key) {
     token.clear();
     uint32_t id = 0;
-    if (!cursor.read_string(&key) || key.empty()) return false;
-    cursor.skip_blanks();
-    if (!cursor.take(':')) return false;
-    cursor.skip_blanks();
     // An id larger than the text would make a table larger than what it is read from.
-    if (!read_id(cursor, id) || id >= text.size()) return false;
+    if (key.empty() || !read_id(cursor, id) || id >= text.size()) return false;
     if (id >= used.size()) used.resize(std::max<size_t>(id + 1, 2 * used.size()));
     if (used[id]) return false;
     used[id] = true;
@@ -142,6 +120,7 @@ bool read_vocab(std::string_view text, const std::vector<std::string>& specials,
     result.tokens[id] = token;
     return true;
   });
+  return good && cursor.ends();
 }
 
 // Adds a merge of two byte-level texts to `merges`.
@@ -192,40 +171,18 @@ bool read_merge_lines(std::string_view text, MergeReader& merges) {
 
 bool read_merge_rows(std::string_view text, MergeReader& merges) {
   std::string left, right;
-  return read_items(text, '[', ']', [&](JsonCursor& cursor) {
+  JsonCursor cursor(text);
+  cursor.skip_blanks();
+  const bool good = cursor.read_items('[', ']', [&] {
     left.clear();
     right.clear();
     if (!cursor.sees('[')) return cursor.read_string(&left) && merges.add_line(left);
-    cursor.take('[');
-    cursor.skip_blanks();
-    if (!cursor.read_string(&left)) return false;
-    cursor.skip_blanks();
-    if (!cursor.take(',')) return false;
-    cursor.skip_blanks();
-    if (!cursor.read_string(&right)) return false;
-    cursor.skip_blanks();
-    return cursor.take(']') && merges.add(left, right);
+    int parts = 0;
+    const bool pair = cursor.read_items(
+        '[', ']', [&] { return ++parts <= 2 && cursor.read_string(parts == 1 ? &left : &right); });
+    return pair && parts == 2 && merges.add(left, right);
   });
-}
-
-// Calls member(key, value) for each member of the object at the cursor.
-template <typename Member>
-bool read_members(JsonCursor& cursor, const Member& member) {
-  std::string key;
-  if (!cursor.take('{')) return false;
-  cursor.skip_blanks();
-  if (cursor.take('}')) return true;
-  do {
-    key.clear();
-    cursor.skip_blanks();
-    if (!cursor.read_string(&key)) return false;
-    cursor.skip_blanks();
-    if (!cursor.take(':')) return false;
-    cursor.skip_blanks();
-    if (!member(key)) return false;
-    cursor.skip_blanks();
-  } while (cursor.take(','));
-  return cursor.take('}');
+  return good && cursor.ends();
 }
 
 // For each id the special token it has, or null.
@@ -252,11 +209,11 @@ std::optional<JsonSections> find_json_sections(std::string_view text) {
   };
   bool has_model = false;
   cursor.skip_blanks();
-  const bool good = read_members(cursor, [&](const std::string& key) {
+  const bool good = cursor.read_members([&](std::string_view key) {
     if (key != "model" || !cursor.sees('{')) return cursor.skip_value();
     if (has_model) return false;
     has_model = true;
-    return read_members(cursor, [&](const std::string& name) {
+    return cursor.read_members([&](std::string_view name) {
       if (name == "vocab") return skip(found.vocab);
       if (name == "merges") return skip(found.merges);
       return cursor.skip_value();
