@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide import cli, demo
+from lowtide import demo, verbs
 from lowtide.demo import DemoSettings, StageResult, describe_results, run_demo
 from lowtide.errors import DataError, LowtideError, UsageError
 
@@ -87,7 +87,7 @@ def test_every_command_is_understood_by_its_verb(text: Path, tmp_path: Path) -> 
     stages = demo._plan(DemoSettings(text=text, out_dir=tmp_path), text)
     assert [stage.verb for stage in stages] == VERBS
     for stage in stages:
-        cli._parse_settings(stage.verb, cli._VERBS[stage.verb], stage.words[1:])
+        verbs.VERBS[stage.verb].parse(stage.verb, stage.words[1:])
 
 
 @pytest.mark.usefixtures("fake_program")

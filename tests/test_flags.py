@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide import arguments, cli
+from lowtide import arguments
 from lowtide.dataset.settings import (
     AppendSettings,
     ConvertSettings,
@@ -104,11 +101,3 @@ def test_kinds_of_fields_that_are_not_read_here() -> None:
 def test_values_are_checked_as_ever() -> None:
     with pytest.raises(UsageError, match="val-fraction"):
         read_plain_flags(PrepareSettings, [*NEEDED, "--val-fraction", "2"])
-
-
-@pytest.mark.parametrize("name", list(cli._VERBS))
-def test_no_settings_import_tyro_by_themselves(name: str) -> None:
-    module = cli._VERBS[name].settings.partition(":")[0]
-    importlib.import_module(module)
-    code = f"import sys, {module}; sys.exit('tyro.conf' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -144,8 +144,8 @@ def test_commands_for_other_machines_are_read_by_the_command_line(
 ) -> None:
     monkeypatch.chdir(folder)
     seen: list[Any] = []
-    for name, verb in list(cli._VERBS.items()):
-        monkeypatch.setitem(cli._VERBS, name, dataclasses.replace(verb, run=seen.append))
+    for name, verb in list(cli.VERBS.items()):
+        monkeypatch.setitem(cli.VERBS, name, dataclasses.replace(verb, run=seen.append))
     for kind, block in blocks_of(page):
         commands = commands_in(block) if kind == "console" else []
         for words in commands:
@@ -184,7 +184,7 @@ def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> Non
     known = {"--help", "--memory"}
     known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
     known |= {"--standalone", "--nodes", "--gres", "--time", "--cpus-per-task", "--mem", "--wrap"}
-    for name in cli._VERBS:
+    for name in cli.VERBS:
         assert cli.main([name, "--help"]) == 0
         known |= set(re.findall(r"--[a-z][a-z0-9-]+", capsys.readouterr().out))
     for page in PAGES:

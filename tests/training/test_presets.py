@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from lowtide import cli
 from lowtide.errors import UsageError
 from lowtide.model.sizing import count_parameters
 from lowtide.settings import build_settings
 from lowtide.training.settings import TrainSettings, model_config
+from lowtide.verbs import VERBS
 
 
 def parse(words):
-    return cli._parse_settings("train", cli._VERBS["train"], words)
+    return VERBS["train"].parse("train", words)
 
 
 def test_every_preset_has_its_name_and_is_valid():

@@ -1,0 +1,200 @@
+"""Words to settings: flags over config file over preset over defaults; help and usage errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from lowtide.arguments import parse_settings
+from lowtide.errors import LowtideError, UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class CountSettings:
+    """What a verb that counts would take."""
+
+    flag_aliases: ClassVar[dict[str, str]] = {"--output-prefix": "--out-dir"}
+    input_files: tuple[Path, ...]
+    """Text files to count."""
+    out_dir: Path | None = None
+    """Folder for the counts."""
+    num_rounds: int = 1
+    """How often to count."""
+    share: float = 0.5
+    """How much of each file."""
+    memory: str | int | None = None
+    """Memory budget."""
+    normalize: bool = True
+    """Clean the text first."""
+
+    def __post_init__(self) -> None:
+        if self.num_rounds < 0:
+            raise UsageError(f"num_rounds is {self.num_rounds}, expected at least 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class PresetSettings:
+    """Settings that belong together can be named."""
+
+    presets_dir: ClassVar[Path] = Path()
+    width: int
+    """How wide."""
+    depth: int = 1
+    """How deep."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnFlagsSettings:
+    """A verb that does something of its own with the flags every verb has."""
+
+    config_file: Path | None = None
+    """A file of its own."""
+    debug: bool = False
+    """Show more."""
+
+
+def parse(words: list[str], cls: type[Any] = CountSettings) -> Any:
+    return parse_settings(
+        cls, words, program="lowtide count", summary="Count", examples=["lowtide count --help"]
+    )
+
+
+def test_dashes_and_underscores_are_the_same() -> None:
+    words = ["--input_files", "a", "b", "--num_rounds", "3", "--no_normalize"]
+    settings = parse(words)
+    assert settings == parse([word.replace("_", "-") for word in words])
+    assert settings.input_files == (Path("a"), Path("b"))
+    assert (settings.num_rounds, settings.normalize) == (3, False)
+
+
+@pytest.mark.parametrize("words", [["--output-prefix", "x"], ["--output_prefix=x"]])
+def test_names_of_other_programs_are_ours(words: list[str]) -> None:
+    assert parse(["--input-files", "a", *words]).out_dir == Path("x")
+
+
+def test_flag_beats_config_file_beats_default(tmp_path: Path) -> None:
+    config = tmp_path / "c.json"
+    config.write_text(
+        json.dumps({"input-files": ["x.txt"], "num_rounds": 5, "description": "for the reader"})
+    )
+    settings = parse(["--config-file", str(config)])
+    assert (settings.input_files, settings.num_rounds) == ((Path("x.txt"),), 5)
+    settings = parse([f"--config_file={config}", "--num-rounds", "7"])
+    assert (settings.input_files, settings.num_rounds) == ((Path("x.txt"),), 7)
+    assert (settings.normalize, settings.share) == (True, 0.5)
+
+
+def test_what_is_missing_in_a_config_file_can_be_a_flag(tmp_path: Path) -> None:
+    config = tmp_path / "c.json"
+    config.write_text('{"normalize": false, "memory": 1024}')
+    settings = parse(["--config-file", str(config), "--input-files", "a"])
+    assert settings == CountSettings((Path("a"),), normalize=False, memory=1024)
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "expected"),
+    [
+        ('{"num_round": 5}', 2, "did you mean num_rounds?"),
+        ('{"num_rounds": "five"}', 2, "setting num_rounds is 'five', expected a whole number"),
+        ('{"input_files": 3}', 2, "expected a list"),
+        ('{"num_rounds": -1, "input_files": []}', 2, "expected at least 0"),
+        ("[1]", 1, "holds a list, expected an object"),
+        ("{", 1, "config file is not JSON"),
+        (None, 1, "config file not found"),
+    ],
+)
+def test_bad_config_files_are_explained(
+    tmp_path: Path, content: str | None, code: int, expected: str
+) -> None:
+    config = tmp_path / "c.json"
+    if content is not None:
+        config.write_text(content)
+    with pytest.raises(LowtideError) as caught:
+        parse(["--config-file", str(config)])
+    assert expected in str(caught.value)
+    assert caught.value.exit_code == code
+
+
+@pytest.mark.parametrize("words", [["--config-file"], ["--config-file="]])
+def test_config_file_without_a_name(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="--config-file names nothing"):
+        parse(words)
+
+
+def test_flags_beat_config_file_beats_preset_beats_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PresetSettings, "presets_dir", tmp_path)
+    (tmp_path / "wide.json").write_text('{"width": 10, "depth": 20}')
+    config = tmp_path / "c.json"
+    config.write_text('{"depth": 30}')
+    assert parse(["--preset", "wide"], PresetSettings) == PresetSettings(10, 20)
+    words = ["--preset", "wide", "--config-file", str(config)]
+    assert parse(words, PresetSettings) == PresetSettings(10, 30)
+    assert parse([*words, "--depth", "40"], PresetSettings) == PresetSettings(10, 40)
+    with pytest.raises(UsageError, match="wide"):  # names those there are
+        parse(["--preset", "high"], PresetSettings)
+
+
+def test_a_verb_may_keep_the_flags_that_every_verb_has() -> None:
+    settings = parse(["--config-file", "x.json", "--debug"], OwnFlagsSettings)
+    assert settings == OwnFlagsSettings(Path("x.json"), debug=True)
+    assert parse(["--input-files", "a", "--debug"]) == CountSettings((Path("a"),))
+
+
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [("1e6", 1_000_000), ("1_000", 1000), ("12345678901234567", 12345678901234567)],
+)
+@pytest.mark.parametrize("more", [[], ["--normalize", "--config-file"]], ids=["plain", "tyro"])
+def test_whole_numbers_as_people_write_them(
+    tmp_path: Path, word: str, number: int, more: list[str]
+) -> None:
+    if more:  # with a config file the flags are read by tyro
+        path = tmp_path / "c.json"
+        path.write_text('{"share": 1.0}')
+        more = [*more, str(path)]
+    assert parse(["--input-files", "a", "--num-rounds", word, *more]).num_rounds == number
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "--input-files"),
+        (["--input-files", "a", "--num-roundz", "2"], "--num-rounds"),
+        *(
+            (["--input-files", "a", "--num-rounds", word], f"'{word}' is not a whole number")
+            for word in ("two", "1.5", "1e-3", "inf", "nan")
+        ),
+    ],
+)
+def test_wrong_flags_are_explained_and_end_with_2(
+    capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(words)
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert captured.out == ""
+
+
+def test_the_settings_check_themselves() -> None:
+    with pytest.raises(UsageError, match="num_rounds is -2, expected at least 0"):
+        parse(["--input-files", "a", "--num-rounds=-2"])
+
+
+def test_help_comes_from_field_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    for expected in ("lowtide count --help", "How often to count.", "--config-file", "--debug"):
+        assert expected in out
+    assert "--preset" not in out
+    assert "--memory TEXT" in out  # an optional value is shown plainly
+    assert "{None}" not in out
