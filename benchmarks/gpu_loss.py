@@ -21,6 +21,7 @@ import torch
 from gpu import CONTEXT, SHAPES, append_row, make_trainer
 from lowtide.loader.windows import TokenDataset
 from lowtide.training.loop import Trainer
+from lowtide.training.schedule import RunLength
 
 RECIPE: dict[str, Any] = {
     "use_mixed_precision": True,
@@ -61,24 +62,25 @@ def train_for(
     timed(trainer, 3)  # compiles; these steps count as three of the later ones
     step_seconds = timed(trainer, TIMED_STEPS) / TIMED_STEPS
     used = step_seconds * (TIMED_STEPS + 3)
-    trainer.total_steps = steps or int(seconds / step_seconds)
+    steps = steps or int(seconds / step_seconds)
+    trainer.length = RunLength(trainer.settings, steps)
     curve: list[tuple[int, float, float, float]] = []
     for point in range(1, points + 1):
-        until = trainer.total_steps * point // points
+        until = steps * point // points
         used += timed(trainer, max(0, until - trainer.state.step))
         counters = trainer.counters
         train_loss = float(counters.loss / counters.steps)
         counters.loss.zero_()
         counters.steps.zero_()
-        val_loss = trainer._evaluate_one(val).loss
+        val_loss = trainer.evaluator.evaluate_one(val).loss
         curve.append((trainer.state.step, round(used, 1), train_loss, val_loss))
         print(f"step {until} {used:.0f} s: train {train_loss:.4f} val {val_loss:.4f}", flush=True)
     tokens = trainer.settings.tokens_per_step
     return {
         "val_loss": curve[-1][3],
         "seconds": used,
-        "steps": trainer.total_steps,
-        "tokens_per_second": trainer.total_steps * tokens / used,
+        "steps": steps,
+        "tokens_per_second": steps * tokens / used,
         "curve": curve,
     }
 

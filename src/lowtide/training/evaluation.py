@@ -19,15 +19,25 @@ import torch
 from torch import Tensor, nn
 
 from lowtide.errors import DataError
+from lowtide.generation.decoding import generate_text
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.weights import find_model_dir, load_model
 from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.settings import EvaluateSettings
+from lowtide.training.distributed import ProcessGroup
+from lowtide.training.settings import EvaluateSettings, TrainSettings
+from lowtide.training.stepping import Stepper
 
-__all__ = ["EvalResult", "ForgettingWatch", "evaluate", "evaluate_loss", "token_byte_counts"]
+__all__ = [
+    "EvalResult",
+    "ForgettingWatch",
+    "RunEvaluator",
+    "evaluate",
+    "evaluate_loss",
+    "token_byte_counts",
+]
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,62 @@ def _pair(like: Tensor, tokens: int, num_bytes: Tensor | int) -> tuple[Tensor, T
         torch.full((), tokens, dtype=like.dtype, device=like.device),
         torch.as_tensor(num_bytes, dtype=like.dtype, device=like.device),
     )
+
+
+class RunEvaluator:
+    """Evaluates a network in training on every dataset of its run; each process takes its share."""
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        settings: TrainSettings,
+        group: ProcessGroup,
+        *,
+        rows: int,
+        datasets: Mapping[str, TokenDataset],
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self._stepper, self._settings, self._group, self._rows = stepper, settings, group, rows
+        self._datasets, self._tokenizer = datasets, tokenizer
+        self._byte_counts = None if tokenizer is None else token_byte_counts(tokenizer)
+
+    def evaluate_all(self) -> dict[str, EvalResult]:
+        """Give a result per dataset."""
+        return {name: self.evaluate_one(dataset) for name, dataset in self._datasets.items()}
+
+    def evaluate_one(self, dataset: TokenDataset) -> EvalResult:
+        """Give the loss of the weights as they are, in the run's precision."""
+        group, stepper, rows = self._group, self._stepper, self._settings.batch_size
+        # Whole batches, so that a compiled network meets one shape; the same windows after the
+        # micro-batch was halved.
+        whole = len(dataset) // rows * rows or len(dataset)
+        return evaluate_loss(
+            stepper.forward,
+            dataset,
+            device=group.device,
+            batch_size=max(1, min(stepper.state.micro_batch, self._rows)),
+            num_windows=min(self._settings.eval_iters * rows, whole),
+            byte_counts=self._byte_counts,
+            autocast=stepper.autocast,
+            rank=group.rank,
+            world_size=group.world_size,
+            total=lambda sums: group.mean(sums) * group.world_size,
+        )
+
+    def sample(self) -> str:
+        """Write a little text with the weights as they are; its dice are its own."""
+        settings = self._settings
+        is_divided = self._group.world_size > 1 and settings.parallel == "fsdp"
+        if not settings.sample_tokens or self._tokenizer is None or is_divided:
+            return ""
+        text = generate_text(
+            self._stepper.model,
+            self._tokenizer,
+            settings.sample_prompt,
+            max_new_tokens=settings.sample_tokens,
+            seed=settings.seed,
+        )
+        return text if isinstance(text, str) else text[0]
 
 
 class ForgettingWatch:

@@ -1,6 +1,6 @@
 """Batches on the device before they are needed, and the data's position as of the batch in use.
 
-In:      a BatchLoader (or any iterator of batches with a state)
+In:      a dataset, a loader, or any iterator of batches with a state
 Out:     (inputs, targets) as tensors on the device
 Memory:  one batch ahead on the device, and the host arrays of copies still under way
 """
@@ -14,7 +14,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["BatchSource", "Feed"]
+from lowtide.loader.batches import BatchLoader, SampleSource
+from lowtide.loader.streaming import StreamingDataLoader
+from lowtide.training.distributed import ProcessGroup
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["BatchSource", "Feed", "open_batches"]
 
 
 class BatchSource(Protocol):
@@ -24,6 +29,30 @@ class BatchSource(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def close(self) -> None: ...
+
+
+def open_batches(
+    data: SampleSource | StreamingDataLoader | BatchSource,
+    settings: TrainSettings,
+    group: ProcessGroup,
+    *,
+    rows: int,
+) -> BatchSource:
+    """Give batches of `rows` rows, without end; this process's share where there are several."""
+    if isinstance(data, StreamingDataLoader):
+        return data.endless()
+    if not hasattr(data, "plan_rows"):
+        return data  # pyright: ignore[reportReturnType]
+    return BatchLoader(
+        data,  # pyright: ignore[reportArgumentType]
+        batch_size=rows,
+        order=settings.order,
+        seed=settings.seed,
+        prefetch_batches=settings.num_workers,
+        rank=group.rank,
+        world_size=group.world_size,
+        pin_memory=group.device.type == "cuda",
+    )
 
 
 class Feed(Iterator[tuple[Tensor, Tensor]]):

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +19,6 @@ import torch
 
 from lowtide.errors import LowtideError, UsageError
 from lowtide.files import write_json
-from lowtide.generation.decoding import generate_text
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
@@ -34,26 +31,21 @@ from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import Checkpoint, RunFolder
 from lowtide.training.diagnostics import Diagnostics
-from lowtide.training.distributed import (
-    ProcessGroup,
-    open_process_group,
-    whole_tensors,
-)
-from lowtide.training.evaluation import (
-    EvalResult,
-    ForgettingWatch,
-    evaluate_loss,
-    token_byte_counts,
-)
-from lowtide.training.feeding import BatchSource, Feed
+from lowtide.training.distributed import ProcessGroup, open_process_group, whole_tensors
+from lowtide.training.evaluation import EvalResult, ForgettingWatch, RunEvaluator
+from lowtide.training.feeding import BatchSource, Feed, open_batches
 from lowtide.training.footprint import fit_micro_batch
-from lowtide.training.reports import MetricSinks, describe_coverage
-from lowtide.training.saving import CheckpointSaver
-from lowtide.training.schedule import (
-    learning_rate_factor,
-    total_steps,
+from lowtide.training.reports import (
+    MetricSinks,
+    Pace,
+    describe_coverage,
+    describe_evaluation,
+    evaluation_row,
 )
+from lowtide.training.saving import CheckpointSaver
+from lowtide.training.schedule import RunLength, total_steps
 from lowtide.training.settings import TrainSettings
+from lowtide.training.signals import StopSignals
 from lowtide.training.state import Counters, RunState
 from lowtide.training.stepping import Stepper
 
@@ -122,7 +114,6 @@ class Trainer:
         self.state = RunState(micro_batch=self.settings.batch_size)
         self._notify = notify
         self.where = Diagnostics(watch=False)
-        self._stop_signal = 0
         self._started = time.monotonic()
 
     # -- the story ---------------------------------------------------------------------------
@@ -144,7 +135,7 @@ class Trainer:
             self._note = self._notify or progress.note
             self._sinks = stack.enter_context(MetricSinks(settings, progress, group.is_first))
             self.where = stack.enter_context(Diagnostics(watch=settings.debug))
-            stack.enter_context(self._signals())
+            self._signals = stack.enter_context(StopSignals(self._tell))
             stack.callback(self.feed.close)
             background = settings.save_in_background
             if background is None:
@@ -156,13 +147,13 @@ class Trainer:
             if self._is_over():
                 return self._result()
             config = self.model.config
-            for line in describe_coverage(settings, config, self.total_steps, self.data):
+            for line in describe_coverage(settings, config, self.length.steps, self.data):
                 self._note(line)
             if settings.float8_head and not self.model.float8_head:
                 self._note(f"{group.device} has no products of 8-bit floats: bfloat16 instead")
             phase = stack.enter_context(
                 progress.phase(
-                    "training", total=self.total_steps, unit="steps", start=self.state.step
+                    "training", total=self.length.steps, unit="steps", start=self.state.step
                 )
             )
             self._train(phase)
@@ -190,7 +181,8 @@ class Trainer:
     def _train(self, phase: Phase) -> None:
         settings, state = self.settings, self.state
         self._started = time.monotonic() - state.elapsed_seconds
-        self._logged_at, self._logged_step = time.monotonic(), state.step
+        flops = flops_per_token(self.model.config, settings.seq_len)
+        self._pace = Pace(settings.tokens_per_step, flops, step=state.step)
         while not self._finished():
             if state.step % settings.eval_interval == 0:
                 self._evaluate()
@@ -200,17 +192,16 @@ class Trainer:
             phase.update(state.step)
             if state.step % settings.log_interval == 0 or self._finished():
                 self._log(phase)
-                if self._group.any(self._stop_signal != 0):
+                if self._group.any(self._signals.asked):
                     self._save()
                     raise KeyboardInterrupt
-            elif self._stop_signal and self._group.world_size == 1:
+            elif self._signals.asked and self._group.world_size == 1:
                 self._save()
                 raise KeyboardInterrupt
             if state.step % settings.save_interval == 0 and not self._finished():
                 self._save()
         if not state.stopped:
-            hours = settings.max_hours
-            time_is_up = hours is not None and state.elapsed_seconds >= hours * 3600
+            time_is_up = self.length.time_is_up(state.elapsed_seconds)
             state.stopped = "time" if time_is_up else "finished"
         self._evaluate()
         self._save()
@@ -237,65 +228,24 @@ class Trainer:
         if state.evaluated_step == state.step:
             return
         self.where.stage("evaluating", state.step)
-        results = {name: self._evaluate_one(dataset) for name, dataset in self._eval_sets().items()}
+        results = self.evaluator.evaluate_all()
         state.evaluated_step = state.step
         if not results:
             return
-        row: dict[str, Any] = {"event": "eval", "step": state.step}
-        for name, result in results.items():
-            row[f"{name}_loss"] = result.loss
-            row[f"{name}_bits_per_byte"] = result.bits_per_byte
-        others = {name: r.loss for name, r in results.items() if name != "val"}
-        line = " | ".join(f"{name} {result.loss:.2f}" for name, result in results.items())
-        bits = results["val"].bits_per_byte if "val" in results else None
-        self._note(f"step {state.step}: {line}" + (f" | {bits:.3f} bits/byte" if bits else ""))
-        warning = self._watch.check(others)
+        row = evaluation_row(state.step, results)
+        self._note(describe_evaluation(state.step, results))
+        warning = self.watch.check({n: r.loss for n, r in results.items() if n != "val"})
         if warning:
             row["forgetting"] = True
             self._note(warning)
-        if self._group.is_first and (text := self._sample()):
+        if self._group.is_first and (text := self.evaluator.sample()):
             row["sample"] = text
             self._note(f"sample: {text!r}")
         self._sinks.write(row)
         if "val" in results:
             self._keep_best(results["val"])
-        if self.settings.stop_on_forgetting and self._watch.times_in_a_row >= 2:
+        if self.settings.stop_on_forgetting and self.watch.times_in_a_row >= 2:
             state.stopped = "forgetting"
-
-    def _eval_sets(self) -> dict[str, TokenDataset]:
-        named = {f"eval_{name}": dataset for name, dataset in self.eval_data.items()}
-        return {**({"val": self.val_data} if self.val_data is not None else {}), **named}
-
-    def _evaluate_one(self, dataset: TokenDataset) -> EvalResult:
-        group, rows = self._group, self.settings.batch_size
-        # Whole batches, so that a compiled network meets one shape; the same windows after the
-        # micro-batch was halved.
-        whole = len(dataset) // rows * rows or len(dataset)
-        return evaluate_loss(
-            self.stepper.forward,
-            dataset,
-            device=group.device,
-            batch_size=max(1, min(self.state.micro_batch, self._rows)),
-            num_windows=min(self.settings.eval_iters * rows, whole),
-            byte_counts=self._byte_counts,
-            autocast=self.stepper.autocast,
-            rank=group.rank,
-            world_size=group.world_size,
-            total=lambda sums: group.mean(sums) * group.world_size,
-        )
-
-    def _sample(self) -> str:
-        """Write a little text with the weights as they are; its dice are its own."""
-        if not self.settings.sample_tokens or self.tokenizer is None or self._is_divided:
-            return ""
-        text = generate_text(
-            self.model,
-            self.tokenizer,
-            self.settings.sample_prompt,
-            max_new_tokens=self.settings.sample_tokens,
-            seed=self.settings.seed,
-        )
-        return text if isinstance(text, str) else text[0]
 
     def _keep_best(self, result: EvalResult) -> None:
         state = self.state
@@ -319,35 +269,20 @@ class Trainer:
         self.where.stage("reading counters", state.step)
         if self._group.world_size > 1:
             state.elapsed_seconds = self._group.first_says(time.monotonic() - self._started)
-        loss = self._group.mean(counters.loss).item() / max(counters.steps.item(), 1.0)
-        bad, in_a_row = int(counters.bad.item()), int(counters.bad_in_a_row.item())
-        state.last_loss = loss
-        now = time.monotonic()
-        seconds = max(now - self._logged_at, 1e-9)
-        speed = (state.step - self._logged_step) * self.settings.tokens_per_step / seconds
-        self._logged_at, self._logged_step = now, state.step
-        row = {
-            "event": "step",
-            "step": state.step,
-            "loss": loss,
-            "learning_rate": self.stepper.learning_rate * self._learning_rate_factor(),
-            "gradient_norm": counters.norm.item(),
-            "tokens_per_second": speed,
-            "flops_per_second": speed * self._flops_per_token,
-            "skipped_steps": bad,
-            "elapsed_seconds": state.elapsed_seconds,
-            "micro_batch": state.micro_batch,
-        }
+        state.last_loss = self._group.mean(counters.loss).item() / max(counters.steps.item(), 1.0)
+        rate = self.stepper.learning_rate * self._learning_rate_factor()
+        row = self._pace.row(state, counters, learning_rate=rate)
         if self._group.device.type == "cuda":
             row["device_peak_bytes"] = torch.cuda.max_memory_allocated()
         self._sinks.write(row)
-        phase.update(state.step, loss=loss, **{"tokens/s": speed})
+        phase.update(state.step, loss=state.last_loss, **{"tokens/s": row["tokens_per_second"]})
         counters.loss.zero_()
         counters.steps.zero_()
+        in_a_row = int(counters.bad_in_a_row.item())
         if in_a_row >= self.settings.max_bad_steps:
             raise LowtideError(
                 f"{in_a_row} steps in a row had a loss or gradient that is not finite "
-                f"({bad} in all); none of them changed the weights",
+                f"({row['skipped_steps']} in all); none of them changed the weights",
                 path=self.run.root,
                 next_step="lower --learning-rate, lengthen --warmup, or use --precision bf16",
             )
@@ -362,7 +297,7 @@ class Trainer:
             "data": self.feed.state_dict(),
             "loss_scale": self.stepper.scale.state_dict(),
             "counters": self.counters.state_dict(),
-            "forgetting": self._watch.state_dict(),
+            "forgetting": self.watch.state_dict(),
             "world_size": self._group.world_size,
         }
         if self._group.is_first:
@@ -386,9 +321,8 @@ class Trainer:
             )
         self.state.micro_batch = min(settings.batch_size, self._rows)
         self.run.load_weights(self.model)  # before it is divided, while its tensors are whole
-        self._flops_per_token = flops_per_token(config, settings.seq_len)
-        self.total_steps = total_steps(settings, count_parameters(config), self.data)
-        self._is_divided = group.world_size > 1 and settings.parallel == "fsdp"
+        steps = total_steps(settings, count_parameters(config), self.data)
+        self.length = RunLength(settings, steps)
         self.stepper = Stepper(
             self.model,
             settings,
@@ -399,9 +333,17 @@ class Trainer:
             note=self._tell,
         )
         self.counters = Counters.zeros(group.device)
-        self._watch = ForgettingWatch(settings.forgetting_tolerance)
-        self._byte_counts = None if self.tokenizer is None else token_byte_counts(self.tokenizer)
-        self.feed = Feed(self._batches(), group.device)
+        self.watch = ForgettingWatch(settings.forgetting_tolerance)
+        self.evaluator = RunEvaluator(
+            self.stepper,
+            settings,
+            group,
+            rows=self._rows,
+            datasets=self._eval_sets(),
+            tokenizer=self.tokenizer,
+        )
+        source = open_batches(self.data, settings, group, rows=self._rows)
+        self.feed = Feed(source, group.device)
 
     def _fit_into_budget(self) -> None:
         """Choose micro-batches that keep the budget; on a GPU its own memory is the limit."""
@@ -415,23 +357,6 @@ class Trainer:
                 f"micro-batches of {rows} rows keep the budget; a step still sees "
                 f"{settings.rows_per_step} rows"
             )
-
-    def _batches(self) -> BatchSource:
-        if isinstance(self.data, StreamingDataLoader):
-            return self.data.endless()
-        if not hasattr(self.data, "plan_rows"):
-            return self.data  # pyright: ignore[reportReturnType]
-        settings, group = self.settings, self._group
-        return BatchLoader(
-            self.data,  # pyright: ignore[reportArgumentType]
-            batch_size=self._rows,
-            order=settings.order,
-            seed=settings.seed,
-            prefetch_batches=settings.num_workers,
-            rank=group.rank,
-            world_size=group.world_size,
-            pin_memory=group.device.type == "cuda",
-        )
 
     def _resume(self) -> None:
         """Start the run's folder, or take everything back from its newest checkpoint."""
@@ -447,7 +372,7 @@ class Trainer:
         self.feed.load_state_dict(numbers["data"])
         self.stepper.scale.load_state_dict(numbers["loss_scale"])
         self.counters.load_state_dict(numbers["counters"])
-        self._watch.load_state_dict(numbers["forgetting"])
+        self.watch.load_state_dict(numbers["forgetting"])
         micro = min(self.state.micro_batch, numbers["state"]["micro_batch"])
         self.state = self.stepper.state = RunState(**numbers["state"])
         self.state.micro_batch = micro
@@ -460,62 +385,24 @@ class Trainer:
         if self.tokenizer is not None:
             self.tokenizer.save(self.run.root)
 
+    def _eval_sets(self) -> dict[str, TokenDataset]:
+        named = {f"eval_{name}": dataset for name, dataset in self.eval_data.items()}
+        return {**({"val": self.val_data} if self.val_data is not None else {}), **named}
+
     # -- small answers ----------------------------------------------------------------------------
 
     def _finished(self) -> bool:
-        state, hours = self.state, self.settings.max_hours
-        if self.total_steps is not None and state.step >= self.total_steps:
-            return True
-        if self.total_steps is None and self.settings.epochs is not None:
-            return self._feed_epoch() >= self.settings.epochs
-        return hours is not None and state.elapsed_seconds >= hours * 3600
+        return self.length.is_over(
+            self.state.step, self.state.elapsed_seconds, epoch=self._feed_epoch
+        )
 
     def _feed_epoch(self) -> int:
         return int(self.feed.state_dict().get("epoch", 0))
 
-    def _elapsed_fraction(self) -> float:
-        """Give how much of the run is over by the clock, or by the epochs of a stream."""
-        settings = self.settings
-        hours = settings.max_hours
-        parts = [0.0 if hours is None else self.state.elapsed_seconds / (hours * 3600)]
-        if self.total_steps is None and settings.epochs is not None:
-            parts.append(self._feed_epoch() / settings.epochs)
-        return max(parts)
-
     def _learning_rate_factor(self) -> float:
-        settings = self.settings
-        # A stream's length is not known, so a share of it cannot be either: a hundred steps then.
-        unknown = self.total_steps is None and settings.max_hours is None and settings.warmup < 1
-        return learning_rate_factor(
-            self.state.step,
-            total_steps=self.total_steps,
-            warmup=100 if unknown else settings.warmup,
-            schedule=settings.schedule,
-            final_fraction=settings.final_learning_rate,
-            decay_fraction=settings.decay_fraction,
-            elapsed_fraction=self._elapsed_fraction(),
+        return self.length.learning_rate_factor(
+            self.state.step, self.state.elapsed_seconds, epoch=self._feed_epoch
         )
-
-    @contextlib.contextmanager
-    def _signals(self) -> Generator[None]:
-        """End the step under way and save when a polite signal comes; a second is final."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def remember(number: int, frame: object) -> None:
-            if self._stop_signal:
-                raise KeyboardInterrupt
-            self._stop_signal = number
-            self._note("stopping after this step; once more stops at once")
-
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, remember) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
 
     def _tell(self, text: str) -> None:
         self._note(text)  # looked up when there is something to tell: progress comes after prepare

@@ -7,6 +7,7 @@ Out:     metrics.jsonl always; TensorBoard and Weights & Biases where asked for
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -16,9 +17,11 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters
 from lowtide.progress import Progress, format_count
 from lowtide.settings import settings_as_json
+from lowtide.training.evaluation import EvalResult
 from lowtide.training.settings import TrainSettings
+from lowtide.training.state import Counters, RunState
 
-__all__ = ["MetricSinks", "describe_coverage"]
+__all__ = ["MetricSinks", "Pace", "describe_coverage", "describe_evaluation", "evaluation_row"]
 
 
 def describe_coverage(
@@ -51,6 +54,49 @@ def describe_coverage(
             "--dropout 0.1 keep the model from learning it by heart"
         )
     return lines
+
+
+def evaluation_row(step: int, results: Mapping[str, EvalResult]) -> dict[str, Any]:
+    """Give the numbers of an evaluation as a row of metrics.jsonl."""
+    row: dict[str, Any] = {"event": "eval", "step": step}
+    for name, result in results.items():
+        row[f"{name}_loss"] = result.loss
+        row[f"{name}_bits_per_byte"] = result.bits_per_byte
+    return row
+
+
+def describe_evaluation(step: int, results: Mapping[str, EvalResult]) -> str:
+    """Give the numbers of an evaluation as a line to read."""
+    line = " | ".join(f"{name} {result.loss:.2f}" for name, result in results.items())
+    bits = results["val"].bits_per_byte if "val" in results else None
+    return f"step {step}: {line}" + (f" | {bits:.3f} bits/byte" if bits else "")
+
+
+class Pace:
+    """Measures the speed between two logged rows."""
+
+    def __init__(self, tokens_per_step: int, flops_per_token: float, *, step: int) -> None:
+        self._tokens_per_step, self._flops_per_token = tokens_per_step, flops_per_token
+        self._at, self._step = time.monotonic(), step
+
+    def row(self, state: RunState, counters: Counters, *, learning_rate: float) -> dict[str, Any]:
+        """Give the numbers of the steps since the last row."""
+        now = time.monotonic()
+        seconds = max(now - self._at, 1e-9)
+        speed = (state.step - self._step) * self._tokens_per_step / seconds
+        self._at, self._step = now, state.step
+        return {
+            "event": "step",
+            "step": state.step,
+            "loss": state.last_loss,
+            "learning_rate": learning_rate,
+            "gradient_norm": counters.norm.item(),
+            "tokens_per_second": speed,
+            "flops_per_second": speed * self._flops_per_token,
+            "skipped_steps": int(counters.bad.item()),
+            "elapsed_seconds": state.elapsed_seconds,
+            "micro_batch": state.micro_batch,
+        }
 
 
 class MetricSinks:

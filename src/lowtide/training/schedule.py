@@ -1,14 +1,17 @@
-"""How long a run is, and the learning rate at each step: pure functions, without state."""
+"""How long a run is, and the learning rate at each step: functions of where it stands, no state."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings
 
 __all__ = [
+    "RunLength",
     "Schedule",
     "default_learning_rate",
     "learning_rate_factor",
@@ -87,3 +90,53 @@ def learning_rate_factor(
         return final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress))
     left = min(1.0, (1 - progress) / decay_fraction)
     return final_fraction + (1 - final_fraction) * left
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """When a run is over, and its learning rate until then: by steps, the clock, or a stream's end.
+
+    `epoch` gives how often a stream was read; it is asked only where nothing else ends the run.
+    """
+
+    settings: TrainSettings
+    steps: int | None
+    """As `total_steps` gives them."""
+
+    def time_is_up(self, elapsed_seconds: float) -> bool:
+        """Tell whether the run has had its hours."""
+        hours = self.settings.max_hours
+        return hours is not None and elapsed_seconds >= hours * 3600
+
+    def is_over(self, step: int, elapsed_seconds: float, *, epoch: Callable[[], int]) -> bool:
+        """Tell whether no step is left to take."""
+        if self.steps is not None and step >= self.steps:
+            return True
+        if self.steps is None and self.settings.epochs is not None:
+            return epoch() >= self.settings.epochs
+        return self.time_is_up(elapsed_seconds)
+
+    def learning_rate_factor(
+        self, step: int, elapsed_seconds: float, *, epoch: Callable[[], int]
+    ) -> float:
+        """Give the share of the peak learning rate at `step`."""
+        settings = self.settings
+        # A stream's length is not known, so a share of it cannot be either: a hundred steps then.
+        unknown = self.steps is None and settings.max_hours is None and settings.warmup < 1
+        return learning_rate_factor(
+            step,
+            total_steps=self.steps,
+            warmup=100 if unknown else settings.warmup,
+            schedule=settings.schedule,
+            final_fraction=settings.final_learning_rate,
+            decay_fraction=settings.decay_fraction,
+            elapsed_fraction=self._elapsed_fraction(elapsed_seconds, epoch),
+        )
+
+    def _elapsed_fraction(self, elapsed_seconds: float, epoch: Callable[[], int]) -> float:
+        """Give how much of the run is over by the clock, or by the epochs of a stream."""
+        hours, epochs = self.settings.max_hours, self.settings.epochs
+        parts = [0.0 if hours is None else elapsed_seconds / (hours * 3600)]
+        if self.steps is None and epochs is not None:
+            parts.append(epoch() / epochs)
+        return max(parts)

@@ -1,0 +1,39 @@
+"""A polite end of a run: the first Ctrl-C or SIGTERM is remembered, a second is final."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["StopSignals"]
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """Within it, `asked` tells whether a signal has come; the loop saves and stops when it sees it.
+
+    Outside the main thread Python gives signals to nobody else, so there nothing is changed.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.asked = False
+        self._note = note
+        self._before: list[Any] = []
+
+    def _remember(self, number: int, frame: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        self._note("stopping after this step; once more stops at once")
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = [signal.signal(number, self._remember) for number in _NUMBERS]
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        for number, handler in zip(_NUMBERS, self._before, strict=False):
+            signal.signal(number, handler)
