@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -19,13 +20,14 @@ from typing import IO, Any
 
 import xxhash
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 
 __all__ = [
     "atomic_file",
     "checksum_bytes",
     "checksum_file",
     "free_disk_bytes",
+    "lock_folder",
     "partial_path",
     "publish",
     "read_json",
@@ -71,6 +73,29 @@ def publish(path: PathLike, *, sync_folder: bool = True) -> None:
     partial.replace(path)
     if sync_folder:
         sync_directory(Path(path).parent)
+
+
+@contextlib.contextmanager
+def lock_folder(path: PathLike) -> Generator[None]:
+    """Keep a folder for this command; another one that wants it meanwhile is refused.
+
+    The system gives it back when the process ends, in whatever way.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                "another lowtide command is at work in this folder",
+                path=path,
+                next_step="wait until it has ended, or choose another folder",
+            ) from None
+        except OSError:
+            pass  # some network file systems have no locks on folders
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

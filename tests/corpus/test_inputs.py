@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,12 @@ def test_folder_without_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "image.png").write_text("x")
     with pytest.raises(DataError, match="no text in this folder"):
         expand_inputs([tmp_path])
+
+
+def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    for given in (tmp_path / "pipe.txt", str(tmp_path / "pipe*"), "/dev/null", "-"):
+        with pytest.raises(DataError, match="pipe or a device"):
+            expand_inputs([given])
+    (tmp_path / "a.txt").write_text("x")
+    assert names(expand_inputs([tmp_path])) == ["a.txt"]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lowtide.corpus import reading
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.streams import open_stream
 from lowtide.errors import DataError, LowtideError, UsageError
 
 SMALL = reading.ReadingOptions(block_bytes=64)
@@ -157,6 +158,30 @@ def test_cut_off_file_is_named_or_kept_as_far_as_it_goes(tmp_path: Path, suffix:
     texts = [document.text for document in reading.iter_documents([path], options)]
     assert texts == [b"document %d" % number for number in range(len(texts))]
     assert len(notices) == 1
+
+
+def test_zstd_of_all_kinds(tmp_path: Path) -> None:
+    text = b"".join(b"document %d<|endoftext|>" % number for number in range(9000))
+    frame = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text)
+    stream = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    frame += stream.compress(text) + stream.flush()
+    skipped = (0x184D2A53).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"12345"
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(skipped + frame + skipped + zstandard.compress(b"") + zstandard.compress(text))
+    assert b"".join(block.data for block in blocks_of(path, SMALL)) == 3 * text
+    for cut in (1, 3, 5, 8, 13, len(frame) - 1):
+        path.write_bytes(frame[:cut])
+        with pytest.raises(DataError, match="damaged or cut-off zstd"):
+            blocks_of(path, SMALL)
+
+
+def test_a_few_bytes_of_zstd_are_never_many_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(zstandard.compress(b"the same words again\n" * 1_000_000))
+    (source,) = expand_inputs([path])
+    with open_stream(source) as stream:
+        sizes = [len(part) for part in iter(lambda: stream.read(1000), b"")]
+    assert sum(sizes) == 21_000_000 and max(sizes) <= 128 << 10
 
 
 def test_binary_and_utf16_are_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from lowtide.dataset import settings as dataset_settings
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.verification import verify_dataset
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, LowtideError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from corpora import make_documents, read_documents, snapshot, write_corpus
@@ -163,11 +163,33 @@ def test_killed_while_cleaning_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_other_work_in_the_folder_is_not_mixed_up(tmp_path: Path) -> None:
     root = make_dataset(tmp_path, make_documents(120))
     (tmp_path / "bad.jsonl").write_text("nonsense")
+    new = write_corpus(tmp_path / "new.txt", make_documents(20, seed=1))
     with pytest.raises(DataError):
-        append_to_dataset(dataset_dir=root, input_files=[tmp_path / "bad.jsonl"])
+        append_to_dataset(dataset_dir=root, input_files=[new, tmp_path / "bad.jsonl"])
     with pytest.raises(UsageError, match="finished dataset"):
         prepare_dataset(input_files=[tmp_path / "old.txt"], out_dir=root, tokenization="char")
     with pytest.raises(UsageError, match="changed since"):
         append_to_dataset(dataset_dir=root, input_files=[tmp_path / "old.txt"])
     result = append_to_dataset(dataset_dir=root, input_files=[tmp_path / "old.txt"], restart=True)
     assert result.added_tokens == 0
+
+
+def test_nothing_of_an_append_given_up_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_dataset(tmp_path, make_documents(120))
+    extra = write_corpus(tmp_path / "extra.txt", make_documents(40, seed=1))
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_metadata", fail)
+        with pytest.raises(LowtideError, match="the disk is full"):
+            append_to_dataset(dataset_dir=root, input_files=[extra])
+    assert None in {shard.checksum for shard in layout.load_dataset_info(root).shards["train"]}
+    other = write_corpus(tmp_path / "other.txt", make_documents(3, seed=2))
+    result = append_to_dataset(dataset_dir=root, input_files=[other], restart=True)
+    found = [text for split in layout.SPLITS for text in read_documents(root, split)]
+    assert sorted(found) == sorted(make_documents(120) + make_documents(3, seed=2))
+    assert all(shard.checksum for shards in result.info.shards.values() for shard in shards)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import ReadingOptions, Stream, plan_streams
 from lowtide.corpus.workfiles import write_work_file
 from lowtide.dataset import journal
 from lowtide.errors import UsageError
@@ -21,7 +22,7 @@ def begin(root: Path, **changes: Any) -> tuple[Path, dict[str, Any], list[str]]:
     given: dict[str, Any] = {
         "verb": "prepare",
         "settings": {"seed": 0},
-        "inputs": expand_inputs([root / "a.txt"]),
+        "streams": plan_streams(expand_inputs([root / "a.txt"]), ReadingOptions()),
         "restart": False,
         "on_notice": notices.append,
         **changes,
@@ -30,9 +31,17 @@ def begin(root: Path, **changes: Any) -> tuple[Path, dict[str, Any], list[str]]:
     return work, facts, notices
 
 
+def finish_block(work: Path, name: str = "0000000-0000000") -> Path:
+    path = work / "clean" / f"{name}.block"
+    path.parent.mkdir(exist_ok=True)
+    write_work_file(path, {"has_text": True}, {})
+    return path
+
+
 def test_facts_stay_as_they_were(tmp_path: Path) -> None:
-    _, facts, notices = begin(tmp_path, facts={"first": 7})
+    work, facts, notices = begin(tmp_path, facts={"first": 7})
     assert facts == {"first": 7} and notices == []
+    finish_block(work)
     _, facts, notices = begin(tmp_path, facts={"first": 9})
     assert facts == {"first": 7} and notices == ["going on where the last command stopped"]
     assert journal.read_facts(tmp_path / "out", verb="prepare") == {"first": 7}
@@ -40,15 +49,61 @@ def test_facts_stay_as_they_were(tmp_path: Path) -> None:
 
 
 def test_another_command_is_refused(tmp_path: Path) -> None:
-    begin(tmp_path)
+    work, _, _ = begin(tmp_path)
+    finish_block(work)
     with pytest.raises(UsageError, match="--seed 0, now it is 1"):
         begin(tmp_path, settings={"seed": 1})
     with pytest.raises(UsageError, match="unfinished work of lowtide prepare"):
         begin(tmp_path, verb="append")
-    (tmp_path / "a.txt").write_text("other text")
-    with pytest.raises(UsageError, match=r"a\.txt changed since"):
-        begin(tmp_path)
-    begin(tmp_path, restart=True)
+    (tmp_path / "b.txt").write_text("other text")
+    both = expand_inputs([tmp_path / "a.txt", tmp_path / "b.txt"])
+    with pytest.raises(UsageError, match=r"list of inputs changed .*b\.txt was not in both"):
+        begin(tmp_path, streams=plan_streams(both, ReadingOptions()))
+    begin(tmp_path, settings={"seed": 1}, restart=True)
+    assert not list(work.glob("*/*"))
+
+
+def test_where_nothing_was_done_another_command_may_begin(tmp_path: Path) -> None:
+    begin(tmp_path)
+    _, _, notices = begin(tmp_path, settings={"seed": 1})
+    assert notices == []
+
+
+def test_bad_inputs_may_be_skipped_from_now_on_but_not_back(tmp_path: Path) -> None:
+    work, _, _ = begin(tmp_path, settings={"skip_bad_inputs": False})
+    finish_block(work)
+    begin(tmp_path, settings={"skip_bad_inputs": True})
+    with pytest.raises(UsageError, match="--skip-bad-inputs True, now it is False"):
+        begin(tmp_path, settings={"skip_bad_inputs": False})
+
+
+def test_what_follows_a_changed_input_is_done_again(tmp_path: Path) -> None:
+    for name in "abcd":
+        (tmp_path / f"{name}.txt").write_text(name * 100)
+    given = [tmp_path / f"{name}.txt" for name in "abcd"]
+
+    def streams() -> list[Stream]:
+        return plan_streams(expand_inputs(given), ReadingOptions(block_bytes=64))
+
+    work, _, _ = begin(tmp_path, streams=streams())
+    blocks = [finish_block(work, f"000000{number}-0000000") for number in range(4)]
+    (work / "duplicates").mkdir()
+    (work / "duplicates" / "0.removed").write_text("")
+    (tmp_path / "c.txt").write_text("mended")
+    _, _, notices = begin(tmp_path, streams=streams())
+    assert [path.exists() for path in blocks] == [True, False, False, False]
+    assert not (work / "duplicates" / "0.removed").exists()
+    assert "c.txt changed meanwhile" in notices[0]
+
+
+def test_a_folder_of_the_same_name_is_never_removed(tmp_path: Path) -> None:
+    mine = tmp_path / "out" / ".work" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    for restart in (False, True):
+        with pytest.raises(UsageError, match=r"'mine\.txt', which lowtide did not make"):
+            begin(tmp_path, restart=restart)
+    assert mine.read_text() == "precious"
 
 
 def test_after_a_restart_of_the_machine_only_whole_files_stay(tmp_path: Path) -> None:
@@ -68,7 +123,7 @@ def test_after_a_restart_of_the_machine_only_whole_files_stay(tmp_path: Path) ->
 
 def test_work_without_a_plan_is_removed(tmp_path: Path) -> None:
     work, _, _ = begin(tmp_path)
-    (work / "left.block").write_text("x")
+    left = finish_block(work)
     (work / "plan.json").unlink()
     begin(tmp_path)
-    assert not (work / "left.block").exists()
+    assert not left.exists()

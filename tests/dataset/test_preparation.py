@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lowtide import files
 from lowtide.dataset import layout, preparation, resources, sharding
 from lowtide.dataset import settings as dataset_settings
 from lowtide.dataset.preparation import PrepareResult, prepare_dataset
@@ -252,6 +253,81 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert "dry run" in describe_preparation(result)
 
 
+def test_dry_run_makes_no_folder_and_harms_no_unfinished_work(tmp_path: Path) -> None:
+    good = write_corpus(tmp_path / "good.txt", make_documents(50))
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("nonsense")
+    prepare([good], tmp_path / "deep" / "er" / "out", dry_run=True)
+    assert not (tmp_path / "deep").exists()
+    with pytest.raises(DataError):
+        prepare([good, bad], tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+    assert any(name.startswith(".work/clean") for name in before)
+    with pytest.raises(DataError):
+        prepare([good, bad], tmp_path / "out", dry_run=True)
+    assert snapshot(tmp_path / "out") == before
+    assert {path.name for path in tmp_path.iterdir()} == {"good.txt", "bad.jsonl", "out"}
+
+
+def test_two_commands_never_work_in_one_folder(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
+    (tmp_path / "out").mkdir()
+    with (
+        files.lock_folder(tmp_path / "out"),
+        pytest.raises(UsageError, match="another lowtide command is at work"),
+    ):
+        prepare([corpus], tmp_path / "out")
+    assert prepare([corpus], tmp_path / "out").info is not None
+
+
+def test_nothing_of_a_command_given_up_stays(
+    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(100))
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_metadata", fail)
+        with pytest.raises(LowtideError, match="the disk is full"):
+            prepare([corpus], tmp_path / "out", tokens_per_shard=300)
+    assert len(list((tmp_path / "out" / "train").glob("*.bin"))) > 9
+    prepare([corpus], tmp_path / "out", restart=True)
+    prepare([corpus], tmp_path / "fresh")
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("plan_is_left", [True, False])
+def test_killed_while_it_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan_is_left: bool
+) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "remove_work", lambda _: None)
+        result = prepare([corpus], tmp_path / "out")
+    if not plan_is_left:
+        (tmp_path / "out" / ".work" / "plan.json").unlink()
+    with pytest.raises(UsageError, match="finished dataset"):
+        prepare([corpus], tmp_path / "out", seed=5)
+    again = prepare([corpus], tmp_path / "out")
+    assert again.report == result.report and not (tmp_path / "out" / ".work").exists()
+
+
+def test_work_goes_on_once_an_input_is_mended(tmp_path: Path, small_blocks: None) -> None:
+    first = write_corpus(tmp_path / "a.txt", make_documents(60))
+    broken = tmp_path / "b.txt.gz"
+    whole = gzip.compress("<|endoftext|>".join(make_documents(60, seed=1)).encode(), mtime=0)
+    broken.write_bytes(whole[:-50])
+    last = write_corpus(tmp_path / "c.txt", make_documents(60) + make_documents(60, seed=1))
+    with pytest.raises(DataError, match="cut-off gzip"):
+        prepare([first, broken, last], tmp_path / "out")
+    broken.write_bytes(whole)
+    prepare([first, broken, last], tmp_path / "out")
+    prepare([first, broken, last], tmp_path / "fresh")
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+
+
 def test_finished_dataset_is_never_overwritten(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
     prepare([corpus], tmp_path / "out")
@@ -294,7 +370,7 @@ def test_work_goes_on_after_an_error(tmp_path: Path) -> None:
         prepare([good, tmp_path / "bad.jsonl"], tmp_path / "out")
     with pytest.raises(UsageError, match="--tokens-per-shard 1000, now it is 500"):
         prepare([good, tmp_path / "bad.jsonl"], tmp_path / "out", tokens_per_shard=500)
-    with pytest.raises(UsageError, match=r"changed since"):
+    with pytest.raises(UsageError, match=r"list of inputs changed"):
         prepare([good], tmp_path / "out")
     prepare([good], tmp_path / "out", restart=True)
     prepare([good], tmp_path / "fresh")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,8 @@ def expand_inputs(
                 status = path.stat()
             except OSError as error:
                 raise from_os_error(error) from None
+            if not stat.S_ISREG(status.st_mode):
+                raise _no_file(path)
             identity = (status.st_dev, status.st_ino)
             if identity in seen:
                 notice(f"{path} is the same file as {seen[identity]}: read once")
@@ -118,8 +121,19 @@ def _is_known(path: Path) -> bool:
     return bool(suffixes) and suffixes[-1] in _KINDS
 
 
+def _no_file(path: Path) -> DataError:
+    return DataError(
+        "this is a pipe or a device, expected a file",
+        path=path,
+        next_step="write its text to a file first: inputs are read from any place, and again when "
+        "an interrupted command goes on",
+    )
+
+
 def _expand(given: str | Path, notice: Callable[[str], None]) -> Iterator[Path]:
     path = Path(given).expanduser()
+    if str(given) == "-" and not path.exists():
+        raise _no_file(path)
     if path.is_dir():
         yield from _walk(path, notice)
     elif path.exists() or path.is_symlink():

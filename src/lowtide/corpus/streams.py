@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import lzma
+import os
 import zlib
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -25,6 +26,8 @@ else:
 __all__ = ["StreamReader", "open_stream"]
 
 _BUFFER_BYTES = 1 << 20
+_ZSTD_MAGIC, _ZSTD_SKIPPABLE = 0xFD2FB528, 0x184D2A50
+_ZSTD_WINDOW_LOG = 27
 
 
 def open_stream(source: InputFile, *, encoding: str = "utf-8") -> StreamReader:
@@ -33,30 +36,68 @@ def open_stream(source: InputFile, *, encoding: str = "utf-8") -> StreamReader:
 
 
 class _ZstdReader:
-    """Reads all frames of a zstd file; the library's own reader is silent about a cut-off end."""
+    """Reads all frames of a zstd file, block by block, so that no few bytes become many at once.
+
+    The library's own readers hold all that a piece of input becomes (1.7 GiB of 56 KB, of a text
+    that repeats itself), or are silent about a cut-off end.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._decoder: Any = None
+        self._has_checksum = False
 
     def read(self, size: int) -> bytes:
-        while True:
-            block = self._file.read(min(size, _BUFFER_BYTES // 8))
-            if not block:
-                if self._decoder is not None:
-                    raise EOFError("the file ends inside a zstd frame")
-                return b""
-            output = b""
-            while block:
-                if self._decoder is None:
-                    self._decoder = zstandard.ZstdDecompressor().decompressobj()
-                output += self._decoder.decompress(block)
-                block = b""
-                if self._decoder.eof:
-                    block = self._decoder.unused_data
-                    self._decoder = None
-            if output:
-                return output
+        parts: list[bytes] = []
+        held = 0
+        while held < size:
+            if self._decoder is None and not self._begin_frame():
+                break
+            part = self._read_block()
+            parts.append(part)
+            held += len(part)
+        return b"".join(parts)
+
+    def _begin_frame(self) -> bool:
+        """Read up to the first block of the next frame; False at the end of the file."""
+        while magic := self._file.read(4):
+            number = int.from_bytes(magic.ljust(4, b"\0"), "little")
+            if number & 0xFFFFFFF0 == _ZSTD_SKIPPABLE and len(magic) == 4:
+                self._file.seek(int.from_bytes(self._take(4), "little"), os.SEEK_CUR)
+                continue
+            if number != _ZSTD_MAGIC:
+                raise zstandard.ZstdError("what follows is no zstd frame")
+            flags = self._take(1)
+            single, self._has_checksum = flags[0] >> 5 & 1, bool(flags[0] >> 2 & 1)
+            window = b"" if single else self._take(1)
+            if window and window[0] >> 3 > _ZSTD_WINDOW_LOG - 10:
+                raise zstandard.ZstdError("made with --long, it needs more than 128 MiB to be read")
+            size_bytes = (single, 2, 4, 8)[flags[0] >> 6]
+            rest = self._take((0, 1, 2, 4)[flags[0] & 3] + size_bytes)
+            self._decoder = zstandard.ZstdDecompressor().decompressobj()
+            self._decoder.decompress(magic + flags + window + rest)
+            return True
+        return False
+
+    def _read_block(self) -> bytes:
+        """Decompress one block, which is at most 128 KiB of text."""
+        header = self._take(3)
+        word = int.from_bytes(header, "little")
+        is_run, size = word >> 1 & 3 == 1, word >> 3
+        data = header + self._take(1 if is_run else size)
+        last = bool(word & 1)
+        if last and self._has_checksum:
+            data += self._take(4)
+        text: bytes = self._decoder.decompress(data)
+        if last:
+            self._decoder = None
+        return text
+
+    def _take(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if len(data) < size:
+            raise EOFError("the file ends inside a zstd frame")
+        return data
 
     def close(self) -> None:
         self._file.close()

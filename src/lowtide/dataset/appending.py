@@ -10,8 +10,9 @@ hashed again, so this works for shards of any origin and nothing has to be kept 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from lowtide import files
 from lowtide.corpus.blocks import BlockTable, CleanJob, load_block_table, write_block
 from lowtide.corpus.inputs import InputFile, expand_inputs
-from lowtide.corpus.reading import ReadingOptions, Segment, Stream, TextBlock, plan_streams
+from lowtide.corpus.reading import Segment, Stream, TextBlock, plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
@@ -35,7 +36,7 @@ from lowtide.dataset.preparation import (
 )
 from lowtide.dataset.resources import Shares, check_disk, plan_shares
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
-from lowtide.dataset.sharding import ShardJob, plan_shards
+from lowtide.dataset.sharding import ShardJob, plan_shards, remove_other_shards
 from lowtide.errors import DataError
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
@@ -61,6 +62,14 @@ class AppendResult:
 def append_to_dataset(settings: AppendSettings | None = None, /, **options: Any) -> AppendResult:
     """Add files of text to a dataset, with its own tokenizer and settings."""
     settings = settings or build_settings(AppendSettings, options)
+    layout.read_metadata(settings.dataset_dir)  # a folder that is no dataset is named so first
+    with naming_folder(settings.dataset_dir), files.lock_folder(settings.dataset_dir):
+        return _append(settings)
+
+
+def _append(settings: AppendSettings) -> AppendResult:
+    if settings.restart:
+        _give_up(settings.dataset_dir)
     info = layout.load_dataset_info(settings.dataset_dir)
     if (done := _finish_cleaning_up(info)) is not None:
         return done
@@ -77,18 +86,32 @@ def append_to_dataset(settings: AppendSettings | None = None, /, **options: Any)
     ):
         inputs = _number_inputs(info, expand_inputs(settings.input_files, on_notice=progress.note))
         check_disk(info.root, inputs, progress)
-        with naming_folder(info.root):
-            return _Append(info, settings, stored, shares, inputs, pool, progress).run()
+        return _Append(info, settings, stored, shares, inputs, pool, progress).run()
+
+
+def _give_up(root: Path) -> None:
+    """Take out shards that an interrupted command has moved in but not described."""
+    facts = read_facts(root, verb="append")
+    described = layout.read_metadata(root)
+    if facts is None or _is_last_event(described, facts):
+        return
+    known = [root / row["file"] for rows in facts["shards"].values() for row in rows]
+    remove_other_shards(root, known, first_number=int(facts["first_number"]))
+
+
+def _is_last_event(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Tell whether the command these facts are of wrote its metadata."""
+    events = metadata.get("appended", [])
+    return bool(events) and events[-1]["first_shard"] == facts["first_number"]
 
 
 def _finish_cleaning_up(info: layout.DatasetInfo) -> AppendResult | None:
     """End a command that was killed after its last write, while it removed its work files."""
     facts = read_facts(info.root, verb="append")
-    events = info.metadata.get("appended", [])
-    if facts is None or not events or events[-1]["first_shard"] != facts["first_number"]:
+    if facts is None or not _is_last_event(info.metadata, facts):
         return None
     remove_work(info.root)
-    event = events[-1]
+    event = info.metadata["appended"][-1]
     numbers = [shard.path for shards in info.shards.values() for shard in shards]
     count = sum((layout.shard_number(path) or 0) >= event["first_shard"] for path in numbers)
     return AppendResult(info, event["cleaning"], event["notices"], event["tokens"], count)
@@ -139,6 +162,8 @@ class _Append:
         self.inputs = inputs
         self.pool = pool
         self.progress = progress
+        self.reading = stored.reading(max_row_bytes=shares.max_row_bytes)
+        self.streams = plan_streams(inputs, self.reading)
         # Shards of this command that a kill left behind would look like ones moved in by hand.
         before = [shard for split in layout.SPLITS for shard in info.shards[split]]
         numbers = [layout.shard_number(shard.path) for shard in before]
@@ -150,7 +175,7 @@ class _Append:
                 "skip_bad_inputs": settings.skip_bad_inputs,
                 "total_tokens": info.metadata.get("total_tokens"),
             },
-            inputs=inputs,
+            streams=self.streams,
             restart=settings.restart,
             on_notice=progress.note,
             facts={
@@ -176,10 +201,9 @@ class _Append:
                 path=self.info.tokenizer_path,
                 next_step=f"lowtide verify {self.root}",
             )
-        reading = self.stored.reading(max_row_bytes=self.shares.max_row_bytes)
         job = CleanJob(
-            streams=plan_streams(self.inputs, reading),
-            reading=reading,
+            streams=self.streams,
+            reading=self.reading,
             cleaning=self.stored.cleaning,
             folder=self.work / "clean",
             collect_characters=tokenizer.kind == "char",
@@ -188,7 +212,7 @@ class _Append:
         notices = [*table.notices, *_unknown_characters(tokenizer, table)]
         removed, first_block = None, 0
         if self.stored.dedup:
-            existing = self.hash_existing(tokenizer, reading)
+            existing = self.hash_existing(tokenizer)
             table, first_block = table.after(existing), len(existing)
             removed = run_deduplication(
                 table, self.work / "duplicates", self.pool, self.progress, self.shares
@@ -203,11 +227,11 @@ class _Append:
         run_encoding(encode_job, table, removed, self.pool, self.progress, first_block=first_block)
         return self.write(encode_job, table, notices, first_block=first_block)
 
-    def hash_existing(self, tokenizer: Tokenizer, reading: ReadingOptions) -> BlockTable:
+    def hash_existing(self, tokenizer: Tokenizer) -> BlockTable:
         """Decode the dataset and hash its lines again; blocks that are done are not read twice."""
         cleaning = replace(self.stored.cleaning, normalize=False, filter=False)
         stream = Stream(0, (), random_access=True, num_blocks=0)
-        job = CleanJob([stream], reading, cleaning, self.work / "existing")
+        job = CleanJob([stream], self.reading, cleaning, self.work / "existing")
         job.folder.mkdir(parents=True, exist_ok=True)
         total = sum(shard.num_tokens for shards in self.before.values() for shard in shards)
         count = 0

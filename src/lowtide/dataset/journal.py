@@ -10,13 +10,14 @@ them. After a restart of the machine (another boot id) each one is checked by it
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lowtide import files
-from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.textblocks import Stream
 from lowtide.corpus.workfiles import is_intact, open_work_file
 from lowtide.errors import UsageError
 
@@ -24,6 +25,9 @@ __all__ = ["WORK_NAME", "has_plan", "open_journal", "read_facts", "remove_work"]
 
 WORK_NAME = ".work"
 _PLAN_NAME = "plan.json"
+_OUR_NAMES = re.compile(
+    r"\.?(plan\.json|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?(\.partial)?$"
+)
 
 
 def open_journal(
@@ -31,33 +35,38 @@ def open_journal(
     *,
     verb: str,
     settings: Mapping[str, Any],
-    inputs: Sequence[InputFile],
+    streams: Sequence[Stream],
     restart: bool,
     on_notice: Callable[[str], None],
     facts: Mapping[str, Any] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Give the folder for work files: new, or that of the same command when it was interrupted.
 
+    Inputs that changed meanwhile, as one that was mended has, are read again, with all that follow.
     `facts` are kept as they were when the work was begun, and given back.
     """
     work = root / WORK_NAME
+    inputs = [source for stream in streams for source in stream.inputs]
     plan: dict[str, Any] = {
         "verb": verb,
         "settings": dict(settings),
         "inputs": [[str(source.path), source.size_bytes, source.modified_ns] for source in inputs],
     }
     plan_path = work / _PLAN_NAME
-    if restart:
+    stored = files.read_json(plan_path) if plan_path.exists() and not restart else None
+    if stored is not None and stored["verb"] == verb and not any(work.glob("*/*.block")):
+        stored = None  # nothing was done: there is nothing to go on with
+    if stored is None:
         remove_work(root)
-    if plan_path.exists():
-        stored = files.read_json(plan_path)
-        _check_same(stored, plan, root)
+    else:
+        changed = _find_changed(stored, plan, root)
         if stored.get("boot") != _boot_id():
             _check_work_files(work, on_notice)
+        if changed:
+            _forget_streams(work, _first_affected(streams, changed))
+            on_notice(f"{changed[0]} changed meanwhile: it and what follows it are read again")
         facts = stored["facts"]
         on_notice("going on where the last command stopped")
-    elif work.exists():
-        remove_work(root)
     work.mkdir(parents=True, exist_ok=True)
     known = dict(facts or {})
     files.write_json(plan_path, {**plan, "facts": known, "boot": _boot_id()})
@@ -82,9 +91,21 @@ def read_facts(root: Path, *, verb: str) -> dict[str, Any] | None:
 def remove_work(root: Path) -> None:
     """Remove unfinished work; the plan goes first, so a kill meanwhile leaves nothing to trust."""
     work = root / WORK_NAME
+    strangers = [name for name in sorted(_list(work)) if not _OUR_NAMES.match(name)]
+    if strangers:
+        raise UsageError(
+            f"{WORK_NAME} is needed for work files, but it holds {strangers[0]!r}, "
+            "which lowtide did not make",
+            path=work,
+            next_step="choose another folder for the dataset",
+        )
     (work / _PLAN_NAME).unlink(missing_ok=True)
     if work.exists():
         shutil.rmtree(work)
+
+
+def _list(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
 def _boot_id() -> str:
@@ -94,7 +115,8 @@ def _boot_id() -> str:
         return "unknown"
 
 
-def _check_same(stored: Mapping[str, Any], plan: Mapping[str, Any], root: Path) -> None:
+def _find_changed(stored: Mapping[str, Any], plan: Mapping[str, Any], root: Path) -> list[str]:
+    """Give the inputs that are not as they were; other inputs or settings are an error."""
     next_step = "give the same command again, or start over with --restart"
     if stored["verb"] != plan["verb"]:
         raise UsageError(
@@ -104,22 +126,49 @@ def _check_same(stored: Mapping[str, Any], plan: Mapping[str, Any], root: Path) 
         )
     for name, value in plan["settings"].items():
         before = stored["settings"].get(name)
-        if before != value:
-            flag = name.replace("_", "-")
-            raise UsageError(
-                f"unfinished work here was begun with --{flag} {before}, now it is {value}",
-                path=root / WORK_NAME,
-                next_step=next_step,
-            )
-    if stored["inputs"] != [list(row) for row in plan["inputs"]]:
-        before = {row[0]: row for row in stored["inputs"]}
-        changed = [row[0] for row in plan["inputs"] if before.get(row[0]) != list(row)]
-        which = changed[0] if changed else "the list of inputs"
+        if before == value or (name == "skip_bad_inputs" and value):  # what is done had none
+            continue
+        flag = name.replace("_", "-")
         raise UsageError(
-            f"{which} changed since this work was begun",
+            f"unfinished work here was begun with --{flag} {before}, now it is {value}",
             path=root / WORK_NAME,
-            next_step="start over with --restart",
+            next_step=next_step,
         )
+    before, now = ([row[0] for row in each["inputs"]] for each in (stored, plan))
+    if before != now:
+        which = [*(set(now) - set(before)), *(set(before) - set(now))]
+        raise UsageError(
+            "the list of inputs changed since this work was begun: "
+            + (f"{min(which)} was not in both" if which else "its order"),
+            path=root / WORK_NAME,
+            next_step=next_step,
+        )
+    pairs = zip(stored["inputs"], plan["inputs"], strict=True)
+    return [str(new[0]) for old, new in pairs if list(old) != list(new)]
+
+
+def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:
+    """Give the first stream that an input in `changed` may have been a part of, or is now.
+
+    Small files share a stream by their sizes: one that grew may have left the stream before.
+    """
+    names = set(changed)
+    first = next(
+        stream.index
+        for stream in streams
+        if any(str(source.path) in names for source in stream.inputs)
+    )
+    return max(first - 1, 0)
+
+
+def _forget_streams(work: Path, first: int) -> None:
+    """Remove the results of streams from `first` on; those before do not depend on them."""
+    for folder in [work / "clean", *work.glob("encoded*")]:
+        for name in _list(folder):
+            if int(name.lstrip(".")[:7]) >= first:
+                (folder / name).unlink()
+    for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
+        path.unlink()
 
 
 def _check_work_files(work: Path, on_notice: Callable[[str], None]) -> None:

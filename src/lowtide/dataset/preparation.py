@@ -11,14 +11,19 @@ again. So a killed command goes on where it was, and ends with the same bytes.
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import tempfile
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lowtide import files
 from lowtide.corpus.blocks import (
     BlockTable,
     CleanJob,
@@ -38,11 +43,17 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, encode_corpus, keep_block
-from lowtide.dataset.journal import has_plan, open_journal, remove_work
+from lowtide.dataset.journal import WORK_NAME, has_plan, open_journal, remove_work
 from lowtide.dataset.onepass import OnePass
 from lowtide.dataset.resources import Shares, check_disk, plan_shares
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.sharding import ShardJob, ShardPlan, plan_shards, write_shards
+from lowtide.dataset.sharding import (
+    ShardJob,
+    ShardPlan,
+    plan_shards,
+    remove_other_shards,
+    write_shards,
+)
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
@@ -89,9 +100,16 @@ def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) 
     47
     """
     settings = settings or build_settings(PrepareSettings, options)
-    if has_plan(settings.out_dir, verb="prepare") and _is_finished(settings.out_dir):
+    if settings.dry_run:
+        with _folder_beside(settings.out_dir) as folder:
+            return _prepare(replace(settings, out_dir=folder))
+    if _was_killed_at_the_end(settings):
         return _finish_cleaning_up(settings.out_dir)
     _refuse_finished(settings.out_dir)
+    return _prepare(settings)
+
+
+def _prepare(settings: PrepareSettings) -> PrepareResult:
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(settings, budget)
     with (
@@ -100,8 +118,29 @@ def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) 
     ):
         inputs = expand_inputs(settings.input_files, on_notice=progress.note)
         check_disk(settings.out_dir, inputs, progress)
+        created = not settings.out_dir.exists()
         with naming_folder(settings.out_dir):
-            return _Preparation(settings, shares, inputs, pool, progress).run()
+            settings.out_dir.mkdir(parents=True, exist_ok=True)
+            with files.lock_folder(settings.out_dir):
+                _refuse_finished(settings.out_dir)  # by a command that ended just now
+                run = _Preparation(settings, shares, inputs, pool, progress, created=created)
+                return run.run()
+
+
+@contextlib.contextmanager
+def _folder_beside(path: Path) -> Generator[Path]:
+    """Give a folder on the same disk for what a dry run keeps meanwhile; nothing of it stays."""
+    place = path.absolute()
+    while not (place.is_dir() and os.access(place, os.W_OK)) and place != place.parent:
+        place = place.parent
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".lowtide-dry-run-", dir=place))
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="lowtide-dry-run-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -120,6 +159,18 @@ def _plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     return {
         key: value for key, value in settings_as_json(settings).items() if key not in _NOT_IN_PLAN
     }
+
+
+def _was_killed_at_the_end(settings: PrepareSettings) -> bool:
+    """Tell whether this very command was killed while it removed its work files."""
+    root = settings.out_dir
+    if not (root / WORK_NAME).is_dir() or not _is_finished(root):
+        return False
+    metadata = layout.read_metadata(root)
+    if has_plan(root, verb="append") or metadata.get("settings") != _plan_settings(settings):
+        return False
+    inputs = [str(source.path) for source in expand_inputs(settings.input_files)]
+    return metadata.get("input_files") == inputs
 
 
 def _finish_cleaning_up(root: Path) -> PrepareResult:
@@ -145,7 +196,7 @@ def _refuse_finished(root: Path) -> None:
         path.name
         for split in layout.SPLITS
         for path in (root / split).glob("*.bin")
-        if not (root / ".work").exists()
+        if not (root / WORK_NAME).exists()
     ]
     if strangers:
         raise UsageError(
@@ -219,18 +270,22 @@ class _Preparation:
         inputs: list[InputFile],
         pool: WorkerPool,
         progress: Progress,
+        *,
+        created: bool,
     ) -> None:
         self.settings = settings
         self.shares = shares
         self.inputs = inputs
         self.pool = pool
         self.progress = progress
-        self.created = not settings.out_dir.exists()
+        self.created = created
+        self.reading = settings.reading(max_row_bytes=shares.max_row_bytes)
+        self.streams = plan_streams(inputs, self.reading)
         self.work, _ = open_journal(
             settings.out_dir,
             verb="prepare",
             settings=_plan_settings(settings),
-            inputs=inputs,
+            streams=self.streams,
             restart=settings.restart,
             on_notice=progress.note,
         )
@@ -292,10 +347,8 @@ class _Preparation:
         )
 
     def clean(self, encoding: Future[EncodeJob] | None) -> BlockTable:
-        reading = self.settings.reading(max_row_bytes=self.shares.max_row_bytes)
-        streams = plan_streams(self.inputs, reading)
         one_pass = None
-        side_by_side = self.pool.num_workers > 1 and has_many_streams(streams)
+        side_by_side = self.pool.num_workers > 1 and has_many_streams(self.streams)
         if encoding is not None and not side_by_side:
             one_pass = OnePass(
                 encoding.result,
@@ -303,8 +356,8 @@ class _Preparation:
                 table_bytes=min(MODEST_TABLE_BYTES, self.shares.table_bytes),
             )
         job = CleanJob(
-            streams=streams,
-            reading=reading,
+            streams=self.streams,
+            reading=self.reading,
             cleaning=self.settings.cleaning,
             folder=self.work / "clean",
             collect_characters=self.settings.tokenization == "char",
@@ -324,7 +377,6 @@ class _Preparation:
                 kept, _ = keep_block(table, block, removed, self.settings.cleaning)
                 table.report.add(kept.counts, kept.samples)
                 phase.advance()
-        self.discard()
         return self.result(None, table.report, table.notices)
 
     def discard(self) -> None:
@@ -372,6 +424,7 @@ class _Preparation:
         )
         plan = plan_shards(job)
         shards = run_sharding(job, plan, self.pool, self.progress)
+        remove_other_shards(settings.out_dir, [shard.path for shard in chain(*shards.values())])
         saving.result()
         return layout.write_metadata(
             settings.out_dir,

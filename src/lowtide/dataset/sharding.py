@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW
 from lowtide.errors import DataError
 
-__all__ = ["ShardJob", "ShardPlan", "plan_shards", "write_shards"]
+__all__ = ["ShardJob", "ShardPlan", "plan_shards", "remove_other_shards", "write_shards"]
 
 _CHUNK_BYTES = 8 << 20
 MAX_OPEN_FILES = 200  # for each worker; 1024 is a common limit for a process
@@ -178,6 +178,16 @@ def write_shards(
         shards[split].append(shard)
         on_done(shard.num_tokens)
     return shards
+
+
+def remove_other_shards(root: Path, known: Iterable[Path], *, first_number: int = 0) -> None:
+    """Remove shards that a command which was then given up left in a dataset."""
+    kept = {path.with_suffix("") for path in known}
+    for split in layout.SPLITS:
+        for path in [*(root / split).glob("shard_*"), *(root / split).glob(".shard_*.partial")]:
+            number = layout.shard_number(path.name.removeprefix(".").removesuffix(".partial"))
+            if number is not None and number >= first_number and path.with_suffix("") not in kept:
+                path.unlink()
 
 
 def _write_once(
