@@ -4,6 +4,7 @@ import pytest
 
 from lowtide.errors import UsageError
 from lowtide.training.schedule import (
+    RunLength,
     default_learning_rate,
     learning_rate_factor,
     momentum_at,
@@ -74,3 +75,38 @@ def test_larger_models_get_smaller_rates():
     assert small == pytest.approx(3e-3)
     assert large == pytest.approx(7e-4, rel=0.05)
     assert default_learning_rate(10**6, "adamw", adapting=True) == pytest.approx(small / 5)
+
+
+def never():
+    raise AssertionError("asked for the epoch of something that is no stream")
+
+
+def test_steps_end_a_run_or_the_clock_whichever_comes_first():
+    length = RunLength(TrainSettings(model_name="x", max_iters=10, max_hours=1.0), 10)
+    assert [length.is_over(step, 0.0, epoch=never) for step in (0, 9, 10, 11)] == [
+        *(False, False),
+        *(True, True),
+    ]
+    assert length.is_over(1, 3600.0, epoch=never) and length.time_is_up(3600.0)
+    assert not length.is_over(1, 3599.0, epoch=never)
+
+
+def test_a_stream_ends_with_its_epochs():
+    length = RunLength(TrainSettings(model_name="x", epochs=2), None)
+    assert [length.is_over(9, 0.0, epoch=lambda epoch=epoch: epoch) for epoch in (1, 2)] == [
+        False,
+        True,
+    ]
+    early, late = (
+        length.learning_rate_factor(500, 0.0, epoch=lambda epoch=epoch: epoch) for epoch in (0, 1)
+    )
+    assert early > late  # decay follows what was read
+    assert length.learning_rate_factor(49, 0.0, epoch=lambda: 0) == pytest.approx(0.5)
+
+
+def test_the_clock_lowers_the_rate_of_a_run_by_hours():
+    length = RunLength(TrainSettings(model_name="x", max_hours=2.0, schedule="linear-decay"), None)
+    rates = [length.learning_rate_factor(7, s, epoch=never) for s in (3600.0, 6000.0, 7200.0)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 1.0
+    assert rates[-1] == pytest.approx(length.settings.final_learning_rate)
