@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 NATIVE := $(wildcard native/*)
-CPP    := $(filter %.cpp %.hpp,$(NATIVE))
+CPP    := $(filter %.cpp %.hpp,$(NATIVE)) $(wildcard tests/*/*.cpp)
 
 .DELETE_ON_ERROR:
 .PHONY: demo test check sanitize format setup clean help
@@ -38,7 +38,8 @@ check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 # installed beside the usual one; the editable install must step aside for it to be found. Output
 # is captured in Python only: the sanitizers' last words must reach the terminal.
 SANITIZED := build/sanitized
-SANITIZED_TESTS ?= tests/corpus tests/tokenizer tests/dataset tests/loader
+SANITIZED_TESTS ?= tests/corpus tests/tokenizer tests/dataset tests/loader \
+  tests/model/test_rows.py tests/model/test_pool.py
 sanitize: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --no-deps --upgrade \
 	  --target $(SANITIZED) --config-settings=build-dir=build/sanitized-objects \
