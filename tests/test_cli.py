@@ -196,7 +196,7 @@ def test_signals_reach_a_running_verb(number: signal.Signals) -> None:
         "    'Wait.'\n"
         "    print('ready', flush=True)\n"
         "    while True: time.sleep(0.02)\n"  # a signal just before pause() would be missed
-        "cli.VERBS['wait'] = Verb(wait, 'lowtide.demo:DemoSettings')\n"
+        "cli.VERBS['wait'] = Verb(wait, 'lowtide.demo.stages:DemoSettings')\n"
         "sys.exit(cli.main(['wait']))"
     )
     with subprocess.Popen(
@@ -229,7 +229,7 @@ def test_ending_a_forked_worker_is_quiet() -> None:
         "    worker = context.Process(target=run, args=(ready,))\n"
         "    worker.start(); ready.wait(60)\n"
         "    worker.terminate(); worker.join(); print(worker.exitcode)\n"
-        "cli.VERBS['work'] = Verb(work, 'lowtide.demo:DemoSettings')\n"
+        "cli.VERBS['work'] = Verb(work, 'lowtide.demo.stages:DemoSettings')\n"
         "sys.exit(cli.main(['work']))"
     )
     done = run_python("-c", program)

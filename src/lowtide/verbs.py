@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         PretokenizeSettings,
         VerifySettings,
     )
-    from lowtide.demo import DemoSettings
+    from lowtide.demo.stages import DemoSettings
     from lowtide.generation.settings import GenerateSettings
     from lowtide.model.export import ExportSettings
     from lowtide.planning.comparison import CompareSettings
@@ -298,7 +298,7 @@ def _demo(settings: DemoSettings) -> None:
 
     lowtide demo --text books.txt
     """
-    from lowtide.demo import describe_results, run_demo
+    from lowtide.demo.running import describe_results, run_demo
 
     results = run_demo(settings)
     print()
@@ -322,5 +322,5 @@ VERBS: dict[str, Verb] = {
     "generate": Verb(_generate, "lowtide.generation.settings:GenerateSettings"),
     "export": Verb(_export, "lowtide.model.export:ExportSettings"),
     "report": Verb(_report, "lowtide.reporting.settings:ReportSettings"),
-    "demo": Verb(_demo, "lowtide.demo:DemoSettings"),
+    "demo": Verb(_demo, "lowtide.demo.stages:DemoSettings"),
 }

@@ -1,4 +1,4 @@
-"""The demo: its text, its commands, its journal, and how it stops and goes on."""
+"""The demo's run: stages in order, what they took, and how it stops and goes on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide import demo, verbs
-from lowtide.demo import DemoSettings, StageResult, describe_results, run_demo
+from lowtide.demo import running
+from lowtide.demo.running import StageResult, describe_results, run_demo
 from lowtide.errors import DataError, LowtideError, UsageError
 
 # Stands for `python -m lowtide`: notes its call, and fails where the file "fail" says so.
@@ -47,47 +47,12 @@ def text(tmp_path: Path) -> Path:
 def fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = tmp_path / "program.py"
     script.write_text(FAKE_PROGRAM)
-    monkeypatch.setattr(demo, "_PROGRAM", (sys.executable, str(script)))
+    monkeypatch.setattr(running, "_PROGRAM", (sys.executable, str(script)))
     return script
 
 
 def calls_in(folder: Path) -> list[str]:
     return (folder / "calls").read_text().split()
-
-
-def test_the_library_is_one_document_per_file(tmp_path: Path) -> None:
-    path = tmp_path / "python.jsonl"
-    demo._write_library_sources(path)
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    sources = [row["source"] for row in rows]
-    assert len(rows) >= 50
-    assert len(set(sources)) == len(sources)
-    assert "json/decoder.py" in sources
-    assert not any("site-packages" in source or "/test/" in source for source in sources)
-    decoder = next(row for row in rows if row["source"] == "json/decoder.py")
-    assert decoder["text"] == Path(json.decoder.__file__).read_text(encoding="utf-8")
-    again = tmp_path / "again.jsonl"
-    demo._write_library_sources(again)
-    assert again.read_bytes() == path.read_bytes()
-
-
-def test_a_python_without_sources_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "one.py").write_text("pass\n")
-    monkeypatch.setattr(demo.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    with pytest.raises(DataError) as caught:
-        demo._write_library_sources(tmp_path / "python.jsonl")
-    assert "only 1 source files" in caught.value.message
-    assert "--text FILE" in str(caught.value.next_step)
-    assert not (tmp_path / "python.jsonl").exists()
-
-
-def test_every_command_is_understood_by_its_verb(text: Path, tmp_path: Path) -> None:
-    stages = demo._plan(DemoSettings(text=text, out_dir=tmp_path), text)
-    assert [stage.verb for stage in stages] == VERBS
-    for stage in stages:
-        verbs.VERBS[stage.verb].parse(stage.verb, stage.words[1:])
 
 
 @pytest.mark.usefixtures("fake_program")
@@ -151,9 +116,9 @@ def test_an_interrupt_that_only_the_demo_gets_reaches_the_stage(
     folder.mkdir()
     (folder / "pause").write_text("train")
     program = (
-        "import sys; from lowtide import cli, demo\n"
-        f"demo._PROGRAM = (sys.executable, {str(fake_program)!r})\n"
-        "demo._GRACE_SECONDS = 0.0\n"
+        "import sys; from lowtide import cli; from lowtide.demo import running\n"
+        f"running._PROGRAM = (sys.executable, {str(fake_program)!r})\n"
+        "running._GRACE_SECONDS = 0.0\n"
         f"sys.exit(cli.main(['demo', '--text', {str(text)!r}, '--out-dir', {str(folder)!r}]))"
     )
     with subprocess.Popen(

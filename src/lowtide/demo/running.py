@@ -1,0 +1,229 @@
+"""Run the demo's stages one after the other, each as a process, and tell what each took.
+
+In:      DemoSettings
+Out:     a folder with text, tokenizer, dataset, run, commands.sh and demo.json; StageResults
+Memory:  next to nothing: the work is in the processes
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lowtide.demo.stages import (
+    DemoSettings,
+    Stage,
+    plan_stages,
+    resume_command,
+    write_commands,
+)
+from lowtide.demo.text import find_text
+from lowtide.errors import LowtideError, UsageError
+from lowtide.files import read_json, write_json
+from lowtide.memory import format_size, parse_size
+from lowtide.progress import format_count, format_seconds
+from lowtide.settings import build_settings
+
+__all__ = ["StageResult", "describe_results", "run_demo"]
+
+_PROGRAM = (sys.executable, "-m", "lowtide")
+_GRACE_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class StageResult:
+    """What one stage took, over all attempts if it was interrupted."""
+
+    verb: str
+    seconds: float
+    peak_bytes: int
+    budget_bytes: int | None
+    """None for a stage that has no budget of its own."""
+    amount: float
+    unit: str
+    was_there: bool
+
+    @property
+    def rate(self) -> float:
+        """Units of work per second, start-up included."""
+        return self.amount / max(self.seconds, 1e-9)
+
+
+def run_demo(settings: DemoSettings | None = None, /, **options: Any) -> list[StageResult]:
+    """Run every stage that is not there yet, and give what each took."""
+    settings = settings or build_settings(DemoSettings, options)
+    budget_bytes = parse_size(settings.memory)
+    folder = settings.out_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    text_path = find_text(settings)
+    stages = plan_stages(settings, text_path)
+    journal = _Journal(folder / "demo.json", stages)
+    write_commands(folder / "commands.sh", settings, stages)
+    results: list[StageResult] = []
+    for number, stage in enumerate(stages, 1):
+        # Text is generated again each time: it is what the reader came for, and takes seconds.
+        was_there = journal.is_finished(stage) and stage.verb != "generate"
+        note = f"{stage.verb}: is there already" if was_there else stage.command
+        print(f"\n[{number}/{len(stages)}] {note}", file=sys.stderr, flush=True)
+        if not was_there:
+            _run_stage(stage, folder, journal, resume_command=resume_command(settings))
+        results.append(
+            StageResult(
+                verb=stage.verb,
+                seconds=journal.seconds(stage),
+                peak_bytes=max(journal.peak_bytes(stage), _measured_peak(stage, folder)),
+                budget_bytes=budget_bytes if "--memory" in stage.flags else None,
+                amount=stage.amount,
+                unit=stage.unit,
+                was_there=was_there,
+            )
+        )
+    return results
+
+
+def describe_results(results: list[StageResult], out_dir: Path) -> str:
+    """Give the table of stages, and what the reader can do next."""
+    header = ("stage", "time", "throughput", "peak memory", "budget", "used")
+    rows: list[tuple[str, ...]] = [header]
+    for result in results:
+        rate = format_size(result.rate) if result.unit == "B" else format_count(result.rate)
+        rows.append(
+            (
+                result.verb + (" (was there)" if result.was_there else ""),
+                format_seconds(result.seconds),
+                f"{rate}/s" if result.unit == "B" else f"{rate} {result.unit}/s",
+                format_size(result.peak_bytes),
+                format_size(result.budget_bytes) if result.budget_bytes else "",
+                f"{100 * result.peak_bytes / result.budget_bytes:.0f}%"
+                if result.budget_bytes
+                else "",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines: list[str] = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    total = sum(result.seconds for result in results)
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{format_seconds(total)} in all. Everything is in {out_dir}; "
+            f"{out_dir / 'commands.sh'} has the commands that made it. To go on from there:",
+            f"  cd {shlex.quote(str(out_dir))}",
+            '  lowtide generate --model-name demo --prompt "import"',
+        ]
+    )
+
+
+class _Journal:
+    """What the demo's stages have taken so far, kept in demo.json so that a stop loses nothing."""
+
+    def __init__(self, path: Path, stages: list[Stage]) -> None:
+        self._path = path
+        self._rows: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
+        for stage in stages:
+            row = self._rows.get(stage.verb, {})
+            is_other = row.get("finished", False) and row["result"] != stage.result
+            if is_other and stage.verb != "generate":
+                raise UsageError(
+                    f"this folder holds a demo with other settings: {row['command']}",
+                    path=path.parent,
+                    next_step="choose another --out-dir, or remove this folder",
+                )
+
+    def is_finished(self, stage: Stage) -> bool:
+        return self._rows.get(stage.verb, {}).get("finished", False)
+
+    def seconds(self, stage: Stage) -> float:
+        return self._rows[stage.verb]["seconds"]
+
+    def peak_bytes(self, stage: Stage) -> int:
+        return self._rows[stage.verb]["peak_bytes"]
+
+    def add(self, stage: Stage, *, seconds: float, peak_bytes: int, finished: bool) -> None:
+        """Note one attempt; attempts that did not finish add up with the one that does."""
+        before = self._rows.get(stage.verb, {})
+        if before.get("finished", True):
+            before = {"seconds": 0.0, "peak_bytes": 0}
+        self._rows[stage.verb] = {
+            "command": stage.command,
+            "result": stage.result,
+            "seconds": before["seconds"] + seconds,
+            "peak_bytes": max(before["peak_bytes"], peak_bytes),
+            "finished": finished,
+        }
+        write_json(self._path, self._rows)
+
+
+def _run_stage(stage: Stage, folder: Path, journal: _Journal, *, resume_command: str) -> None:
+    """Run one verb to its end; its output, progress and errors go straight to the terminal.
+
+    The kernel's peak of a child starts with what its parent held, so this process must stay small.
+    """
+    began = time.monotonic()
+    child = subprocess.Popen([*_PROGRAM, *stage.words], cwd=folder)
+    interrupted = False
+    try:
+        _, status, usage = os.wait4(child.pid, 0)
+    except KeyboardInterrupt:
+        interrupted = True
+        status, usage = _wait_after_interrupt(child.pid)
+    code = os.waitstatus_to_exitcode(status)
+    child.returncode = code  # reaped here, for its resource usage; Popen must not wait again
+    journal.add(
+        stage,
+        seconds=time.monotonic() - began,
+        peak_bytes=usage.ru_maxrss * 1024,
+        finished=code == 0,
+    )
+    if code == 130:
+        raise SystemExit(130)  # the stage has said that the same command goes on
+    if interrupted:
+        raise KeyboardInterrupt
+    if code != 0:
+        raise LowtideError(
+            f"the demo stopped: {stage.verb} ended with exit code {code}",
+            next_step=f"do what its message above says; then {resume_command} goes on here",
+        )
+
+
+def _wait_after_interrupt(pid: int) -> tuple[int, Any]:
+    """Wait for a child that has most likely got the same Ctrl-C; pass it on if it has not."""
+    deadline = time.monotonic() + _GRACE_SECONDS
+    passed_on = False
+    while True:
+        found, status, usage = os.wait4(pid, os.WNOHANG)
+        if found:
+            return status, usage
+        if not passed_on and time.monotonic() > deadline:
+            os.kill(pid, signal.SIGTERM)  # SIGINT is ignored by what runs in the background
+            passed_on = True
+        time.sleep(0.05)
+
+
+def _measured_peak(stage: Stage, folder: Path) -> int:
+    """Give the largest peak of the stage's process tree in its metrics.jsonl, 0 without one."""
+    if stage.metrics_dir is None:
+        return 0
+    path = folder / stage.metrics_dir / "metrics.jsonl"
+    if not path.exists():
+        return 0
+    peak = 0
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                peak = max(peak, int(json.loads(line).get("peak_memory_bytes") or 0))
+            except (ValueError, AttributeError):
+                continue  # the last line of a killed run may be half written
+    return peak

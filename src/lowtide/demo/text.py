@@ -1,0 +1,77 @@
+"""The text of the demo: the Python standard library's own source files, or the user's own.
+
+In:      the standard library (each file a document), or a file of text
+Out:     the path of the text; text/python.jsonl in the demo's folder
+Memory:  one source file
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from lowtide.demo.stages import DemoSettings
+from lowtide.errors import DataError
+from lowtide.files import atomic_file
+
+__all__ = ["find_text", "write_library_sources"]
+
+# Not the library's own code, or not text that reads like code: tables of characters, help texts.
+_SKIPPED_FOLDERS = {
+    *("site-packages", "dist-packages", "test", "tests", "__pycache__", "ensurepip"),
+    *("encodings", "idlelib", "lib2to3", "pydoc_data", "turtledemo"),
+}
+_ENOUGH_FILES = 50
+
+
+def find_text(settings: DemoSettings) -> Path:
+    """Give the text the demo runs on; gather the library's sources if they are not there yet."""
+    if settings.text is not None:
+        if not settings.text.is_file():
+            raise DataError(
+                "text file not found",
+                path=settings.text,
+                next_step="check the path for typing errors",
+            )
+        if settings.text.stat().st_size == 0:
+            raise DataError("text file is empty", path=settings.text, next_step="name another one")
+        return settings.text.absolute()
+    path = settings.out_dir / "text" / "python.jsonl"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_library_sources(path)
+    return path
+
+
+def write_library_sources(path: Path) -> None:
+    """Write each source file of the standard library as one row of jsonl."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    num_files = 0
+    with atomic_file(path) as file:
+        for source in _iter_library_files(root):
+            try:
+                text = source.read_text(encoding="utf-8")
+            except (UnicodeDecodeError, OSError):
+                continue  # a few old modules are written in Latin-1
+            if text.strip():
+                row = {"text": text, "source": str(source.relative_to(root))}
+                file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+                num_files += 1
+        if num_files < _ENOUGH_FILES:
+            raise DataError(
+                f"only {num_files} source files of Python's library found, too few to learn from",
+                path=root,
+                next_step="lowtide demo --text FILE runs the demo on your own text",
+            )
+
+
+def _iter_library_files(root: Path) -> Iterator[Path]:
+    """Give the library's source files in a fixed order."""
+    for folder, folder_names, file_names in os.walk(root):
+        folder_names[:] = sorted(set(folder_names) - _SKIPPED_FOLDERS)
+        for name in sorted(file_names):
+            if name.endswith(".py"):
+                yield Path(folder) / name
