@@ -32,7 +32,7 @@ void copy_lines(std::string_view document, uint64_t line, std::span<const uint32
   const char* copied = at;
   uint32_t empty_lines = 2;
   for (; at < end; ++line) {
-    if (next == removed.end() && empty_lines < 2) break;  // the rest is as cleaning left it
+    if (next == removed.end() && empty_lines == 0) break;  // the rest is as cleaning left it
     const auto* newline = static_cast<const char*>(std::memchr(at, '\n', end - at));
     const char* after = newline != nullptr ? newline + 1 : end;
     const bool is_empty = newline == at;

@@ -97,6 +97,21 @@ def test_equal_to_a_set_in_memory(
     assert 0 < len(expected) < len(raw)
 
 
+def test_empty_lines_on_both_sides_of_a_removed_line_are_shortened(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    again = "a line that comes a second time"
+    path.write_text(f"{again}<|endoftext|>what stands before it\n\n{again}\n\n\nand after it")
+    found = deduplicate(
+        [path],
+        tmp_path / "work",
+        block_bytes=1 << 20,
+        workers=1,
+        table_bytes=1 << 20,
+        cleaning=CleaningOptions(),
+    )
+    assert found == [again, "what stands before it\n\n\nand after it"]
+
+
 def test_small_tables_need_several_passes(tmp_path: Path) -> None:
     paths = make_corpus(tmp_path / "in", seed=0)
     reading = ReadingOptions()
