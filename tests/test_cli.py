@@ -257,3 +257,15 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 def test_python_dash_m_runs_it() -> None:
     done = run_python("-m", "lowtide", "--version")
     assert (done.returncode, done.stdout.split()[0]) == (0, "lowtide")
+
+
+def test_a_name_that_no_terminal_can_show_is_no_error(tmp_path: Path) -> None:
+    bad = Path(os.fsdecode(bytes(tmp_path) + b"/bad\xff.txt"))
+    bad.write_bytes(b"\0 no text at all")
+    (tmp_path / "good.txt").write_text("Übung: enough words to be kept as a document")
+    words = [sys.executable, "-m", "lowtide", "prepare", "--input-files", str(tmp_path)]
+    words += ["--out-dir", str(tmp_path / "out"), "--tokenization", "char", "--skip-bad-inputs"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, capture_output=True, check=False, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert b"bad\\udcff.txt" in done.stdout

@@ -34,6 +34,13 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_json_holds_names_that_are_no_text(tmp_path: Path) -> None:
+    name = os.fsdecode(b"bad\xff.txt")
+    write_json(tmp_path / "a.json", {"file": name, "other": "ü"})
+    assert read_json(tmp_path / "a.json") == {"file": name, "other": "ü"}
+    assert b'"bad\\udcff.txt"' in (tmp_path / "a.json").read_bytes()
+
+
 def test_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
     write_bytes(target, b"old")

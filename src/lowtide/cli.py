@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -31,6 +32,8 @@ _TEXT_VERBS = {"train-tokenizer", "prepare", "pretokenize", "append", "verify", 
 
 def run() -> NoReturn:
     """Run the command line and end the process; the entry point of `lowtide`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # text that the terminal cannot show is no error
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = main()
     if "torch" in sys.modules or threading.active_count() > 1:
         sys.exit(code)

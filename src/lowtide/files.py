@@ -140,7 +140,9 @@ def write_bytes(path: PathLike, data: bytes, *, sync_folder: bool = True) -> Non
 
 def write_json(path: PathLike, value: Any) -> None:
     """Write `value` to `path` atomically as readable JSON."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    # A file's name may be no UTF-8; Python's notation of such bytes is an escape of JSON as well.
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def read_json(path: PathLike) -> Any:

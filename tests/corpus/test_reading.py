@@ -140,6 +140,9 @@ def test_parquet(tmp_path: Path) -> None:
         list(reading.iter_documents([path], reading.ReadingOptions(text_field="body")))
     with pytest.raises(DataError, match="column 'id' holds int64, expected text"):
         list(reading.iter_documents([path], reading.ReadingOptions(text_field="id")))
+    for kind in (pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()):
+        pq.write_table(pa.table({"text": pa.array(["eins", None, "zwei"], kind)}), path)
+        assert [document.text for document in reading.iter_documents([path])] == [b"eins", b"zwei"]
     path.write_bytes(b"PAR1 nonsense")
     with pytest.raises(DataError, match="not a parquet file"):
         list(reading.iter_documents([path]))
@@ -147,17 +150,21 @@ def test_parquet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_cut_off_file_is_named_or_kept_as_far_as_it_goes(tmp_path: Path, suffix: str) -> None:
-    text = b"".join(b"document %d<|endoftext|>" % number for number in range(3000))
+    text = b"".join(b"document %d<|endoftext|>" % number for number in range(20000))
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(compress(text, suffix)[:-40])
     with pytest.raises(DataError, match="damaged or cut-off") as caught:
         list(reading.iter_documents([path], SMALL))
     assert path.name in str(caught.value)
     notices: list[str] = []
-    options = reading.ReadingOptions(block_bytes=64, skip_bad=True, on_notice=notices.append)
+    options = reading.ReadingOptions(block_bytes=4096, skip_bad=True, on_notice=notices.append)
     texts = [document.text for document in reading.iter_documents([path], options)]
-    assert texts == [b"document %d" % number for number in range(len(texts))]
+    assert texts[:-1] == [b"document %d" % number for number in range(len(texts) - 1)]
     assert len(notices) == 1
+    # Also what the last, unfinished block had.
+    options = dataclasses.replace(options, block_bytes=1 << 20)
+    assert [document.text for document in reading.iter_documents([path], options)] == texts
+    assert len(texts) > 10_000
 
 
 def test_zstd_of_all_kinds(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lowtide.corpus.cutting import PROBE_BYTES, cut_text, find_cut, long_row, read_at
 from lowtide.corpus.hub import iter_hub_texts
@@ -30,7 +31,7 @@ from lowtide.corpus.textblocks import (
     Stream,
     TextBlock,
 )
-from lowtide.errors import DataError, from_os_error
+from lowtide.errors import DataError, LowtideError, from_os_error
 
 __all__ = [
     "BLOCK_BYTES",
@@ -51,6 +52,7 @@ __all__ = [
     "read_block",
 ]
 
+ItemT = TypeVar("ItemT")
 _GROUP_FILES = 1024
 
 
@@ -181,25 +183,40 @@ def iter_blocks(
         for number in range(stream.num_blocks or 0):
             yield None if number < known else read_block(stream, number, options)
         return
+    for number, block in enumerate(_iter_in_order(stream, options)):
+        yield None if number < known else block
+
+
+def _iter_in_order(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]:
     source = stream.inputs[0]
     if source.kind == "parquet":
-        blocks = iter_row_blocks(stream, options, iter_parquet_rows(source, options))
+        rows = iter_parquet_rows(source, options)
     elif source.kind == "hub":
         texts = iter_hub_texts(str(source.path), split=source.split, text_field=options.text_field)
-        blocks = iter_row_blocks(stream, options, ((text, 0) for text in texts))
+        rows = ((text, 0) for text in texts)
     else:
-        blocks = _iter_stream(stream, options)
+        return _until_damage(_iter_stream(stream, options), source, options)
+    return iter_row_blocks(stream, options, _until_damage(rows, source, options))
+
+
+def _until_damage(
+    items: Iterator[ItemT], source: InputFile, options: ReadingOptions
+) -> Iterator[ItemT]:
+    """Give what can be read; where it ends too early is an error, or a notice on request."""
     try:
-        for number, block in enumerate(blocks):
-            yield None if number < known else block
+        yield from items
     except DataError as error:
         if not options.skip_bad:
             raise
-        options.on_notice(f"{source.path}: {error.message}; the rest of it skipped")
+        _tell_damage(source, options, error)
     except OSError as error:
         if not options.skip_bad:
             raise from_os_error(error) from None
-        options.on_notice(f"{source.path}: {error.strerror}; the rest of it skipped")
+        _tell_damage(source, options, from_os_error(error))
+
+
+def _tell_damage(source: InputFile, options: ReadingOptions, error: LowtideError) -> None:
+    options.on_notice(f"{source.path}: {error.message}; the rest of it skipped")
 
 
 def _iter_stream(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]:
@@ -209,7 +226,8 @@ def _iter_stream(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]
     held = bytearray()
     base = window = number = stored = 0  # a long row fills several windows, and is one block
     inside = ended = False
-    with open_stream(source, encoding=options.encoding) as reader:
+    on_damage = partial(_tell_damage, source, options) if options.skip_bad else None
+    with open_stream(source, encoding=options.encoding, on_damage=on_damage) as reader:
         while not ended:
             nominal = (window + 1) * options.block_bytes
             wanted = nominal + options.window_bytes + back - base

@@ -12,6 +12,8 @@ import gzip
 import lzma
 import os
 import zlib
+from collections.abc import Callable
+from io import BufferedReader
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from lowtide.corpus.inputs import InputFile
@@ -30,9 +32,17 @@ _ZSTD_MAGIC, _ZSTD_SKIPPABLE = 0xFD2FB528, 0x184D2A50
 _ZSTD_WINDOW_LOG = 27
 
 
-def open_stream(source: InputFile, *, encoding: str = "utf-8") -> StreamReader:
-    """Open an input for reading in order, decompressed and as UTF-8."""
-    return StreamReader(source, encoding)
+def open_stream(
+    source: InputFile,
+    *,
+    encoding: str = "utf-8",
+    on_damage: Callable[[DataError], None] | None = None,
+) -> StreamReader:
+    """Open an input for reading in order, decompressed and as UTF-8.
+
+    Damage is an error; or `on_damage` is told, and what came before it is all there is.
+    """
+    return StreamReader(source, encoding, on_damage)
 
 
 class _ZstdReader:
@@ -47,16 +57,12 @@ class _ZstdReader:
         self._decoder: Any = None
         self._has_checksum = False
 
-    def read(self, size: int) -> bytes:
-        parts: list[bytes] = []
-        held = 0
-        while held < size:
-            if self._decoder is None and not self._begin_frame():
-                break
-            part = self._read_block()
-            parts.append(part)
-            held += len(part)
-        return b"".join(parts)
+    def read1(self, _: int) -> bytes:
+        """Give the next block, whatever its size; empty at the end."""
+        while self._decoder is not None or self._begin_frame():
+            if text := self._read_block():
+                return text
+        return b""
 
     def _begin_frame(self) -> bool:
         """Read up to the first block of the next frame; False at the end of the file."""
@@ -106,9 +112,12 @@ class _ZstdReader:
 class StreamReader:
     """Gives decompressed UTF-8 bytes; damage is an error that names the file."""
 
-    def __init__(self, source: InputFile, encoding: str) -> None:
+    def __init__(
+        self, source: InputFile, encoding: str, on_damage: Callable[[DataError], None] | None
+    ) -> None:
         self._source = source
-        self._file: BinaryIO = source.path.open("rb", buffering=_BUFFER_BYTES)
+        self._on_damage = on_damage
+        self._file = cast("BufferedReader", source.path.open("rb", buffering=_BUFFER_BYTES))
         self._reader: Any = self._open(source.compression)
         self._decoder: codecs.IncrementalDecoder | None = None
         if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
@@ -157,7 +166,8 @@ class StreamReader:
 
     def _read_block(self, size: int) -> bytes:
         try:
-            return self._reader.read(min(size, _BUFFER_BYTES))
+            # Not read: what it had gathered before it came to the damage would be lost.
+            return self._reader.read1(min(size, _BUFFER_BYTES))
         except (
             EOFError,
             zlib.error,
@@ -165,8 +175,12 @@ class StreamReader:
             lzma.LZMAError,
             zstandard.ZstdError,
         ) as error:
-            raise DataError(
+            damage = DataError(
                 f"damaged or cut-off {self._source.compression} file: {error}",
                 path=self._source.path,
                 next_step="fetch the file again, or keep what is readable with --skip-bad-inputs",
-            ) from None
+            )
+            if self._on_damage is None:
+                raise damage from None
+            self._on_damage(damage)
+            return b""
