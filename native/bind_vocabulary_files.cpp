@@ -57,7 +57,7 @@ nb::object read(nb::bytes vocab, nb::bytes merges, bool merges_are_json,
   for (const std::string& token : result->tokens) tokens.append(as_bytes(token));
   nb::list special_ids;
   for (const int64_t id : result->special_ids) special_ids.append(id);
-  return nb::make_tuple(tokens, special_ids, to_array(std::move(result->merges)));
+  return nb::make_tuple(tokens, special_ids, to_view<uint32_t>(std::move(result->merges)));
 }
 
 nb::object write_vocab(const std::vector<nb::bytes>& tokens,

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -121,6 +122,25 @@ class BlockCleaner {
   uint32_t empty_lines_ = 0;
   std::array<uint32_t, kNumRules> num_samples_{};
 };
+
+// Find the documents of text[begin:end]; a separator ends one, and what follows the last separator
+// may be nothing at all.
+template <typename Found>
+void find_documents(std::string_view text, std::string_view separator, uint64_t begin, uint64_t end,
+                    const Found& found) {
+  for (uint64_t at = begin;;) {
+    const void* next = separator.empty() ? nullptr
+                                         : memmem(text.data() + at, end - at, separator.data(),
+                                                  separator.size());
+    if (next == nullptr) {
+      if (at < end) found(at, end);
+      return;
+    }
+    const auto document_end = static_cast<uint64_t>(static_cast<const char*>(next) - text.data());
+    found(at, document_end);
+    at = document_end + separator.size();
+  }
+}
 
 // How much of a line says what the line already said: 0 (nothing) to 1 (all of it).
 double measure_repetition(std::string_view line, bool vectors = true);

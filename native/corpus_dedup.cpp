@@ -57,32 +57,67 @@ void copy_lines(std::string_view document, uint64_t line, std::span<const uint32
 
 }  // namespace
 
-DuplicateFinder::DuplicateFinder(size_t capacity)
-    : slots_(capacity + capacity / 2 + 64), capacity_(capacity) {}
-
-bool DuplicateFinder::add(uint64_t block, std::span<const HashRow> rows, uint32_t pass,
-                          uint32_t num_passes) {
+size_t DuplicateFinder::Table::place(uint64_t high) const {
   __extension__ using Wide = unsigned __int128;
-  const size_t num_slots = slots_.size();
-  for (const HashRow& row : rows) {
-    if (num_passes > 1 && row.low % num_passes != pass) continue;
-    size_t at =
-        static_cast<size_t>(static_cast<Wide>(scatter64(row.high ^ row.low)) * num_slots >> 64);
-    while (slots_[at].used != 0 && (slots_[at].high != row.high || slots_[at].low != row.low)) {
-      if (++at == num_slots) at = 0;
+  return static_cast<size_t>(static_cast<Wide>(high << 8) * slots.size() >> 64);
+}
+
+bool DuplicateFinder::Table::insert(uint64_t high, uint32_t low) {
+  const Slot wanted{{static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32), low}};
+  for (size_t at = place(high);;) {
+    Slot& slot = slots[at];
+    if (std::memcmp(&slot, &wanted, sizeof wanted) == 0) return false;
+    if ((slot.words[0] | slot.words[1] | slot.words[2]) == 0) {
+      slot = wanted;
+      ++held;
+      return true;
     }
-    if (slots_[at].used != 0) {
-      duplicates_.push_back(block << 32 | row.line);
-      continue;
+    if (++at == slots.size()) at = 0;
+  }
+}
+
+// Places rise with the hash, so both tables are gone through from their beginning to their end.
+void DuplicateFinder::Table::grow() {
+  constexpr size_t kFirstSlots = 64;
+  Table larger;
+  larger.slots.resize(slots.empty() ? kFirstSlots : slots.size() + slots.size() / 4);
+  for (const Slot& slot : slots) {
+    if ((slot.words[0] | slot.words[1] | slot.words[2]) == 0) continue;
+    larger.insert(uint64_t{slot.words[1]} << 32 | slot.words[0], slot.words[2]);
+  }
+  *this = std::move(larger);
+}
+
+bool DuplicateFinder::add(std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes) {
+  constexpr size_t kAhead = 12;  // rows whose slots are on their way from memory
+  for (size_t row = 0; row < rows.size(); ++row) {
+    if (row + kAhead < rows.size()) {
+      const uint64_t high = rows[row + kAhead].high;
+      const Table& next = tables_[high >> 56];
+      __builtin_prefetch(next.slots.data() + next.place(high), 1);
     }
-    if (held_ == capacity_) return false;
-    ++held_;
-    slots_[at] = {row.high, row.low, 1};
+    const HashRow& given = rows[row];
+    if (num_passes > 1 && given.low % num_passes != pass) continue;
+    bool is_new;
+    if (given.high == 0 && given.low == 0) {  // the one hash that a slot cannot hold
+      is_new = !zero_seen_;
+      if (is_new && held_ == capacity_) return false;
+      zero_seen_ = true;
+    } else {
+      Table& table = tables_[given.high >> 56];
+      if (5 * (table.held + 1) > 4 * table.slots.size()) table.grow();
+      is_new = table.insert(given.high, given.low);
+    }
+    if (!is_new) {
+      duplicates_.push_back(given.line);
+    } else if (held_++ == capacity_) {
+      return false;
+    }
   }
   return true;
 }
 
-std::vector<uint64_t> DuplicateFinder::take() {
+std::vector<uint32_t> DuplicateFinder::take() {
   std::sort(duplicates_.begin(), duplicates_.end());
   return std::move(duplicates_);
 }

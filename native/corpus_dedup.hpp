@@ -1,6 +1,7 @@
 // Exact deduplication of one partition of hashes, and what remains of a block afterwards.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,28 +14,38 @@
 namespace lowtide {
 
 // Rows must be added in the order of the corpus: the first of equal ones stays.
+//
+// A table for each first byte of a hash, which is how blocks sort their rows: one small table is at
+// work at a time, and grows by a quarter without the others, so memory follows what is held.
 class DuplicateFinder {
  public:
-  // Room for `capacity` rows; memory is fixed here at 16 bytes for each and half as many more.
-  explicit DuplicateFinder(size_t capacity);
+  // Room for `capacity` rows. Each takes 12 bytes in tables that are 64 to 80 % full: at most 19.
+  explicit DuplicateFinder(size_t capacity) : capacity_(capacity) {}
 
   // Add the rows of a block that belong to this pass (of `num_passes` over the same partition).
   // Returns false when there is no more room.
-  bool add(uint64_t block, std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes);
-  // The places of all duplicates, sorted: block in the upper half, HashRow::line in the lower.
-  std::vector<uint64_t> take();
-
-  static constexpr size_t planned_bytes(size_t rows) { return (rows + rows / 2 + 64) * 16; }
+  bool add(std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes);
+  // HashRow::line of all duplicates since the last call, sorted.
+  std::vector<uint32_t> take();
 
  private:
-  struct Slot {
-    uint64_t high;
-    uint32_t low;
-    uint32_t used;
+  struct Slot {  // 96 bits of hash; all zero: free
+    uint32_t words[3];
   };
-  std::vector<Slot> slots_;
+  struct Table {
+    std::vector<Slot> slots;
+    size_t held = 0;
+
+    size_t place(uint64_t high) const;
+    // Whether the hash is new here.
+    bool insert(uint64_t high, uint32_t low);
+    void grow();
+  };
+
+  std::array<Table, 256> tables_;
   size_t capacity_, held_ = 0;
-  std::vector<uint64_t> duplicates_;
+  bool zero_seen_ = false;
+  std::vector<uint32_t> duplicates_;
 };
 
 // The documents of a block without their duplicate lines.

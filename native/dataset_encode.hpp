@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "corpus_dedup.hpp"
@@ -24,19 +27,44 @@ class CharacterTable {
   std::vector<uint32_t> table_;
 };
 
-// `order` names the documents in the order wanted; where `ending[document]`, `end_id` follows (if it
-// is not negative). Appends to `ids`, and each document's number of ids to `lengths`.
+// One document of an encoded block, as stored in work files.
+struct EncodedRow {
+  uint64_t key;     // place in the shuffle
+  uint64_t split;   // content hash
+  uint64_t tokens;  // with end-of-text
+  uint64_t ends;    // 1 when the document ends here
+};
+
+// The document that a block's first one is a part of.
+struct Identity {
+  uint64_t input_index, ordinal, hash_low;
+};
+
+struct EncodeOptions {
+  bool shuffle;
+  uint64_t seed;
+  uint64_t block;  // its place in the corpus: the order of its documents without the shuffle
+  std::optional<Identity> carried;
+  int64_t end_id;  // follows every document that ends; negative: nothing does
+};
+
+// A document's place in the shuffle, from nothing but the seed and its identity.
+uint64_t shuffle_key(uint64_t seed, uint64_t input_index, uint64_t ordinal);
+
+struct EncodedBlock {
+  std::vector<EncodedRow> index;  // by key
+  std::vector<uint16_t> narrow;   // the ids are in one of these two
+  std::vector<uint32_t> wide;
+  uint64_t num_tokens = 0;
+  uint32_t max_id = 0;
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> sources;  // input: documents that end, tokens
+  std::array<RuleCount, kNumRules> counts{};
+  std::vector<Sample> samples;
+};
+
+// Encode what is kept of a block, ordered by key; `rows` are all documents of the block.
 template <typename Coder, typename Id>
-void encode_documents(Coder& coder, const KeptDocuments& kept, std::span<const uint64_t> order,
-                      std::span<const uint8_t> ending, int64_t end_id, std::vector<Id>& ids,
-                      std::vector<uint64_t>& lengths) {
-  lengths.reserve(order.size());
-  for (const uint64_t document : order) {
-    const size_t before = ids.size();
-    coder.encode_ordinary(kept.documents[document], ids);
-    if (ending[document] != 0 && end_id >= 0) ids.push_back(static_cast<Id>(end_id));
-    lengths.push_back(ids.size() - before);
-  }
-}
+void encode_documents(Coder& coder, const KeptDocuments& kept, std::span<const DocumentRow> rows,
+                      const EncodeOptions& options, std::vector<Id>& ids, EncodedBlock& encoded);
 
 }  // namespace lowtide

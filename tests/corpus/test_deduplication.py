@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import struct
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lowtide import _native
 from lowtide.corpus import deduplication
@@ -149,3 +152,43 @@ def test_real_text(tmp_path: Path, name: str) -> None:
         cleaning=cleaning,
     )
     assert found == list(expected)
+
+
+def hash_rows(hashes: list[tuple[int, int]], first_line: int) -> bytes:
+    """Rows as cleaning gives them: 96 bits of hash and a line, sorted by the first byte."""
+    rows = [(high, low, first_line + place) for place, (high, low) in enumerate(hashes)]
+    rows.sort(key=lambda row: row[0] >> 56)
+    return b"".join(struct.pack("<QII", *row) for row in rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 3000), st.sampled_from([2, 300, 1 << 60]))
+def test_the_table_is_a_set(seed: int, count: int, kinds: int) -> None:
+    """Hashes that agree in all but a few bits, the zero one too, while the tables grow."""
+    chooser = random.Random(seed)
+    finder = _native.DuplicateFinder(count)
+    seen: set[tuple[int, int]] = set()
+    for block in range(4):
+        hashes = [
+            (chooser.randrange(kinds) << chooser.choice([0, 30, 56]) & (1 << 64) - 1,
+             chooser.randrange(2))
+            for _ in range(count // 4)
+        ]  # fmt: skip
+        assert finder.add(hash_rows(hashes, block * count), 0, 1)
+        expected: list[int] = []
+        # Equal hashes begin with the same byte, so they stay in their order.
+        for place, item in enumerate(hashes):
+            if item in seen:
+                expected.append(block * count + place)
+            seen.add(item)
+        assert finder.take().cast("I").tolist() == sorted(expected)
+
+
+def test_a_full_table_says_so() -> None:
+    hashes = [(number << 40, 0) for number in range(100)]
+    finder = _native.DuplicateFinder(99)
+    assert finder.add(hash_rows(hashes[1:], 0), 0, 1)
+    assert finder.add(hash_rows(hashes[1:], 0), 0, 1)
+    assert len(finder.take()) == 4 * 99
+    assert not finder.add(hash_rows(hashes[:1], 0), 0, 1)
+    assert not _native.DuplicateFinder(99).add(hash_rows(hashes, 0), 0, 1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import lowtide.dataset.settings as dataset_settings
+from lowtide.corpus.deduplication import TABLE_ROW_BYTES
 from lowtide.dataset import encoding, preparation
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.errors import DataError
@@ -36,13 +38,23 @@ def prepare(tmp_path: Path, tokenizer: str, name: str, **options: object) -> dic
     return snapshot(tmp_path / name)
 
 
+def give_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Let the table of the one pass hold so many hashes."""
+    plan = preparation.plan_shares
+    monkeypatch.setattr(
+        preparation,
+        "plan_shares",
+        lambda *given: replace(plan(*given), one_pass_bytes=TABLE_ROW_BYTES * rows),
+    )
+
+
 @pytest.mark.parametrize("rows", [0, 40, 300, 700])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_full_table_decides_nothing(
     tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch, rows: int, shuffle: bool
 ) -> None:
     expected = prepare(tmp_path, tokenizer, "expected", shuffle=shuffle)
-    monkeypatch.setattr(preparation, "MODEST_TABLE_BYTES", 24 * rows)
+    give_rows(monkeypatch, rows)
     for workers in (1, 3):
         found = prepare(tmp_path, tokenizer, f"{workers}", shuffle=shuffle, processes=workers)
         assert found == expected
@@ -52,7 +64,7 @@ def test_without_deduplication_there_is_no_table(
     tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = prepare(tmp_path, tokenizer, "one", dedup=False, processes=1)
-    monkeypatch.setattr(preparation, "MODEST_TABLE_BYTES", 0)
+    give_rows(monkeypatch, 0)
     assert prepare(tmp_path, tokenizer, "four", dedup=False, processes=4) == expected
 
 

@@ -18,6 +18,18 @@ def test_id_outside_vocabulary_is_refused(tmp_path: Path, bad: int) -> None:
     assert not (tmp_path / "s.bin").exists()
 
 
+@pytest.mark.parametrize("bad", [-1, 300, 70_000])
+def test_a_chunk_with_an_id_outside_the_vocabulary_is_refused(tmp_path: Path, bad: int) -> None:
+    no_ends = np.empty(0, np.uint64)
+    with pytest.raises(DataError, match=f"id {bad} is outside the vocabulary of 300"):
+        shards.id_chunk(np.array([1, bad]), no_ends, vocab_size=300, path=tmp_path / "s.bin")
+    if 0 <= bad < 1 << 16:
+        chunk = (memoryview(np.array([1, bad], np.uint16).tobytes()), memoryview(b""))
+        with pytest.raises(DataError, match=f"id {bad} is outside the vocabulary of 300"):
+            shards.write_shard_stream(tmp_path / "s.bin", [chunk], vocab_size=300)
+    assert not (tmp_path / "s.bin").exists()
+
+
 @pytest.mark.parametrize("ends", [[5, 5], [6, 3], [11]])
 def test_wrong_document_ends_are_refused(tmp_path: Path, ends: list[int]) -> None:
     with pytest.raises(DataError, match="document ends"):
@@ -32,7 +44,9 @@ def test_a_stream_of_chunks_gives_the_same_shard(tmp_path: Path, sizes: list[int
     begin = 0
     for size in sizes:
         ends = [end - begin for end in (10, 5000) if begin < end <= begin + size]
-        chunks.append((ids[begin : begin + size], np.array(ends, dtype=np.uint64)))
+        part = ids[begin : begin + size]
+        path = tmp_path / "parts.bin"
+        chunks.append(shards.id_chunk(part, np.array(ends, np.uint64), vocab_size=5000, path=path))
         begin += size
     streamed = shards.write_shard_stream(tmp_path / "parts.bin", chunks, vocab_size=5000)
     assert (tmp_path / "parts.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()

@@ -48,7 +48,7 @@ def test_everything_that_decides_ids_is_in_the_fingerprint() -> None:
         Vocabulary.from_merges(MERGES, special_tokens=["<s>", "<t>"]),
         Vocabulary.from_merges(MERGES, special_tokens=["<s>"], pattern="o200k"),
         dataclasses.replace(vocabulary, whole_pieces=True),
-        dataclasses.replace(vocabulary, merges=None),
+        dataclasses.replace(vocabulary, merge_ids=None),
         dataclasses.replace(vocabulary, special_tokens={}),
         dataclasses.replace(vocabulary, tokens=(*vocabulary.tokens, b"zz")),
         Vocabulary.from_characters("abc"),

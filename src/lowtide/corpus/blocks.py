@@ -7,17 +7,22 @@ Memory:  one block per worker; afterwards a few numbers per block of 4 MiB
 
 from __future__ import annotations
 
+import struct
 import threading
+from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from lowtide import _native, files
-from lowtide.corpus.cleaning import DOCUMENT_ROW, CleaningOptions, Report, clean_block
+from lowtide.corpus.cleaning import (
+    DOCUMENT_ROW_BYTES,
+    HASH_ROW_BYTES,
+    CleaningOptions,
+    Report,
+    clean_block,
+)
 from lowtide.corpus.reading import ReadingOptions, Stream, TextBlock, iter_blocks, read_block
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
@@ -81,13 +86,10 @@ class CleanJob:
         return self.folder / f"{stream:07d}.end"
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What decides a document's place in the shuffle and its split."""
+Identity = tuple[int, int, int]
+"""What decides a document's place in the shuffle and its split: input, ordinal, content hash."""
 
-    input_index: int
-    ordinal: int
-    hash_low: int
+_IDENTITY = struct.Struct("<QQ16xQ")  # at the beginning of a document row
 
 
 class OpenDocument:
@@ -97,7 +99,7 @@ class OpenDocument:
         self._identity: Identity | None = None
 
     def advance(
-        self, *, continues: bool, continued: bool, num_documents: int, last: npt.NDArray[np.uint8]
+        self, *, continues: bool, continued: bool, num_documents: int, last: memoryview
     ) -> Identity | None:
         """Give the document that a block's first one is a part of, if it began earlier.
 
@@ -105,10 +107,7 @@ class OpenDocument:
         """
         begun = self._identity if continues else None
         if continued and not (continues and num_documents == 1):
-            row = last.view(DOCUMENT_ROW)[0]
-            self._identity = Identity(
-                int(row["input_index"]), int(row["ordinal"]), int(row["hash_low"])
-            )
+            self._identity = _IDENTITY.unpack_from(last)
         return begun
 
     def pass_block(self, work: WorkFile) -> Identity | None:
@@ -120,8 +119,8 @@ class OpenDocument:
         return self.advance(
             continues=header["continues"],
             continued=header["continued"],
-            num_documents=size // DOCUMENT_ROW.itemsize,
-            last=work.read("documents", begin=max(size - DOCUMENT_ROW.itemsize, 0)),
+            num_documents=size // DOCUMENT_ROW_BYTES,
+            last=work.read("documents", begin=max(size - DOCUMENT_ROW_BYTES, 0)),
         )
 
 
@@ -130,32 +129,33 @@ class BlockTable:
     """All blocks of a cleaned corpus, in order."""
 
     paths: list[Path]
-    num_documents: npt.NDArray[np.int64]
-    num_hashes: npt.NDArray[np.int64]
-    text_bytes: npt.NDArray[np.int64]
-    radix_counts: npt.NDArray[np.int64]
-    """How many hashes begin with each byte, over all blocks."""
-    has_text: npt.NDArray[np.bool_]
-    """False for a block that was encoded the moment it was clean."""
+    num_hashes: array[int]
+    text_bytes: array[int]
+    has_text: array[int]
+    """0 for a block that was encoded the moment it was clean."""
     carried: dict[int, Identity]
     """For a block whose first document began in an earlier one: that document."""
     report: Report
     notices: list[str]
-    characters: npt.NDArray[np.uint64] | None
+    characters: int | None
+    """A bit for each code point that occurs, where they are collected."""
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def list_characters(self) -> list[int]:
+        """Give the code points that occur, where they were collected."""
+        bits = f"{self.characters or 0:b}"[::-1]
+        return [code for code, bit in enumerate(bits) if bit == "1"]
 
     def after(self, earlier: BlockTable) -> BlockTable:
         """Give the blocks of another table, then those of this one; the report stays this one's."""
         return replace(
             self,
             paths=earlier.paths + self.paths,
-            num_documents=np.concatenate([earlier.num_documents, self.num_documents]),
-            num_hashes=np.concatenate([earlier.num_hashes, self.num_hashes]),
-            text_bytes=np.concatenate([earlier.text_bytes, self.text_bytes]),
-            has_text=np.concatenate([earlier.has_text, self.has_text]),
-            radix_counts=earlier.radix_counts + self.radix_counts,
+            num_hashes=earlier.num_hashes + self.num_hashes,
+            text_bytes=earlier.text_bytes + self.text_bytes,
+            has_text=earlier.has_text + self.has_text,
             carried={row + len(earlier): value for row, value in self.carried.items()},
         )
 
@@ -366,24 +366,17 @@ def load_block_table(job: CleanJob) -> BlockTable:
             count = end["blocks"]
             notices += end["notices"]
         paths += [job.block_path(stream.index, number) for number in range(count)]
-    sizes = np.zeros((3, len(paths)), dtype=np.int64)
-    has_text = np.zeros(len(paths), dtype=np.bool_)
-    radix_counts = np.zeros(256, dtype=np.int64)
-    characters = np.zeros(0x110000 // 64, np.uint64) if job.collect_characters else None
+    num_hashes, text_bytes, has_text = array("q"), array("q"), array("b")
+    characters = 0 if job.collect_characters else None
     report = Report()
     carried: dict[int, Identity] = {}
     open_document = OpenDocument()
     for row, path in enumerate(paths):
         work = open_work_file(path)
         header = work.header
-        sizes[:, row] = [
-            work.sections["documents"][1] // DOCUMENT_ROW.itemsize,
-            work.sections["hashes"][1] // 16,
-            work.sections["text"][1],
-        ]
-        has_text[row] = header["has_text"]
-        ends = work.read("radix_ends").view(np.int64)
-        radix_counts += np.diff(ends, prepend=0)
+        num_hashes.append(work.sections["hashes"][1] // HASH_ROW_BYTES)
+        text_bytes.append(work.sections["text"][1])
+        has_text.append(header["has_text"])
         report.add(
             header["counts"],
             header["samples"],
@@ -393,16 +386,14 @@ def load_block_table(job: CleanJob) -> BlockTable:
         )
         notices += header["notices"]
         if characters is not None:
-            characters |= work.read("characters").view(np.uint64)
+            characters |= int.from_bytes(work.read("characters"), "little")
         begun = open_document.pass_block(work)
         if begun is not None:
             carried[row] = begun
     return BlockTable(
         paths=paths,
-        num_documents=sizes[0],
-        num_hashes=sizes[1],
-        text_bytes=sizes[2],
-        radix_counts=radix_counts,
+        num_hashes=num_hashes,
+        text_bytes=text_bytes,
         has_text=has_text,
         carried=carried,
         report=report,

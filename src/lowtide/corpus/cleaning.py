@@ -7,24 +7,25 @@ Memory:  about three times the block
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
+from lowtide.arrays import np
 from lowtide.corpus.reading import ReadingOptions, TextBlock, extract_json_rows
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 __all__ = [
-    "DOCUMENT_ROW",
+    "DOCUMENT_ROW_BYTES",
     "HASH_ROW_BYTES",
     "RULES",
     "CleaningOptions",
     "Report",
     "clean_block",
+    "document_rows",
     "native_options",
 ]
 
@@ -46,21 +47,17 @@ RULES = (
 )
 """In the order of the native enumeration."""
 
-DOCUMENT_ROW = np.dtype(
-    [
-        (name, "<u8")
-        for name in (
-            "input_index",
-            "ordinal",
-            "begin",
-            "end",
-            "hash_low",
-            "hash_high",
-            "line_base",
-            "flags",
-        )
-    ]
+_DOCUMENT_FIELDS = (
+    "input_index",
+    "ordinal",
+    "begin",
+    "end",
+    "hash_low",
+    "hash_high",
+    "line_base",
+    "flags",
 )
+DOCUMENT_ROW_BYTES = 8 * len(_DOCUMENT_FIELDS)
 HASH_ROW_BYTES = 16
 FIRST, LAST = 1, 2
 _SAMPLES_PER_RULE = 3
@@ -82,6 +79,11 @@ class CleaningOptions:
     min_document_words: int = 3
     max_repetition: float = 0.8
     min_dedup_chars: int = 20
+
+
+def document_rows(documents: Any) -> npt.NDArray[Any]:
+    """Give the rows of a block's documents by the names of their fields."""
+    return np.frombuffer(documents, dtype=[(name, "<u8") for name in _DOCUMENT_FIELDS])
 
 
 def native_options(
@@ -150,62 +152,56 @@ def clean_block(
     collect_characters: bool = False,
 ) -> _native.CleanedBlock:
     """Take a block apart into documents and clean them; other Python threads go on meanwhile."""
-    data, rows = _locate_documents(block, reading, paths)
     compose = _compose_lower if options.lowercase else _compose
-    return _native.clean_block(
-        data,
-        *rows,
-        native_options(options, collect_characters=collect_characters),
-        compose,
-    )
+    native = native_options(options, collect_characters=collect_characters)
+    if block.kind == "text":
+        segments = [
+            (part.input_index, part.offset, part.begin, part.end) for part in block.segments
+        ]
+        return _native.clean_text(
+            block.data,
+            reading.separator,
+            segments,
+            block.continues,
+            block.continued,
+            native,
+            compose,
+        )
+    data, rows = _locate_rows(block, reading, paths)
+    return _native.clean_block(data, *rows, native, compose)
 
 
 def _compose(line: bytes) -> bytes:
-    return unicodedata.normalize("NFC", line.decode()).encode()
+    from unicodedata import normalize  # few corpora need it
+
+    return normalize("NFC", line.decode()).encode()
 
 
 def _compose_lower(line: bytes) -> bytes:
-    return unicodedata.normalize("NFC", line.decode().lower()).encode()
+    return _compose(line.decode().lower().encode())
 
 
-Rows = tuple[
-    npt.NDArray[np.uint64],
-    npt.NDArray[np.uint64],
-    npt.NDArray[np.uint64],
-    npt.NDArray[np.uint64],
-    npt.NDArray[np.uint64],
-]
+if TYPE_CHECKING:
+    Rows = tuple[
+        npt.NDArray[np.uint64],
+        npt.NDArray[np.uint64],
+        npt.NDArray[np.uint64],
+        npt.NDArray[np.uint64],
+        npt.NDArray[np.uint64],
+    ]
 
 
-def _locate_documents(
+def _locate_rows(
     block: TextBlock, reading: ReadingOptions, paths: dict[int, Path]
-) -> tuple[npt.NDArray[np.uint8], Rows]:
+) -> tuple[_native.Bytes, Rows]:
     """Give a block's bytes, and begins, ends, inputs, ordinals and flags of its documents."""
-    data = np.frombuffer(block.data, dtype=np.uint8)
-    if block.kind == "jsonl":
+    segment = block.segments[0]
+    if block.row_ends is None:
         text, ends, offsets = extract_json_rows(block, reading, paths)
-        return text, _rows(ends, offsets, block.segments[0].input_index)
-    if block.row_ends is not None:
-        ends = block.row_ends
-        ordinals = np.arange(len(ends), dtype=np.uint64) + np.uint64(block.segments[0].offset)
-        return data, _mark_parts(block, _rows(ends, ordinals, block.segments[0].input_index))
-    parts: list[Rows] = []
-    for segment in block.segments:
-        begins, ends = _native.find_documents(data, reading.separator, segment.begin, segment.end)
-        ordinals = begins - np.uint64(segment.begin) + np.uint64(segment.offset)
-        parts.append(
-            (
-                begins,
-                ends,
-                np.full(len(begins), segment.input_index, dtype=np.uint64),
-                ordinals,
-                np.full(len(begins), FIRST | LAST, dtype=np.uint64),
-            )
-        )
-    if not any(len(part[0]) for part in parts):
-        return data, _rows(np.empty(0, np.uint64), np.empty(0, np.uint64), 0)
-    rows: Any = tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return data, _mark_parts(block, rows)
+        return text, _rows(ends, offsets, segment.input_index)
+    ends = block.row_ends
+    ordinals = np.arange(len(ends), dtype=np.uint64) + np.uint64(segment.offset)
+    return block.data, _mark_parts(block, _rows(ends, ordinals, segment.input_index))
 
 
 def _mark_parts(block: TextBlock, rows: Rows) -> Rows:

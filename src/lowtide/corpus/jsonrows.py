@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, cast
 
 from lowtide import _native
+from lowtide.arrays import np
 from lowtide.corpus.textblocks import ReadingOptions, TextBlock
 from lowtide.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["extract_json_rows"]
 
@@ -29,8 +30,7 @@ def extract_json_rows(
     Rows without text in the field are an error, or a notice where they are to be skipped.
     """
     segment = block.segments[0]
-    data = np.frombuffer(block.data, dtype=np.uint8)
-    text, ends, offsets, bad = _native.extract_jsonl(data, options.text_field)
+    text, ends, offsets, bad = _native.extract_jsonl(block.data, options.text_field)
     if len(bad):
         begin = int(bad[0])
         path = paths.get(segment.input_index)

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from lowtide.arrays import np
 from lowtide.corpus.cutting import cut_text, long_row
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock

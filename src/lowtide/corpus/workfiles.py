@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from lowtide import files
@@ -40,7 +38,7 @@ class WorkFile:
     header: dict[str, Any]
     sections: dict[str, tuple[int, int]]
 
-    def read(self, name: str, *, begin: int = 0, end: int | None = None) -> npt.NDArray[np.uint8]:
+    def read(self, name: str, *, begin: int = 0, end: int | None = None) -> memoryview:
         """Read bytes `begin` to `end` of a section."""
         offset, size = self.sections[name]
         end = size if end is None else end
@@ -48,44 +46,42 @@ class WorkFile:
             return _read_exactly(file.fileno(), offset + begin, end - begin, self.path)
 
 
-def _read_exactly(descriptor: int, offset: int, size: int, path: Path) -> npt.NDArray[np.uint8]:
-    buffer = np.empty(size, dtype=np.uint8)
-    view = buffer.data
-    done = 0
+def _read_exactly(descriptor: int, offset: int, size: int, path: Path) -> memoryview:
+    data = os.pread(descriptor, size, offset)
+    if len(data) == size:
+        return memoryview(data)
+    view = memoryview(bytearray(size))  # a large read comes in parts
+    view[: len(data)] = data
+    done = len(data)
     while done < size:
         count = os.preadv(descriptor, [view[done:]], offset + done)
         if count == 0:
             raise DataError("file ends too early", path=path)
         done += count
-    return buffer
+    return view
 
 
 def write_work_file(
-    path: Path, header: Mapping[str, Any], sections: Mapping[str, npt.NDArray[Any]]
+    path: Path, header: Mapping[str, Any], sections: Mapping[str, memoryview]
 ) -> None:
     """Write a task's result under its final name, all of it or nothing."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in sections.items()}
     table: dict[str, tuple[int, int]] = {}
     position = 0
-    for name, array in arrays.items():
-        table[name] = (position, array.nbytes)
-        position += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    for name, data in sections.items():
+        table[name] = (position, data.nbytes)
+        position += -(-data.nbytes // _ALIGNMENT) * _ALIGNMENT
     text = json.dumps({"header": dict(header), "sections": table}).encode()
     text += b" " * (-(_PREFIX.size + len(text)) % _ALIGNMENT)
     digest = xxhash.xxh3_128(text)
-    for array in arrays.values():
-        digest.update(_bytes_of(array))
+    for data in sections.values():
+        digest.update(data)
     partial = files.partial_path(path)
     with partial.open("wb", buffering=0) as file:
         _write(file, _PREFIX.pack(_MAGIC, len(text), digest.digest()) + text)
-        for array in arrays.values():
-            _write(file, _bytes_of(array))
-            _write(file, b"\0" * (-array.nbytes % _ALIGNMENT))
+        for data in sections.values():
+            _write(file, data)
+            _write(file, b"\0" * (-data.nbytes % _ALIGNMENT))
     partial.replace(path)
-
-
-def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    return array.data.cast("B") if array.nbytes else memoryview(b"")
 
 
 def _write(file: Any, data: bytes | memoryview) -> None:
@@ -114,9 +110,9 @@ def is_intact(path: Path) -> bool:
         work = open_work_file(path)
         with path.open("rb", buffering=0) as file:
             _, size, expected = _PREFIX.unpack(file.read(_PREFIX.size))
-            digest = xxhash.xxh3_128(_read_exactly(file.fileno(), _PREFIX.size, size, path).data)
+            digest = xxhash.xxh3_128(_read_exactly(file.fileno(), _PREFIX.size, size, path))
             for offset, count in work.sections.values():
-                digest.update(_read_exactly(file.fileno(), offset, count, path).data)
+                digest.update(_read_exactly(file.fileno(), offset, count, path))
     except (DataError, OSError, ValueError, KeyError):
         return False
     return digest.digest() == expected

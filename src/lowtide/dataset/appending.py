@@ -329,9 +329,8 @@ def _unknown_characters(tokenizer: Tokenizer, table: BlockTable) -> list[str]:
     """Say which characters of the new text a character tokenizer does not know."""
     if tokenizer.kind != "char" or table.characters is None:
         return []
-    bits = np.unpackbits(table.characters.view(np.uint8), bitorder="little")
     known = {tokenizer.token_bytes(number).decode() for number in range(tokenizer.vocab_size)}
-    strange = [chr(code) for code in np.flatnonzero(bits).tolist() if chr(code) not in known]
+    strange = [chr(code) for code in table.list_characters() if chr(code) not in known]
     if not strange:
         return []
     shown = " ".join(repr(character) for character in strange[:8])

@@ -252,9 +252,11 @@ def _import(settings: ConvertSettings, progress: Progress) -> ConvertResult:
             number = sum(map(len, shards.values()))
             path = root / split / layout.shard_name(number)
             path.parent.mkdir(parents=True, exist_ok=True)
-            shard = layout.write_shard_stream(
-                path, source.iter_chunks(first, last), vocab_size=tokenizer.vocab_size
+            chunks = (
+                layout.id_chunk(ids, ends, vocab_size=tokenizer.vocab_size, path=path)
+                for ids, ends in source.iter_chunks(first, last)
             )
+            shard = layout.write_shard_stream(path, chunks, vocab_size=tokenizer.vocab_size)
             shards[split].append(shard)
             phase.advance(shard.num_tokens)
     tokenizer.save(root)

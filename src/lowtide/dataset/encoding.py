@@ -7,41 +7,38 @@ Memory:  one block per worker
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from lowtide import _native
+from lowtide.arrays import np
 from lowtide.corpus.blocks import BlockTable, Identity
-from lowtide.corpus.cleaning import DOCUMENT_ROW, LAST, CleaningOptions, native_options
+from lowtide.corpus.cleaning import CleaningOptions, native_options
 from lowtide.corpus.deduplication import RemovedLines
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
-from lowtide.dataset.layout import pick_dtype
+from lowtide.dataset.shards import id_bytes
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
 
 __all__ = [
-    "ENCODED_ROW",
+    "ENCODED_ROW_BYTES",
     "NO_LINES",
     "Coder",
     "EncodeJob",
     "SourceCounts",
     "encode_corpus",
     "keep_block",
-    "keep_documents",
-    "shuffle_keys",
     "write_encoded",
 ]
 
-NO_LINES = np.empty(0, dtype=np.uint32)
+NO_LINES = memoryview(b"")
 
-ENCODED_ROW = np.dtype([("key", "<u8"), ("split", "<u8"), ("tokens", "<u8"), ("ends", "<u8")])
-"""`key`: place in the shuffle; `split`: content hash; `ends`: 1 when the document ends here."""
+ENCODED_ROW_BYTES = 32
+"""Of a document: its place in the shuffle, content hash, tokens, 1 when it ends here; as uint64."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +54,6 @@ class EncodeJob:
     def path(self, block_path: Path) -> Path:
         """Where the ids of the block in `block_path` are."""
         return self.folder / f"{block_path.stem}.ids"
-
-
-def shuffle_keys(
-    seed: int, input_indexes: npt.NDArray[np.uint64], ordinals: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.uint64]:
-    """Give each document's place in the shuffle, from nothing but the seed and its identity."""
-    # The constant keeps seed 0 from being a fixed point, which would put document 0 first.
-    shifted = (seed + 0x9E3779B97F4A7C15) & (1 << 64) - 1
-    mixed_seed = _scatter(np.array([shifted], dtype=np.uint64))
-    return _scatter(_scatter(_scatter(input_indexes ^ mixed_seed) ^ ordinals) + mixed_seed)
-
-
-def _scatter(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """A bijection on 64 bits that spreads every input bit over all output bits."""
-    factor = np.uint64(0xE9846AF9B1A615D)
-    words = (words ^ (words >> np.uint64(32))) * factor
-    words = (words ^ (words >> np.uint64(32))) * factor
-    return words ^ (words >> np.uint64(28))
 
 
 def encode_corpus(
@@ -103,9 +82,15 @@ def encode_corpus(
                 path=path,
                 next_step="the same command with --restart",
             )
-        kept, rows = keep_block(table, block, removed, job.cleaning)
+        work = open_work_file(table.paths[block])
         return text_bytes, write_encoded(
-            job, path, kept, rows, block=block, carried=table.carried.get(block)
+            job,
+            path,
+            work.read("text"),
+            work.read("documents"),
+            removed.load(block) if removed else NO_LINES,
+            block=block,
+            carried=table.carried.get(block),
         )
 
     def tasks() -> Iterator[Callable[[], tuple[int, int]]]:
@@ -119,55 +104,45 @@ def encode_corpus(
 def write_encoded(
     job: EncodeJob,
     path: Path,
-    kept: _native.KeptDocuments,
-    rows: npt.NDArray[Any],
+    text: memoryview,
+    documents: memoryview,
+    removed: memoryview,
     *,
     block: int,
     carried: Identity | None,
 ) -> int:
-    """Encode what is kept of a block and write its work file; give how many ids it has.
+    """Encode what is left of a clean block and write its work file; give how many ids it has.
 
     `block` is its place in the corpus, which is the order of its documents without the shuffle.
     """
-    identities = _identities(rows, carried)
-    keys = (
-        shuffle_keys(job.seed, identities["input_index"], identities["ordinal"])
-        if job.shuffle
-        else np.uint64(block << 32) + np.arange(len(rows), dtype=np.uint64)
+    coder = job.coder
+    encoded = _native.encode_block(
+        coder.native,
+        text,
+        documents,
+        removed,
+        native_options(job.cleaning),
+        shuffle=job.shuffle,
+        seed=job.seed & (1 << 64) - 1,
+        block=block,
+        carried=carried,
+        end_id=coder.end_id,
+        id_bytes=coder.id_bytes,
     )
-    order = np.argsort(keys, kind="stable")
-    ending = (rows["flags"] & np.uint64(LAST)) != 0
-    ids, lengths = job.coder.encode(kept, order, ending)
-    index = np.zeros(len(rows), dtype=ENCODED_ROW)
-    index["key"] = keys[order]
-    index["split"] = identities["hash_low"][order]
-    index["tokens"] = lengths
-    index["ends"] = ending[order]
-    num_tokens = int(lengths.sum())
+    if encoded.max_id >= coder.vocab_size:
+        raise DataError(
+            f"tokenizer {coder.name} gave id {encoded.max_id}, "
+            f"but its vocabulary ends at {coder.vocab_size - 1}"
+        )
     header = {
-        "tokens": num_tokens,
-        "documents": len(rows),
-        "sources": _count_sources(identities["input_index"][order], lengths, ending[order]),
-        "counts": kept.counts,
-        "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in kept.samples],
+        "tokens": encoded.num_tokens,
+        "documents": encoded.num_documents,
+        "sources": encoded.sources,
+        "counts": encoded.counts,
+        "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in encoded.samples],
     }
-    write_work_file(path, header, {"index": index, "ids": ids})
-    return num_tokens
-
-
-def _count_sources(
-    inputs: npt.NDArray[np.uint64],
-    lengths: npt.NDArray[np.uint64],
-    ending: npt.NDArray[np.bool_],
-) -> list[tuple[int, int, int]]:
-    """Give (input, documents that end here, tokens) for each input a block has text of."""
-    found, places = np.unique(inputs, return_inverse=True)
-    documents = np.bincount(places, weights=ending, minlength=len(found))
-    tokens = np.bincount(places, weights=lengths, minlength=len(found))
-    return [
-        (int(index), int(count), int(size))
-        for index, count, size in zip(found, documents, tokens, strict=True)
-    ]
+    write_work_file(path, header, {"index": encoded.index, "ids": encoded.ids})
+    return encoded.num_tokens
 
 
 class SourceCounts:
@@ -176,49 +151,33 @@ class SourceCounts:
     def __init__(self, paths: Sequence[str], *, first_index: int = 0) -> None:
         self._first = first_index
         self._paths = paths
-        self._counts = np.zeros((len(paths), 2), dtype=np.int64)
+        self._documents, self._tokens = (array("q", bytes(8 * len(paths))) for _ in range(2))
 
     def add(self, rows: Iterable[Sequence[int]]) -> None:
         """Add what one block counted."""
         for index, documents, tokens in rows:
-            self._counts[index - self._first] += (documents, tokens)
+            self._documents[index - self._first] += documents
+            self._tokens[index - self._first] += tokens
 
     def as_json(self) -> list[dict[str, Any]]:
         """Give one row per input file, as the metadata has it."""
         return [
-            {"file": path, "documents": int(documents), "tokens": int(tokens)}
-            for path, (documents, tokens) in zip(self._paths, self._counts, strict=True)
+            {"file": path, "documents": documents, "tokens": tokens}
+            for path, documents, tokens in zip(
+                self._paths, self._documents, self._tokens, strict=True
+            )
         ]
 
 
 def keep_block(
     table: BlockTable, block: int, removed: RemovedLines | None, cleaning: CleaningOptions
-) -> tuple[_native.KeptDocuments, npt.NDArray[Any]]:
-    """Give a block's documents without their duplicates, and the rows that describe them."""
+) -> _native.KeptDocuments:
+    """Give a block's documents without their duplicates."""
     work = open_work_file(table.paths[block])
     lines = removed.load(block) if removed else NO_LINES
-    return keep_documents(work.read("text"), work.read("documents"), lines, cleaning)
-
-
-def keep_documents(
-    text: npt.NDArray[np.uint8],
-    documents: npt.NDArray[np.uint8],
-    removed: npt.NDArray[np.uint32],
-    cleaning: CleaningOptions,
-) -> tuple[_native.KeptDocuments, npt.NDArray[Any]]:
-    """Give documents without the removed lines, and the rows that describe them."""
-    kept = _native.keep_documents(text, documents, removed, native_options(cleaning))
-    return kept, documents.view(DOCUMENT_ROW)[kept.rows.view(np.uint64)]
-
-
-def _identities(rows: npt.NDArray[Any], carried: Identity | None) -> npt.NDArray[Any]:
-    if carried is None or not len(rows):
-        return rows
-    rows = rows.copy()
-    rows["input_index"][0] = carried.input_index
-    rows["ordinal"][0] = carried.ordinal
-    rows["hash_low"][0] = carried.hash_low
-    return rows
+    return _native.keep_documents(
+        work.read("text"), work.read("documents"), lines, native_options(cleaning)
+    )
 
 
 class Coder:
@@ -227,31 +186,9 @@ class Coder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.name = tokenizer.name
         self.vocab_size = tokenizer.vocab_size
-        self._end_id = -1 if tokenizer.end_of_text_id is None else tokenizer.end_of_text_id
-        self._dtype = pick_dtype(tokenizer.vocab_size)
-        self._native = _character_table(tokenizer) if tokenizer.kind == "char" else tokenizer.native
-
-    def encode(
-        self,
-        kept: _native.KeptDocuments,
-        order: npt.NDArray[np.intp],
-        ending: npt.NDArray[np.bool_],
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint64]]:
-        """Give the ids of the documents in `order`, each with end-of-text, and how many."""
-        ids, lengths = _native.encode_documents(
-            self._native,
-            kept,
-            order.astype(np.uint64),
-            ending.astype(np.uint8),
-            self._end_id,
-            self._dtype.itemsize,
-        )
-        if len(ids) and int(ids.max()) >= self.vocab_size:
-            raise DataError(
-                f"tokenizer {self.name} gave id {int(ids.max())}, "
-                f"but its vocabulary ends at {self.vocab_size - 1}"
-            )
-        return ids, lengths
+        self.end_id = -1 if tokenizer.end_of_text_id is None else tokenizer.end_of_text_id
+        self.id_bytes = id_bytes(tokenizer.vocab_size)
+        self.native = _character_table(tokenizer) if tokenizer.kind == "char" else tokenizer.native
 
 
 def _character_table(tokenizer: Tokenizer) -> _native.CharacterTable:

@@ -12,18 +12,18 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from lowtide import files
 from lowtide.dataset.shards import (
     DOCUMENTS_SUFFIX,
-    DTYPES,
+    ID_BYTES,
     NPY_HEADER_BYTES,
     ShardInfo,
     checksum_head,
     documents_path,
+    id_bytes,
+    id_chunk,
     load_document_ends,
     load_shard_tokens,
     npy_header,
@@ -38,6 +38,9 @@ from lowtide.dataset.shards import (
 )
 from lowtide.errors import DataError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 __all__ = [
     "DOCUMENTS_SUFFIX",
     "FORMAT_VERSION",
@@ -48,6 +51,7 @@ __all__ = [
     "DatasetInfo",
     "ShardInfo",
     "documents_path",
+    "id_chunk",
     "load_dataset_info",
     "load_document_ends",
     "load_shard_tokens",
@@ -78,12 +82,26 @@ class DatasetInfo:
 
     root: Path
     metadata: dict[str, Any]
-    dtype: np.dtype[Any]
     vocab_size: int
     tokenizer_fingerprint: str
     fingerprint: str
     """Changes whenever a shard or the tokenizer does."""
     shards: dict[str, tuple[ShardInfo, ...]]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the ids, little-endian."""
+        return pick_dtype(1 << 8 * self.id_bytes)
+
+    @property
+    def dtype_name(self) -> str:
+        """uint16 or uint32."""
+        return str(self.metadata["dtype"])
+
+    @property
+    def id_bytes(self) -> int:
+        """Bytes of an id."""
+        return ID_BYTES[self.dtype_name]
 
     @property
     def tokenizer_path(self) -> Path:
@@ -121,7 +139,7 @@ def write_metadata(
         "tokens_per_shard": tokens_per_shard,
         "tokenization": tokenization,
         "vocab_size": vocab_size,
-        "dtype": pick_dtype(vocab_size).name,
+        "dtype": next(name for name, size in ID_BYTES.items() if size == id_bytes(vocab_size)),
         "tokenizer_fingerprint": tokenizer_fingerprint,
         "input_files": list(input_files),
         **(more or {}),
@@ -139,10 +157,10 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
     """Read a dataset's metadata and check every shard's size; shards moved in by hand are found."""
     root = Path(root)
     metadata = read_metadata(root)
-    dtype = DTYPES.get(str(metadata["dtype"]))
-    if dtype is None:
+    dtype = str(metadata["dtype"])
+    if dtype not in ID_BYTES:
         raise DataError(
-            f"dtype {metadata['dtype']!r} is not one of {', '.join(DTYPES)}",
+            f"dtype {metadata['dtype']!r} is not one of {', '.join(ID_BYTES)}",
             path=root / METADATA_NAME,
         )
     vocab_size = int(metadata["vocab_size"])
@@ -159,7 +177,7 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
     # Strings instead of paths here and below: a thousand shards open in half the time.
     prefix = f"{root}/" if root.name else str(root)
     identity = "\n".join(
-        [str(metadata["tokenizer_fingerprint"]), dtype.name]
+        [str(metadata["tokenizer_fingerprint"]), dtype]
         + [
             f"{str(shard.path).removeprefix(prefix)} {shard.num_tokens} {shard.checksum}"
             for split in SPLITS
@@ -169,7 +187,6 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
     return DatasetInfo(
         root=root,
         metadata=metadata,
-        dtype=dtype,
         vocab_size=vocab_size,
         tokenizer_fingerprint=str(metadata["tokenizer_fingerprint"]),
         fingerprint=files.checksum_bytes(identity.encode()),
@@ -230,7 +247,7 @@ def _suggest_dataset(root: Path) -> str:
 
 
 def _find_shards(
-    root: Path, split: str, metadata: Mapping[str, Any], dtype: np.dtype[Any], vocab_size: int
+    root: Path, split: str, metadata: Mapping[str, Any], dtype: str, vocab_size: int
 ) -> list[ShardInfo]:
     """List a split's shards: those the metadata describes, then those somebody moved in."""
     shards: list[ShardInfo] = []
@@ -240,8 +257,8 @@ def _find_shards(
         shard = shard_from_row(root, row)
         status = found.pop(row["file"].removeprefix(f"{split}/"), None)
         size = None if status is None else status.st_size
-        if status is None or size != shard.num_tokens * dtype.itemsize:
-            raise _wrong_size(shard.path, size, shard.num_tokens, dtype)
+        if status is None or size != shard.num_tokens * ID_BYTES[dtype]:
+            raise _wrong_size(shard.path, size, shard.num_tokens, ID_BYTES[dtype])
         # Full shards are all of one size. One that came here after it was described is looked at.
         if status.st_ctime_ns >= described_ns and shard.head is not None:
             _check_head(shard)
@@ -276,7 +293,7 @@ def _describe_strangers(
     root: Path,
     strangers: Mapping[Path, os.stat_result],
     *,
-    dtype: np.dtype[Any],
+    dtype: str,
     vocab_size: int,
 ) -> list[ShardInfo]:
     """Describe shards that somebody moved in; what is known of one that did not change is kept."""
@@ -290,13 +307,14 @@ def _describe_strangers(
     changed = False
     for shard_path, status in strangers.items():
         # Another type or vocabulary would judge the same bytes otherwise.
-        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, dtype.name, vocab_size]
+        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, dtype, vocab_size]
         name = shard_path.relative_to(root).as_posix()
         row = known.get(name)
         if isinstance(row, dict) and row.get("state") == state:
             shards.append(shard_from_row(root, row))
             continue
-        shards.append(scan_shard(shard_path, dtype=dtype, vocab_size=vocab_size))
+        stored = pick_dtype(1 << 8 * ID_BYTES[dtype])
+        shards.append(scan_shard(shard_path, dtype=stored, vocab_size=vocab_size))
         known[name] = {**shard_row(root, shards[-1]), "state": state}
         changed = True
     if changed:
@@ -305,7 +323,7 @@ def _describe_strangers(
     return shards
 
 
-def _wrong_size(path: Path, size: int | None, num_tokens: int, dtype: np.dtype[Any]) -> DataError:
+def _wrong_size(path: Path, size: int | None, num_tokens: int, item_bytes: int) -> DataError:
     """Say what is wrong with a shard that is not as large as the metadata says."""
     dataset = path.parent.parent
     if size is None:
@@ -314,7 +332,7 @@ def _wrong_size(path: Path, size: int | None, num_tokens: int, dtype: np.dtype[A
             path=path,
             next_step=f"lowtide verify {dataset}",
         )
-    held = f"{size // dtype.itemsize} tokens" if size % dtype.itemsize == 0 else f"{size} bytes"
+    held = f"{size // item_bytes} tokens" if size % item_bytes == 0 else f"{size} bytes"
     return DataError(
         f"{path.name} holds {held}, {METADATA_NAME} says {num_tokens} tokens",
         path=path,

@@ -15,17 +15,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from lowtide import _native
 from lowtide.corpus.blocks import Identity, OpenDocument
-from lowtide.corpus.cleaning import DOCUMENT_ROW
+from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES
 from lowtide.corpus.reading import TextBlock
 from lowtide.corpus.workers import Turns
 from lowtide.corpus.workfiles import WorkFile
-from lowtide.dataset.encoding import NO_LINES, EncodeJob, keep_documents, write_encoded
+from lowtide.dataset.encoding import NO_LINES, EncodeJob, write_encoded
 
 __all__ = ["OnePass"]
 
@@ -48,13 +45,14 @@ class OnePass:
         """Encode a clean block; False when the table is full, and nothing was done."""
         documents = cleaned.documents
         with self._turns.take(place):
-            removed = self._find_duplicates(place, cleaned.hashes)
+            removed = self._find_duplicates(cleaned.hashes)
             carried = self._carry(block, documents)
         if removed is None:
             return False
         job = self._load_job()
-        kept, rows = keep_documents(cleaned.text, documents, removed, job.cleaning)
-        num_tokens = write_encoded(job, job.path(path), kept, rows, block=place, carried=carried)
+        num_tokens = write_encoded(
+            job, job.path(path), cleaned.text, documents, removed, block=place, carried=carried
+        )
         with self._lock:
             self.num_tokens += num_tokens
         return True
@@ -63,7 +61,7 @@ class OnePass:
         """Take a block into account that an earlier command has done."""
         with self._turns.take(place):
             if self._finder is not None:
-                self._find_duplicates(place, work.read("hashes"))
+                self._find_duplicates(work.read("hashes"))
             self._open_document.pass_block(work)
 
     def stop(self) -> None:
@@ -71,23 +69,21 @@ class OnePass:
         self._turns.stop()
         self._finder = None
 
-    def _find_duplicates(
-        self, place: int, hashes: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[np.uint32] | None:
+    def _find_duplicates(self, hashes: memoryview) -> memoryview | None:
         """Give the lines of a block that came before; None from the block on that did not fit."""
         if not self._dedup:
             return NO_LINES
-        if self._finder is None or not self._finder.add(place, hashes, 0, 1):
+        if self._finder is None or not self._finder.add(hashes, 0, 1):
             self._finder = None
             return None
-        return self._finder.take().astype(np.uint32)  # the lower half: the line within the block
+        return self._finder.take()
 
-    def _carry(self, block: TextBlock, documents: npt.NDArray[np.uint8]) -> Identity | None:
+    def _carry(self, block: TextBlock, documents: memoryview) -> Identity | None:
         if not (block.continues or block.continued):
             return None
         return self._open_document.advance(
             continues=block.continues,
             continued=block.continued,
-            num_documents=len(documents) // DOCUMENT_ROW.itemsize,
-            last=documents[-DOCUMENT_ROW.itemsize :],
+            num_documents=len(documents) // DOCUMENT_ROW_BYTES,
+            last=documents[-DOCUMENT_ROW_BYTES:],
         )

@@ -21,8 +21,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lowtide import files
 from lowtide.corpus.blocks import (
     BlockTable,
@@ -32,11 +30,7 @@ from lowtide.corpus.blocks import (
     load_block_table,
 )
 from lowtide.corpus.cleaning import Report
-from lowtide.corpus.deduplication import (
-    MODEST_TABLE_BYTES,
-    RemovedLines,
-    find_duplicates,
-)
+from lowtide.corpus.deduplication import RemovedLines, find_duplicates
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import plan_streams
 from lowtide.corpus.workers import WorkerPool
@@ -222,7 +216,7 @@ def run_deduplication(
     table: BlockTable, folder: Path, pool: WorkerPool, progress: Progress, shares: Shares
 ) -> RemovedLines:
     """Find all duplicates among the blocks of a table."""
-    total = int(table.num_hashes.sum())
+    total = sum(table.num_hashes)
     with progress.phase("deduplicate", total=total, unit="lines") as phase:
         return find_duplicates(
             table, folder, pool, table_bytes=shares.table_bytes, on_done=phase.advance
@@ -239,7 +233,7 @@ def run_encoding(
     first_block: int = 0,
 ) -> None:
     """Encode all blocks of a table from `first_block` on."""
-    total = int(table.text_bytes[first_block:].sum())
+    total = sum(table.text_bytes[first_block:])
     tokens = 0
     with progress.phase("encode", total=total, unit="B") as phase:
 
@@ -307,13 +301,13 @@ class _Preparation:
             encoding = beside.submit(lambda: self.encode_job(loading.result()))
         table = self.clean(encoding)
         removed = None
-        if settings.dedup and (settings.dry_run or table.has_text.any()):
+        if settings.dedup and (settings.dry_run or any(table.has_text)):
             removed = self.find_duplicates(table)
         if settings.dry_run:
             return self.finish_dry_run(table, removed)
         tokenizer = loading.result() if loading else _character_tokenizer(table)
         job = self.encode_job(tokenizer)
-        if table.has_text.any():
+        if any(table.has_text):
             run_encoding(job, table, removed, self.pool, self.progress)
         info = self.write(job, tokenizer, table, beside)
         remove_work(settings.out_dir)
@@ -353,7 +347,7 @@ class _Preparation:
             one_pass = OnePass(
                 encoding.result,
                 dedup=self.settings.dedup,
-                table_bytes=min(MODEST_TABLE_BYTES, self.shares.table_bytes),
+                table_bytes=self.shares.one_pass_bytes,
             )
         job = CleanJob(
             streams=self.streams,
@@ -374,7 +368,7 @@ class _Preparation:
     def finish_dry_run(self, table: BlockTable, removed: RemovedLines | None) -> PrepareResult:
         with self.progress.phase("count", total=len(table), unit="blocks") as phase:
             for block in range(len(table)):
-                kept, _ = keep_block(table, block, removed, self.settings.cleaning)
+                kept = keep_block(table, block, removed, self.settings.cleaning)
                 table.report.add(kept.counts, kept.samples)
                 phase.advance()
         return self.result(None, table.report, table.notices)
@@ -446,6 +440,4 @@ class _Preparation:
 
 
 def _character_tokenizer(table: BlockTable) -> Tokenizer:
-    assert table.characters is not None
-    bits = np.unpackbits(table.characters.view(np.uint8), bitorder="little")
-    return Tokenizer.from_characters(map(chr, np.flatnonzero(bits).tolist()))
+    return Tokenizer.from_characters(map(chr, table.list_characters()))

@@ -45,7 +45,10 @@ class Shares:
     """How the budget is divided."""
 
     num_workers: int
+    one_pass_bytes: int
+    """The table of hashes while blocks are encoded the moment they are clean."""
     table_bytes: int
+    """A worker's table of hashes once they are on disk."""
     range_bytes: int
     max_row_bytes: int
 
@@ -63,6 +66,7 @@ def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
     table = budget.reserve("table of hashes", wanted_bytes=max(rest // 2, MIN_TABLE_BYTES))
     return Shares(
         num_workers=workers,
+        one_pass_bytes=table,
         table_bytes=table // workers,
         range_bytes=max(table // (workers + 1), 1 << 20),
         # A long row takes 3 to 6 times its size: raw, its text, clean, ids.

@@ -7,25 +7,30 @@ Memory:  a chunk of what is written, one buffer of 4 MiB when checking a shard n
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from lowtide import files
+from lowtide import _native, files
+from lowtide.arrays import np
 from lowtide.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = [
     "DOCUMENTS_SUFFIX",
-    "DTYPES",
+    "ID_BYTES",
     "NPY_HEADER_BYTES",
     "ShardInfo",
     "checksum_head",
     "documents_path",
+    "id_bytes",
+    "id_chunk",
     "load_document_ends",
     "load_shard_tokens",
     "npy_header",
@@ -41,7 +46,7 @@ __all__ = [
 
 DOCUMENTS_SUFFIX = ".docs"
 NPY_HEADER_BYTES = 128
-DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+ID_BYTES = {"uint16": 2, "uint32": 4}
 _SCAN_BYTES = 4 << 20
 _HEAD_BYTES = 4096
 
@@ -89,7 +94,12 @@ def pick_dtype(vocab_size: int) -> np.dtype[Any]:
     >>> pick_dtype(50257).name, pick_dtype(65536).name, pick_dtype(65537).name
     ('uint16', 'uint16', 'uint32')
     """
-    return DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
+    return np.dtype(f"<u{id_bytes(vocab_size)}")
+
+
+def id_bytes(vocab_size: int) -> int:
+    """Give the bytes of that type."""
+    return 2 if vocab_size <= 1 << 16 else 4
 
 
 def write_shard(
@@ -105,7 +115,7 @@ def write_shard(
     """
     path = Path(path)
     if vocab_size is None:
-        if tokens.dtype.name not in DTYPES:
+        if tokens.dtype.name not in ID_BYTES:
             raise DataError(f"ids of type {tokens.dtype} need a vocab_size", path=path)
         vocab_size = 1 << 8 * tokens.dtype.itemsize
     dtype = pick_dtype(vocab_size)
@@ -132,41 +142,48 @@ def write_shard(
     )
 
 
+def id_chunk(
+    ids: npt.NDArray[Any], document_ends: npt.NDArray[Any], *, vocab_size: int, path: Path
+) -> tuple[memoryview, memoryview]:
+    """Give an array of ids and the document ends within it as `write_shard_stream` takes them."""
+    low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise DataError(f"id {wrong} is outside the vocabulary of {vocab_size}", path=path)
+    data = np.ascontiguousarray(ids, dtype=pick_dtype(vocab_size)).tobytes()
+    return memoryview(data), memoryview(document_ends.astype("<u8").tobytes())
+
+
 def write_shard_stream(
-    path: Path,
-    chunks: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
-    *,
-    vocab_size: int,
+    path: Path, chunks: Iterable[tuple[memoryview, memoryview]], *, vocab_size: int
 ) -> ShardInfo:
-    """Write a shard of any size from chunks of ids and the document ends within each.
+    """Write a shard of any size from chunks of ids, and of document ends within each as uint64.
 
     Its folder is flushed by `write_metadata`, once for all shards.
     """
-    dtype = pick_dtype(vocab_size)
+    item_bytes = id_bytes(vocab_size)
     digest = xxhash.xxh3_128()
     low, high, position = 1 << 32, 0, 0
     head = bytearray()
-    ends: list[npt.NDArray[np.uint64]] = []
+    ends = array("Q")
     with files.atomic_file(path, sync_folder=False) as file:
         for ids, chunk_ends in chunks:
             if not len(ids):
                 continue
-            low, high = min(low, int(ids.min())), max(high, int(ids.max()))
-            if low < 0 or high >= vocab_size:
-                wrong = low if low < 0 else high
-                raise DataError(f"id {wrong} is outside the vocabulary of {vocab_size}", path=path)
-            data = ids.astype(dtype, copy=False).data.cast("B")
-            digest.update(data)
-            file.write(data)
-            head += data[: _HEAD_BYTES - len(head)]
-            ends.append(chunk_ends.astype(np.uint64) + np.uint64(position))
-            position += len(ids)
-    all_ends = np.concatenate(ends).astype("<u8") if ends else np.empty(0, "<u8")
-    files.write_bytes(documents_path(path), all_ends.tobytes(), sync_folder=False)
+            lowest, highest = _native.measure_ids(ids, item_bytes)
+            low, high = min(low, lowest), max(high, highest)
+            if high >= vocab_size:
+                raise DataError(f"id {high} is outside the vocabulary of {vocab_size}", path=path)
+            digest.update(ids)
+            file.write(ids)
+            head += ids[: _HEAD_BYTES - len(head)]
+            ends.extend([end + position for end in chunk_ends.cast("Q")])
+            position += len(ids) // item_bytes
+    files.write_bytes(documents_path(path), ends.tobytes(), sync_folder=False)
     return ShardInfo(
         path=path,
         num_tokens=position,
-        num_documents=len(all_ends),
+        num_documents=len(ends),
         min_id=low,
         max_id=high,
         checksum=digest.hexdigest(),

@@ -84,7 +84,7 @@ def _describe_dataset(info: DatasetInfo) -> list[str]:
     metadata = info.metadata
     lines = [
         f"Total tokens: {metadata['total_tokens']:,}  "
-        f"({metadata['tokenization']}, vocabulary {info.vocab_size:,}, {info.dtype.name})",
+        f"({metadata['tokenization']}, vocabulary {info.vocab_size:,}, {info.dtype_name})",
         f"Total shards: {metadata['total_shards']:,}",
     ]
     for split in ("train", "val"):

@@ -12,9 +12,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from lowtide import _native
+from lowtide.arrays import np
 from lowtide.errors import DataError
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.vocabulary import Vocabulary, merges_by_rank
@@ -138,7 +137,7 @@ def read_bpe_text(
         tokens=tuple(tokens),
         special_tokens=known,
         pattern=pattern,
-        merges=rows.reshape(-1, 3),
+        merge_ids=rows,
         whole_pieces=whole_pieces,
     )
     return _recognise_ranks(vocabulary) if whole_pieces else vocabulary
@@ -212,7 +211,7 @@ def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:
     ranked = merges_by_rank(vocabulary.tokens, vocabulary.special_tokens)
     if vocabulary.merges is None or not np.array_equal(vocabulary.merges, ranked):
         return vocabulary
-    return dataclasses.replace(vocabulary, merges=None)
+    return dataclasses.replace(vocabulary, merge_ids=None)
 
 
 def token_texts(vocabulary: Vocabulary) -> list[str]:
@@ -279,7 +278,9 @@ def format_vocab(vocabulary: Vocabulary, *, between: str = ", ", colon: str = ":
 
 def format_merges(vocabulary: Vocabulary, *, as_json: bool) -> bytes:
     """Give the merges as a JSON array, a pair a line, or as the lines of a merges.txt."""
-    rows = np.ascontiguousarray(vocabulary.merge_rows()).reshape(-1)
+    rows = vocabulary.merge_ids
+    if rows is None:
+        rows = vocabulary.merge_rows().reshape(-1)
     written = _native.write_merges(
         vocabulary.tokens, rows, _special_rows(vocabulary), as_json=as_json
     )

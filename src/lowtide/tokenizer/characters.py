@@ -6,11 +6,13 @@ Memory:  4 bytes per code point up to the largest known one (at most 4.3 MB)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
+from lowtide.arrays import np
 from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["CharacterTable", "last_character_cut"]
 

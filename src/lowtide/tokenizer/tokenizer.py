@@ -11,12 +11,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Literal
 
 from lowtide import _native
+from lowtide.arrays import np
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import partial_path, publish
 from lowtide.memory import usable_cores
@@ -26,10 +24,14 @@ from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ids = npt.NDArray[np.uint32]
+
 __all__ = ["CACHE_BYTES", "SpecialMode", "Tokenizer"]
 
 SpecialMode = Literal["text", "allow", "forbid"]
-Ids = npt.NDArray[np.uint32]
 
 CACHE_BYTES = 16 << 20
 WINDOW_BYTES = 1 << 20
@@ -56,12 +58,11 @@ class Tokenizer:
             self._characters = CharacterTable(vocabulary)
             self._special_expression = _any_of(vocabulary.special_tokens)
             return
-        merges = vocabulary.merges
         try:
             self._native = _native.Vocabulary(
                 vocabulary.pattern,
                 vocabulary.tokens,
-                None if merges is None else np.ascontiguousarray(merges).reshape(-1),
+                vocabulary.merge_ids,
                 [(text.encode(), id) for text, id in vocabulary.special_tokens.items()],
                 whole_pieces=vocabulary.whole_pieces,
                 cache_bytes=CACHE_BYTES,

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
-
-import numpy as np
-import numpy.typing as npt
+from itertools import chain
+from typing import TYPE_CHECKING, Literal
 
 from lowtide import _native
+from lowtide.arrays import np
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer.patterns import Pattern
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["END_OF_TEXT", "UNKNOWN", "Vocabulary", "merges_by_rank"]
 
@@ -33,9 +36,10 @@ class Vocabulary:
     special_tokens: Mapping[str, int]
     """Ids of the special tokens."""
     pattern: Pattern = "gpt2"
-    merges: npt.NDArray[np.uint32] | None = None
-    """Rows (left id, right id, token id) in the order they apply. None: ids are ranks, and any two
-    tokens that together spell a token merge into it, the lowest id first (tiktoken's rule)."""
+    merge_ids: memoryview | None = None
+    """Left id, right id, token id of each merge in the order they apply, as uint32. None: ids are
+    ranks, and any two tokens that together spell a token merge into it, the lowest id first
+    (tiktoken's rule)."""
     whole_pieces: bool = False
     """A piece that is a token is that token, whatever the merges say."""
 
@@ -43,6 +47,11 @@ class Vocabulary:
         for text, id in self.special_tokens.items():
             if not 0 <= id < len(self.tokens):
                 raise DataError(f"special token {text!r} has id {id}, beyond the vocabulary")
+
+    @property
+    def merges(self) -> npt.NDArray[np.uint32] | None:
+        """Rows (left id, right id, token id), where there are any."""
+        return None if self.merge_ids is None else np.asarray(self.merge_ids).reshape(-1, 3)
 
     @property
     def fingerprint(self) -> str:
@@ -53,8 +62,8 @@ class Vocabulary:
         digest.update(_native.join_with_lengths(self.tokens))
         for text, id in sorted(self.special_tokens.items(), key=lambda item: item[1]):
             digest.update(f"\n{id} {text}".encode())
-        if self.merges is not None:
-            digest.update(np.ascontiguousarray(self.merges, dtype="<u4").tobytes())
+        if self.merge_ids is not None:
+            digest.update(self.merge_ids)
         return digest.hexdigest()[:32]
 
     @classmethod
@@ -135,7 +144,7 @@ class Vocabulary:
             tokens=tuple(table),
             special_tokens=dict(special_tokens),
             pattern=pattern,
-            merges=None if rows is None else np.array(rows, dtype=np.uint32).reshape(-1, 3),
+            merge_ids=None if rows is None else memoryview(array("I", chain.from_iterable(rows))),
             whole_pieces=whole_pieces,
         )
 
@@ -165,9 +174,8 @@ class Vocabulary:
 
     def merge_rows(self) -> npt.NDArray[np.uint32]:
         """Give the merges as rows (left id, right id, token id), in order."""
-        if self.merges is not None:
-            return self.merges
-        return merges_by_rank(self.tokens, self.special_tokens)
+        merges = self.merges
+        return merges_by_rank(self.tokens, self.special_tokens) if merges is None else merges
 
 
 def merges_by_rank(
