@@ -200,8 +200,7 @@ void bind_corpus(nb::module_& m) {
       .def(nb::init<size_t>(), "capacity"_a)
       .def(
           "add",
-          [](DuplicateFinder& self, Input<uint8_t> rows, uint32_t pass_index,
-             uint32_t num_passes) {
+          [](DuplicateFinder& self, Input<uint8_t> rows, uint32_t pass_index, uint32_t num_passes) {
             const auto span = as_rows<HashRow>(rows);
             nb::gil_scoped_release release;
             return self.add(span, pass_index, num_passes);

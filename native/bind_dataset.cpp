@@ -143,10 +143,9 @@ void bind_dataset(nb::module_& m) {
           },
           "codes"_a, "ids"_a, "unknown"_a);
   nb::class_<EncodedBlock>(m, "EncodedBlock")
-      .def_prop_ro("index",
-                   [](EncodedBlock& self) {
-                     return view_bytes(self.index.data(), self.index.size(), self);
-                   })
+      .def_prop_ro(
+          "index",
+          [](EncodedBlock& self) { return view_bytes(self.index.data(), self.index.size(), self); })
       .def_prop_ro("ids",
                    [](EncodedBlock& self) {
                      return self.wide.empty()

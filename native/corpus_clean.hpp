@@ -129,9 +129,9 @@ template <typename Found>
 void find_documents(std::string_view text, std::string_view separator, uint64_t begin, uint64_t end,
                     const Found& found) {
   for (uint64_t at = begin;;) {
-    const void* next = separator.empty() ? nullptr
-                                         : memmem(text.data() + at, end - at, separator.data(),
-                                                  separator.size());
+    const void* next = separator.empty()
+                           ? nullptr
+                           : memmem(text.data() + at, end - at, separator.data(), separator.size());
     if (next == nullptr) {
       if (at < end) found(at, end);
       return;

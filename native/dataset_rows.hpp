@@ -44,7 +44,7 @@ class RangeRows {
 
   struct Row {
     uint64_t key;
-    uint64_t at;  // in bytes, in its file
+    uint64_t at;         // in bytes, in its file
     uint64_t token_end;  // in the range; its own tokens until `finish`
     uint32_t file;
     uint32_t ends;

@@ -171,11 +171,19 @@ def _cgroup_reclaimable_bytes(stat_path: Path) -> int:
 
 def available_bytes() -> int:
     """Give the memory this process can still take: the machine's, or its cgroup's if less."""
-    import psutil  # 0.02 s, and few commands ask
-
-    machine = psutil.virtual_memory().available
+    machine = _machine_available_bytes()
     headroom = _cgroup_headroom_bytes()
     return machine if headroom is None else min(machine, headroom)
+
+
+def _machine_available_bytes() -> int:
+    with contextlib.suppress(OSError):
+        rows = Path("/proc/meminfo").read_bytes()
+        if match := re.search(rb"^MemAvailable:\s+(\d+) kB", rows, re.MULTILINE):
+            return int(match.group(1)) << 10
+    import psutil  # 0.035 s, and other systems ask
+
+    return psutil.virtual_memory().available
 
 
 def default_budget_bytes() -> int:

@@ -85,7 +85,7 @@ def _append(settings: AppendSettings) -> AppendResult:
         WorkerPool(shares.num_workers) as pool,
     ):
         inputs = _number_inputs(info, expand_inputs(settings.input_files, on_notice=progress.note))
-        check_disk(info.root, inputs, progress)
+        check_disk(info.root, inputs, progress, one_pass_bytes=0)
         return _Append(info, settings, stored, shares, inputs, pool, progress).run()
 
 

@@ -111,7 +111,7 @@ def _prepare(settings: PrepareSettings) -> PrepareResult:
         WorkerPool(shares.num_workers) as pool,
     ):
         inputs = expand_inputs(settings.input_files, on_notice=progress.note)
-        check_disk(settings.out_dir, inputs, progress)
+        check_disk(settings.out_dir, inputs, progress, one_pass_bytes=shares.one_pass_bytes)
         created = not settings.out_dir.exists()
         with naming_folder(settings.out_dir):
             settings.out_dir.mkdir(parents=True, exist_ok=True)

@@ -12,12 +12,7 @@ from pathlib import Path
 
 from lowtide import files
 from lowtide.corpus.blocks import BLOCK_BYTES_HELD
-from lowtide.corpus.deduplication import (
-    MIN_TABLE_BYTES,
-    MODEST_TABLE_BYTES,
-    TABLE_ROW_BYTES,
-    partition_bytes,
-)
+from lowtide.corpus.deduplication import MIN_TABLE_BYTES, TABLE_ROW_BYTES, partition_bytes
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import BLOCK_BYTES
 from lowtide.dataset.settings import PrepareSettings
@@ -32,12 +27,13 @@ __all__ = [
     "plan_shares",
     "planned_bytes",
     "planned_disk_bytes",
+    "planned_table_bytes",
     "smallest_budget_bytes",
 ]
 
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
 _LINE_BYTES = 200  # of English prose; lines of code are shorter
-_PROGRAM_BYTES = 45 << 20  # the interpreter and what it imports for this
+_PROGRAM_BYTES = 25 << 20  # the interpreter and what it imports for this
 
 
 @dataclass(frozen=True)
@@ -77,18 +73,25 @@ def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
 def planned_bytes(text_bytes: int, *, num_workers: int, budget_bytes: int) -> int:
     """Estimate the peak of preparing so much text: the program, workers, the table of hashes.
 
-    Measured on 1 to 40 MB of English, other languages and source code, 1 to 16 workers on two
-    cores: within 10 %. A worker has as many blocks as there are, at most; beyond four they are
-    seldom all at their peak.
+    Measured on 1 to 120 MB of English, 1 to 8 workers on two cores: within 10 %. A worker has as
+    many blocks as there are, at most; beyond four they are seldom all at their peak.
     """
     blocks = text_bytes / BLOCK_BYTES
     busy = min(float(num_workers), blocks) if blocks >= 1 else blocks**0.5
-    workers = 34 * min(busy, 4.0) + 25 * max(busy - 4.0, 0.0)
+    workers = 30 * min(busy, 4.0) + 25 * max(busy - 4.0, 0.0)
     rows = text_bytes // _LINE_BYTES
-    tables = min(rows * TABLE_ROW_BYTES, MODEST_TABLE_BYTES)
-    if tables == MODEST_TABLE_BYTES:  # duplicates are found on disk, a partition a worker
-        tables = num_workers * partition_bytes(rows, num_workers=num_workers)
-    return min(int((52.5 + workers) * (1 << 20)) + tables, budget_bytes)
+    share = planned_table_bytes(num_workers=num_workers, budget_bytes=budget_bytes)
+    tables = min(rows * TABLE_ROW_BYTES, share)
+    if tables == share:  # duplicates are found on disk, a partition a worker
+        tables = max(share, num_workers * partition_bytes(rows, num_workers=num_workers))
+    return min(int((34 + workers) * (1 << 20)) + tables, budget_bytes)
+
+
+def planned_table_bytes(*, num_workers: int, budget_bytes: int) -> int:
+    """Give about what `plan_shares` leaves for the table of hashes."""
+    blocks = BLOCK_BYTES * BLOCK_BYTES_HELD * (num_workers + 1)
+    rest = budget_bytes - _PROGRAM_BYTES - _TOKENIZER_BYTES - blocks
+    return max(rest // 2, MIN_TABLE_BYTES)
 
 
 def smallest_budget_bytes() -> int:
@@ -118,27 +121,29 @@ def estimate_text_bytes(inputs: list[InputFile]) -> int:
 def planned_disk_bytes(
     text_bytes: int,
     *,
+    one_pass_bytes: int,
     bytes_per_token: float = 3.5,
     token_bytes: int = 2,
-    side_by_side: bool = False,
 ) -> int:
-    """Give the disk that preparing takes meanwhile.
+    """Give the disk that preparing takes meanwhile, with so large a table for the one pass.
 
-    Ids twice, as work files and as shards, and the clean text of blocks that wait for their turn
-    (within 10 % of 1 to 40 MB); once the table of hashes is full, the clean text of all blocks that
-    follow, and their hashes. Files that are read side by side all keep theirs.
+    Ids twice, as work files and as shards, the hashes of lines, and the clean text of blocks that
+    wait for their turn; once the table is full, the clean text of all blocks that follow.
     """
     ids = 2 * token_bytes * text_bytes / bytes_per_token
     waiting = min(0.15 * text_bytes, 3e6)
-    tabled = 0 if side_by_side else MODEST_TABLE_BYTES // TABLE_ROW_BYTES * _LINE_BYTES
-    return int(ids + waiting + 1.1 * max(0, text_bytes - tabled))
+    tabled = one_pass_bytes // TABLE_ROW_BYTES * _LINE_BYTES
+    return int(ids + waiting + 0.1 * text_bytes + max(0, text_bytes - tabled))
 
 
-def check_disk(root: Path, inputs: list[InputFile], progress: Progress) -> None:
-    """Refuse a job that cannot fit on the disk."""
+def check_disk(
+    root: Path, inputs: list[InputFile], progress: Progress, *, one_pass_bytes: int
+) -> None:
+    """Refuse a job that cannot fit on the disk; without one pass all clean text waits there."""
     text = estimate_text_bytes(inputs)
     in_order = [source for source in inputs if source.compression or source.kind == "parquet"]
-    needed = planned_disk_bytes(text, side_by_side=len(in_order) > 1)
+    side_by_side = len(in_order) > 1  # files that are read so keep their clean text
+    needed = planned_disk_bytes(text, one_pass_bytes=0 if side_by_side else one_pass_bytes)
     free = files.free_disk_bytes(root)
     progress.note(
         f"{len(inputs)} files, about {format_size(text)} of text; "

@@ -67,8 +67,12 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
     if text is not None:
         peak = resources.planned_bytes(text, num_workers=machine.cores, budget_bytes=budget)
         least = resources.smallest_budget_bytes()
+        table = resources.planned_table_bytes(num_workers=machine.cores, budget_bytes=budget)
         disk = resources.planned_disk_bytes(
-            text, bytes_per_token=data.bytes_per_token, token_bytes=data.token_bytes
+            text,
+            one_pass_bytes=table,
+            bytes_per_token=data.bytes_per_token,
+            token_bytes=data.token_bytes,
         )
         tokens = int(text / data.bytes_per_token)
         note = f"the dataset itself has {format_size(tokens * data.token_bytes)}"
