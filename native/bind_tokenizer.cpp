@@ -26,8 +26,20 @@ Pattern pattern_named(const std::string& name) {
 
 std::vector<std::string> as_strings(const std::vector<nb::bytes>& list) {
   std::vector<std::string> strings;
+  strings.reserve(list.size());
   for (const nb::bytes& item : list) strings.emplace_back(item.c_str(), item.size());
   return strings;
+}
+
+std::string_view view(const nb::bytes& text) {
+  return {static_cast<const char*>(text.data()), text.size()};
+}
+
+std::vector<std::string_view> as_views(const std::vector<nb::bytes>& list) {
+  std::vector<std::string_view> views;
+  views.reserve(list.size());
+  for (const nb::bytes& item : list) views.push_back(view(item));
+  return views;
 }
 
 Instructions instructions_named(const std::string& name) {
@@ -143,10 +155,10 @@ void bind_compact_learner(nb::module_& m, const char* name) {
   def_learning(learner);
 }
 
-std::vector<Vocabulary::MergeRule> rules_from(const std::vector<std::string>& tokens,
-                                              const std::optional<Input<uint32_t>>& merges) {
-  if (!merges) return Vocabulary::rules_by_rank(tokens);
-  std::vector<Vocabulary::MergeRule> rules;
+std::optional<std::vector<MergeRule>> rules_from(const std::optional<Input<uint32_t>>& merges) {
+  if (!merges) return std::nullopt;
+  std::vector<MergeRule> rules;
+  rules.reserve(merges->size() / 3);
   const uint32_t* const flat = merges->data();
   for (uint32_t rank = 0; rank * size_t{3} + 2 < merges->size(); ++rank) {
     rules.push_back({flat[rank * 3], flat[rank * 3 + 1], rank, flat[rank * 3 + 2]});
@@ -157,7 +169,7 @@ std::vector<Vocabulary::MergeRule> rules_from(const std::vector<std::string>& to
 // The rules of a ranked vocabulary as rows (left, right, token).
 Array<uint32_t> rules_by_rank(const std::vector<nb::bytes>& tokens) {
   std::vector<uint32_t> flat;
-  for (const Vocabulary::MergeRule& rule : Vocabulary::rules_by_rank(as_strings(tokens))) {
+  for (const MergeRule& rule : Vocabulary::rules_by_rank(as_views(tokens))) {
     flat.insert(flat.end(), {rule.left, rule.right, rule.token});
   }
   return to_array(std::move(flat));
@@ -168,25 +180,14 @@ void make_vocabulary(NativeVocabulary* self, const std::string& pattern,
                      const std::optional<Input<uint32_t>>& merges,
                      const std::vector<std::pair<nb::bytes, uint32_t>>& specials, bool whole_pieces,
                      size_t cache_bytes) {
-  std::vector<std::string> token_bytes = as_strings(tokens);
   std::vector<Vocabulary::Special> special_list;
   for (const auto& [bytes, id] : specials) {
     special_list.push_back({std::string(bytes.c_str(), bytes.size()), id});
   }
-  // Special tokens are no part of ordinary text, so no pair of tokens merges into one.
-  std::vector<std::string> ordinary = token_bytes;
-  for (const Vocabulary::Special& special : special_list) {
-    if (special.id < ordinary.size()) ordinary[special.id].clear();
-  }
-  std::vector<Vocabulary::MergeRule> rules = rules_from(ordinary, merges);
   auto vocabulary =
-      std::make_shared<const Vocabulary>(pattern_named(pattern), std::move(token_bytes),
-                                         std::move(rules), std::move(special_list), whole_pieces);
+      std::make_shared<const Vocabulary>(pattern_named(pattern), as_strings(tokens),
+                                         rules_from(merges), std::move(special_list), whole_pieces);
   new (self) NativeVocabulary{vocabulary, {vocabulary, cache_bytes}};
-}
-
-std::string_view view(const nb::bytes& text) {
-  return {static_cast<const char*>(text.data()), text.size()};
 }
 
 Array<uint32_t> encode(NativeVocabulary& self, nb::bytes text, bool specials) {
@@ -206,14 +207,38 @@ Array<uint32_t> encode(NativeVocabulary& self, nb::bytes text, bool specials) {
 
 nb::tuple encode_many(NativeVocabulary& self, const std::vector<nb::bytes>& texts, bool specials,
                       size_t num_threads) {
-  std::vector<std::string_view> views;
-  for (const nb::bytes& text : texts) views.push_back(view(text));
+  const std::vector<std::string_view> views = as_views(texts);
   EncodedTexts encoded;
   {
     const nb::gil_scoped_release release;
     encoded = encode_texts(self.pool, views, specials, num_threads);
   }
   return nb::make_tuple(to_array(std::move(encoded.ids)), to_array(std::move(encoded.ends)));
+}
+
+// The ids of pieces, merged without caches: the short ones together, the others one by one.
+std::vector<std::vector<uint32_t>> merge_pieces(const NativeVocabulary& self,
+                                                const std::vector<nb::bytes>& pieces,
+                                                const std::string& at_most) {
+  const PieceMerger merger(instructions_named(at_most));
+  const MergeTable& table = self.vocabulary->merges();
+  std::vector<std::vector<uint32_t>> ids(pieces.size());
+  std::vector<uint32_t> num_ids(pieces.size());
+  std::vector<PieceToMerge> together;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].size() == 0) continue;
+    ids[i].resize(pieces[i].size());
+    const PieceToMerge piece{static_cast<const uint8_t*>(pieces[i].data()), pieces[i].size(),
+                             ids[i].data(), &num_ids[i]};
+    if (piece.length <= PieceMerger::kShort) {
+      together.push_back(piece);
+    } else {
+      merger.merge(table, piece);
+    }
+  }
+  merger.merge_short(table, together);
+  for (size_t i = 0; i < pieces.size(); ++i) ids[i].resize(num_ids[i]);
+  return ids;
 }
 
 // Where the first special token begins; -1 if there is none.
@@ -293,6 +318,7 @@ void bind_tokenizer(nb::module_& m) {
           nb::kw_only(), nb::arg("input_path"), nb::arg("begin"), nb::arg("stop"), nb::arg("end"),
           nb::arg("output_file"), nb::arg("output_path"), nb::arg("output_offset"),
           nb::arg("id_bytes"), nb::arg("specials"), nb::arg("num_threads"), nb::arg("window_bytes"))
+      .def("merge_pieces", &merge_pieces, nb::arg("pieces"), nb::arg("at_most") = "avx512")
       .def("find_special", &find_special, nb::arg("text"))
       .def("decode", &decode, nb::arg("ids"));
 

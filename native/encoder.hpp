@@ -4,21 +4,89 @@
 // Out:     ids, the same as merging each piece by rank gives
 // Memory:  `cache_bytes` for the caches; scratch in proportion to the longest piece
 //
-// Most pieces were seen before: a piece of up to 15 bytes with up to 4 tokens is found in one cache
-// line. Longer ones go to a second cache. What is in neither is merged: short pieces by looking for
-// the lowest rank again and again, long ones with a heap, so that a megabyte of one letter takes
-// n log n and not n squared steps.
+// Most pieces were seen before: one of up to 15 bytes with few ids is found in one cache line
+// (PieceCache), a longer one in a second cache (LongPieceCache). What is in neither is merged.
+//
+// Pieces go through four passes, a batch at a time, none of which has to guess what a piece is: make
+// the keys and ask for their cache lines; compare, and note which are missing; merge those, several at
+// a time; write the ids of all.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <variant>
 #include <vector>
 
-#include "huge_array.hpp"
+#include "piece_cache.hpp"
+#include "piece_merge.hpp"
 #include "vocabulary.hpp"
 
 namespace lowtide {
+
+// Encodes into ids of one width: 16 bits where the vocabulary fits, else 32.
+template <typename Id>
+class TextEncoder {
+ public:
+  TextEncoder(const Vocabulary& vocabulary, size_t cache_bytes);
+
+  // Calls sink(ids, count) batch by batch.
+  template <typename Sink>
+  void encode(std::string_view text, bool specials, const Sink& sink);
+
+ private:
+  using Slot = typename PieceCache<Id>::Slot;
+  using Set = typename PieceCache<Id>::Set;
+  static constexpr size_t kBatch = 256;
+  // Pieces one behind the other: piece i ends at text[ends[i]], the first begins at text[begin].
+  struct Batch {
+    const uint8_t* text;
+    size_t length, begin;
+    const uint32_t* ends;
+    size_t count;
+    size_t begin_of(size_t i) const { return i == 0 ? begin : ends[i - 1]; }
+    const uint8_t* piece(size_t i) const { return text + begin_of(i); }
+    size_t length_of(size_t i) const { return ends[i] - begin_of(i); }
+  };
+
+  struct Merged {
+    Slot* slot;
+    uint32_t num_ids;
+    uint32_t ids[kInlineBytes];
+  };
+
+  template <typename Sink>
+  void encode_text(const uint8_t* text, size_t length, const Sink& sink);
+  template <typename Sink>
+  void encode_part(const uint8_t* text, size_t length, const Sink& sink);
+  Id* encode_batch(const Batch& batch, Id* out);
+  template <bool kInside>
+  void make_keys(const Batch& batch);
+  size_t find_slots(size_t count);
+  void merge_missing(const Batch& batch, size_t num_missing);
+  Id* encode_long(const uint8_t* piece, size_t length, Id* out);
+  uint32_t whole_piece(const uint8_t* piece, size_t length) const {
+    return vocabulary_.whole_piece({reinterpret_cast<const char*>(piece), length});
+  }
+
+  const Vocabulary& vocabulary_;
+  SplitFunction split_;
+  PieceMerger merger_;
+  PieceCache<Id> cache_;
+  LongPieceCache long_cache_;
+  std::vector<uint32_t> ends_;
+  std::vector<Id> scratch_;             // the ids of the pieces that end at `ends_`
+  std::vector<uint32_t> long_scratch_;  // the ids of one long piece
+  // Of the pieces of a batch:
+  std::array<PieceKey, kBatch> keys_;
+  std::array<const Set*, kBatch> sets_;
+  std::array<const Slot*, kBatch> slots_;
+  std::array<uint32_t, kBatch> missing_;  // those in no slot
+  std::array<Slot, kBatch> fresh_;        // and slots for them
+  std::array<Merged, kBatch> merged_;
+  std::array<PieceToMerge, kBatch> to_merge_;
+};
 
 class Encoder {
  public:
@@ -35,49 +103,8 @@ class Encoder {
   const Vocabulary& vocabulary() const { return *vocabulary_; }
 
  private:
-  struct Slot {
-    PieceKey key;
-    uint32_t ids[4];  // the number of them in the highest byte of the first
-  };
-  struct alignas(64) Set {
-    Slot ways[2];
-  };
-  struct LongSlot {
-    uint64_t hash;  // 0: empty
-    uint32_t offset, length, num_ids;
-  };
-
-  // Calls sink(ids, count) batch by batch.
-  template <typename Sink>
-  void encode_text(const uint8_t* text, size_t length, const Sink& sink);
-  template <typename Sink>
-  void encode_part(const uint8_t* text, size_t length, const Sink& sink);
-  template <typename Sink>
-  void encode_any(std::string_view text, bool specials, const Sink& sink);
-
-  size_t set_of(uint64_t hash) const {
-    return static_cast<size_t>((hash >> 32) * sets_.size() >> 32);
-  }
-  uint32_t* encode_pieces(const uint8_t* text, size_t length, size_t begin, size_t count,
-                          uint32_t* out);
-  uint32_t* encode_miss(const PieceKey& key, uint64_t hash, const uint8_t* piece, uint32_t* out);
-  uint32_t* encode_long(const uint8_t* piece, size_t length, uint32_t* out);
-  const LongSlot* find_long(const uint8_t* piece, size_t length, uint64_t hash) const;
-  void keep_long(const uint8_t* piece, size_t length, uint64_t hash, const uint32_t* ids,
-                 size_t num_ids);
-  size_t merge_piece(const uint8_t* piece, size_t length, uint32_t* out);
-  size_t merge_short(const uint8_t* piece, size_t length, uint32_t* out) const;
-  size_t merge_with_heap(const uint8_t* piece, size_t length, uint32_t* out) const;
-
   std::shared_ptr<const Vocabulary> vocabulary_;
-  SplitFunction split_;
-  HugeArray<Set> sets_;
-  std::vector<LongSlot> long_slots_;
-  size_t long_mask_;
-  std::vector<uint32_t> arena_;  // bytes, then ids, of each piece in long_slots_
-  size_t arena_used_ = 0;
-  std::vector<uint32_t> ends_;
-  std::vector<uint32_t> scratch_;  // the ids of one batch
+  std::variant<TextEncoder<uint16_t>, TextEncoder<uint32_t>> encoder_;
 };
 
 }  // namespace lowtide

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.tokenizer import Tokenizer, reference, tokenizer
 from lowtide.tokenizer.formats import ranked_vocabulary
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
+from lowtide.tokenizer.vocabulary import Vocabulary
 
 Pair = tuple[bytes, bytes]
 MakeText = Callable[[int, int], bytes]
@@ -278,14 +280,59 @@ def test_a_megabyte_of_the_same_is_quick(
 def test_long_pieces_are_merged_as_the_reference_does(
     data: st.DataObject, small_merges: list[Pair]
 ) -> None:
-    """Around 48 bytes the way of merging changes, around 1024 caching ends."""
-    length = data.draw(st.sampled_from([15, 16, 17, 47, 48, 49, 200, 1023, 1025]))
+    """Around 16, 32 and 64 bytes the way of merging changes, around 1024 caching ends."""
+    length = data.draw(st.sampled_from([15, 16, 17, 32, 33, 63, 64, 65, 200, 1023, 1025]))
     letters = data.draw(st.sampled_from(["ab", "abcde", "the"]))
     text = "".join(data.draw(st.lists(st.sampled_from(letters), min_size=length, max_size=length)))
     ours = Tokenizer.from_merges(small_merges, special_tokens=[])
     expected = encode_by_reference(text.encode(), small_merges, specials=[])
     for _ in range(2):  # the second time from the cache
         assert ours.encode(text).tolist() == expected
+
+
+@pytest.mark.parametrize("instructions", ["scalar", "avx2", "avx512"])
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_every_instruction_set_merges_the_same(
+    instructions: str, data: st.DataObject, small_merges: list[Pair]
+) -> None:
+    """On a machine without an instruction set, its row tests the best that there is."""
+    pieces = data.draw(st.lists(st.text("abcdeth ", max_size=80).map(str.encode), max_size=12))
+    ours = Tokenizer.from_merges(small_merges, special_tokens=[])
+    ids = {token: id for id, token in reversed(ours.vocabulary.items())}
+    expected = [[ids[token] for token in merge_plainly(piece, small_merges)] for piece in pieces]
+    assert ours.native.merge_pieces(pieces, instructions) == expected
+
+
+def merge_plainly(piece: bytes, merges: list[Pair]) -> list[bytes]:
+    """Merge the pair of the lowest rank, the leftmost of equal ones, until there is none."""
+    ranks = {pair: rank for rank, pair in enumerate(merges)}
+    tokens = [bytes([byte]) for byte in piece]
+    while known := [(ranks[pair], at) for at, pair in enumerate(pairwise(tokens)) if pair in ranks]:
+        at = min(known)[1]
+        tokens[at : at + 2] = [tokens[at] + tokens[at + 1]]
+    return tokens
+
+
+@given(data=st.data(), whole_pieces=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_ranked_vocabularies_merge_the_lowest_id_first(
+    data: st.DataObject, whole_pieces: bool
+) -> None:
+    """Also where tokens are in an order in which merging cannot reach some of them, or twice."""
+    words = st.text("abc", min_size=2, max_size=7).map(str.encode)
+    tokens = [bytes([byte]) for byte in range(256)] + data.draw(st.lists(words, max_size=25))
+    vocabulary = Vocabulary("bpe", tuple(tokens), {}, whole_pieces=whole_pieces)
+    first = {token: id for id, token in reversed(list(enumerate(tokens)))}
+    rules = {(left, right): token for left, right, token in vocabulary.merge_rows().tolist()}
+    text = data.draw(st.text("abc", min_size=1, max_size=40)).encode()
+    ids = [first[bytes([byte])] for byte in text]
+    while known := [(rules[pair], at) for at, pair in enumerate(pairwise(ids)) if pair in rules]:
+        token, at = min(known)
+        ids[at : at + 2] = [token]
+    if whole_pieces and text in first:
+        ids = [first[text]]
+    assert Tokenizer(vocabulary).encode(text).tolist() == ids
 
 
 def test_tiny_caches_give_the_same_ids(
