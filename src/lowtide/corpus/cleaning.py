@@ -195,10 +195,10 @@ def _locate_rows(
     block: TextBlock, reading: ReadingOptions, paths: dict[int, Path]
 ) -> tuple[_native.Bytes, Rows]:
     """Give a block's bytes, and begins, ends, inputs, ordinals and flags of its documents."""
-    segment = block.segments[0]
     if block.row_ends is None:
-        text, ends, offsets = extract_json_rows(block, reading, paths)
-        return text, _rows(ends, offsets, segment.input_index)
+        text, ends, offsets, inputs = extract_json_rows(block, reading, paths)
+        return text, _rows(ends, offsets, inputs)
+    segment = block.segments[0]
     ends = block.row_ends
     ordinals = np.arange(len(ends), dtype=np.uint64) + np.uint64(segment.offset)
     return block.data, _mark_parts(block, _rows(ends, ordinals, segment.input_index))
@@ -213,12 +213,16 @@ def _mark_parts(block: TextBlock, rows: Rows) -> Rows:
     return rows
 
 
-def _rows(ends: npt.NDArray[np.uint64], ordinals: npt.NDArray[np.uint64], index: int) -> Rows:
+def _rows(
+    ends: npt.NDArray[np.uint64],
+    ordinals: npt.NDArray[np.uint64],
+    inputs: npt.NDArray[np.uint64] | int,
+) -> Rows:
     begins = np.concatenate([np.zeros(1, np.uint64), ends[:-1]]) if len(ends) else ends
     return (
         begins.astype(np.uint64),
         ends,
-        np.full(len(ends), index, dtype=np.uint64),
+        np.full(len(ends), inputs, dtype=np.uint64),
         ordinals,
         np.full(len(ends), FIRST | LAST, dtype=np.uint64),
     )

@@ -181,5 +181,7 @@ def _walk(root: Path, notice: Callable[[str], None]) -> Iterator[Path]:
         raise DataError(
             "no text in this folder (txt, md, jsonl, parquet, plain or compressed)",
             path=root,
-            next_step="name the files themselves, they are then read as text",
+            next_step=f"name it as {HUB_PREFIX}{root}: a Hugging Face dataset is in it"
+            if any((root / name).exists() for name in ("dataset_dict.json", "state.json"))
+            else "name the files themselves, they are then read as text",
         )

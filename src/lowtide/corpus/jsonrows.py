@@ -13,28 +13,49 @@ from typing import TYPE_CHECKING, cast
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.corpus.textblocks import ReadingOptions, TextBlock
+from lowtide.corpus.textblocks import ReadingOptions, Segment, TextBlock
 from lowtide.errors import DataError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    JsonRows = tuple[
+        npt.NDArray[np.uint8],
+        npt.NDArray[np.uint64],
+        npt.NDArray[np.uint64],
+        npt.NDArray[np.uint64],
+    ]
+
 __all__ = ["extract_json_rows"]
 
 
-def extract_json_rows(
-    block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """The texts of a jsonl block, where each ends, and at which byte of the input its row begins.
+def extract_json_rows(block: TextBlock, options: ReadingOptions, paths: dict[int, Path]) -> JsonRows:
+    """The texts of a jsonl block, and of each where it ends, its row's first byte, its input.
 
     Rows without text in the field are an error, or a notice where they are to be skipped.
     """
-    segment = block.segments[0]
-    text, ends, offsets, bad = _native.extract_jsonl(block.data, options.text_field)
+    parts = [
+        _extract_segment(block, segment, options, paths.get(segment.input_index))
+        for segment in block.segments
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    base = 0
+    for text, ends, _, _ in parts:
+        ends += np.uint64(base)
+        base += len(text)
+    text, ends, offsets, inputs = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return text, ends, offsets, inputs
+
+
+def _extract_segment(
+    block: TextBlock, segment: Segment, options: ReadingOptions, path: Path | None
+) -> JsonRows:
+    data = block.data[segment.begin : segment.end]  # of a lone segment no copy
+    text, ends, offsets, bad = _native.extract_jsonl(data, options.text_field)
     if len(bad):
         begin = int(bad[0])
-        path = paths.get(segment.input_index)
-        reason = _explain_row(block.data[begin:].split(b"\n", 1)[0], options.text_field)
+        reason = _explain_row(data[begin:].split(b"\n", 1)[0], options.text_field)
         message = f"row at byte {segment.offset + begin}: {reason}"
         if not options.skip_bad:
             raise DataError(
@@ -45,7 +66,8 @@ def extract_json_rows(
             )
         more = f" (and {len(bad) - 1} more in the same block)" if len(bad) > 1 else ""
         options.on_notice(f"{path}: {message}; skipped{more}")
-    return text, ends, offsets + np.uint64(segment.offset)
+    inputs = np.full(len(ends), segment.input_index, dtype=np.uint64)
+    return text, ends, offsets + np.uint64(segment.offset), inputs
 
 
 def _explain_row(line: bytes, field: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lowtide.corpus.cutting import PROBE_BYTES, cut_text, find_cut, long_row, read_at
+from lowtide.corpus.grouping import join_blocks, join_small_blocks, plan_streams
 from lowtide.corpus.hub import iter_hub_texts
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.jsonrows import extract_json_rows
@@ -53,7 +54,6 @@ __all__ = [
 ]
 
 ItemT = TypeVar("ItemT")
-_GROUP_FILES = 1024
 
 
 @dataclass(frozen=True)
@@ -68,46 +68,20 @@ class Document:
     is_last: bool = True
 
 
-def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[Stream]:
-    """Group inputs into streams: small plain text files together, everything else alone."""
-    streams: list[Stream] = []
-    group: list[InputFile] = []
-
-    def flush() -> None:
-        if group:
-            streams.append(Stream(len(streams), tuple(group), True, 1))
-            group.clear()
-
-    utf8 = _is_utf8(options.encoding)
-    for source in inputs:
-        plain = source.compression is None and source.kind == "text" and utf8
-        if plain and source.size_bytes <= options.block_bytes // 4:
-            held = sum(member.size_bytes for member in group)
-            if len(group) == _GROUP_FILES or held + source.size_bytes > options.block_bytes:
-                flush()
-            group.append(source)
-            continue
-        flush()
-        random_access = source.compression is None and source.kind in ("text", "jsonl") and utf8
-        count = -(-source.size_bytes // options.block_bytes) if random_access else None
-        streams.append(Stream(len(streams), (source,), random_access, count))
-    flush()
-    return streams
-
-
-def _is_utf8(encoding: str) -> bool:
-    return encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-
-
 def read_block(stream: Stream, number: int, options: ReadingOptions) -> TextBlock | None:
     """Read block `number` of a random-access stream; None when a neighbour holds all of it."""
-    source = stream.inputs[0]
-    if stream.num_blocks == 1 and source.kind == "text":
+    if stream.num_blocks == 1:
         return _read_group(stream, options)
+    source = stream.inputs[0]
+    try:
+        if number == 0 or options.skip_bad:  # a file that is skipped is skipped with all its blocks
+            with source.path.open("rb", buffering=0) as file:
+                _check_text(source, file.read(PROBE_BYTES))
+    except (OSError, DataError) as error:
+        _skip_bad(source, options, error, tell=number == 0)
+        return None
     try:
         with source.path.open("rb", buffering=0) as file:
-            if number == 0:
-                _check_text(source, read_at(file, 0, PROBE_BYTES), options)
             begin, inside = find_cut(file, source, number * options.block_bytes, options)
             end, cut = find_cut(file, source, (number + 1) * options.block_bytes, options)
             data = read_at(file, begin, end - begin)
@@ -128,38 +102,33 @@ def read_block(stream: Stream, number: int, options: ReadingOptions) -> TextBloc
 
 
 def _read_group(stream: Stream, options: ReadingOptions) -> TextBlock:
-    parts: list[bytes] = []
-    segments: list[Segment] = []
-    position = 0
+    blocks = [TextBlock(stream.index, 0, stream.inputs[0].kind, b"", (Segment(0, 0, 0, 0),))]
     for source in stream.inputs:
         try:
             data = source.path.read_bytes()
-        except OSError as error:
-            if not options.skip_bad:
-                raise from_os_error(error) from None
-            options.on_notice(f"{source.path}: {error.strerror}; skipped")
+            _check_text(source, data[:PROBE_BYTES])
+        except (OSError, DataError) as error:
+            _skip_bad(source, options, error)
             continue
-        try:
-            _check_text(source, data[:PROBE_BYTES], options)
-        except DataError as error:
-            if not options.skip_bad:
-                raise
-            options.on_notice(f"{source.path}: {error.message}; skipped")
-            continue
-        segments.append(Segment(source.index, 0, position, position + len(data)))
-        parts.append(data)
-        position += len(data)
-    return TextBlock(
-        stream=stream.index,
-        number=0,
-        kind="text",
-        data=parts[0] if len(parts) == 1 else b"".join(parts),
-        segments=tuple(segments),
-        stored_bytes=stream.size_bytes,
-    )
+        segment = Segment(source.index, 0, 0, len(data))
+        blocks.append(
+            TextBlock(stream.index, 0, source.kind, data, (segment,), stored_bytes=len(data))
+        )
+    return join_blocks(blocks[1:] or blocks, number=0)
 
 
-def _check_text(source: InputFile, probe: bytes, options: ReadingOptions) -> None:
+def _skip_bad(
+    source: InputFile, options: ReadingOptions, error: OSError | DataError, *, tell: bool = True
+) -> None:
+    """Raise the error of a file that cannot be used; or only tell, where that was asked for."""
+    problem = from_os_error(error) if isinstance(error, OSError) else error
+    if not options.skip_bad:
+        raise problem from None
+    if tell:
+        options.on_notice(f"{source.path}: {problem.message}; skipped")
+
+
+def _check_text(source: InputFile, probe: bytes) -> None:
     """Refuse what is no text at all, before a dataset is made of it."""
     if probe.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(
@@ -195,7 +164,14 @@ def _iter_in_order(stream: Stream, options: ReadingOptions) -> Iterator[TextBloc
         texts = iter_hub_texts(str(source.path), split=source.split, text_field=options.text_field)
         rows = ((text, 0) for text in texts)
     else:
-        return _until_damage(_iter_stream(stream, options), source, options)
+        blocks = (
+            block
+            for source in stream.inputs
+            for block in _until_damage(_iter_stream(stream.index, source, options), source, options)
+        )
+        if len(stream.inputs) == 1:
+            return blocks
+        return join_small_blocks(blocks, block_bytes=options.block_bytes)
     return iter_row_blocks(stream, options, _until_damage(rows, source, options))
 
 
@@ -219,9 +195,8 @@ def _tell_damage(source: InputFile, options: ReadingOptions, error: LowtideError
     options.on_notice(f"{source.path}: {error.message}; the rest of it skipped")
 
 
-def _iter_stream(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]:
-    """Cut a compressed or re-encoded stream into blocks, by the same rule as a plain file."""
-    source = stream.inputs[0]
+def _iter_stream(stream: int, source: InputFile, options: ReadingOptions) -> Iterator[TextBlock]:
+    """Cut a compressed or re-encoded file into blocks, by the same rule as a plain one."""
     back = max(len(options.separator) - 1, 1)
     held = bytearray()
     base = window = number = stored = 0  # a long row fills several windows, and is one block
@@ -236,7 +211,7 @@ def _iter_stream(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]
                 ended = not part
                 held += part
             if window == 0:
-                _check_text(source, bytes(held[:PROBE_BYTES]), options)
+                _check_text(source, bytes(held[:PROBE_BYTES]))
             end, cut = len(held), False
             if not ended or len(held) > nominal - base:
                 end, cut, ended = _cut_stream(
@@ -247,7 +222,7 @@ def _iter_stream(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]
                 del held[:end]
                 read_so_far = reader.stored_position()
                 yield TextBlock(
-                    stream=stream.index,
+                    stream=stream,
                     number=number,
                     kind=source.kind,
                     data=data,
@@ -378,9 +353,9 @@ def _text_documents(block: TextBlock, options: ReadingOptions) -> Iterator[Docum
 def _jsonl_documents(
     block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
 ) -> Iterator[Document]:
-    text, ends, offsets = extract_json_rows(block, options, paths)
+    text, ends, offsets, inputs = extract_json_rows(block, options, paths)
     begin = 0
-    for end, offset in zip(ends.tolist(), offsets.tolist(), strict=True):
+    for end, offset, index in zip(ends.tolist(), offsets.tolist(), inputs.tolist(), strict=True):
         if end > begin:
-            yield Document(block.segments[0].input_index, offset, text[begin:end].tobytes())
+            yield Document(index, offset, text[begin:end].tobytes())
         begin = end

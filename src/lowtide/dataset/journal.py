@@ -25,6 +25,8 @@ __all__ = ["WORK_NAME", "has_plan", "open_journal", "read_facts", "remove_work"]
 
 WORK_NAME = ".work"
 _PLAN_NAME = "plan.json"
+_VERSION = 2
+"""Of the work files: those of another version are of no use."""
 _OUR_NAMES = re.compile(
     r"\.?(plan\.json|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?(\.partial)?$"
 )
@@ -48,14 +50,15 @@ def open_journal(
     work = root / WORK_NAME
     inputs = [source for stream in streams for source in stream.inputs]
     plan: dict[str, Any] = {
+        "version": _VERSION,
         "verb": verb,
         "settings": dict(settings),
         "inputs": [[str(source.path), source.size_bytes, source.modified_ns] for source in inputs],
     }
     plan_path = work / _PLAN_NAME
     stored = files.read_json(plan_path) if plan_path.exists() and not restart else None
-    if stored is not None and stored["verb"] == verb and not any(work.glob("*/*.block")):
-        stored = None  # nothing was done: there is nothing to go on with
+    if stored is not None and stored["verb"] == verb and not _is_of_use(stored, work):
+        stored = None
     if stored is None:
         remove_work(root)
     else:
@@ -71,6 +74,11 @@ def open_journal(
     known = dict(facts or {})
     files.write_json(plan_path, {**plan, "facts": known, "boot": _boot_id()})
     return work, known
+
+
+def _is_of_use(stored: Mapping[str, Any], work: Path) -> bool:
+    """Tell whether something was done that can be gone on with."""
+    return stored.get("version") == _VERSION and any(work.glob("*/*.block"))
 
 
 def has_plan(root: Path, *, verb: str) -> bool:

@@ -1,0 +1,97 @@
+"""Let small files share blocks, so that thousands of them cost no more than one large file.
+
+In:      InputFile rows (planning); blocks of single files (joining)
+Out:     Stream rows; TextBlock of several files, a segment for each
+Memory:  one block
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
+
+__all__ = ["join_blocks", "join_small_blocks", "plan_streams"]
+
+_GROUP_FILES = 1024
+_EXPANSION = 8
+"""A small compressed file is taken to hold at most so many times its size; if not, it is cut."""
+
+
+def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[Stream]:
+    """Group inputs into streams: small files of one kind together, everything else alone."""
+    streams: list[Stream] = []
+    group: list[InputFile] = []
+    held = 0
+
+    def flush() -> None:
+        if group:
+            in_place = _has_places(group[0], options)
+            streams.append(Stream(len(streams), tuple(group), in_place, 1 if in_place else None))
+            group.clear()
+
+    for source in inputs:
+        in_place = _has_places(source, options)
+        size = source.size_bytes * (1 if in_place else _EXPANSION)
+        if source.kind in ("text", "jsonl") and size <= options.block_bytes // 4:
+            same = not group or (group[0].kind, _has_places(group[0], options)) == (
+                source.kind,
+                in_place,
+            )
+            if not same or len(group) == _GROUP_FILES or held + size > options.block_bytes:
+                flush()
+            held = held + size if group else size
+            group.append(source)
+            continue
+        flush()
+        count = -(-source.size_bytes // options.block_bytes) if in_place else None
+        streams.append(Stream(len(streams), (source,), in_place, count))
+    flush()
+    return streams
+
+
+def _has_places(source: InputFile, options: ReadingOptions) -> bool:
+    """Tell whether a file can be read from any place."""
+    utf8 = options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    return source.compression is None and source.kind in ("text", "jsonl") and utf8
+
+
+def join_blocks(blocks: Sequence[TextBlock], *, number: int) -> TextBlock:
+    """Make one block of whole files' blocks of one kind."""
+    segments: list[Segment] = []
+    position = 0
+    for block in blocks:
+        (segment,) = block.segments
+        end = position + len(block.data)
+        segments.append(Segment(segment.input_index, segment.offset, position, end))
+        position = end
+    data = [block.data for block in blocks]
+    return TextBlock(
+        stream=blocks[0].stream,
+        number=number,
+        kind=blocks[0].kind,
+        data=data[0] if len(data) == 1 else b"".join(data),
+        segments=tuple(segments),
+        stored_bytes=sum(block.stored_bytes for block in blocks),
+    )
+
+
+def join_small_blocks(blocks: Iterable[TextBlock], *, block_bytes: int) -> Iterator[TextBlock]:
+    """Join blocks that follow each other up to `block_bytes`; parts of a document stay alone."""
+    waiting: list[TextBlock] = []
+    held = number = 0
+    for block in blocks:
+        is_part = block.continues or block.continued
+        if waiting and (is_part or held + len(block.data) > block_bytes):
+            yield join_blocks(waiting, number=number)
+            waiting, held, number = [], 0, number + 1
+        if is_part:
+            yield replace(block, number=number)
+            number += 1
+            continue
+        waiting.append(block)
+        held += len(block.data)
+    if waiting:
+        yield join_blocks(waiting, number=number)
