@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["extract_json_rows"]
 
 
-def extract_json_rows(block: TextBlock, options: ReadingOptions, paths: dict[int, Path]) -> JsonRows:
+def extract_json_rows(
+    block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
+) -> JsonRows:
     """The texts of a jsonl block, and of each where it ends, its row's first byte, its input.
 
     Rows without text in the field are an error, or a notice where they are to be skipped.
