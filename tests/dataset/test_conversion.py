@@ -12,7 +12,7 @@ import pytest
 
 from lowtide.cli import main
 from lowtide.dataset import layout
-from lowtide.dataset.conversion import convert_dataset
+from lowtide.dataset.conversion import convert_dataset, open_source
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
@@ -147,3 +147,38 @@ def test_command_line(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert tokenizer.fingerprint == Tokenizer.load(dataset).fingerprint
     with pytest.raises(UsageError, match="finished dataset"):
         convert_dataset(in_path=tmp_path / "npy" / "train.npy", out_path=tmp_path / "out")
+
+
+def test_names_tell_what_a_file_is_for(tmp_path: Path) -> None:
+    for name in ("medieval_train", "validation", "test"):
+        np.arange(100, dtype="<u2").tofile(tmp_path / f"{name}.bin")
+    notices: list[str] = []
+    found = open_source(
+        tmp_path, kind="nanogpt", dtype="uint16", end_id=None, on_notice=notices.append
+    )
+    assert {split: len(source.parts) for split, source in found.items()} == {"train": 1, "val": 1}
+    assert len(notices) == 1 and "test.bin is left out" in notices[0]
+    alone = open_source(tmp_path / "validation.bin", kind="nanogpt", dtype="uint16", end_id=None)
+    assert list(alone) == ["all"]
+
+
+def test_an_interrupted_import_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.arange(1000, dtype="<u2").tofile(tmp_path / "train.bin")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_metadata", fail)
+        with pytest.raises(OSError, match="No space"):
+            convert_dataset(
+                in_path=tmp_path / "train.bin", out_path=tmp_path / "out", tokens_per_shard=10
+            )
+    convert_dataset(in_path=tmp_path / "train.bin", out_path=tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("*/*.bin"))) == 2
+    assert not (tmp_path / "out" / ".work").exists()
+    (tmp_path / "other" / "train").mkdir(parents=True)
+    with pytest.raises(UsageError, match="no dataset that it belongs to"):
+        convert_dataset(in_path=tmp_path / "train.bin", out_path=tmp_path / "other")

@@ -82,6 +82,25 @@ def test_missing_shard_and_strangers(dataset: Path, capsys: pytest.CaptureFixtur
     assert "train/shard_00000.bin: missing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"train_tokens": ', '"train_tokens": 1', "train_tokens is 1"),
+        ('"val_shards"', '"vel_shards"', "val_shards is None"),
+        ('"min_id": ', '"min_id": 1', "smallest id"),
+        ('"head_xxh3_64": "', '"head_xxh3_64": "0', "checksum of its head"),
+        ('"documents": ', '"documints": ', "damaged row of shards"),
+    ],
+)
+def test_damaged_metadata_is_found(dataset: Path, old: str, new: str, message: str) -> None:
+    path = dataset / layout.METADATA_NAME
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    problems = verify_dataset(dataset_dir=dataset).problems
+    assert any(message in problem for problem in problems), problems
+
+
 def test_other_tokenizer_is_noticed(dataset: Path) -> None:
     path = dataset / layout.METADATA_NAME
     metadata = json.loads(path.read_text())

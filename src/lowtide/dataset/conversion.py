@@ -7,8 +7,9 @@ Memory:  one buffer of 8 MiB of ids
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +19,9 @@ import numpy.typing as npt
 
 from lowtide import files
 from lowtide.dataset import layout
+from lowtide.dataset.journal import begin_work, has_plan, remove_work
 from lowtide.dataset.settings import ConvertSettings
+from lowtide.dataset.sharding import remove_other_shards
 from lowtide.errors import DataError, UsageError
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
@@ -120,18 +123,37 @@ def convert_dataset(settings: ConvertSettings | None = None, /, **options: Any) 
         return _export(settings, progress)
 
 
-def open_source(path: Path, *, kind: str, dtype: str, end_id: int | None) -> dict[str, TokenSource]:
-    """Find the ids at `path`: splits where the names tell them, else one split named all."""
+def open_source(
+    path: Path,
+    *,
+    kind: str,
+    dtype: str,
+    end_id: int | None,
+    on_notice: Callable[[str], None] = lambda _: None,
+) -> dict[str, TokenSource]:
+    """Find the ids at `path`: splits where the names tell them, else one split named all.
+
+    A file for testing is left out: it would be learned.
+    """
     groups: dict[str, list[_Part]] = {}
     for file in _list_files(path, kind):
-        stem = file.stem.lower()
-        split = "val" if "val" in stem else "train" if "train" in stem or path.is_dir() else "all"
+        split = _split_by_name(file)
+        if split == "test" and path.is_dir():
+            on_notice(f"{file} is left out, by its name it is for testing")
+            continue
         groups.setdefault(split, []).append(_open_part(file, kind, np.dtype(dtype)))
     if not groups:
         raise DataError(f"no files of the kind {kind} here", path=path)
-    if set(groups) == {"train"}:
-        groups = {"all": groups["train"]}
+    if len(groups) == 1:
+        groups = {"all": next(iter(groups.values()))}
     return {split: TokenSource(parts, end_id) for split, parts in groups.items()}
+
+
+def _split_by_name(path: Path) -> str:
+    words = set(re.split("[^a-z]+", path.stem.lower()))
+    if words & {"val", "valid", "validation", "eval", "dev"}:
+        return "val"
+    return "test" if "test" in words else "train"
 
 
 def _list_files(path: Path, kind: str) -> list[Path]:
@@ -233,6 +255,14 @@ def _import(settings: ConvertSettings, progress: Progress) -> ConvertResult:
     root = settings.out_path
     if (root / layout.METADATA_NAME).exists():
         raise UsageError("there is a finished dataset here already", path=root)
+    if any((root / split).exists() for split in layout.SPLITS) and not has_plan(
+        root, verb="convert"
+    ):
+        raise UsageError(
+            "train or val is here already, but no dataset that it belongs to",
+            path=root,
+            next_step="name another folder",
+        )
     if settings.source_kind == "lowtide":
         raise UsageError("the input is a dataset already", path=settings.in_path)
     tokenizer = Tokenizer.load(settings.tokenizer)
@@ -241,11 +271,13 @@ def _import(settings: ConvertSettings, progress: Progress) -> ConvertResult:
         kind=settings.source_kind or "nanogpt",
         dtype=settings.dtype,
         end_id=tokenizer.end_of_text_id,
+        on_notice=progress.note,
     )
     plan = _plan_import(sources, settings)
     total = sum(last - first for _, _, first, last in plan)
     shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
     root.mkdir(parents=True, exist_ok=True)
+    begin_work(root, verb="convert")
     progress.metrics_path = root / METRICS_NAME
     with progress.phase("import", total=total, unit="tokens") as phase:
         for split, source, first, last in plan:
@@ -259,6 +291,7 @@ def _import(settings: ConvertSettings, progress: Progress) -> ConvertResult:
             shard = layout.write_shard_stream(path, chunks, vocab_size=tokenizer.vocab_size)
             shards[split].append(shard)
             phase.advance(shard.num_tokens)
+    remove_other_shards(root, [shard.path for rows in shards.values() for shard in rows])
     tokenizer.save(root)
     info = layout.write_metadata(
         root,
@@ -278,6 +311,7 @@ def _import(settings: ConvertSettings, progress: Progress) -> ConvertResult:
             "imported_from": settings.source_kind,
         },
     )
+    remove_work(root)
     return ConvertResult([info.root], total)
 
 
@@ -311,7 +345,7 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
     info = layout.load_dataset_info(settings.in_path)
     out = settings.out_path
     if out.exists() and any(out.iterdir()):
-        raise UsageError("the folder is not empty", path=out, next_step="choose another --out-path")
+        raise UsageError("the folder is not empty", path=out, next_step="name another folder")
     out.mkdir(parents=True, exist_ok=True)
     progress.metrics_path = out / METRICS_NAME
     paths: list[Path] = []

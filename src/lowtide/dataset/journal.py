@@ -21,7 +21,7 @@ from lowtide.corpus.textblocks import Stream
 from lowtide.corpus.workfiles import is_intact, open_work_file
 from lowtide.errors import UsageError
 
-__all__ = ["WORK_NAME", "has_plan", "open_journal", "read_facts", "remove_work"]
+__all__ = ["WORK_NAME", "begin_work", "has_plan", "open_journal", "read_facts", "remove_work"]
 
 WORK_NAME = ".work"
 _PLAN_NAME = "plan.json"
@@ -74,6 +74,13 @@ def open_journal(
     known = dict(facts or {})
     files.write_json(plan_path, {**plan, "facts": known, "boot": _boot_id()})
     return work, known
+
+
+def begin_work(root: Path, *, verb: str) -> None:
+    """Note that a command without work files is at work, so that what it leaves is known."""
+    work = root / WORK_NAME
+    work.mkdir(parents=True, exist_ok=True)
+    files.write_json(work / _PLAN_NAME, {"version": _VERSION, "verb": verb})
 
 
 def _is_of_use(stored: Mapping[str, Any], work: Path) -> bool:

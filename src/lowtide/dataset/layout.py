@@ -50,6 +50,8 @@ __all__ = [
     "TOKENIZER_NAME",
     "DatasetInfo",
     "ShardInfo",
+    "checksum_head",
+    "count_totals",
     "documents_path",
     "id_chunk",
     "load_dataset_info",
@@ -129,13 +131,7 @@ def write_metadata(
     rows = {split: [shard_row(root, shard) for shard in shards.get(split, ())] for split in SPLITS}
     metadata: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
-        "total_tokens": sum(row["tokens"] for split in SPLITS for row in rows[split]),
-        "total_documents": sum(row["documents"] for split in SPLITS for row in rows[split]),
-        "total_shards": sum(len(rows[split]) for split in SPLITS),
-        "train_shards": len(rows["train"]),
-        "val_shards": len(rows["val"]),
-        "train_tokens": sum(row["tokens"] for row in rows["train"]),
-        "val_tokens": sum(row["tokens"] for row in rows["val"]),
+        **count_totals(rows),
         "tokens_per_shard": tokens_per_shard,
         "tokenization": tokenization,
         "vocab_size": vocab_size,
@@ -151,6 +147,19 @@ def write_metadata(
     files.write_json(root / METADATA_NAME, metadata)
     (root / MOVED_IN_NAME).unlink(missing_ok=True)
     return load_dataset_info(root)
+
+
+def count_totals(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
+    """Give the metadata's totals, from its rows of shards."""
+    return {
+        "total_tokens": sum(row["tokens"] for split in SPLITS for row in rows[split]),
+        "total_documents": sum(row["documents"] for split in SPLITS for row in rows[split]),
+        "total_shards": sum(len(rows[split]) for split in SPLITS),
+        "train_shards": len(rows["train"]),
+        "val_shards": len(rows["val"]),
+        "train_tokens": sum(row["tokens"] for row in rows["train"]),
+        "val_tokens": sum(row["tokens"] for row in rows["val"]),
+    }
 
 
 def load_dataset_info(root: str | Path) -> DatasetInfo:
@@ -238,6 +247,8 @@ def _suggest_dataset(root: Path) -> str:
     """Name a dataset inside the folder or beside it, or else say how to make one."""
     if (root / ".work").is_dir():
         return "give the interrupted lowtide command again: it goes on where it stopped"
+    if root.name in SPLITS and (root.parent / METADATA_NAME).is_file():
+        return f"did you mean {root.parent}?"
     with contextlib.suppress(OSError):
         for folder in (root, root.parent):
             found = sorted(folder.glob(f"*/{METADATA_NAME}"))

@@ -270,6 +270,8 @@ class InspectSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
+        if self.tokens < 0:
+            raise UsageError(f"--tokens {self.tokens} is negative")
 
 
 _LIMITS = (

@@ -48,9 +48,12 @@ class _Expected:
     dtype: np.dtype[Any]
     vocab_size: int
     end_id: int | None
-    tokens: int | None = None
-    documents: int | None = None
-    checksum: str | None = None
+    described: layout.ShardInfo | None = None
+    """As the metadata has it."""
+
+    @property
+    def documents(self) -> int | None:
+        return None if self.described is None else self.described.num_documents
 
 
 def verify_dataset(settings: VerifySettings | None = None, /, **options: Any) -> VerifyResult:
@@ -78,14 +81,8 @@ def verify_dataset(settings: VerifySettings | None = None, /, **options: Any) ->
             problems += found
             tokens += count
             phase.advance(size)
-    if not problems and metadata.get("total_tokens") is not None:
-        described = sum(shard.tokens or 0 for shard in shards)
-        if described != metadata["total_tokens"]:
-            problems.append(
-                f"{layout.METADATA_NAME}: total_tokens is {metadata['total_tokens']}, "
-                f"its shards have {described}"
-            )
-    strangers = sum(shard.checksum is None for shard in shards)
+    problems += [] if problems else _check_totals(metadata)
+    strangers = sum(shard.described is None for shard in shards)
     return VerifyResult(len(shards), tokens, strangers, problems)
 
 
@@ -108,6 +105,16 @@ def _check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
     return problems
 
 
+def _check_totals(metadata: dict[str, Any]) -> list[str]:
+    """Add up the rows of shards."""
+    rows = {split: metadata["shards"].get(split, []) for split in layout.SPLITS}
+    return [
+        f"{layout.METADATA_NAME}: {name} is {metadata.get(name)}, its shards have {value}"
+        for name, value in layout.count_totals(rows).items()
+        if metadata.get(name) != value
+    ]
+
+
 def _list_shards(root: Path, metadata: dict[str, Any], problems: list[str]) -> list[_Expected]:
     dtype = np.dtype(metadata["dtype"]).newbyteorder("<")
     common: dict[str, Any] = {
@@ -119,20 +126,16 @@ def _list_shards(root: Path, metadata: dict[str, Any], problems: list[str]) -> l
     for split in layout.SPLITS:
         known: set[Path] = set()
         for row in metadata["shards"].get(split, []):
-            path = root / row["file"]
-            known.add(path)
-            if not path.is_file():
-                problems.append(f"{row['file']}: missing")
+            try:
+                described = layout.shard_from_row(root, row)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                problems.append(f"{layout.METADATA_NAME}: a damaged row of shards ({error!r})")
                 continue
-            shards.append(
-                _Expected(
-                    path,
-                    **common,
-                    tokens=row["tokens"],
-                    documents=row["documents"],
-                    checksum=row["xxh3_128"],
-                )
-            )
+            known.add(described.path)
+            if described.path.is_file():
+                shards.append(_Expected(described.path, **common, described=described))
+            else:
+                problems.append(f"{row['file']}: missing")
         strangers = sorted(set((root / split).glob("*.bin")) - known)
         shards += [_Expected(path, **common) for path in strangers if path.name[0] != "."]
     return shards
@@ -145,29 +148,52 @@ def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:
     problems: list[str] = []
     if size % shard.dtype.itemsize:
         problems.append(f"{name}: {size} bytes are no whole number of {shard.dtype.name} ids")
-    if shard.tokens is not None and count != shard.tokens:
-        problems.append(f"{name}: {count} tokens, {layout.METADATA_NAME} says {shard.tokens}")
+    described = shard.described
+    if described is not None and count != described.num_tokens:
+        problems.append(
+            f"{name}: {count} tokens, {layout.METADATA_NAME} says {described.num_tokens}"
+        )
     if problems:
         return size, count, problems
-    if shard.checksum is None:
-        try:
-            layout.scan_shard(shard.path, dtype=shard.dtype, vocab_size=shard.vocab_size)
-        except DataError as error:
-            return size, count, [error.message]
+    try:
+        found = _read_shard(shard)
+    except DataError as error:
+        return size, count, [error.message]
+    if found.max_id >= shard.vocab_size:
+        problems.append(f"{name}: id {found.max_id}, the vocabulary ends at {shard.vocab_size - 1}")
+    if described is not None:
+        problems += _compare(name, found, described)
+    problems += _check_ends(shard, name, count)
+    return size, count, problems
+
+
+def _read_shard(shard: _Expected) -> layout.ShardInfo:
+    """Read a whole shard, and say what is in it; one that cannot belong here is an error."""
+    if shard.described is None:
+        layout.scan_shard(shard.path, dtype=shard.dtype, vocab_size=shard.vocab_size)
     digest = xxhash.xxh3_128()
-    high = 0
+    low, high, size = 1 << 32, 0, 0
     with shard.path.open("rb", buffering=0) as file:
         while block := file.read(_BUFFER_BYTES):
             digest.update(block)
-            high = max(high, int(np.frombuffer(block, dtype=shard.dtype).max()))
-    if shard.checksum is not None and digest.hexdigest() != shard.checksum:
-        problems.append(
-            f"{name}: checksum {digest.hexdigest()}, {layout.METADATA_NAME} says {shard.checksum}"
-        )
-    if high >= shard.vocab_size:
-        problems.append(f"{name}: id {high}, the vocabulary ends at {shard.vocab_size - 1}")
-    problems += _check_ends(shard, name, count)
-    return size, count, problems
+            ids = np.frombuffer(block, dtype=shard.dtype)
+            low, high, size = min(low, int(ids.min())), max(high, int(ids.max())), size + len(ids)
+    head = layout.checksum_head(shard.path)
+    return layout.ShardInfo(shard.path, size, 0, low, high, digest.hexdigest(), head)
+
+
+def _compare(name: str, found: layout.ShardInfo, described: layout.ShardInfo) -> list[str]:
+    pairs = [
+        ("checksum", found.checksum, described.checksum),
+        ("checksum of its head", found.head, described.head or found.head),
+        ("smallest id", found.min_id, described.min_id),
+        ("largest id", found.max_id, described.max_id),
+    ]
+    return [
+        f"{name}: {what} {value}, {layout.METADATA_NAME} says {said}"
+        for what, value, said in pairs
+        if value != said
+    ][:1]
 
 
 def _check_ends(shard: _Expected, name: str, count: int) -> list[str]:
