@@ -73,6 +73,26 @@ def test_turns_come_in_order_whatever_the_tasks_do() -> None:
     assert seen == list(range(40))
 
 
+def test_the_error_is_the_one_of_the_task_that_failed() -> None:
+    turns = Turns()
+    failed = threading.Event()
+
+    def wait() -> None:
+        failed.wait(10)
+        with turns.take(0):
+            pass
+
+    def fail() -> None:
+        try:
+            raise ValueError("the reason")
+        finally:
+            turns.stop()
+            failed.set()
+
+    with WorkerPool(2) as pool, pytest.raises(ValueError, match="the reason"):
+        list(pool.run([wait, fail, wait]))
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_nobody_waits_for_a_turn_that_never_comes(inside: bool) -> None:
     turns = Turns()

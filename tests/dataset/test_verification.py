@@ -89,7 +89,7 @@ def test_missing_shard_and_strangers(dataset: Path, capsys: pytest.CaptureFixtur
         ('"val_shards"', '"vel_shards"', "val_shards is None"),
         ('"min_id": ', '"min_id": 1', "smallest id"),
         ('"head_xxh3_64": "', '"head_xxh3_64": "0', "checksum of its head"),
-        ('"documents": ', '"documints": ', "damaged row of shards"),
+        ('"xxh3_128": ', '"xxi3_128": ', "damaged row of shards"),
     ],
 )
 def test_damaged_metadata_is_found(dataset: Path, old: str, new: str, message: str) -> None:

@@ -57,12 +57,24 @@ class WorkerPool:
             for task in tasks:
                 pending.append(self._executor.submit(task))
                 if len(pending) >= self.num_workers + num_waiting:
-                    yield pending.popleft().result()
+                    yield _take_result(pending)
             while pending:
-                yield pending.popleft().result()
+                yield _take_result(pending)
         finally:
             for future in pending:
                 future.cancel()
+
+
+def _take_result(pending: deque[Future[ResultT]]) -> ResultT:
+    """Give the first task's result; one that waited in vain has the error of the one that failed."""
+    try:
+        return pending.popleft().result()
+    except CancelledError:
+        errors = [future.exception() for future in pending]
+        for error in errors:
+            if error is not None and not isinstance(error, CancelledError):
+                raise error from None
+        raise
 
 
 class Turns:
