@@ -10,8 +10,9 @@ hashed again, so this works for shards of any origin and nothing has to be kept 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from lowtide import files
 from lowtide.corpus.blocks import BlockTable, CleanJob, load_block_table, write_block
 from lowtide.corpus.inputs import InputFile, expand_inputs
-from lowtide.corpus.reading import Segment, Stream, TextBlock, plan_streams
+from lowtide.corpus.reading import BLOCK_BYTES, Segment, Stream, TextBlock, plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
@@ -46,6 +47,7 @@ from lowtide.tokenizer import Tokenizer
 __all__ = ["AppendResult", "append_to_dataset"]
 
 _DECODE_TOKENS = 1 << 20
+_HELD_BYTES = BLOCK_BYTES  # longer documents are compared line by line, as in preparation
 
 
 @dataclass(frozen=True)
@@ -238,12 +240,12 @@ class _Append:
 
         def tasks() -> Iterator[Callable[[], int]]:
             nonlocal count
-            for split in layout.SPLITS:
-                for texts, tokens in _iter_texts(self.before[split], self.info.dtype, tokenizer):
-                    number, count = count, count + 1
-                    yield lambda texts=texts, tokens=tokens, number=number: _hash_texts(
-                        job, texts, number, tokens
-                    )
+            shards = _in_order(chain(*self.before.values()))
+            for texts, tokens in _iter_texts(shards, self.info.dtype, tokenizer):
+                number, count = count, count + 1
+                yield lambda texts=texts, tokens=tokens, number=number: _hash_texts(
+                    job, texts, number, tokens
+                )
 
         with self.progress.phase("read dataset", total=total, unit="tokens") as phase:
             for tokens in self.pool.run(tasks()):
@@ -337,28 +339,39 @@ def _unknown_characters(tokenizer: Tokenizer, table: BlockTable) -> list[str]:
     return [f"{len(strange)} characters are not in the vocabulary and became <unk>: {shown}"]
 
 
+def _in_order(shards: Iterable[layout.ShardInfo]) -> list[layout.ShardInfo]:
+    """Put shards as they were written, where one document may go on in the next, also from train
+    to val; those moved in by hand come last."""
+    return sorted(
+        shards, key=lambda shard: (shard.checksum is None, layout.shard_number(shard.path) or 0)
+    )
+
+
 def _iter_texts(
     shards: list[layout.ShardInfo], dtype: np.dtype[Any], tokenizer: Tokenizer
 ) -> Iterator[tuple[list[bytes], int]]:
-    """Decode a split's documents in order; a line is never cut, also where a shard ends."""
-    held = b""  # the end of a document whose last line may go on in the next tokens
+    """Decode documents in order, whole ones where they are not too long; no line is ever cut."""
+    held = b""  # a document of which more may come
     for shard in shards:
         tokens = layout.load_shard_tokens(shard, dtype)
         ends = layout.load_document_ends(shard).astype(np.int64)
         for begin in range(0, shard.num_tokens, _DECODE_TOKENS):
             end = min(begin + _DECODE_TOKENS, shard.num_tokens)
+            ids = np.array(tokens[begin:end])
+            stops = ends[(ends > begin) & (ends <= end)] - begin
+            if not len(ends) and tokenizer.end_of_text_id is not None:  # nobody wrote them down
+                stops = np.flatnonzero(ids == tokenizer.end_of_text_id) + 1
             texts: list[bytes] = []
-            start = begin
-            for stop in ends[(ends > begin) & (ends <= end)].tolist():
-                ids = np.array(tokens[start:stop])
-                if ids[-1] == tokenizer.end_of_text_id:
-                    ids = ids[:-1]
-                texts.append(held + tokenizer.decode_bytes(ids))
+            start = 0
+            for stop in stops.tolist():
+                last = stop - 1 if ids[stop - 1] == tokenizer.end_of_text_id else stop
+                texts.append(held + tokenizer.decode_bytes(ids[start:last]))
                 held, start = b"", stop
-            rest = held + tokenizer.decode_bytes(np.array(tokens[start:end]))
-            line_end = rest.rfind(b"\n") + 1
-            texts.append(rest[:line_end])
-            held = rest[line_end:]
+            held += tokenizer.decode_bytes(ids[start:])
+            if len(held) > _HELD_BYTES:
+                line_end = held.rfind(b"\n") + 1 or len(held)
+                texts.append(held[:line_end])
+                held = held[line_end:]
             yield texts, end - begin
     if held:
         yield [held], 0
