@@ -1,5 +1,7 @@
 """Weights: transformers computes the same logits from what we write, and we from what it writes."""
 
+import os
+
 import pytest
 import torch
 
@@ -105,3 +107,12 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path):
     write_json(tmp_path / "config.json", model.config.replace(vocab_size=62).to_huggingface())
     with pytest.raises(DataError, match=r"is \(61, 32\), config.json says \(62, 32\)"):
         load_model(tmp_path)
+
+
+def test_weights_may_be_read_by_whom_other_files_may(tmp_path):
+    before = os.umask(0o027)
+    try:
+        save_weights(tmp_path / "model.safetensors", {"x": torch.zeros(2)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o640

@@ -107,7 +107,10 @@ def save_weights(path: str | Path, tensors: dict[str, Tensor]) -> None:
     """Write portable tensors to one safetensors file, atomically."""
     partial = partial_path(path)
     try:
+        partial.touch()
+        mode = partial.stat().st_mode  # as the user's other files have it: the library's is 0600
         save_file(tensors, partial, metadata={"format": "pt"})
+        partial.chmod(mode)
         publish(path)
     except SafetensorError as error:  # the library wraps what the disk said
         partial.unlink(missing_ok=True)
