@@ -34,6 +34,7 @@ def test_top_k_and_top_p_keep_the_likeliest():
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().tolist()
     assert kept(logits, top_p=0.6) == [True, True, False, False]
     assert kept(logits, top_p=0.01) == [True, False, False, False]
+    assert kept(logits, top_p=0.0) == [True, False, False, False]
     assert kept(logits, top_k=50, top_p=1.0) == [True] * 4
 
 
@@ -83,7 +84,8 @@ def test_presets_give_values_and_flags_beat_them():
     ("options", "message"),
     [
         ({"temperature": -1.0}, "temperature is -1.0, expected 0 or more"),
-        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": -0.1}, "top_p is -0.1, expected from 0 to 1"),
+        ({"top_p": float("nan")}, "top_p is nan"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"each_line": True}, "each_line is True, expected --prompt-file"),
     ],

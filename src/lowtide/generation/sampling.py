@@ -52,7 +52,8 @@ def filter_logits(logits: Tensor, settings: SamplingSettings) -> Tensor:
         logits = logits.masked_fill(logits < smallest, -torch.inf)
     if settings.top_p < 1.0:
         ordered, places = logits.sort(dim=-1, descending=True)
-        before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
-        left_out = (before >= settings.top_p).scatter(-1, places, before >= settings.top_p)
-        logits = logits.masked_fill(left_out, -torch.inf)
+        shares = ordered.softmax(dim=-1)
+        left_out = shares.cumsum(dim=-1) - shares >= settings.top_p
+        left_out[:, 0] = False
+        logits = logits.masked_fill(left_out.scatter(-1, places, left_out), -torch.inf)
     return logits

@@ -22,14 +22,14 @@ class SamplingSettings:
     top_k: int = 50
     """Choose among the k likeliest tokens; 0 for all."""
     top_p: float = 0.95
-    """Choose among the likeliest tokens that together have this probability; 1 for all."""
+    """Choose among the likeliest tokens that together have this probability; 1: all, 0: one."""
     repetition_penalty: float = 1.1
     """Make tokens that are already there less likely; 1 for no penalty."""
 
     def __post_init__(self) -> None:
         require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
         require(self.top_k >= 0, "top_k", self.top_k, "0 or more")
-        require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+        require(0 <= self.top_p <= 1, "top_p", self.top_p, "from 0 to 1")
         penalty = self.repetition_penalty
         require(penalty > 0, "repetition_penalty", penalty, "more than 0")
 
