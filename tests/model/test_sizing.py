@@ -47,8 +47,27 @@ def test_targets_are_met_within_five_percent(layout, target, vocab_size):
 
 
 def test_a_vocabulary_that_takes_everything_is_refused():
-    with pytest.raises(UsageError, match="no shape has 100,000 parameters"):
+    with pytest.raises(
+        UsageError, match=r"no shape has 100,000 parameters.*smallest has 403,"
+    ) as no:
         shape_for_parameters(100_000, vocab_size=50304)
+    assert "smaller vocabulary" in str(no.value.next_step)
+
+
+def test_a_size_beyond_all_shapes_is_refused():
+    with pytest.raises(UsageError, match="the largest has ") as caught:
+        shape_for_parameters(10**15, vocab_size=50304)
+    assert "--num-layers and --width" in str(caught.value.next_step)
+
+
+def test_a_size_between_two_shapes_names_both():
+    with pytest.raises(UsageError, match="the nearest have ") as caught:
+        shape_for_parameters(500_000, vocab_size=50304)
+    nearest = [int(word.replace(",", "")) for word in caught.value.message.split()[-3::2]]
+    assert nearest[0] < 500_000 < nearest[1]
+    for size in nearest:
+        found = count_parameters(shape_for_parameters(size, vocab_size=50304))
+        assert found == pytest.approx(size, rel=0.05)
 
 
 def test_flops_are_nanogpts():

@@ -168,6 +168,7 @@ def shape_for_parameters(
     """
     best: GPTConfig | None = None
     best_score = math.inf
+    below, above = 0, math.inf  # the nearest sizes that are too far off
     for num_layers in (*range(1, 17), *range(18, 49, 2)):
         for width in _widths():
             config = GPTConfig(
@@ -188,9 +189,12 @@ def shape_for_parameters(
                 if score < best_score:
                     best, best_score = config, score
             elif count > target_params:
+                above = min(above, count)
                 break
+            else:
+                below = max(below, count)
     if best is None:
-        raise _no_shape(target_params, vocab_size, layout, tie_weights)
+        raise _no_shape(target_params, vocab_size, below, above)
     return best
 
 
@@ -211,10 +215,16 @@ def _num_heads(width: int) -> int:
     return min(fits, key=lambda heads: abs(heads - wanted))
 
 
-def _no_shape(target: int, vocab_size: int, layout: Layout, tie_weights: bool) -> UsageError:
-    smallest = GPTConfig(vocab_size, 1, 1, _widths()[0], 1, layout=layout, tie_weights=tie_weights)
+def _no_shape(target: int, vocab_size: int, below: int, above: float) -> UsageError:
+    """Say which sizes there are instead; 0 and infinity stand for none."""
+    if below and above < math.inf:
+        instead, advice = f"the nearest have {below:,} and {above:,}", "give one of these as"
+    elif below:
+        instead, advice = f"the largest has {below:,}", "give --num-layers and --width, or lower"
+    else:
+        instead = f"the smallest has {above:,}"
+        advice = "use a smaller vocabulary (lowtide train-tokenizer), or raise"
     return UsageError(
-        f"no shape has {target:,} parameters with a vocabulary of {vocab_size:,}: "
-        f"the smallest has {count_parameters(smallest):,}",
-        next_step="raise --target-params, or use a smaller vocabulary (lowtide train-tokenizer)",
+        f"no shape has {target:,} parameters with a vocabulary of {vocab_size:,}: {instead}",
+        next_step=f"{advice} --target-params",
     )

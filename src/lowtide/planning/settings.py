@@ -16,6 +16,7 @@ from lowtide.training.settings import TrainSettings
 
 __all__ = ["PlanSettings", "parse_count"]
 
+_SMALLEST_VOCABULARY = 257
 _SMALLEST_MACHINE = 32 << 20  # a number without a unit is bytes, and never meant so
 _COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
@@ -145,10 +146,14 @@ class PlanSettings:
             value = getattr(self, field)
             if value is not None and parse_size(value) < _SMALLEST_MACHINE:
                 raise UsageError(
-                    f"{field} is {value}: {format_size(parse_size(value))}",
+                    f"{field} is {value} ({format_size(parse_size(value))}), expected at least "
+                    f"{format_size(_SMALLEST_MACHINE)}",
                     next_step=f"name the unit, such as --{field} 8GiB",
                 )
         require(self.cores is None or self.cores >= 1, "cores", self.cores, "at least 1")
+        too_small = self.vocab_size is not None and self.vocab_size < _SMALLEST_VOCABULARY
+        expected = f"at least {_SMALLEST_VOCABULARY}: the bytes and the end of a text"
+        require(not too_small, "vocab_size", self.vocab_size, expected)
         known = self.tokenization is None or self.vocab_size is None
         require(known, "vocab_size", self.vocab_size, "no --tokenization beside it")
         for field in ("tokens", "size"):
