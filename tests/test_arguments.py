@@ -119,6 +119,16 @@ def test_bad_config_files_are_explained(
     assert caught.value.exit_code == code
 
 
+def test_a_config_file_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    (tmp_path / "150M.json").write_text("{}")
+    with pytest.raises(LowtideError) as caught:
+        parse(["--config-file", str(tmp_path / "150m.json")])
+    assert f"{tmp_path} has 150M.json" in str(caught.value.next_step)
+    with pytest.raises(LowtideError) as caught:
+        parse(["--config-file", str(tmp_path / "nowhere" / "150M.json")])
+    assert "check the path" in str(caught.value.next_step)
+
+
 @pytest.mark.parametrize("words", [["--config-file"], ["--config-file="]])
 def test_config_file_without_a_name(words: list[str]) -> None:
     with pytest.raises(UsageError, match="--config-file names nothing"):

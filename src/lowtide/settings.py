@@ -215,7 +215,9 @@ def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None)
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError("config file not found", path=path) from None
+        raise DataError(
+            "config file not found", path=path, next_step=_advise_config(Path(path))
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"config file is not JSON: {error}", path=path) from None
     if not isinstance(config, dict):
@@ -237,6 +239,13 @@ def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None)
         return convert_options(for_settings, options)
     except UsageError as error:
         raise UsageError(error.message, path=path, next_step="correct the config file") from None
+
+
+def _advise_config(path: Path) -> str:
+    there = sorted(file.name for file in path.parent.glob("*.json"))
+    if not there:
+        return "check the path for typing errors; it is looked for from this folder"
+    return f"check its name; {path.parent} has {', '.join(there)}"
 
 
 def read_preset(name: str, *, for_settings: type[Any]) -> dict[str, Any]:

@@ -167,6 +167,14 @@ def test_what_would_give_other_ids_is_refused(
     assert str(caught.value.path) == str(path)
 
 
+def test_other_kinds_of_models_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": {"type": "Unigram", "vocab": [["a", -1.0]]}}))
+    with pytest.raises(DataError, match="not a byte-level BPE: model Unigram") as caught:
+        Tokenizer.load(path)
+    assert "lowtide train-tokenizer" in str(caught.value.next_step)
+
+
 def test_a_word_level_model_of_words_is_refused(tmp_path: Path) -> None:
     characters = Tokenizer.from_characters("ab")
     contents = tokenizer_json(characters.data)

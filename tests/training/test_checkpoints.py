@@ -76,6 +76,19 @@ def test_a_damaged_state_names_the_file_and_the_way_out(run):
         run.load()
 
 
+@pytest.mark.parametrize("content", [None, b'{"model_ty'])
+def test_a_shape_that_cannot_be_read_names_the_way_out(run, content):
+    run.save(checkpoint(5), CONFIG)
+    assert run.load_config() == CONFIG
+    path = run.step_dirs()[0] / "config.json"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        run.load_config()
+    assert f"remove {path.parent}" in caught.value.next_step
+
+
 def test_metrics_after_the_checkpoint_are_dropped(run):
     rows = [
         {"event": "step", "step": 1},

@@ -25,6 +25,9 @@ def test_evaluation_datasets_have_names():
     ("options", "message"),
     [
         ({"max_iters": 5, "epochs": 1.0}, "max_iters is 5, expected no --epochs beside it"),
+        ({"model_name": ""}, "model_name is '', expected a name for a folder"),
+        ({"model_name": "../x"}, r"model_name is '\.\./x', expected a name"),
+        ({"model_name": "/x"}, "model_name is '/x', expected a name"),
         ({"max_iters": 0}, "max_iters is 0, expected more than 0"),
         ({"val_fraction": 1.0}, "val_fraction is 1.0"),
         ({"learning_rate": float("nan")}, "learning_rate is nan, expected more than 0"),

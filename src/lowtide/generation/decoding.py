@@ -273,7 +273,11 @@ def _prompts(settings: GenerateSettings) -> list[str]:
     try:
         text = settings.prompt_file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise DataError("prompt file not found", path=settings.prompt_file) from None
+        raise DataError(
+            "prompt file not found",
+            path=settings.prompt_file,
+            next_step="check the path for typing errors, or give the text itself with --prompt",
+        ) from None
     except UnicodeDecodeError as error:
         raise DataError(f"prompt file is not UTF-8: {error}", path=settings.prompt_file) from None
     if not settings.each_line:

@@ -125,7 +125,7 @@ class TokenDataset:
                 f"the {self.split} split holds {self.num_tokens} tokens, one window of "
                 f"{self.sequence_length} needs {self.sequence_length + 1}",
                 path=self.source.path,
-                next_step="add text, or use shorter windows (sequence_length)",
+                next_step="add text, or use shorter windows (--seq-len, sequence_length)",
             )
         if self.windows == "documents":
             self.require_documents()

@@ -31,13 +31,22 @@ from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
 __all__ = ["load_tokenizer_json", "tokenizer_json", "write_tokenizer_json"]
 
 _CHARACTER_EXPRESSION = r"[\s\S]"
+_ADVICE = (
+    "take a byte-level BPE as GPT-2, Llama 3 or o200k have it, without a normalizer, or train one: "
+    "lowtide train-tokenizer"
+)
 # Settings of a BPE model that change ids in ways that lowtide has no counterpart for.
 _UNSUPPORTED = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout")
 
 
 def load_tokenizer_json(path: Path) -> Vocabulary:
     """Read a tokenizer.json."""
-    return _load_natively(path) or _load(read_json(path), path)
+    try:
+        return _load_natively(path) or _load(read_json(path), path)
+    except DataError as error:
+        raise DataError(
+            error.message, path=error.path, next_step=error.next_step or _ADVICE
+        ) from None
 
 
 def _load_natively(path: Path) -> Vocabulary | None:
@@ -94,12 +103,12 @@ def _check_bpe(model: Mapping[str, Any], path: Path) -> None:
 def _load(data: Any, path: Path) -> Vocabulary:
     specials = _check_data(data, path)
     model = data["model"]
-    vocab = check_ids(model.get("vocab"), path)
     kind = model.get("type", "BPE")
+    if kind not in ("BPE", "WordLevel"):
+        raise DataError(f"not a byte-level BPE: model {kind}", path=path)
+    vocab = check_ids(model.get("vocab"), path)
     if kind == "WordLevel":
         return _read_characters(data, vocab, specials, path)
-    if kind != "BPE":
-        raise DataError(f"not a byte-level BPE: model {kind}", path=path)
     _check_bpe(model, path)
     merges = model.get("merges")
     if not isinstance(merges, list):

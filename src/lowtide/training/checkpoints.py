@@ -36,7 +36,7 @@ from lowtide.files import (
     write_json,
 )
 from lowtide.memory import format_size
-from lowtide.model.config import GPTConfig
+from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import load_weights, save_weights
 
@@ -156,6 +156,12 @@ class RunFolder:
         save_weights(self.best_dir / _WEIGHTS, weights)
         write_json(self.best_dir / "config.json", config.to_huggingface())
         write_json(self.best_dir / "best.json", dict(numbers))
+
+    def load_config(self) -> GPTConfig:
+        """Give the shape of the newest checkpoint."""
+        folder = self.step_dirs()[-1]
+        with _advice(folder):
+            return load_config(folder)
 
     def load_weights(self, model: GPT) -> None:
         """Copy the newest checkpoint's weights into `model`, where there is a checkpoint."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lowtide.errors import UsageError
@@ -229,6 +229,9 @@ class TrainSettings:
     """Show where each of the first steps is, and all stacks when nothing moves for a while."""
 
     def __post_init__(self) -> None:
+        parts = PurePath(self.model_name).parts
+        inside = bool(parts) and ".." not in parts and parts[0] != "/"
+        require(inside, "model_name", self.model_name, "a name for a folder in --checkpoints-dir")
         for name in ("batch_size", "gradient_accumulation_steps", "seq_len", "eval_iters"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("eval_interval", "save_interval", "log_interval", "keep_checkpoints",

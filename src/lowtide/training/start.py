@@ -106,14 +106,21 @@ def _fit_context(
     settings: TrainSettings, run: RunFolder, base_dir: Path | None, note: Callable[[str], None]
 ) -> TrainSettings:
     """Shorten rows nobody asked a length for to the context of the model that goes on."""
-    folder = run.step_dirs()[-1] if run.exists() else base_dir
-    if folder is None or settings.seq_len != TrainSettings.seq_len:
+    config = _known_shape(run, base_dir)
+    if config is None or settings.seq_len != TrainSettings.seq_len:
         return settings
-    context = load_config(folder).context_length
+    context = config.context_length
     if context >= settings.seq_len:
         return settings
-    note(f"rows of {context} tokens: the context of {folder}")
+    note(f"rows of {context} tokens: the context of {run.root if run.exists() else base_dir}")
     return dataclasses.replace(settings, seq_len=context)
+
+
+def _known_shape(run: RunFolder, base_dir: Path | None) -> GPTConfig | None:
+    """Give the shape of the model that goes on; None for a new one."""
+    if run.exists():
+        return run.load_config()
+    return None if base_dir is None else load_config(base_dir)
 
 
 def _refuse_hopeless(
@@ -122,12 +129,10 @@ def _refuse_hopeless(
     """Refuse a budget that is too small whatever the data holds, before any of it is read."""
     if settings.memory is None or group.device.type != "cpu":
         return
-    folder = run.step_dirs()[-1] if run.exists() else base_dir
-    if folder is not None:
-        config = load_config(folder)
-    elif settings.target_params is not None:
+    config = _known_shape(run, base_dir)
+    if config is None and settings.target_params is not None:
         config = GPTConfig(2, settings.seq_len, 1, 8, 1, layout=settings.layout)
-    else:
+    elif config is None:
         config = model_config(settings, 2)  # the smallest vocabulary: it needs no less with more
     fit_micro_batch(config, settings, parse_size(settings.memory))
 
@@ -137,7 +142,7 @@ def _shape(
 ) -> GPTConfig:
     """Give the network's shape: the run's own, the base model's, or what the settings ask for."""
     if run.exists():
-        config = load_config(run.step_dirs()[-1])
+        config = run.load_config()
         _require_shape(settings, config, run.root, "choose another --model-name for another shape")
     elif base_dir is not None:
         config = load_config(base_dir).replace(dropout=settings.dropout)
