@@ -89,7 +89,8 @@ Id* TextEncoder<Id>::encode_batch(const Batch& batch, Id* out) {
   }
   const size_t num_missing = find_slots(batch.count);
   merge_missing(batch, num_missing);
-  for (size_t i = 0; i < batch.count; ++i) {
+  const size_t count = batch.count;
+  for (size_t i = 0; i < count; ++i) {
     const Slot& slot = *slots_[i];
     if (slot.num_ids() == 0) [[unlikely]] {
       out = encode_long(batch.piece(i), batch.length_of(i), out);
@@ -107,10 +108,13 @@ Id* TextEncoder<Id>::encode_batch(const Batch& batch, Id* out) {
 template <typename Id>
 template <bool kInside>
 void TextEncoder<Id>::make_keys(const Batch& batch) {
-  const uint8_t* const text_end = batch.text + batch.length;
-  const uint8_t* piece = batch.text + batch.begin;
-  for (size_t i = 0; i < batch.count; ++i) {
-    const uint8_t* const end = batch.text + batch.ends[i];
+  const uint8_t* const text = batch.text;
+  const uint8_t* const text_end = text + batch.length;
+  const uint32_t* const ends = batch.ends;
+  const uint8_t* piece = text + batch.begin;
+  const size_t count = batch.count;
+  for (size_t i = 0; i < count; ++i) {
+    const uint8_t* const end = text + ends[i];
     const size_t length = static_cast<size_t>(end - piece);
     PieceKey key = kNoKey;
     if (length <= kInlineBytes) [[likely]] {

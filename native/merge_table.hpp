@@ -35,8 +35,16 @@ class MergeTable {
   // Of equal pairs the last counts. Ranks are below kNoRank, ids below kMaxTokens.
   void add(const MergeRule& rule);
   // The rank of a pair; kNoRank if it does not merge.
-  uint32_t rank(uint32_t left, uint32_t right) const {
+  uint32_t rank(uint32_t left, uint32_t right) const { return rank_of(mix_pair(left, right)); }
+
+  // The same in two steps, for who has other things to do until the pair's buckets are there.
+  uint64_t ask(uint32_t left, uint32_t right) const {
     const uint64_t mixed = mix_pair(left, right);
+    __builtin_prefetch(&buckets_[mixed >> rest_bits_]);
+    __builtin_prefetch(&buckets_[fold(mixed) & mask_]);
+    return mixed;
+  }
+  uint32_t rank_of(uint64_t mixed) const {
     const uint64_t folded = fold(mixed);
     const Bucket& a = buckets_[mixed >> rest_bits_];
     const Bucket& b = buckets_[folded & mask_];

@@ -45,8 +45,11 @@ class PieceCache {
 
   explicit PieceCache(size_t bytes) : sets_(bytes / sizeof(Set)) {}
 
+  // Two multiplications: every piece of a text comes by here.
   Set* set_of(const PieceKey& key) {
-    return &sets_[static_cast<size_t>((hash_key(key) >> 32) * sets_.size() >> 32)];
+    const uint64_t hash =
+        (key.low ^ key.high * 0xD1B54A32D192ED03ull) * 0x9E3779B97F4A7C15ull >> 32;
+    return &sets_[static_cast<size_t>(hash * sets_.size() >> 32)];
   }
   void keep(const Slot& slot) {
     Set& set = *set_of(slot.key);

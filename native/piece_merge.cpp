@@ -10,10 +10,8 @@ namespace lowtide {
 namespace {
 
 constexpr unsigned kMostPlaces = 64;
-constexpr unsigned kLanes = 16;
-using Lanes = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 constexpr uint32_t kNoKey = 0xFFFFFFFF;
-const Lanes kFirstPlaces = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+constexpr uint32_t kPlaceNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 constexpr uint32_t lane_key(uint32_t rank, size_t place) {
   return rank * kMostPlaces | static_cast<uint32_t>(place);
@@ -23,30 +21,36 @@ static_assert(MergeTable::kRankBits == 26);  // with the place, 32 bits
 #if defined(__clang__)
 #define LOWTIDE_SHUFFLE(lanes, ...) __builtin_shufflevector(lanes, lanes, __VA_ARGS__)
 #else
-#define LOWTIDE_SHUFFLE(lanes, ...) __builtin_shuffle(lanes, (Lanes){__VA_ARGS__})
+#define LOWTIDE_SHUFFLE(lanes, ...) __builtin_shuffle(lanes, Lanes{__VA_ARGS__})
 #endif
 
 #define LOWTIDE_TARGETED
+#define LOWTIDE_LANES 4
 #define LOWTIDE_MERGE merge_lanes
 #include "piece_merge_lanes.inc"
 #undef LOWTIDE_TARGETED
+#undef LOWTIDE_LANES
 #undef LOWTIDE_MERGE
 
 #if defined(__x86_64__)
 #define LOWTIDE_TARGETED __attribute__((target("avx512f,avx512bw,avx512vl,bmi,bmi2,lzcnt,popcnt")))
+#define LOWTIDE_LANES 16
 #define LOWTIDE_MERGE merge_lanes_avx512
 #include "piece_merge_lanes.inc"
 #undef LOWTIDE_TARGETED
+#undef LOWTIDE_LANES
 #undef LOWTIDE_MERGE
 
 #define LOWTIDE_TARGETED __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
+#define LOWTIDE_LANES 8
 #define LOWTIDE_MERGE merge_lanes_avx2
 #include "piece_merge_lanes.inc"
 #undef LOWTIDE_TARGETED
+#undef LOWTIDE_LANES
 #undef LOWTIDE_MERGE
 #endif
 
-constexpr size_t kTogether = 4;
+constexpr size_t kTogether = 16;
 
 #define LOWTIDE_FUNCTIONS(merge)                                                     \
   {                                                                                  \
@@ -118,7 +122,7 @@ PieceMerger::PieceMerger(Instructions at_most) : functions_(functions(at_most)) 
 
 void PieceMerger::merge(const MergeTable& table, const PieceToMerge& piece) const {
   if (piece.length > kMostPlaces) return merge_with_heap(table, piece);
-  functions_.by_length[(piece.length - 1) / kLanes](table, &piece, 1);
+  functions_.by_length[(piece.length - 1) / kShort](table, &piece, 1);
 }
 
 void PieceMerger::merge_short(const MergeTable& table, std::span<const PieceToMerge> pieces) const {
