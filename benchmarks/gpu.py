@@ -59,7 +59,7 @@ BASE = {
 }
 WHOLE = {"attention": "cudnn", "compile_whole": True}
 FLOAT8 = {**WHOLE, "float8_head": True}
-ONE = {"batch_size": 128, "gradient_accumulation_steps": 1, "loss_chunk_tokens": 65536}
+BLOCKS = {**FLOAT8, "float8_blocks": True}
 SPEED_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2, adamw": ("gpt2", WHOLE),
     "gpt2, adamw, float8 head": ("gpt2", FLOAT8),
@@ -68,10 +68,12 @@ SPEED_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3 6 heads, adamw": ("qwen3, 6 heads", WHOLE),
     "qwen3 6 heads, adamw, float8 head": ("qwen3, 6 heads", FLOAT8),
     "qwen3 6 heads, muon, float8 head": ("qwen3, 6 heads", {**FLOAT8, "optimizer": "muon"}),
-    "qwen3 6 heads, adamw, float8, 128 rows": ("qwen3, 6 heads", {**FLOAT8, **ONE}),
-    "qwen3 6 heads, muon, float8, 128 rows": (
+    "gpt2, adamw, float8 head and blocks": ("gpt2", BLOCKS),
+    "gpt2 6 heads, adamw, float8 head and blocks": ("gpt2, 6 heads", BLOCKS),
+    "qwen3 6 heads, adamw, float8 head and blocks": ("qwen3, 6 heads", BLOCKS),
+    "qwen3 6 heads, muon, float8 head and blocks": (
         "qwen3, 6 heads",
-        {**FLOAT8, **ONE, "optimizer": "muon"},
+        {**BLOCKS, "optimizer": "muon"},
     ),
 }
 ROWS = {"batch_size": 16, "attention": "cudnn"}

@@ -42,6 +42,7 @@ def test_evaluation_datasets_have_names():
         ({"compile_whole": True}, "compile_whole is True, expected --compile beside it"),
         ({"warmup": -1.0}, "warmup is -1.0, expected 0 or more"),
         ({"float8_head": True}, "float8_head is True, expected --use-mixed-precision in bf16"),
+        ({"float8_blocks": True}, "float8_blocks is True, expected --use-mixed-precision in bf16"),
         ({"vocab_size": 300, "tokenization": "gpt2"}, "no --tokenization beside it"),
     ],
 )

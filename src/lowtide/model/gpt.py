@@ -24,6 +24,8 @@ from torch.utils.checkpoint import checkpoint
 from lowtide.errors import UsageError
 from lowtide.model import rows
 from lowtide.model.config import GPTConfig
+from lowtide.model.float8 import fits_float8
+from lowtide.model.float8_linear import normed_linear
 from lowtide.model.loss import chunked_cross_entropy
 from lowtide.model.rotation import has_fused_rotation, norm_and_rotate
 from lowtide.model.sizing import loss_chunk_tokens
@@ -73,6 +75,21 @@ def _norm(config: GPTConfig) -> nn.Module:
     return RMSNorm(config.width, config.norm_eps)
 
 
+class NormedLinear(nn.Linear):
+    """A linear layer right after a norm; in training multiplied in 8-bit floats where asked for."""
+
+    float8 = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.part(input, self.weight, self.bias)
+
+    def part(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Multiply by some rows of the matrix."""
+        if self.float8 and self.training and fits_float8(x.shape[:-1].numel(), weight):
+            return normed_linear(x, weight, bias)
+        return F.linear(x, weight, bias)
+
+
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs (i, i + E/2) of [B, H, T, E] by the angles of their positions."""
     if not x.is_cuda:
@@ -99,7 +116,7 @@ class Attention(nn.Module):
             config.num_kv_heads * config.head_dim,
         )
         bias = config.layout == "gpt2"
-        self.query_key_value = nn.Linear(config.width, sum(self.sizes), bias=bias)
+        self.query_key_value = NormedLinear(config.width, sum(self.sizes), bias=bias)
         self.output = nn.Linear(self.sizes[0], config.width, bias=bias)
         if config.layout == "qwen3":
             self.query_norm = RMSNorm(config.head_dim, config.norm_eps)
@@ -167,7 +184,7 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(config.width, 2 * config.mlp_width, bias=False)
+        self.gate_up = NormedLinear(config.width, 2 * config.mlp_width, bias=False)
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -179,7 +196,8 @@ class SwiGLU(nn.Module):
             return self.down(F.silu(gate) * up)
         # Two products: the gradient of one of twice the width would have to be joined first.
         gate_weight, up_weight = self.gate_up.weight.chunk(2)
-        return self.down(F.silu(F.linear(x, gate_weight)) * F.linear(x, up_weight))
+        gate, up = (self.gate_up.part(x, weight) for weight in (gate_weight, up_weight))
+        return self.down(F.silu(gate) * up)
 
 
 class GeluMLP(nn.Module):
@@ -187,7 +205,7 @@ class GeluMLP(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.width, config.mlp_width)
+        self.up = NormedLinear(config.width, config.mlp_width)
         self.down = nn.Linear(config.mlp_width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -331,6 +349,13 @@ class GPT(nn.Module):
         else:
             self.compiled_call = torch.compile(_call, dynamic=False, **options)
             self.compiled_again = torch.compile(_call_again, dynamic=False, **options)
+
+    def use_float8(self, *, head: bool, blocks: bool) -> None:
+        """Multiply in 8-bit floats in training: by the output matrix, and after norms in blocks."""
+        self.float8_head = head
+        for module in self.modules():
+            if isinstance(module, NormedLinear):
+                module.float8 = blocks
 
     def zero_outputs(self) -> None:
         """Begin with blocks that add nothing: zero the matrices that write to the residual."""

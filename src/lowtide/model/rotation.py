@@ -5,7 +5,7 @@ and values for the matrix they come from; here each number is read and written o
 
 In:      queries, keys and values as one matrix product gives them [B, T, (H + 2K) * E]
 Out:     queries [B, T, H, E], keys and values [B, T, K, E]
-Memory:  the results; the backward pass computes norms again
+Memory:  queries and keys; values are a view, and the backward pass computes norms again
 """
 
 # pyright: basic, reportUndefinedVariable=false, reportMissingImports=false
@@ -32,7 +32,38 @@ def has_fused_rotation(tensor: Tensor, head_dim: int) -> bool:
     return whole and tensor.is_cuda and _HAS_TRITON
 
 
-@torch.library.custom_op("lowtide::norm_and_rotate", mutates_args=())
+class _NormAndRotate(torch.autograd.Function):
+    """Queries and keys by the kernels; values stay where they are, as a view.
+
+    A function around two operations, because one operation may not give a view of what it gets.
+    """
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        joint: Tensor,
+        query_gain: Tensor,
+        key_gain: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        num_heads: int,
+        num_kv_heads: int,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(joint, query_gain, key_gain, cos, sin)
+        ctx.eps = eps
+        query, key = _turned(joint, query_gain, key_gain, cos, sin, num_heads, num_kv_heads, eps)
+        values = joint[..., -num_kv_heads * query_gain.shape[0] :]
+        return query, key, values.unflatten(-1, (num_kv_heads, -1))
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Any, ...]:
+        found = _gradients(query, key, value, *ctx.saved_tensors, ctx.eps)
+        return (*found, None, None, None, None, None)
+
+
 def norm_and_rotate(
     joint: Tensor,
     query_gain: Tensor,
@@ -44,16 +75,30 @@ def norm_and_rotate(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give normed and turned queries and keys, and the values as they are."""
+    return _NormAndRotate.apply(joint, query_gain, key_gain, cos, sin, num_heads, num_kv_heads, eps)  # pyright: ignore[reportReturnType]
+
+
+@torch.library.custom_op("lowtide::norm_and_rotate", mutates_args=())
+def _turned(
+    joint: Tensor,
+    query_gain: Tensor,
+    key_gain: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
     joint, cos, sin = joint.contiguous(), cos.contiguous(), sin.contiguous()
     results = _empty_results(joint, query_gain, key_gain, cos, sin, num_heads, num_kv_heads, eps)
     tokens, sizes = _sizes(joint, query_gain, num_heads, num_kv_heads)
-    _kernels()["forward"][_grid(tokens, num_heads + 2 * num_kv_heads)](
+    _kernels()["forward"][_grid(tokens, num_heads + num_kv_heads)](
         joint, query_gain, key_gain, cos, sin, *results, tokens, joint.shape[1], eps, **sizes
     )
     return results
 
 
-@norm_and_rotate.register_fake
+@_turned.register_fake
 def _empty_results(
     joint: Tensor,
     query_gain: Tensor,
@@ -63,12 +108,11 @@ def _empty_results(
     num_heads: int,
     num_kv_heads: int,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     rows, tokens, _ = joint.shape
     head_dim = query_gain.shape[0]
-    heads = (num_heads, num_kv_heads, num_kv_heads)
-    query, key, value = (joint.new_empty(rows, tokens, count, head_dim) for count in heads)
-    return query, key, value
+    query, key = (joint.new_empty(rows, tokens, n, head_dim) for n in (num_heads, num_kv_heads))
+    return query, key
 
 
 @torch.library.custom_op("lowtide::norm_and_rotate_backward", mutates_args=())
@@ -96,7 +140,7 @@ def _gradients(
     )
     _kernels()["backward"][grid](
         *given, joint, query_gain, key_gain, cos, sin, gradient, sums,
-        *strides, tokens, joint.shape[1], eps, **sizes,
+        *strides, tokens, joint.shape[1], eps, **sizes, num_warps=2,
     )  # fmt: skip
     gains = sums.sum(0)
     query_sum, key_sum = gains[:num_heads].sum(0), gains[num_heads:].sum(0)
@@ -120,19 +164,6 @@ def _empty_gradients(
         torch.empty_like(query_gain),
         torch.empty_like(key_gain),
     )
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.save_for_backward(*inputs[:5])
-    ctx.eps = inputs[7]
-
-
-def _backward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Any, ...]:
-    found = _gradients(query, key, value, *ctx.saved_tensors, ctx.eps)
-    return (*found, None, None, None, None, None)
-
-
-norm_and_rotate.register_autograd(_backward, setup_context=_keep)
 
 
 def _rows_together(gradient: Tensor) -> Tensor:
@@ -162,7 +193,7 @@ def _kernels() -> dict[str, Any]:
 
 
 def _forward_heads(
-    joint, query_gain, key_gain, cos, sin, query, key, value, num_tokens, row_tokens, eps,
+    joint, query_gain, key_gain, cos, sin, query, key, num_tokens, row_tokens, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
     head = tl.program_id(1)
@@ -172,27 +203,22 @@ def _forward_heads(
     start = token[:, None] * ((HEADS + 2 * KV_HEADS) * 2 * HALF) + head * 2 * HALF + half
     first = tl.load(joint + start, mask=inside, other=0.0)
     second = tl.load(joint + start + HALF, mask=inside, other=0.0)
-    if head >= HEADS + KV_HEADS:
-        kept = value + (token[:, None] * KV_HEADS + (head - HEADS - KV_HEADS)) * 2 * HALF + half
-        tl.store(kept, first, mask=inside)
-        tl.store(kept + HALF, second, mask=inside)
+    left, right = first.to(tl.float32), second.to(tl.float32)
+    square = (tl.sum(left * left, 1) + tl.sum(right * right, 1)) / (2 * HALF)
+    shrink = (1 / tl.sqrt(square + eps))[:, None]
+    angle = (token % row_tokens)[:, None] * HALF + half
+    across = tl.load(cos + angle, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(sin + angle, mask=inside, other=0.0).to(tl.float32)
+    if head < HEADS:
+        left = left * shrink * tl.load(query_gain + half).to(tl.float32)
+        right = right * shrink * tl.load(query_gain + HALF + half).to(tl.float32)
+        place = query + (token[:, None] * HEADS + head) * 2 * HALF + half
     else:
-        left, right = first.to(tl.float32), second.to(tl.float32)
-        square = (tl.sum(left * left, 1) + tl.sum(right * right, 1)) / (2 * HALF)
-        shrink = (1 / tl.sqrt(square + eps))[:, None]
-        angle = (token % row_tokens)[:, None] * HALF + half
-        across = tl.load(cos + angle, mask=inside, other=0.0).to(tl.float32)
-        up = tl.load(sin + angle, mask=inside, other=0.0).to(tl.float32)
-        if head < HEADS:
-            left = left * shrink * tl.load(query_gain + half).to(tl.float32)
-            right = right * shrink * tl.load(query_gain + HALF + half).to(tl.float32)
-            place = query + (token[:, None] * HEADS + head) * 2 * HALF + half
-        else:
-            left = left * shrink * tl.load(key_gain + half).to(tl.float32)
-            right = right * shrink * tl.load(key_gain + HALF + half).to(tl.float32)
-            place = key + (token[:, None] * KV_HEADS + (head - HEADS)) * 2 * HALF + half
-        tl.store(place, left * across - right * up, mask=inside)
-        tl.store(place + HALF, right * across + left * up, mask=inside)
+        left = left * shrink * tl.load(key_gain + half).to(tl.float32)
+        right = right * shrink * tl.load(key_gain + HALF + half).to(tl.float32)
+        place = key + (token[:, None] * KV_HEADS + (head - HEADS)) * 2 * HALF + half
+    tl.store(place, left * across - right * up, mask=inside)
+    tl.store(place + HALF, right * across + left * up, mask=inside)
 
 
 def _backward_heads(

@@ -149,7 +149,8 @@ class Trainer:
             config = self.model.config
             for line in describe_coverage(settings, config, self.length.steps, self.data):
                 self._note(line)
-            if settings.float8_head and not self.model.float8_head:
+            wanted = settings.float8_head or settings.float8_blocks
+            if wanted and not self.stepper.has_float8:
                 self._note(f"{group.device} has no products of 8-bit floats: bfloat16 instead")
             phase = stack.enter_context(
                 progress.phase(

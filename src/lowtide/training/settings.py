@@ -181,6 +181,8 @@ class TrainSettings:
     """Kernel of attention on NVIDIA GPUs, if it can be had; auto leaves the choice to torch."""
     float8_head: bool = False
     """Multiply by the output matrix in 8-bit floats in training, where a GPU can (Hopper)."""
+    float8_blocks: bool = False
+    """Multiply in 8-bit floats after the norms of blocks too; their gradients stay in bfloat16."""
     loss_chunk_tokens: int | None = None
     """Tokens whose logits exist at once; chosen by vocabulary and device if not given."""
     device: str = "auto"
@@ -259,7 +261,9 @@ class TrainSettings:
         share = self.decay_fraction
         require(0 < share <= 1, "decay_fraction", share, "more than 0, at most 1")
         half = self.use_mixed_precision and self.precision == "bf16"
-        require(half or not self.float8_head, "float8_head", True, "--use-mixed-precision in bf16")
+        for name in ("float8_head", "float8_blocks"):
+            wanted = getattr(self, name)
+            require(half or not wanted, name, wanted, "--use-mixed-precision in bf16")
         both = self.max_iters is not None and self.epochs is not None
         require(not both, "max_iters", self.max_iters, "no --epochs beside it")
         scaled = self.precision == "bf16" or self.use_mixed_precision

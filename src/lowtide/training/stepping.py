@@ -54,7 +54,11 @@ class Stepper:
         self._settings, self._group, self._rows, self._note = settings, group, rows, note
         model.to(group.device)
         model.activation_checkpointing = settings.activation_checkpointing
-        model.float8_head = settings.float8_head and has_float8(group.device)
+        self.has_float8 = has_float8(group.device)
+        model.use_float8(
+            head=settings.float8_head and self.has_float8,
+            blocks=settings.float8_blocks and self.has_float8,
+        )
         model.loss_chunk_tokens = settings.loss_chunk_tokens or loss_chunk_tokens(
             model.config.vocab_size, on_gpu=group.device.type == "cuda"
         )
