@@ -67,16 +67,26 @@ class Float8Head:
 
 
 def multiply(
-    left: Tensor, right: Tensor, left_scale: Tensor, right_scale: Tensor, dtype: Any, *, fast: bool
+    left: Tensor,
+    right: Tensor,
+    left_scale: Tensor,
+    right_scale: Tensor,
+    dtype: torch.dtype,
+    *,
+    fast: bool,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Multiply [M, K] by [N, K] turned: both have the summed side together in memory."""
+    bias = None if bias is None else bias.to(dtype)
     if not left.is_cuda:
-        return (left.float() @ right.float().t() * (left_scale * right_scale)).to(dtype)
+        result = (left.float() @ right.float().t() * (left_scale * right_scale)).to(dtype)
+        return result if bias is None else result + bias
     return _torch._scaled_mm(
         left,
         right.t(),
         scale_a=left_scale,
         scale_b=right_scale,
+        bias=bias,
         out_dtype=dtype,
         use_fast_accum=fast,
     )

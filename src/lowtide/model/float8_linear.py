@@ -41,9 +41,8 @@ class _NormedLinear(torch.autograd.Function):
             scale,
             x.dtype,
             fast=True,
+            bias=bias,
         )
-        if bias is not None:
-            result = result + bias.to(x.dtype)
         return result.unflatten(0, x.shape[:-1])
 
     @staticmethod
