@@ -59,7 +59,8 @@ BASE = {
 }
 WHOLE = {"attention": "cudnn", "compile_whole": True}
 FLOAT8 = {**WHOLE, "float8_head": True}
-BLOCKS = {**FLOAT8, "float8_blocks": True}
+ALL8 = {"float8_head": True, "float8_blocks": True}
+BLOCKS = {**WHOLE, **ALL8}
 SPEED_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2, adamw": ("gpt2", WHOLE),
     "gpt2, adamw, float8 head": ("gpt2", FLOAT8),
@@ -91,6 +92,8 @@ MEMORY_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "350M, muon, float8 head": ("350M", {**LARGE, "batch_size": 32}),
     "750M, muon, float8 head": ("750M", {**LARGE, "batch_size": 16}),
     "750M, the same, checkpointing": ("750M", {**LARGE, **AGAIN}),
+    "350M, muon, float8 head and blocks": ("350M", {**LARGE, **ALL8, "batch_size": 32}),
+    "750M, muon, float8 head and blocks": ("750M", {**LARGE, **ALL8, "batch_size": 16}),
 }
 
 
