@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import psutil
 import torch
 
-from gpu import BASE, CONTEXT, FLOAT8, SHAPES, WaitedFeed, append_row, free, make_trainer
+from gpu import BASE, BLOCKS, CONTEXT, FLOAT8, SHAPES, WaitedFeed, append_row, free, make_trainer
 from lowtide.dataset.layout import ShardInfo, shard_name, write_metadata
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
@@ -149,11 +150,14 @@ def make_shards(path: Path, folder: Path, *, count: int, shard_tokens: int) -> N
     tokens = np.fromfile(path, dtype=np.uint16)
     whole = np.tile(tokens, -(-shard_tokens // len(tokens)))[:shard_tokens]
     (folder / "train").mkdir(parents=True)
-    shards: list[ShardInfo] = []
-    for number in range(count):
+
+    def write(number: int) -> ShardInfo:
         where = folder / "train" / shard_name(number)
         np.roll(whole, number * 7919 * 1024).tofile(where)
-        shards.append(ShardInfo(where, shard_tokens, 0, 0, 50256, None))
+        return ShardInfo(where, shard_tokens, 0, 0, 50256, None)
+
+    with ThreadPoolExecutor(8) as threads:
+        shards = list(threads.map(write, range(count)))
     write_metadata(
         folder,
         shards={"train": shards},
@@ -170,7 +174,7 @@ def train_from_shards(folder: Path, steps: int) -> dict[str, Any]:
     data = TokenDataset(folder, split="train", sequence_length=CONTEXT)
     loader = BatchLoader(data, batch_size=64, num_threads=1, seed=1, pin_memory=True)
     torch.manual_seed(0)
-    options = {**BASE, **FLOAT8, **MUON, "gradient_accumulation_steps": 1}
+    options = {**BASE, **BLOCKS, **MUON, "gradient_accumulation_steps": 1}
     trainer = Trainer(GPT(SHAPES[SMALL]), data=loader, max_iters=10**6, device="cuda", **options)
     with open_process_group("cuda") as group:
         trainer.prepare(group)
@@ -198,9 +202,11 @@ def check_shards(options: argparse.Namespace) -> dict[str, Any]:
     size = sum(path.stat().st_size for path in options.folder.rglob("*.bin"))
     command = [sys.executable, __file__, "inner", "--folder", str(options.folder)]
     limited = _limit_memory(options.limit_bytes)
+    # The compiler's own processes, one a core, would not fit under the limit.
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, preexec_fn=limited, timeout=240
-    )
+        command, capture_output=True, text=True, check=False, preexec_fn=limited, timeout=240,
+        env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+    )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError(done.stderr[-400:])
     row = json.loads(done.stdout.splitlines()[-1])

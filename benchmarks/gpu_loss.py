@@ -28,6 +28,7 @@ RECIPE: dict[str, Any] = {
     "compile": True,
     "compile_whole": True,
     "float8_head": True,
+    "float8_blocks": True,
     "attention": "cudnn",
     "batch_size": 64,
     "gradient_accumulation_steps": 1,
