@@ -95,40 +95,57 @@ BIG = {"seq_len": 1024, "use_mixed_precision": True, "gradient_accumulation_step
 SMALL, MIDDLE, LARGE = (12, 768, 6), (24, 1024, 8), (24, 1536, 12)
 AGAIN, EIGHT = {"activation_checkpointing": True}, {"use_8bit_optimizer": True}
 COMPILED, MUON = {"compile": True}, {"optimizer": "muon"}
+ALL8 = {"float8_head": True, "float8_blocks": True}
 GPT2 = GPTConfig(50304, 1024, 12, 768, 12, layout="gpt2")
 
 
+# (shape, rows, changes, GiB)
+PEAKS = [
+    (SMALL, 64, {**COMPILED, "float8_head": True}, 25.97),
+    (MIDDLE, 32, {**COMPILED, **MUON, "float8_head": True}, 35.56),
+    (LARGE, 16, {**COMPILED, **MUON, "float8_head": True}, 34.07),
+    (MIDDLE, 32, {**COMPILED, **MUON, **ALL8}, 35.16),
+    (LARGE, 16, {**COMPILED, **MUON, **ALL8}, 33.19),
+]
+# Measured when attention was given a copy of the values; what it took is subtracted.
+PEAKS_WITH_COPIES = [
+    (SMALL, 16, {}, 10.07),
+    (SMALL, 16, AGAIN, 4.19),
+    (SMALL, 64, AGAIN, 5.73),
+    (SMALL, 16, EIGHT, 9.39),
+    (SMALL, 8, {"use_mixed_precision": False}, 9.79),
+    (SMALL, 16, {"precision": "fp16"}, 10.94),
+    (GPT2, 16, {}, 9.09),
+    (GPT2, 16, AGAIN, 4.29),
+    (MIDDLE, 8, MUON, 14.26),
+    (MIDDLE, 8, AGAIN, 7.28),
+    (LARGE, 4, EIGHT, 15.57),
+    (LARGE, 16, {**AGAIN, **MUON}, 12.93),
+    (SMALL, 16, COMPILED, 9.33),
+    (SMALL, 16, {**COMPILED, **AGAIN}, 4.10),
+    (SMALL, 64, {**COMPILED, **AGAIN}, 5.73),
+    (SMALL, 16, {**COMPILED, "loss_chunk_tokens": 1024}, 7.89),
+    (SMALL, 16, {**COMPILED, "float8_head": True}, 10.81),
+    (SMALL, 32, {**COMPILED, **MUON}, 14.45),
+    (GPT2, 32, COMPILED, 13.12),
+    (MIDDLE, 16, {**COMPILED, **AGAIN, **EIGHT}, 6.17),
+    (MIDDLE, 32, {**COMPILED, **MUON}, 35.58),
+    (LARGE, 16, {**COMPILED, **MUON}, 33.76),
+    (LARGE, 16, {**COMPILED, **AGAIN, **MUON}, 12.23),
+]
+
+
 @pytest.mark.parametrize(
-    ("shape", "rows", "options", "gibibytes"),
-    [
-        (SMALL, 16, {}, 10.07),
-        (SMALL, 16, AGAIN, 4.19),
-        (SMALL, 64, AGAIN, 5.73),
-        (SMALL, 16, EIGHT, 9.39),
-        (SMALL, 8, {"use_mixed_precision": False}, 9.79),
-        (SMALL, 16, {"precision": "fp16"}, 10.94),
-        (GPT2, 16, {}, 9.09),
-        (GPT2, 16, AGAIN, 4.29),
-        (MIDDLE, 8, MUON, 14.26),
-        (MIDDLE, 8, AGAIN, 7.28),
-        (LARGE, 4, EIGHT, 15.57),
-        (LARGE, 16, {**AGAIN, **MUON}, 12.93),
-        (SMALL, 16, COMPILED, 9.33),
-        (SMALL, 16, {**COMPILED, **AGAIN}, 4.10),
-        (SMALL, 64, {**COMPILED, **AGAIN}, 5.73),
-        (SMALL, 16, {**COMPILED, "loss_chunk_tokens": 1024}, 7.89),
-        (SMALL, 16, {**COMPILED, "float8_head": True}, 10.81),
-        (SMALL, 32, {**COMPILED, **MUON}, 14.45),
-        (GPT2, 32, COMPILED, 13.12),
-        (MIDDLE, 16, {**COMPILED, **AGAIN, **EIGHT}, 6.17),
-        (MIDDLE, 32, {**COMPILED, **MUON}, 35.58),
-        (LARGE, 16, {**COMPILED, **MUON}, 33.76),
-        (LARGE, 16, {**COMPILED, **AGAIN, **MUON}, 12.23),
-        (SMALL, 64, {**COMPILED, "float8_head": True}, 27.10),
-    ],
+    ("shape", "rows", "options", "gibibytes", "copied"),
+    [(*row, 0) for row in PEAKS] + [(*row, 1) for row in PEAKS_WITH_COPIES],
 )
-def test_device_memory_is_near_the_peaks_measured_on_an_h200(shape, rows, options, gibibytes):
+def test_device_memory_is_near_the_peaks_measured_on_an_h200(
+    shape, rows, options, gibibytes, copied
+):
     config = shape if shape is GPT2 else GPTConfig(50304, 1024, *shape)
     settings = TrainSettings(**{**BIG, "optimizer": "adamw", "batch_size": rows, **options})
     plan = planned_bytes(config, settings, on_gpu=True)
-    assert plan.device_bytes / 2**30 == pytest.approx(gibibytes, rel=0.06)
+    layers = 1 if settings.activation_checkpointing else config.num_layers
+    number = 2 if settings.use_mixed_precision else 4
+    copies = copied * layers * rows * 1024 * config.width * number if shape is not GPT2 else 0
+    assert plan.device_bytes == pytest.approx(gibibytes * 2**30 - copies, rel=0.06)

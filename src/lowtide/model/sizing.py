@@ -131,9 +131,9 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
         wide = [config.mlp_width] * 2
         between = 2.5 if half and not on_gpu else number
     elif on_gpu and compiled:
-        # The compiler computes norms and the gate again instead of keeping them; queries, keys and
-        # values are there as they come and as attention takes them.
-        narrow = [width] * 4 + [query + 2 * key] * 2
+        # The compiler computes norms and the gate again instead of keeping them; queries and keys
+        # are there as they come and as attention takes them.
+        narrow = [width] * 4 + [query + 2 * key, query + key]
         wide = [config.mlp_width] * 3
         between = number
     elif not on_gpu and not half:
@@ -145,7 +145,7 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
     else:
         # Half precision on a CPU takes norms apart: their scaled input is kept too, in float32.
         narrow = [width] * (4 if on_gpu else 6) + [query + 2 * key]
-        narrow += [query] * (3 if on_gpu else 4) + [key] * 2
+        narrow += [query] * (3 if on_gpu else 4) + [key] * (1 if on_gpu else 2)
         wide = [2 * config.mlp_width, config.mlp_width, config.mlp_width]
         between = 3.4 if half and not on_gpu else number
     return [between * size for size in narrow] + [number * float(size) for size in wide]
