@@ -3,6 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from lowtide.model.config import GPTConfig
 from lowtide.model.float8_linear import normed_linear
@@ -52,3 +54,27 @@ def test_a_network_uses_them_in_training_only(layout):
 def _without(model, ids):
     model.use_float8(head=False, blocks=False)
     return model(ids)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.compile itself
+def test_compiled_with_checkpointing_nothing_of_a_block_is_kept():
+    model = GPT(GPTConfig(96, 16, 1, 32, 2))
+    model.use_float8(head=False, blocks=True)
+    model.activation_checkpointing = True
+    kept = []
+
+    def forward_graph(graph, _examples):
+        (output,) = (node for node in graph.graph.nodes if node.op == "output")
+        kept.extend(node for node in output.args[0][1:] if node.op == "call_function")
+        return graph
+
+    backend = aot_autograd(
+        fw_compiler=forward_graph,
+        bw_compiler=lambda graph, _examples: graph,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    model.compile_blocks(backend=backend)
+    model.compiled_call = None  # of the last norm, which is no block
+    ids = torch.randint(96, (2, 16))
+    model(ids, ids).backward()
+    assert [node for node in kept if node.meta["val"].ndim > 1] == []
