@@ -222,9 +222,27 @@ void bind_corpus(nb::module_& m) {
   m.def(
       "measure_repetition",
       [](nb::bytes line, bool vectors) {
-        return measure_repetition({static_cast<const char*>(line.data()), line.size()}, vectors);
+        const std::string_view text(line.c_str(), line.size());
+        return measure_repetition(text, count_repeated_bytes(text.data(), text.size()), vectors);
       },
       "line"_a, "vectors"_a = true, "The share of a line that repeats itself.");
+  m.def(
+      "scan_line",
+      [](nb::bytes text, bool vectors) {
+        const LineScan line = scan_line(text.c_str(), text.c_str() + text.size(), vectors);
+        return nb::make_tuple(line.end - text.c_str(), line.plain, line.repeated);
+      },
+      "text"_a, "vectors"_a = true,
+      "Where the first line ends, whether cleaning leaves it as it is, bytes like the one before.");
+  m.def(
+      "find_bytes",
+      [](nb::bytes text, nb::bytes wanted, bool vectors) -> ptrdiff_t {
+        const char* found = find_bytes(text.c_str(), text.c_str() + text.size(),
+                                       {wanted.c_str(), wanted.size()}, vectors);
+        return found == nullptr ? -1 : found - text.c_str();
+      },
+      "text"_a, "wanted"_a, "vectors"_a = true,
+      "Where one stands first in the other; -1: nowhere.");
   m.def("clean_text", &clean_text, "data"_a, "separator"_a, "segments"_a, "continues"_a,
         "continued"_a, "options"_a, "compose"_a);
   m.def("extract_jsonl", &extract_rows, "data"_a, "field"_a);

@@ -113,13 +113,14 @@ void bind_rows(nb::module_& m) {
       .def(nb::init<>())
       .def(
           "add",
-          [](RangeRows& self, const std::string& path, Input<uint8_t> index, uint64_t ids_at,
+          [](RangeRows& self, const nb::bytes& path, Input<uint8_t> index, uint64_t ids_at,
              uint64_t id_bytes, uint64_t low, uint64_t high, std::optional<bool> val,
              uint64_t val_limit) {
             const Chosen chosen = !val ? Chosen::kAll : *val ? Chosen::kVal : Chosen::kTrain;
             const auto rows = as_rows<EncodedRow>(index);
+            const std::string name(path.c_str(), path.size());
             nb::gil_scoped_release release;
-            self.add(path, rows, ids_at, id_bytes, low, high, chosen, val_limit);
+            self.add(name, rows, ids_at, id_bytes, low, high, chosen, val_limit);
           },
           "path"_a, "index"_a, "ids_at"_a, "id_bytes"_a, "low"_a, "high"_a, "val"_a.none(),
           "val_limit"_a)

@@ -17,8 +17,10 @@ NB_MODULE(_native, m) {
       if (what.size() > tail.size() && what.ends_with(tail)) {
         what.resize(what.size() - tail.size());
       }
+      // A file's name need not be UTF-8.
+      const nanobind::object name = nanobind::steal(PyUnicode_DecodeFSDefault(what.c_str()));
       nanobind::object value =
-          nanobind::make_tuple(error.code().value(), error.code().message().c_str(), what.c_str());
+          nanobind::make_tuple(error.code().value(), error.code().message().c_str(), name);
       PyErr_SetObject(PyExc_OSError, value.ptr());
     }
   });

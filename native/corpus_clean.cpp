@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "corpus_scan.hpp"
 #include "corpus_unicode.hpp"
 
 namespace lowtide {
@@ -19,34 +20,7 @@ constexpr size_t kRepetitionBytes = 64;  // shorter lines are not judged
 constexpr size_t kPhraseBytes = 384;     // twice as many are looked at for repeated phrases
 constexpr uint64_t kLineSeed = 1, kDocumentSeed = 2;
 
-// Whether a line is printable ASCII with single blanks only, so that cleaning would not change it.
-bool is_plain(const char* bytes, size_t size) {
-  uint8_t odd = 0;
-  uint8_t before = 0;
-  const auto* line = reinterpret_cast<const uint8_t*>(bytes);
-  if (size == 0) return true;
-  odd |= line[0] < 0x20 || line[0] > 0x7E;
-  for (size_t at = 1; at < size; ++at) {
-    const uint8_t here = line[at];
-    before = line[at - 1];
-    odd |= static_cast<uint8_t>((here < 0x20) | (here > 0x7E) | ((here == ' ') & (before == ' ')));
-  }
-  return odd == 0 && line[size - 1] != ' ';
-}
-
-constexpr ptrdiff_t kPlainBytes = 32;
 constexpr const char* kReplacement = "\xEF\xBF\xBD";
-
-// The same for a stretch within a line; it neither begins nor ends with a blank.
-bool is_plain_block(const unsigned char* bytes) {
-  uint8_t odd =
-      bytes[0] == ' ' || bytes[kPlainBytes - 1] == ' ' || bytes[0] < 0x20 || bytes[0] > 0x7E;
-  for (ptrdiff_t at = 1; at < kPlainBytes; ++at) {
-    odd |= static_cast<uint8_t>((bytes[at] < 0x20) | (bytes[at] > 0x7E) |
-                                ((bytes[at] == ' ') & (bytes[at - 1] == ' ')));
-  }
-  return odd == 0;
-}
 
 std::string_view shorten(std::string_view text) {
   if (text.size() <= kSampleBytes) return text;
@@ -94,18 +68,6 @@ bool has_words(std::string_view text, uint64_t wanted) {
 
 namespace {
 
-// How many bytes are the same as the one before.
-size_t count_repeated_bytes(const char* bytes, size_t size) {
-  size_t total = 0;
-  for (size_t begin = 1; begin < size; begin += 128) {
-    uint8_t same = 0;  // narrow, so that 16 of them are counted at a time
-    const size_t end = std::min(begin + 128, size);
-    for (size_t at = begin; at < end; ++at) same += bytes[at] == bytes[at - 1];
-    total += same;
-  }
-  return total;
-}
-
 // Of the 8-byte pieces that begin at each byte of a line, those whose product with a constant is
 // small: one in 16, chosen by their content, so that a phrase said again chooses the same ones again.
 constexpr uint64_t kPieceFactor = 0x9E3779B97F4A7C15ULL, kPieceLimit = uint64_t{1} << 60;
@@ -141,16 +103,11 @@ choose_pieces_avx512(std::string_view line, Pieces& pieces) {
   }
   return choose_pieces(line, at, std::min(count, kMostPieces), pieces);
 }
-
-bool has_avx512() {
-  static const bool has = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-  return has;
-}
 #endif
 
 size_t choose_pieces(std::string_view line, bool vectors, Pieces& pieces) {
 #if defined(__x86_64__)
-  if (vectors && has_avx512()) return choose_pieces_avx512(line, pieces);
+  if (vectors && has_byte_vectors()) return choose_pieces_avx512(line, pieces);
 #endif
   return static_cast<void>(vectors), choose_pieces(line, 0, 0, pieces);
 }
@@ -173,10 +130,9 @@ double measure_repeated_phrases(std::string_view line, bool vectors) {
 
 }  // namespace
 
-double measure_repetition(std::string_view line, bool vectors) {
+double measure_repetition(std::string_view line, size_t repeated, bool vectors) {
   if (line.size() < kRepetitionBytes) return 0;
-  const double runs = static_cast<double>(count_repeated_bytes(line.data(), line.size())) /
-                      static_cast<double>(line.size() - 1);
+  const double runs = static_cast<double>(repeated) / static_cast<double>(line.size() - 1);
   return std::max(runs, line.size() < kPhraseBytes
                             ? 0
                             : measure_repeated_phrases(line.substr(0, 2 * kPhraseBytes), vectors));
@@ -208,26 +164,25 @@ void BlockCleaner::add_document(std::string_view raw, uint64_t input_index, uint
   const char* at = raw.data();
   const char* const end = at + raw.size();
   while (at < end) {
-    const auto* newline = static_cast<const char*>(std::memchr(at, '\n', end - at));
-    const char* line_end = newline != nullptr ? newline : end;
-    add_line(at, line_end, newline != nullptr);
-    at = newline != nullptr ? newline + 1 : end;
+    const LineScan line = scan_line(at, end);
+    add_line(at, line);
+    at = line.end < end ? line.end + 1 : end;
   }
   end_document(input_index, ordinal, flags);
 }
 
-void BlockCleaner::add_line(const char* begin, const char* end, bool ends_with_newline) {
+void BlockCleaner::add_line(const char* begin, const LineScan& line) {
   ++lines_in;
   const auto* first = reinterpret_cast<const unsigned char*>(begin);
-  const auto* last = reinterpret_cast<const unsigned char*>(end);
+  const auto* last = reinterpret_cast<const unsigned char*>(line.end);
   if (!options_.normalize) {
-    add_exact_line(first, last, ends_with_newline);
-  } else if (is_plain(begin, end - begin)) {
-    text.append(begin, end);
-    end_line(ends_with_newline, false, true);
+    add_exact_line(first, last, line.has_newline);
+  } else if (line.plain) {
+    text.append(begin, line.end);
+    end_line(line.has_newline, false, true, line.repeated);
   } else {
-    if (ends_with_newline && end > begin && end[-1] == '\r') --last;
-    add_unicode_line(first, last, ends_with_newline);
+    if (line.has_newline && line.end > begin && line.end[-1] == '\r') --last;
+    add_unicode_line(first, last, line.has_newline);
   }
 }
 
@@ -261,13 +216,14 @@ void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned c
     end_line(newline, unstable, ascii);
   };
   while (begin < end) {
-    if (!indented && end - begin >= kPlainBytes && out[-1] != ' ' && out[-1] != '\t' &&
-        is_plain_block(begin)) {
-      std::memcpy(out, begin, kPlainBytes);
-      out += kPlainBytes;
-      begin += kPlainBytes;
-      last_class = 0;
-      continue;
+    if (!indented && *begin < 0x80) {
+      const size_t plain = copy_plain(begin, end, out);
+      if (plain > 0) {
+        out += plain;
+        begin += plain;
+        last_class = 0;
+        continue;
+      }
     }
     const Decoded next = decode_utf8(begin, end - begin);
     const uint8_t kind = classify_code_point(next.code);
@@ -309,7 +265,7 @@ void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned c
   end_part(ends_with_newline);
 }
 
-void BlockCleaner::end_line(bool newline, bool unstable, bool ascii) {
+void BlockCleaner::end_line(bool newline, bool unstable, bool ascii, size_t repeated) {
   if (options_.normalize) {
     while (text.size() > line_begin_ && (text.back() == ' ' || text.back() == '\t'))
       text.pop_back();
@@ -332,7 +288,7 @@ void BlockCleaner::end_line(bool newline, bool unstable, bool ascii) {
     if (options_.normalize && empty_lines_ >= kMaxEmptyLines) return;
     ++empty_lines_;
   } else {
-    if (!keep_line(line)) {
+    if (!keep_line(line, repeated)) {
       text.resize(line_begin_);
       return;
     }
@@ -355,15 +311,18 @@ bool BlockCleaner::is_worth_hashing(std::string_view line) const {
   return !has_fewer_chars(line.substr(begin), options_.min_dedup_chars);
 }
 
-bool BlockCleaner::keep_line(std::string_view line) {
+bool BlockCleaner::keep_line(std::string_view line, size_t repeated) {
   if (!options_.filter) return true;
   if (has_fewer_chars(line, options_.min_line_chars)) return drop(kRuleLineTooShort, line), false;
   if (has_more_chars(line, options_.max_line_chars)) return drop(kRuleLineTooLong, line), false;
   if (options_.min_line_words > 0 && !has_words(line, options_.min_line_words)) {
     return drop(kRuleLineFewWords, line), false;
   }
-  if (options_.max_repetition < 1 && measure_repetition(line) > options_.max_repetition) {
-    return drop(kRuleLineRepetitive, line), false;
+  if (options_.max_repetition < 1) {
+    if (repeated == kNotCounted) repeated = count_repeated_bytes(line.data(), line.size());
+    if (measure_repetition(line, repeated) > options_.max_repetition) {
+      return drop(kRuleLineRepetitive, line), false;
+    }
   }
   return true;
 }

@@ -4,13 +4,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "corpus_hash.hpp"
+#include "corpus_scan.hpp"
 
 namespace lowtide {
 
@@ -82,6 +82,8 @@ struct HashRow {
 };
 constexpr uint32_t kDocumentMark = 0x80000000u;
 
+constexpr size_t kNotCounted = ~size_t{0};
+
 class BlockCleaner {
  public:
   // `compose` is called for the rare line that is not NFC (or, lower-casing, not ASCII).
@@ -104,13 +106,14 @@ class BlockCleaner {
   uint64_t documents_in = 0, bytes_in = 0, lines_in = 0;
 
  private:
-  void add_line(const char* begin, const char* end, bool ends_with_newline);
+  void add_line(const char* begin, const LineScan& line);
   void add_unicode_line(const unsigned char* begin, const unsigned char* end,
                         bool ends_with_newline);
   void add_exact_line(const unsigned char* begin, const unsigned char* end, bool ends_with_newline);
-  void end_line(bool newline, bool unstable, bool ascii);
+  // `repeated`: bytes equal to the one before, where the line is still as it was when counted.
+  void end_line(bool newline, bool unstable, bool ascii, size_t repeated = kNotCounted);
   bool is_worth_hashing(std::string_view line) const;
-  bool keep_line(std::string_view line);
+  bool keep_line(std::string_view line, size_t repeated);
   void end_document(uint64_t input_index, uint64_t ordinal, uint64_t flags);
   bool keep_document(std::string_view document, bool whole);
   void drop(Rule rule, std::string_view what);
@@ -129,21 +132,20 @@ template <typename Found>
 void find_documents(std::string_view text, std::string_view separator, uint64_t begin, uint64_t end,
                     const Found& found) {
   for (uint64_t at = begin;;) {
-    const void* next = separator.empty()
-                           ? nullptr
-                           : memmem(text.data() + at, end - at, separator.data(), separator.size());
+    const char* next = find_bytes(text.data() + at, text.data() + end, separator);
     if (next == nullptr) {
       if (at < end) found(at, end);
       return;
     }
-    const auto document_end = static_cast<uint64_t>(static_cast<const char*>(next) - text.data());
+    const auto document_end = static_cast<uint64_t>(next - text.data());
     found(at, document_end);
     at = document_end + separator.size();
   }
 }
 
-// How much of a line says what the line already said: 0 (nothing) to 1 (all of it).
-double measure_repetition(std::string_view line, bool vectors = true);
+// How much of a line says what the line already said: 0 (nothing) to 1 (all of it); `repeated` of
+// its bytes are equal to the one before.
+double measure_repetition(std::string_view line, size_t repeated, bool vectors = true);
 bool has_words(std::string_view text, uint64_t wanted);
 
 }  // namespace lowtide

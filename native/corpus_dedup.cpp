@@ -78,9 +78,11 @@ bool DuplicateFinder::Table::insert(uint64_t high, uint32_t low) {
 
 // Places rise with the hash, so both tables are gone through from their beginning to their end.
 void DuplicateFinder::Table::grow() {
-  constexpr size_t kFirstSlots = 64;
+  constexpr size_t kFirstSlots = 64, kSmallSlots = 1024;
   Table larger;
-  larger.slots.resize(slots.empty() ? kFirstSlots : slots.size() + slots.size() / 4);
+  larger.slots.resize(slots.empty()                ? kFirstSlots
+                      : slots.size() < kSmallSlots ? 2 * slots.size()
+                                                   : slots.size() + slots.size() / 4);
   for (const Slot& slot : slots) {
     if ((slot.words[0] | slot.words[1] | slot.words[2]) == 0) continue;
     larger.insert(uint64_t{slot.words[1]} << 32 | slot.words[0], slot.words[2]);

@@ -19,7 +19,8 @@ namespace lowtide {
 // work at a time, and grows by a quarter without the others, so memory follows what is held.
 class DuplicateFinder {
  public:
-  // Room for `capacity` rows. Each takes 12 bytes in tables that are 64 to 80 % full: at most 19.
+  // Room for `capacity` rows. Each takes 12 bytes in tables that are 64 to 80 % full, so at most 19;
+  // only small tables, of 3 MiB together, are emptier.
   explicit DuplicateFinder(size_t capacity) : capacity_(capacity) {}
 
   // Add the rows of a block that belong to this pass (of `num_passes` over the same partition).

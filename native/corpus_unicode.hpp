@@ -15,7 +15,12 @@ enum : uint8_t {
   kClassUnstable = 244,  // NFC may change it, or join it to the character before
 };
 
-uint8_t classify_code_point(uint32_t code);
+#include "corpus_unicode.inc"
+
+inline uint8_t classify_code_point(uint32_t code) {
+  if (code > 0x10FFFF) return 0;
+  return kUnicodePages[kUnicodePageIndex[code >> 7]][code & 127];
+}
 
 struct Decoded {
   uint32_t code;

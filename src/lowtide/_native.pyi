@@ -123,6 +123,8 @@ def clean_block(
     compose: Callable[[bytes], bytes],
 ) -> CleanedBlock: ...
 def measure_repetition(line: bytes, vectors: bool = True) -> float: ...
+def scan_line(text: bytes, vectors: bool = True) -> tuple[int, bool, int]: ...
+def find_bytes(text: bytes, wanted: bytes, vectors: bool = True) -> int: ...
 def clean_text(
     data: Bytes,
     separator: bytes,
@@ -193,7 +195,7 @@ class RangeRows:
     def __init__(self) -> None: ...
     def add(
         self,
-        path: str,
+        path: bytes,
         index: Bytes,
         ids_at: int,
         id_bytes: int,

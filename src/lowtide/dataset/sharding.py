@@ -10,6 +10,7 @@ takes its stretch of the whole. So shards can be written by any worker, in any o
 
 from __future__ import annotations
 
+import os
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -260,7 +261,7 @@ def _load_range(job: ShardJob, plan: ShardPlan, split: str, number: int) -> _nat
     for path in job.encoded if job.shuffle else [job.encoded[number]]:
         work = open_work_file(path)
         rows.add(
-            str(path),
+            os.fsencode(path),
             work.read("index"),
             ids_at=work.sections["ids"][0],
             id_bytes=id_bytes(job.vocab_size),
