@@ -2,7 +2,7 @@
 
 Rounds alternate between contenders, since a noisy machine disturbs whoever runs at the moment; the
 best round of each counts, and speeds are given as ratios to the fastest peer. Memory is sampled
-200 times a second from outside, of the process and those it started: resident, and its anonymous
+100 times a second from outside, of the process and those it started: resident, and its anonymous
 part, which file pages do not inflate.
 """
 
@@ -15,9 +15,12 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+_SAMPLE_SECONDS = 0.01
 
 
 @dataclasses.dataclass
@@ -43,49 +46,80 @@ class Result:
 
 
 def run_rounds(
-    script: str, names: Sequence[str], *, rounds: int, arguments: Sequence[str]
+    script: str,
+    names: Sequence[str],
+    *,
+    rounds: int,
+    arguments: Sequence[str],
+    commands: Mapping[str, Command] | None = None,
 ) -> list[Result]:
     """Run `python script --contender NAME …` for each name, `rounds` times, alternately.
 
-    A contender prints one JSON line last: {"seconds": …, and whatever else is worth noting}.
+    A contender prints one JSON line last: {"seconds": …, and whatever else is worth noting}. One
+    in `commands` is run as users run it instead, without this script around it.
     """
     results = {name: Result(name) for name in names}
     for _ in range(rounds):
         for name in names:
             if results[name].error is None:
-                _run_once(script, results[name], arguments)
+                command = (commands or {}).get(name)
+                _run_once(script, results[name], arguments, command)
     return list(results.values())
 
 
-def _run_once(script: str, result: Result, arguments: Sequence[str]) -> None:
-    command = [sys.executable, script, "--contender", result.name, *arguments]
-    started = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err)
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A contender that is a command of its own."""
+
+    words: Sequence[str]
+    """`{out}` is an empty folder, another one each time."""
+    read_notes: Callable[[str], dict[str, object]]
+    """Takes what is worth noting out of what it printed."""
+
+
+def _run_once(
+    script: str, result: Result, arguments: Sequence[str], command: Command | None
+) -> None:
+    words = [sys.executable, script, "--contender", result.name, *arguments]
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+        tempfile.TemporaryDirectory(prefix="lowtide-benchmark-") as folder,
+    ):
+        if command is not None:
+            words = [word.replace("{out}", folder) for word in command.words]
+        started = time.perf_counter()
+        process = subprocess.Popen(words, stdout=out, stderr=err)
         ticks: dict[int, int] = {}
-        while True:
-            pid, status, used = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
-            resident, anonymous = _sample_tree(process.pid, ticks)
-            result.peak_bytes = max(result.peak_bytes, resident)
-            result.peak_anonymous_bytes = max(result.peak_anonymous_bytes, anonymous)
-            time.sleep(0.005)
+        ended = threading.Event()
+        sampler = threading.Thread(target=_sample, args=(process.pid, result, ticks, ended))
+        sampler.start()
+        _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - started
+        ended.set()
+        sampler.join()
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
-        lines = [line for line in out.read().splitlines() if line.startswith("{")]
-        if process.returncode != 0 or not lines:
+        printed = out.read()
+        lines = [line for line in printed.splitlines() if line.startswith("{")]
+        if process.returncode != 0 or not (lines or command):
             result.error = (err.read().strip().splitlines() or ["no output"])[-1]
             return
-    row = json.loads(lines[-1])
-    result.seconds.append(row.pop("seconds"))
+    row = json.loads(lines[-1]) if command is None else command.read_notes(printed)
+    result.seconds.append(row.pop("seconds", wall))
     result.wall_seconds.append(wall)
     # Grandchildren that nobody waited for are missing from what the system has added up.
     sampled = sum(ticks.values()) / os.sysconf("SC_CLK_TCK")
     result.core_seconds.append(max(used.ru_utime + used.ru_stime, sampled))
     result.notes = row
+
+
+def _sample(pid: int, result: Result, ticks: dict[int, int], ended: threading.Event) -> None:
+    while not ended.wait(_SAMPLE_SECONDS):
+        resident, anonymous = _sample_tree(pid, ticks)
+        result.peak_bytes = max(result.peak_bytes, resident)
+        result.peak_anonymous_bytes = max(result.peak_anonymous_bytes, anonymous)
 
 
 def _sample_tree(pid: int, ticks: dict[int, int]) -> tuple[int, int]:

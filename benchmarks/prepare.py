@@ -1,29 +1,30 @@
 """How fast does text become shards? lowtide prepare, everything on, against what people use.
 
-python benchmarks/prepare.py --text enwiki.txt [--megabytes 120] [--rounds 3] [--sizes]
+python benchmarks/prepare.py --text enwiki.txt [--rounds 3] [--sizes] [--large-peer]
 
 The peers only encode (GPT-2's vocabulary, end-of-text between documents, two workers): they do not
 clean, filter, deduplicate, shuffle or split. `lowtide encode` is our encoder alone, the speed that
-`lowtide prepare` is measured against. Each runs in a process of its own, timed from its start to
-its end; what it reads (the text, as jsonl for datatrove, the vocabulary as it loads it) is written
-before. `--sizes` also prepares the text 17 times over, to compare the peaks of memory. The peers
+`lowtide prepare`, run as the command that it is, is measured against. Each runs in a process of its
+own, timed from its start to its end; what it reads (the text, as jsonl for datatrove, the vocabulary as it loads it) is written
+before. `--sizes` also prepares the text 17 times over, to compare the peaks of memory; with
+`--large-peer` the fastest peer encodes that too, once, so that the ratio is of one run. The peers
 come with `pip install 'lowtide[benchmark]'`; one that is not there is said to be missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from peers import Result, describe_machine, run_rounds
+from peers import Command, Result, describe_machine, run_rounds
 
 SEPARATOR = "<|endoftext|>"
 END = 50256
@@ -50,14 +51,16 @@ def batches(path: Path, size: int = 64) -> Iterator[list[str]]:
     yield batch
 
 
-def prepare(inputs: Path, out: Path) -> dict[str, object]:
-    """Run the command as a user would."""
-    from lowtide.cli import main
+def prepare_command(inputs: Path) -> Command:
+    """Give the command as a user would type it."""
+    flags = ["--input-files", str(inputs / "text.txt"), "--out-dir", "{out}/data"]
+    words = [sys.executable, "-m", "lowtide", "prepare", *flags, "--memory", "512MiB"]
+    return Command(words, _read_total)
 
-    flags = ["--input-files", str(inputs / "text.txt"), "--out-dir", str(out / "data")]
-    code = main(["prepare", *flags, "--memory", "512MiB"])
-    assert code == 0, f"exit code {code}"
-    return {"tokens": json.loads((out / "data/dataset_metadata.json").read_text())["total_tokens"]}
+
+def _read_total(printed: str) -> dict[str, object]:
+    (line,) = (line for line in printed.splitlines() if line.startswith("Total tokens:"))
+    return {"tokens": int(line.split()[2].replace(",", ""))}
 
 
 def encode(inputs: Path, out: Path) -> dict[str, object]:
@@ -84,6 +87,8 @@ def load_tiktoken(inputs: Path):
 
 def tiktoken_threads(inputs: Path, out: Path) -> dict[str, object]:
     """encode_ordinary_batch on two threads, end-of-text, uint16 into one file."""
+    import numpy as np
+
     encoding = load_tiktoken(inputs)
     count = 0
     with (out / "train.bin").open("wb") as file:
@@ -104,6 +109,8 @@ def _start_worker(inputs: Path) -> None:
 
 
 def _encode_batch(batch: list[str]) -> bytes:
+    import numpy as np
+
     ids: list[int] = []
     for text in batch:
         ids += _encoding.encode_ordinary(text)
@@ -112,7 +119,7 @@ def _encode_batch(batch: list[str]) -> bytes:
 
 
 def tiktoken_processes(inputs: Path, out: Path) -> dict[str, object]:
-    """As nanoGPT's prepare.py: two worker processes map documents to ids, one file of uint16."""
+    """Two worker processes encode batches of documents, one file of uint16."""
     import multiprocessing
 
     count = 0
@@ -128,7 +135,17 @@ def tiktoken_processes(inputs: Path, out: Path) -> dict[str, object]:
     return {"tokens": count}
 
 
+def nanogpt(inputs: Path, out: Path) -> dict[str, object]:
+    """datasets.map with tiktoken on two processes, then a memory map, as nanoGPT's own script."""
+    import nanogpt_script
+
+    os.environ["HF_DATASETS_OFFLINE"] = "1"
+    nanogpt_script.load_encoding = functools.partial(load_tiktoken, inputs)
+    return {"tokens": nanogpt_script.prepare(sorted((inputs / "jsonl").glob("*.jsonl")), out)}
+
+
 def tokenizers_script(inputs: Path, out: Path) -> dict[str, object]:
+    import numpy as np
     from tokenizers import Tokenizer
 
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
@@ -169,13 +186,24 @@ def datatrove_pipeline(inputs: Path, out: Path) -> dict[str, object]:
 
 
 CONTENDERS: dict[str, Callable[[Path, Path], dict[str, object]]] = {
-    "lowtide prepare": prepare,
     "lowtide encode": encode,
     "tiktoken, 2 threads": tiktoken_threads,
     "tiktoken, 2 processes": tiktoken_processes,
+    "nanoGPT": nanogpt,
     "tokenizers": tokenizers_script,
     "datatrove": datatrove_pipeline,
 }
+READS_JSONL = ("nanoGPT", "datatrove")
+
+
+def run_contenders(names: Sequence[str], inputs: Path, *, rounds: int) -> list[Result]:
+    return run_rounds(
+        __file__,
+        names,
+        rounds=rounds,
+        arguments=["--inputs", str(inputs)],
+        commands={"lowtide prepare": prepare_command(inputs)},
+    )
 
 
 def run_contender(name: str, inputs: Path) -> None:
@@ -200,13 +228,18 @@ def write_inputs(text: Path, folder: Path, *, megabytes: float, jsonl: bool) -> 
     tokenizer.save(folder)
     tokenizer.save_tiktoken(folder / "gpt2.tiktoken")
     if jsonl:
-        (folder / "jsonl").mkdir()
-        halves = [(folder / f"jsonl/{number}.jsonl").open("w") for number in range(2)]
-        for number, document in enumerate(documents(path)):
-            halves[number % 2].write(json.dumps({"text": document, "id": number}) + "\n")
-        for half in halves:
-            half.close()
+        write_jsonl(folder)
     return path.stat().st_size / 1e6
+
+
+def write_jsonl(folder: Path) -> None:
+    """Write the text as rows, in two files."""
+    (folder / "jsonl").mkdir()
+    halves = [(folder / f"jsonl/{number}.jsonl").open("w") for number in range(2)]
+    for number, document in enumerate(documents(folder / "text.txt")):
+        halves[number % 2].write(json.dumps({"text": document, "id": number}) + "\n")
+    for half in halves:
+        half.close()
 
 
 def print_table(results: Sequence[Result], *, megabytes: float) -> None:
@@ -237,30 +270,45 @@ def print_table(results: Sequence[Result], *, megabytes: float) -> None:
         )
 
 
-def compare_sizes(folder: Path) -> None:
+def fastest_peer(results: Sequence[Result]) -> str:
+    """Name the peer with the least wall time; the usual one where none was run."""
+    peers = [row for row in results if row.error is None and not row.name.startswith("lowtide")]
+    best = min(peers, key=lambda row: min(row.wall_seconds), default=None)
+    return "tiktoken, 2 processes" if best is None else best.name
+
+
+def compare_sizes(folder: Path, *, peer: str | None) -> None:
     """Prepare the text once and 17 times over, lines made different, and show the peaks."""
-    print(
-        "\n| text | wall s | core-s | MB/s | peak of a budget of 512 MiB |\n|---|---|---|---|---|"
-    )
+    print("\n| | text | wall s | core-s | MB/s | peak |\n|---|---|---|---|---|---|")
     large = folder / "large"
     large.mkdir()
     data = (folder / "text.txt").read_bytes()
     with (large / "text.txt").open("wb") as file:
         for number in range(17):
             file.write(data.replace(b"\n", b" (%d)\n" % number) + SEPARATOR.encode())
+    for name in ("gpt2.tiktoken", "tokenizer.json"):
+        shutil.copy(folder / name, large / name)
+    names = ["lowtide prepare"] if peer is None else ["lowtide prepare", peer]
     for inputs in (folder, large):
-        (result,) = run_rounds(
-            __file__, ["lowtide prepare"], rounds=1, arguments=["--inputs", str(inputs)]
-        )
+        if peer in READS_JSONL and not (inputs / "jsonl").exists():
+            write_jsonl(inputs)
+        results = run_contenders(names, inputs, rounds=1)
         size = (inputs / "text.txt").stat().st_size / 1e6
-        if result.error is not None:
-            print(f"| {size:.0f} MB | failed: {result.error} | | | |")
-            continue
-        wall, cores = result.wall_seconds[0], result.core_seconds[0]
-        print(
-            f"| {size:.0f} MB | {wall:.1f} | {cores:.1f} | {size / wall:.0f} "
-            f"| {result.peak_bytes / 2**20:.0f} MiB |"
-        )
+        for result in results:
+            if result.error is not None:
+                print(f"| {result.name} | {size:.0f} MB | failed: {result.error} | | | |")
+                continue
+            wall, cores = result.wall_seconds[0], result.core_seconds[0]
+            print(
+                f"| {result.name} | {size:.0f} MB | {wall:.1f} | {cores:.1f} | {size / wall:.0f} "
+                f"| {result.peak_bytes / 2**20:.0f} MiB |",
+                flush=True,
+            )
+    ours, *others = results
+    if others and ours.error is None and others[0].error is None:
+        wall = others[0].wall_seconds[0] / ours.wall_seconds[0]
+        cores = others[0].core_seconds[0] / ours.core_seconds[0]
+        print(f"\nlowtide prepare / {peer}: {wall:.2f} by wall time, {cores:.2f} by core-seconds")
 
 
 def main() -> None:
@@ -269,7 +317,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=120)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", action="store_true")
-    parser.add_argument("--only", nargs="*", default=list(CONTENDERS))
+    parser.add_argument("--large-peer", action="store_true")
+    parser.add_argument("--only", nargs="*", default=["lowtide prepare", *CONTENDERS])
     parser.add_argument("--contender")
     parser.add_argument("--inputs", type=Path)
     given = parser.parse_args()
@@ -278,15 +327,13 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="lowtide-benchmark-") as name:
         folder = Path(name)
-        jsonl = "datatrove" in given.only
+        jsonl = any(name in given.only for name in READS_JSONL)
         megabytes = write_inputs(given.text, folder, megabytes=given.megabytes, jsonl=jsonl)
         print(f"{megabytes:.0f} MB of {given.text.name}, {describe_machine()}\n", flush=True)
-        results = run_rounds(
-            __file__, given.only, rounds=given.rounds, arguments=["--inputs", str(folder)]
-        )
+        results = run_contenders(given.only, folder, rounds=given.rounds)
         print_table(results, megabytes=megabytes)
-        if given.sizes:
-            compare_sizes(folder)
+        if given.sizes or given.large_peer:
+            compare_sizes(folder, peer=fastest_peer(results) if given.large_peer else None)
 
 
 if __name__ == "__main__":

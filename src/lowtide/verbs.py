@@ -103,10 +103,17 @@ def _prepare(settings: PrepareSettings) -> None:
     lowtide prepare --input-files books/ --tokenization tok/books --out-dir data/books --memory 1GiB
     lowtide prepare --input-files 'logs/*.jsonl.zst' --text-field body --out-dir data/logs --dry-run
     """
-    from lowtide.dataset.preparation import prepare_dataset
+    from lowtide.tokenizer.ahead import TokenizerAhead
+
+    tokenizer = None
+    if settings.tokenization != "char" and not settings.dry_run:
+        tokenizer = TokenizerAhead(settings.tokenization)
+
+    from lowtide.dataset.preparation import run_preparation
     from lowtide.dataset.summary import describe_preparation
 
-    print(describe_preparation(prepare_dataset(settings)))
+    load = None if tokenizer is None else tokenizer.result
+    print(describe_preparation(run_preparation(settings, load_tokenizer=load)))
 
 
 def _pretokenize(settings: PretokenizeSettings) -> None:

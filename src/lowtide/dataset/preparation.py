@@ -14,7 +14,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -61,6 +61,7 @@ __all__ = [
     "run_cleaning",
     "run_deduplication",
     "run_encoding",
+    "run_preparation",
     "run_sharding",
 ]
 
@@ -93,17 +94,25 @@ def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) 
     >>> result.info.num_tokens("train") + result.info.num_tokens("val")
     47
     """
-    settings = settings or build_settings(PrepareSettings, options)
+    return run_preparation(settings or build_settings(PrepareSettings, options))
+
+
+def run_preparation(
+    settings: PrepareSettings, *, load_tokenizer: Callable[[], Tokenizer] | None = None
+) -> PrepareResult:
+    """Prepare a dataset; `load_tokenizer` gives the one that the settings name, begun earlier."""
     if settings.dry_run:
         with _folder_beside(settings.out_dir) as folder:
-            return _prepare(replace(settings, out_dir=folder))
+            return _prepare(replace(settings, out_dir=folder), None)
     if _was_killed_at_the_end(settings):
         return _finish_cleaning_up(settings.out_dir)
     _refuse_finished(settings.out_dir)
-    return _prepare(settings)
+    return _prepare(settings, load_tokenizer)
 
 
-def _prepare(settings: PrepareSettings) -> PrepareResult:
+def _prepare(
+    settings: PrepareSettings, load_tokenizer: Callable[[], Tokenizer] | None
+) -> PrepareResult:
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(settings, budget)
     with (
@@ -118,7 +127,7 @@ def _prepare(settings: PrepareSettings) -> PrepareResult:
             with files.lock_folder(settings.out_dir):
                 _refuse_finished(settings.out_dir)  # by a command that ended just now
                 run = _Preparation(settings, shares, inputs, pool, progress, created=created)
-                return run.run()
+                return run.run(load_tokenizer or run.load_tokenizer)
 
 
 @contextlib.contextmanager
@@ -286,16 +295,18 @@ class _Preparation:
         if not settings.dry_run:
             progress.metrics_path = settings.out_dir / METRICS_NAME
 
-    def run(self) -> PrepareResult:
+    def run(self, load_tokenizer: Callable[[], Tokenizer]) -> PrepareResult:
         with ThreadPoolExecutor(1, thread_name_prefix="lowtide-tokenizer") as beside:
-            return self.run_phases(beside)
+            return self.run_phases(beside, load_tokenizer)
 
-    def run_phases(self, beside: ThreadPoolExecutor) -> PrepareResult:
+    def run_phases(
+        self, beside: ThreadPoolExecutor, load_tokenizer: Callable[[], Tokenizer]
+    ) -> PrepareResult:
         settings = self.settings
         loading, encoding = None, None
         if settings.tokenization != "char" and not settings.dry_run:
             # The native workers need no interpreter, so they begin to clean meanwhile.
-            loading = beside.submit(self.load_tokenizer)
+            loading = beside.submit(load_tokenizer)
             if settings.tokenization != "gpt2":
                 loading.result()  # an unknown name is better told before the text is read
             encoding = beside.submit(lambda: self.encode_job(loading.result()))
