@@ -5,10 +5,11 @@ python benchmarks/prepare.py --text enwiki.txt [--rounds 3] [--sizes] [--large-p
 The peers only encode (GPT-2's vocabulary, end-of-text between documents, two workers): they do not
 clean, filter, deduplicate, shuffle or split. `lowtide encode` is our encoder alone, the speed that
 `lowtide prepare`, run as the command that it is, is measured against. Each runs in a process of its
-own, timed from its start to its end; what it reads (the text, as jsonl for datatrove, the vocabulary as it loads it) is written
-before. `--sizes` also prepares the text 17 times over, to compare the peaks of memory; with
-`--large-peer` the fastest peer encodes that too, once, so that the ratio is of one run. The peers
-come with `pip install 'lowtide[benchmark]'`; one that is not there is said to be missing.
+own, timed from its start to its end; what it reads (the text, as jsonl for datatrove and nanoGPT,
+the vocabulary as it loads it) is written before. `--sizes` also prepares the text 17 times over, to
+compare the peaks of memory; with `--large-peer` the fastest peer encodes that too, once, so that
+the ratio is of one run. The peers come with `pip install 'lowtide[benchmark]'`; one that is not
+there is said to be missing.
 """
 
 from __future__ import annotations
