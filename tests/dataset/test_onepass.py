@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -104,3 +105,23 @@ def test_ids_that_were_lost_are_made_again(
     for path in lost:
         path.unlink()
     assert prepare(tmp_path, tokenizer, "out") == expected
+
+
+def test_the_command_goes_without_numpy(tmp_path: Path) -> None:
+    """Importing it takes 0.15 s, while nothing else can begin."""
+    write_corpus(tmp_path / "a.txt", make_documents(50))
+    Tokenizer.from_merges([(b"i", b"n")]).save(tmp_path / "tok")
+    words = [
+        "prepare",
+        "--input-files",
+        str(tmp_path / "a.txt"),
+        "--out-dir",
+        str(tmp_path / "out"),
+    ]
+    words += ["--tokenization", str(tmp_path / "tok"), "--memory", "512MiB"]
+    program = (
+        "import sys; from lowtide.cli import main; code = main(sys.argv[1:]); "
+        "sys.exit(code or 3 * ('numpy' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
