@@ -48,3 +48,11 @@ def test_ends_are_counted_within_the_block() -> None:
     (block,) = iter_row_blocks(STREAM, SMALL, iter([(b"ab", 1), (b"", 1), (b"c", 1)]))
     assert block.row_ends is not None
     np.testing.assert_array_equal(block.row_ends, [2, 2, 3])
+
+
+def test_parquet_inside_an_archive_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet.gz"
+    path.write_bytes(b"\x1f\x8b")
+    with pytest.raises(DataError, match="inside gzip") as caught:
+        list(reading.iter_documents([path]))
+    assert caught.value.next_step is not None and "unpack it" in caught.value.next_step

@@ -77,7 +77,9 @@ def test_documents_end_with_end_of_text(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     pretokenize_file(file=tmp_path / name)
     text = Tokenizer.load("gpt2").decode(np.load(tmp_path / "a.npy"))
-    assert text == "".join(document + SEPARATOR for document in documents)
+    # Rows are whole documents; of a text, what stands between them is all there is.
+    end = SEPARATOR if name == "a.jsonl" else ""
+    assert text == SEPARATOR.join(documents) + end
 
 
 def test_characters(tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_characters(tmp_path: Path) -> None:
     path.write_text("ein Übel für alle\n")
     pretokenize_file(file=path, tokenization="char")
     tokenizer = Tokenizer.load(tmp_path / "a.tokenizer")
-    assert tokenizer.decode(np.load(tmp_path / "a.npy")) == "ein Übel für alle\n<|endoftext|>"
+    assert tokenizer.decode(np.load(tmp_path / "a.npy")) == "ein Übel für alle\n"
 
 
 def test_empty_file(tmp_path: Path) -> None:
@@ -102,3 +104,33 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "a.npy").read_bytes() == b"precious"
     with pytest.raises(DataError, match="no such file"):
         pretokenize_file(file=tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize("end", ["", SEPARATOR, "\n", SEPARATOR * 2])
+def test_compressed_and_other_encodings_give_the_ids_of_the_plain_file(
+    tmp_path: Path, end: str
+) -> None:
+    text = SEPARATOR.join([*make_documents(5)[:3], "", "Übung am Ende"]).replace("水", "") + end
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "c.txt").write_bytes(text.encode("latin-1"))
+    for name, encoding in (("a.txt", "utf-8"), ("b.txt.gz", "utf-8"), ("c.txt", "latin-1")):
+        pretokenize_file(file=tmp_path / name, encoding=encoding)
+    expected = np.load(tmp_path / "a.npy").tolist()
+    assert np.load(tmp_path / "b.npy").tolist() == expected
+    assert np.load(tmp_path / "c.npy").tolist() == expected
+
+
+def test_several_files_are_refused(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("text")
+    with pytest.raises(UsageError, match="2 files, expected one"):
+        pretokenize_file(file=tmp_path)
+
+
+def test_rows_without_text_are_skipped_on_request(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "low tide"}\n{"id": 1}\n{"text": "low"}\n')
+    with pytest.raises(DataError, match="its fields: 'id'"):
+        pretokenize_file(file=tmp_path / "a.jsonl")
+    pretokenize_file(file=tmp_path / "a.jsonl", skip_bad_inputs=True)
+    assert np.load(tmp_path / "a.npy").tolist() == [9319, 20013, 50256, 9319, 50256]

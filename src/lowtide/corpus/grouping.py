@@ -13,7 +13,7 @@ from dataclasses import replace
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
 
-__all__ = ["join_blocks", "join_small_blocks", "plan_streams"]
+__all__ = ["is_plain_text", "is_utf8", "join_blocks", "join_small_blocks", "plan_streams"]
 
 _GROUP_FILES = 1024
 _EXPANSION = 8
@@ -54,8 +54,21 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
 
 def _has_places(source: InputFile, options: ReadingOptions) -> bool:
     """Tell whether a file can be read from any place."""
-    utf8 = options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-    return source.compression is None and source.kind in ("text", "jsonl") and utf8
+    return (
+        source.compression is None
+        and source.kind in ("text", "jsonl")
+        and is_utf8(options.encoding)
+    )
+
+
+def is_plain_text(source: InputFile, *, encoding: str) -> bool:
+    """Tell whether a file is text that can be taken as it is."""
+    return source.compression is None and source.kind == "text" and is_utf8(encoding)
+
+
+def is_utf8(encoding: str) -> bool:
+    """Tell whether an encoding is UTF-8, however it is written."""
+    return encoding.lower().replace("_", "-") in ("utf-8", "utf8")
 
 
 def join_blocks(blocks: Sequence[TextBlock], *, number: int) -> TextBlock:

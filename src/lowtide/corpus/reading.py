@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lowtide.corpus.cutting import PROBE_BYTES, cut_text, find_cut, long_row, read_at
-from lowtide.corpus.grouping import join_blocks, join_small_blocks, plan_streams
+from lowtide.corpus.grouping import (
+    is_plain_text,
+    join_blocks,
+    join_small_blocks,
+    plan_streams,
+)
 from lowtide.corpus.hub import iter_hub_texts
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.jsonrows import extract_json_rows
@@ -47,6 +52,7 @@ __all__ = [
     "cut_text",
     "expand_inputs",
     "extract_json_rows",
+    "is_plain_text",
     "iter_blocks",
     "iter_documents",
     "plan_streams",

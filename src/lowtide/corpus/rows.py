@@ -69,6 +69,12 @@ def iter_parquet_rows(source: InputFile, options: ReadingOptions) -> Iterator[tu
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if source.compression is not None:
+        raise DataError(
+            f"a parquet file inside {source.compression} cannot be read, its end has to come first",
+            path=source.path,
+            next_step="unpack it: parquet compresses its columns itself",
+        )
     try:
         file = pq.ParquetFile(source.path, pre_buffer=False, buffer_size=1 << 20)
     except pa.ArrowInvalid as error:

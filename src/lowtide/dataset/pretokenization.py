@@ -17,7 +17,13 @@ import numpy as np
 
 from lowtide import files
 from lowtide.corpus.inputs import InputFile, expand_inputs
-from lowtide.corpus.reading import ReadingOptions, iter_documents
+from lowtide.corpus.reading import (
+    ReadingOptions,
+    is_plain_text,
+    iter_blocks,
+    iter_documents,
+    plan_streams,
+)
 from lowtide.dataset import layout
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.errors import DataError, UsageError
@@ -60,7 +66,7 @@ def pretokenize_file(
     [9319, 20013]
     """
     settings = settings or build_settings(PretokenizeSettings, options)
-    (source,) = expand_inputs([settings.file])
+    source = _find_input(settings)
     out = settings.out_path or _beside(source)
     if out.exists():
         raise UsageError(
@@ -79,10 +85,11 @@ def pretokenize_file(
         dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
         _check_disk(source, out, dtype)
         with progress.phase("encode", total=source.size_bytes, unit="B") as phase:
-            if source.kind == "text" and source.compression is None and tokenizer.kind == "bpe":
+            if tokenizer.kind == "bpe" and is_plain_text(source, encoding=settings.encoding):
                 count = _encode_plain(source, out, tokenizer, dtype, workers, phase.update)
             else:
-                count = _encode_documents(source, settings, out, tokenizer, dtype, phase.update)
+                batches = _iter_batches(source, _reading(settings, progress))
+                count = _encode_batches(batches, source, out, tokenizer, dtype, phase.update)
     return PretokenizeResult(
         path=out,
         text_bytes=source.size_bytes,
@@ -92,6 +99,17 @@ def pretokenize_file(
         seconds=progress.seconds,
         peak_bytes=progress.peak_bytes,
     )
+
+
+def _find_input(settings: PretokenizeSettings) -> InputFile:
+    found = expand_inputs([settings.file])
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} files, expected one: each has its .npy",
+            path=settings.file,
+            next_step=f"one at a time; or lowtide prepare --input-files {settings.file}",
+        )
+    return found[0]
 
 
 def _beside(source: InputFile) -> Path:
@@ -116,7 +134,7 @@ def _load_tokenizer(
         return Tokenizer.load(settings.tokenization)
     characters: set[str] = set()
     with progress.phase("characters", total=source.size_bytes, unit="B") as phase:
-        for document in iter_documents([source], _reading(settings)):
+        for document in iter_documents([source], _reading(settings, progress)):
             characters.update(document.text.decode("utf-8", "replace"))
             phase.advance(len(document.text))
     tokenizer = Tokenizer.from_characters(sorted(characters))
@@ -126,8 +144,13 @@ def _load_tokenizer(
     return tokenizer
 
 
-def _reading(settings: PretokenizeSettings) -> ReadingOptions:
-    return ReadingOptions(text_field=settings.text_field, encoding=settings.encoding)
+def _reading(settings: PretokenizeSettings, progress: Progress) -> ReadingOptions:
+    return ReadingOptions(
+        text_field=settings.text_field,
+        encoding=settings.encoding,
+        skip_bad=settings.skip_bad_inputs,
+        on_notice=progress.note,
+    )
 
 
 def _encode_plain(
@@ -179,23 +202,23 @@ def _finish(file: BinaryIO, count: int, dtype: np.dtype[Any]) -> None:
     file.truncate(layout.NPY_HEADER_BYTES + count * dtype.itemsize)
 
 
-def _encode_documents(
+def _encode_batches(
+    batches: Iterator[tuple[list[bytes], list[bool]]],
     source: InputFile,
-    settings: PretokenizeSettings,
     out: Path,
     tokenizer: Tokenizer,
     dtype: np.dtype[Any],
     on_progress: Callable[[int], None],
 ) -> int:
-    """Encode document by document, with end-of-text after each but a file's only one."""
+    """Encode text by text, with end-of-text after those that are marked."""
     count = done = 0
     with files.atomic_file(out) as file:
         file.write(layout.npy_header(0, dtype))
-        for texts, lasts in _iter_batches(source, settings):
-            for ids, last in zip(tokenizer.encode_batch(texts), lasts, strict=True):
+        for texts, marks in batches:
+            for ids, marked in zip(tokenizer.encode_batch(texts), marks, strict=True):
                 file.write(ids.astype(dtype).tobytes())
                 count += len(ids)
-                if last and tokenizer.end_of_text_id is not None:
+                if marked and tokenizer.end_of_text_id is not None:
                     file.write(np.array([tokenizer.end_of_text_id], dtype=dtype).tobytes())
                     count += 1
             done += sum(map(len, texts))
@@ -205,17 +228,33 @@ def _encode_documents(
 
 
 def _iter_batches(
-    source: InputFile, settings: PretokenizeSettings
+    source: InputFile, reading: ReadingOptions
 ) -> Iterator[tuple[list[bytes], list[bool]]]:
     texts: list[bytes] = []
-    lasts: list[bool] = []
+    marks: list[bool] = []
     held = 0
-    for document in iter_documents([source], _reading(settings)):
-        texts.append(document.text)
-        lasts.append(document.is_last)
-        held += len(document.text)
+    pieces = _iter_pieces(source, reading) if source.kind == "text" else _iter_rows(source, reading)
+    for text, marked in pieces:
+        texts.append(text)
+        marks.append(marked)
+        held += len(text)
         if held >= _BATCH_BYTES:
-            yield texts, lasts
-            texts, lasts, held = [], [], 0
+            yield texts, marks
+            texts, marks, held = [], [], 0
     if texts:
-        yield texts, lasts
+        yield texts, marks
+
+
+def _iter_pieces(source: InputFile, reading: ReadingOptions) -> Iterator[tuple[bytes, bool]]:
+    """Give all of a text, cut at its separators: the same ids as of a plain file."""
+    for stream in plan_streams([source], reading):
+        for block in iter_blocks(stream, reading):
+            if block is not None:
+                parts = block.data.split(reading.separator)
+                yield from ((part, True) for part in parts[:-1])
+                yield parts[-1], False
+
+
+def _iter_rows(source: InputFile, reading: ReadingOptions) -> Iterator[tuple[bytes, bool]]:
+    for document in iter_documents([source], reading):
+        yield document.text, document.is_last

@@ -31,7 +31,7 @@ class PrepareSettings:
     """Text of any size to checked, shuffled shards of ids."""
 
     input_files: tuple[str, ...]
-    """Files, folders or globs: txt, jsonl, parquet, each plain or .gz, .zst, .xz; or
+    """Files, folders or globs: txt and jsonl, plain or .gz, .zst, .xz, and parquet; or
     hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
     out_dir: Path
     """The dataset's folder."""
@@ -144,6 +144,8 @@ class PretokenizeSettings:
     """The field of jsonl rows, the column of parquet files, that holds the text."""
     encoding: str = "utf-8"
     """The encoding of a text file."""
+    skip_bad_inputs: bool = False
+    """Leave out rows without text, and what cannot be read of a damaged archive."""
     processes: int | None = None
     """Workers; default: one for each core."""
     memory: str | None = None
@@ -151,6 +153,8 @@ class PretokenizeSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "file", Path(self.file))
+        if self.processes is not None and self.processes < 1:
+            raise UsageError(f"--processes {self.processes} must be at least 1")
         if self.out_path is not None:
             object.__setattr__(self, "out_path", Path(self.out_path))
 
