@@ -12,7 +12,7 @@ import pytest
 
 from lowtide.cli import main
 from lowtide.dataset import layout
-from lowtide.dataset.conversion import convert_dataset, open_source
+from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
@@ -147,19 +147,6 @@ def test_command_line(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert tokenizer.fingerprint == Tokenizer.load(dataset).fingerprint
     with pytest.raises(UsageError, match="finished dataset"):
         convert_dataset(in_path=tmp_path / "npy" / "train.npy", out_path=tmp_path / "out")
-
-
-def test_names_tell_what_a_file_is_for(tmp_path: Path) -> None:
-    for name in ("medieval_train", "validation", "test"):
-        np.arange(100, dtype="<u2").tofile(tmp_path / f"{name}.bin")
-    notices: list[str] = []
-    found = open_source(
-        tmp_path, kind="nanogpt", dtype="uint16", end_id=None, on_notice=notices.append
-    )
-    assert {split: len(source.parts) for split, source in found.items()} == {"train": 1, "val": 1}
-    assert len(notices) == 1 and "test.bin is left out" in notices[0]
-    alone = open_source(tmp_path / "validation.bin", kind="nanogpt", dtype="uint16", end_id=None)
-    assert list(alone) == ["all"]
 
 
 def test_an_interrupted_import_leaves_nothing_behind(
