@@ -123,7 +123,6 @@ void bind_stream(nb::module_& m) {
           nb::arg("shards"), nb::kw_only(), nb::arg("item_bytes"), nb::arg("id_limit"),
           nb::arg("max_open_files"))
       .def_prop_ro("num_tokens", &TokenStream::num_tokens)
-      .def_prop_ro("num_open_files", &TokenStream::num_open_files)
       .def("gather", &gather<int64_t>, nb::arg("starts"), nb::arg("rows").none(), nb::arg("inputs"),
            nb::arg("targets"))
       .def("gather", &gather<int32_t>, nb::arg("starts"), nb::arg("rows").none(), nb::arg("inputs"),

@@ -331,8 +331,6 @@ void bind_tokenizer(nb::module_& m) {
             new (self) MergeLearner(tie_break_named(tie_break), file_dir, resident_limit);
           },
           nb::arg("tie_break"), nb::kw_only(), nb::arg("file_dir"), nb::arg("resident_limit"))
-      .def_prop_ro("num_symbols", &MergeLearner::num_symbols)
-      .def_prop_ro("num_pairs", &MergeLearner::num_pairs)
       .def_prop_ro("bytes", &MergeLearner::bytes);
   def_learning(learner);
   bind_compact_learner<uint16_t>(m, "CompactLearner");

@@ -76,7 +76,6 @@ class TokenStream {
               size_t max_open_files);
 
   uint64_t num_tokens() const { return ends_.empty() ? 0 : ends_.back(); }
-  size_t num_open_files() const { return files_.size(); }
 
   // Reads the `length + 1` tokens from each start; row rows[i] of `inputs` gets the first `length`,
   // the same row of `targets` the last; without `rows` window i goes to row i. Starts must leave

@@ -45,8 +45,6 @@ class MergeLearner {
   const std::vector<Merge>& merges() const { return tokens_.merges(); }
   size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
   size_t num_words() const { return words_.size(); }
-  size_t num_symbols() const { return symbols_.size(); }
-  size_t num_pairs() const { return counts_.size(); }
   size_t bytes() const;
 
  private:
