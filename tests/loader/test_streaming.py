@@ -86,6 +86,13 @@ def test_without_shuffling_it_is_the_text_with_ends_between(text_files: list[Pat
     assert loader.epoch == 2 and loader.end_of_text_id == 256
 
 
+def test_a_dataset_id_may_name_a_file_here(text_files: list[Path]) -> None:
+    options = {"tokenizer": ByteTokenizer(), "seq_len": 16, "batch_size": 4}
+    named = windows_of(StreamingDataLoader(str(text_files[0]), **options))
+    assert named == windows_of(make([text_files[0]], **options, shuffle_buffer_size=10_000))
+    assert len(named) > 10
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("stride", [None, 5])
 def test_an_epoch_has_every_window_once_in_another_order(

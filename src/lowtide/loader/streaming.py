@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lowtide.corpus.inputs import names_files
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
 from lowtide.loader.batches import Share, check_rank, rank_share
@@ -87,7 +88,8 @@ class StreamingDataLoader:
 
     `streaming=False` tokenizes everything once into a temporary file on disk and shuffles all
     windows together: slower to start, a full shuffle, and still nothing in memory.
-    `max_examples` takes the first so many documents only.
+    `max_examples` takes the first so many documents only. A `dataset_id` that is a file here, or a
+    pattern of files, is read as they are.
     """
 
     def __init__(
@@ -123,6 +125,8 @@ class StreamingDataLoader:
                 raise UsageError(f"{name} is {value}, expected at least 1")
         if (dataset_id is None) == (files is None):
             raise UsageError("give either dataset_id or files")
+        if dataset_id is not None and names_files(dataset_id) and not Path(dataset_id).is_dir():
+            dataset_id, files = None, dataset_id  # a folder may be a dataset of their library
         self._source: TextSource = (
             HubTexts(
                 dataset_id,
