@@ -2,19 +2,23 @@
 
 In:      texts in the order of the rows
 Out:     TextBlock; a text larger than a block in parts, cut between lines
-Memory:  one block, one batch of rows, and six times the largest text
+Memory:  one block, one batch of rows, and six times the largest text; a compressed parquet file is
+         unpacked in the temporary folder (TMPDIR)
 """
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from lowtide.arrays import np
 from lowtide.corpus.cutting import cut_text, long_row
 from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.streams import open_stream
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
 from lowtide.errors import DataError
 
@@ -69,17 +73,15 @@ def iter_parquet_rows(source: InputFile, options: ReadingOptions) -> Iterator[tu
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if source.compression is not None:
-        raise DataError(
-            f"a parquet file inside {source.compression} cannot be read, its end has to come first",
-            path=source.path,
-            next_step="unpack it: parquet compresses its columns itself",
+    with contextlib.ExitStack() as stack:
+        stored = (
+            source.path if source.compression is None else stack.enter_context(_unpacked(source))
         )
-    try:
-        file = pq.ParquetFile(source.path, pre_buffer=False, buffer_size=1 << 20)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"not a parquet file: {error}", path=source.path) from None
-    with file:
+        try:
+            opened = pq.ParquetFile(stored, pre_buffer=False, buffer_size=1 << 20)
+        except pa.ArrowInvalid as error:
+            raise DataError(f"not a parquet file: {error}", path=source.path) from None
+        file = stack.enter_context(opened)
         _check_column(file.schema_arrow, source.path, options.text_field)
         row_bytes = source.size_bytes // max(file.metadata.num_rows, 1)
         try:
@@ -88,6 +90,17 @@ def iter_parquet_rows(source: InputFile, options: ReadingOptions) -> Iterator[tu
                     yield value or b"", row_bytes
         except pa.ArrowException as error:
             raise DataError(f"damaged parquet file: {error}", path=source.path) from None
+
+
+@contextlib.contextmanager
+def _unpacked(source: InputFile) -> Iterator[IO[bytes]]:
+    """Give a decompressed copy without a name: a parquet file has to be read from its end."""
+    with tempfile.TemporaryFile() as copy:
+        with open_stream(source) as stream:
+            while block := stream.read(1 << 20):
+                copy.write(block)
+        copy.seek(0)
+        yield copy
 
 
 def _check_column(schema: Any, path: Path, name: str) -> None:
