@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -93,7 +93,7 @@ def iter_parquet_rows(source: InputFile, options: ReadingOptions) -> Iterator[tu
 
 
 @contextlib.contextmanager
-def _unpacked(source: InputFile) -> Iterator[IO[bytes]]:
+def _unpacked(source: InputFile) -> Generator[IO[bytes]]:
     """Give a decompressed copy without a name: a parquet file has to be read from its end."""
     with tempfile.TemporaryFile() as copy:
         with open_stream(source) as stream:
