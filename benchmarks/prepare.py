@@ -289,6 +289,7 @@ def compare_sizes(folder: Path, *, peer: str | None) -> None:
             file.write(data.replace(b"\n", b" (%d)\n" % number) + SEPARATOR.encode())
     for name in ("gpt2.tiktoken", "tokenizer.json"):
         shutil.copy(folder / name, large / name)
+    os.sync()  # else the system writes it while the first of them runs
     names = ["lowtide prepare"] if peer is None else ["lowtide prepare", peer]
     for inputs in (folder, large):
         if peer in READS_JSONL and not (inputs / "jsonl").exists():
