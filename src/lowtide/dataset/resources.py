@@ -21,6 +21,7 @@ from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
 
 __all__ = [
+    "LINE_BYTES",
     "Shares",
     "check_disk",
     "estimate_text_bytes",
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
-_LINE_BYTES = 200  # of English prose; lines of code are shorter
+LINE_BYTES = 200  # of English prose; lines of code are shorter
 _PROGRAM_BYTES = 25 << 20  # the interpreter and what it imports for this
 
 
@@ -70,21 +71,24 @@ def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
     )
 
 
-def planned_bytes(text_bytes: int, *, num_workers: int, budget_bytes: int) -> int:
+def planned_bytes(
+    text_bytes: int, *, num_workers: int, budget_bytes: int, line_bytes: float = LINE_BYTES
+) -> int:
     """Estimate the peak of preparing so much text: the program, workers, the table of hashes.
 
-    Measured on 1 to 120 MB of English, 1 to 8 workers on two cores: within 10 %. A worker has as
-    many blocks as there are, at most; beyond four they are seldom all at their peak.
+    Fitted to 4 to 40 MB of English, other languages and source code with plans of 4 to 16 workers
+    (benchmarks/planning.py). A worker has as many blocks as there are, at most; beyond four they
+    are seldom all at their peak.
     """
     blocks = text_bytes / BLOCK_BYTES
     busy = min(float(num_workers), blocks) if blocks >= 1 else blocks**0.5
-    workers = 30 * min(busy, 4.0) + 25 * max(busy - 4.0, 0.0)
-    rows = text_bytes // _LINE_BYTES
+    workers = 31 * min(busy, 4.0) + 30 * max(busy - 4.0, 0.0)
+    rows = int(text_bytes / line_bytes)
     share = planned_table_bytes(num_workers=num_workers, budget_bytes=budget_bytes)
     tables = min(rows * TABLE_ROW_BYTES, share)
     if tables == share:  # duplicates are found on disk, a partition a worker
         tables = max(share, num_workers * partition_bytes(rows, num_workers=num_workers))
-    return min(int((34 + workers) * (1 << 20)) + tables, budget_bytes)
+    return min(int((28 + workers) * (1 << 20)) + tables, budget_bytes)
 
 
 def planned_table_bytes(*, num_workers: int, budget_bytes: int) -> int:
@@ -132,7 +136,7 @@ def planned_disk_bytes(
     """
     ids = 2 * token_bytes * text_bytes / bytes_per_token
     waiting = min(0.15 * text_bytes, 3e6)
-    tabled = one_pass_bytes // TABLE_ROW_BYTES * _LINE_BYTES
+    tabled = one_pass_bytes // TABLE_ROW_BYTES * LINE_BYTES
     return int(ids + waiting + 0.1 * text_bytes + max(0, text_bytes - tabled))
 
 

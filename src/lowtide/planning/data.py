@@ -48,6 +48,8 @@ class DataFacts:
     dataset_dir: Path | None = None
     distinct_bytes: int | None = None
     """Bytes of all distinct pieces of the text, by a sample; None where there is none."""
+    line_bytes: float | None = None
+    """Bytes of a line, by a sample; None where there is none."""
     streams: bool = False
     """Whether text is tokenized while training reads it."""
 
@@ -111,6 +113,7 @@ def find_data(settings: PlanSettings, machine: Machine) -> DataFacts:
         learns,
         ratio,
         distinct_bytes=estimate_distinct_bytes(inputs, text) if learns else None,
+        line_bytes=_measure_lines(inputs),
     )
 
 
@@ -163,9 +166,19 @@ def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
 
 def _measure_ratio(tokenizer: Tokenizer, inputs: list[InputFile]) -> float | None:
     """Give the bytes per token of the first plain file's beginning."""
+    sample = _sample(inputs)
+    return len(sample) / len(tokenizer.encode(sample)) if sample else None
+
+
+def _measure_lines(inputs: list[InputFile]) -> float | None:
+    """Give the bytes of a line of the first plain file's beginning."""
+    sample = _sample(inputs)
+    return len(sample) / (1 + sample.count(b"\n")) if sample else None
+
+
+def _sample(inputs: list[InputFile]) -> bytes:
     plain = [row.path for row in inputs if row.kind == "text" and row.compression is None]
     if not plain:
-        return None
+        return b""
     with plain[0].open("rb") as file:
-        sample = file.read(_SAMPLE_BYTES)
-    return len(sample) / len(tokenizer.encode(sample)) if sample else None
+        return file.read(_SAMPLE_BYTES)

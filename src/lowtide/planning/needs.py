@@ -22,7 +22,7 @@ __all__ = ["LoadingWay", "StageNeed", "loading_ways", "stage_needs"]
 _INT64_BYTES = 8
 _LIST_BYTES = 40  # of an id in a Python list: a pointer, and an int object
 _SHUFFLE_BUFFER = 10_000
-_LOADING_PROGRAM_BYTES = 31 << 20  # interpreter and NumPy, measured
+_LOADING_PROGRAM_BYTES = 29 << 20  # interpreter and NumPy, measured
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,12 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
         disk = max(0, peak - budget)
         needs.append(_need("train-tokenizer", peak, least, disk, machine, note))
     if text is not None:
-        peak = resources.planned_bytes(text, num_workers=machine.cores, budget_bytes=budget)
+        peak = resources.planned_bytes(
+            text,
+            num_workers=machine.cores,
+            budget_bytes=budget,
+            line_bytes=data.line_bytes or resources.LINE_BYTES,
+        )
         least = resources.smallest_budget_bytes()
         table = resources.planned_table_bytes(num_workers=machine.cores, budget_bytes=budget)
         disk = resources.planned_disk_bytes(

@@ -30,13 +30,13 @@ def planned_peak_bytes(
     Counting and merging hold all distinct pieces, and something for each thread; writing
     the files holds pieces and the vocabulary. The larger counts. Measured on 1 to 120 MB of
     English, other languages and source code, vocabularies of 1000 to 32,000, 2 to 16 threads:
-    within 10 %. Without `distinct_bytes` (estimate_distinct_bytes) the text is taken for English.
+    within 14 %. Without `distinct_bytes` (estimate_distinct_bytes) the text is taken for English.
     """
     if distinct_bytes is None:
         distinct_bytes = int(67 * text_bytes**0.58)
-    counting = 2.4 * _MIB * num_threads + 15.4 * distinct_bytes
-    writing = 0.97 * _MIB * num_threads + 700 * vocab_size + 18.1 * distinct_bytes
-    return int(35 * _MIB + max(counting, writing))
+    counting = 2.25 * _MIB * num_threads + 15.4 * distinct_bytes
+    writing = (6 + 0.97 * num_threads) * _MIB + 700 * vocab_size + 16 * distinct_bytes
+    return int(26 * _MIB + max(counting, writing))
 
 
 def estimate_distinct_bytes(inputs: Sequence[InputFile], text_bytes: int) -> int | None:
