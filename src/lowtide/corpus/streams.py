@@ -16,6 +16,7 @@ from collections.abc import Callable
 from io import BufferedReader
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
+from lowtide.corpus.grouping import is_utf8
 from lowtide.corpus.inputs import InputFile
 from lowtide.errors import DataError, UsageError
 from lowtide.settings import import_when_used
@@ -120,7 +121,7 @@ class StreamReader:
         self._file = cast("BufferedReader", source.path.open("rb", buffering=_BUFFER_BYTES))
         self._reader: Any = self._open(source.compression)
         self._decoder: codecs.IncrementalDecoder | None = None
-        if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+        if not is_utf8(encoding):
             try:
                 self._decoder = codecs.getincrementaldecoder(encoding)("replace")
             except LookupError:

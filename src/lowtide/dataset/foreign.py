@@ -2,7 +2,8 @@
 
 In:      a path and the kind of its files, or a dataset of ours
 Out:     a TokenSource per split: ids a few MiB at a time, and where documents end
-Memory:  one buffer of 8 MiB of ids
+Memory:  one buffer of 8 MiB of ids, and where the documents of a shard or a Megatron file end, 12
+         bytes each
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ import numpy.typing as npt
 from lowtide.dataset import layout
 from lowtide.errors import DataError
 
-__all__ = ["TokenSource", "iter_lengths", "open_dataset", "open_source"]
+__all__ = [
+    "LLMC_KINDS",
+    "MEGATRON_MAGIC",
+    "MEGATRON_TYPES",
+    "STEP_TOKENS",
+    "TokenSource",
+    "iter_lengths",
+    "open_dataset",
+    "open_source",
+]
 
 STEP_TOKENS = 2 << 20
 LLMC_HEADER_BYTES = 1024
@@ -211,6 +221,7 @@ def _open_megatron(path: Path) -> _Part:
 
 
 def open_dataset(info: layout.DatasetInfo, split: str) -> TokenSource:
+    """Give the shards of a split as one stream."""
     return TokenSource(
         [
             _Part(
