@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from lowtide import cli
-from lowtide.errors import DataError
+from lowtide.errors import BudgetPassedError, DataError
 from lowtide.verbs import VERBS, Verb
 
 ROOT = Path(__file__).parent.parent
@@ -269,3 +271,67 @@ def test_a_name_that_no_terminal_can_show_is_no_error(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, check=False, env=environment, timeout=60)
     assert done.returncode == 0, done.stderr
     assert b"bad\\udcff.txt" in done.stdout
+
+
+# A verb with a budget of 64 MiB that holds 80 before its job begins, inside of it, or never.
+HOLDING = """
+import os, sys
+from pathlib import Path
+from lowtide import cli, progress
+from lowtide.verbs import Verb
+when = os.environ["WHEN"]
+def hold(now):
+    if now == when:
+        block = bytearray(80 << 20)
+        block[::4096] = b"x" * len(block[::4096])
+def work(settings):
+    "Work."
+    hold("before")
+    with progress.Progress("work", budget_bytes=64 << 20, metrics_path=Path("metrics.jsonl")):
+        hold("inside")
+    hold("after")
+    print("the result")
+    if os.environ.get("FAIL"):
+        raise ValueError("x")
+cli.VERBS["work"] = Verb(work, "lowtide.demo.stages:DemoSettings")
+sys.argv[1:] = ["work"]
+cli.run()
+"""
+
+
+def run_holding(folder: Path, when: str, **more: str) -> tuple[Any, dict[str, Any]]:
+    environment = {**os.environ, "WHEN": when, **more}
+    done = run_python("-c", HOLDING, cwd=folder, env=environment)
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    return done, last
+
+
+@pytest.mark.parametrize("when", ["before", "inside", "after"])
+def test_a_peak_over_the_budget_is_told_wherever_it_was_and_never_a_success(
+    when: str, tmp_path: Path
+) -> None:
+    done, last = run_holding(tmp_path, when)
+    assert done.returncode == BudgetPassedError.exit_code == 3
+    assert done.stdout == "the result\n"  # the work is done, and whole
+    error = done.stderr[done.stderr.index("error: ") :]
+    assert re.match(
+        r"error: peak memory \d+\.\d MiB passed the budget of 64\.0 MiB by \d+\.\d MiB\n  next: ",
+        error,
+    )
+    if when != "after":  # what comes later cannot be in the job's own summary
+        assert re.search(r"work: .* of 64\.0 MiB budget: OVER BUDGET by \d+\.\d MiB", done.stderr)
+        assert last["over_budget_bytes"] == last["peak_memory_bytes"] - (64 << 20) > 16 << 20
+
+
+def test_a_kept_budget_is_a_plain_success(tmp_path: Path) -> None:
+    done, last = run_holding(tmp_path, "never")
+    assert (done.returncode, done.stdout) == (0, "the result\n")
+    assert "OVER" not in done.stderr
+    assert last["over_budget_bytes"] == 0
+
+
+def test_an_error_keeps_its_own_exit_code_and_the_peak_is_told_too(tmp_path: Path) -> None:
+    done, _ = run_holding(tmp_path, "inside", FAIL="1")
+    assert done.returncode == 1
+    assert "unexpected ValueError" in done.stderr
+    assert "passed the budget of 64.0 MiB" in done.stderr

@@ -179,6 +179,34 @@ def test_a_later_meter_is_not_charged_with_an_earlier_peak() -> None:
     assert process_peak_bytes() == pytest.approx(meter.peak_bytes, abs=8 * MIB)
 
 
+def test_an_inner_meter_reads_the_outermost_whose_peak_is_that_of_all_parts() -> None:
+    with PeakMeter() as outer:
+        before = outer.peak_bytes
+        block = bytearray(64 * MIB)
+        block[:: 1 << 12] = b"x" * len(block[:: 1 << 12])
+        del block
+        with PeakMeter() as inner:
+            inner.set_budget(before + 32 * MIB)
+            assert inner.peak_bytes == outer.peak_bytes >= before + 60 * MIB
+        assert outer.excess_bytes == inner.excess_bytes >= 28 * MIB
+    with PeakMeter() as later:
+        assert later.peak_bytes < before + 32 * MIB
+        assert later.excess_bytes == 0
+
+
+def test_a_meter_of_the_whole_process_counts_from_its_start() -> None:
+    code = (
+        "block = bytearray(64 << 20); block[::4096] = b'x' * len(block[::4096]); del block\n"
+        "from lowtide.memory import PeakMeter\n"
+        "with PeakMeter(whole_process={}) as meter: print(meter.peak_bytes >> 20)"
+    )
+    peaks = [
+        int(subprocess.check_output([sys.executable, "-c", code.format(whole)]))
+        for whole in (True, False)
+    ]
+    assert peaks[0] >= 64 > 48 > peaks[1]
+
+
 GREEDY_CHILD = (
     "import sys; block = bytearray(48 << 20); block[::4096] = b'x' * len(block[::4096])\n"
     "print('ready', flush=True); sys.stdin.read()"

@@ -1,7 +1,8 @@
 """The command line: from words to a verb and its exit code; prints errors, as no other module does.
 
 In:      arguments
-Out:     results on stdout, errors on stderr; exit code 0, 1 (error), 2 (usage), 130 (interrupted)
+Out:     results on stdout, errors on stderr; exit code 0, 1 (error), 2 (usage), 3 (done, but the
+         peak passed the budget), 130 (interrupted)
 Memory:  whatever the verb's stage takes
 """
 
@@ -18,7 +19,8 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lowtide.errors import LowtideError, UsageError, from_os_error
+from lowtide.errors import BudgetPassedError, LowtideError, UsageError, from_os_error
+from lowtide.memory import PeakMeter, format_size, parse_size, round_up_mib
 from lowtide.settings import unknown_name_message
 from lowtide.verbs import VERBS
 
@@ -34,7 +36,7 @@ def run() -> NoReturn:
     """Run the command line and end the process; the entry point of `lowtide`."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # text that the terminal cannot show is no error
         sys.stdout.reconfigure(errors="backslashreplace")
-    code = main()
+    code = main(whole_process=True)
     if "torch" in sys.modules or threading.active_count() > 1:
         sys.exit(code)
     # All files are closed by now. Taking the interpreter apart object by object, as it does by
@@ -46,9 +48,32 @@ def run() -> NoReturn:
     os._exit(code)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and give its exit code."""
+def main(arguments: Sequence[str] | None = None, *, whole_process: bool = False) -> int:
+    """Run the command line and return its exit code.
+
+    With `whole_process` the peak held against the budget is that of the process since it started;
+    else, for a program that runs commands inside itself, since this call.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with PeakMeter(whole_process=whole_process) as meter:
+        code = _run_words(words)
+        if meter.excess_bytes:
+            passed = _tell(_budget_passed(meter))
+            code = code or passed
+    return code
+
+
+def _budget_passed(meter: PeakMeter) -> BudgetPassedError:
+    """Say what a command took that took too much; its output is whole nevertheless."""
+    return BudgetPassedError(
+        f"peak memory {format_size(meter.peak_bytes)} passed the budget of "
+        f"{format_size(meter.budget_bytes or 0)} by {format_size(meter.excess_bytes)}",
+        next_step=f"what was written is whole; --memory {round_up_mib(meter.peak_bytes)}MiB would "
+        "have held it. Please report it: a command keeps its budget or refuses it",
+    )
+
+
+def _run_words(words: list[str]) -> int:
     debug = "--debug" in words
     _interrupt_on_sigterm()
     # OpenMP threads that wait by spinning starve each other as soon as anything else runs: 60 small
@@ -132,8 +157,6 @@ def _dispatch(words: list[str]) -> None:
     verb = VERBS[name]
     settings = verb.parse(name, words[1:])
     if getattr(settings, "memory", None) is not None:
-        from lowtide.memory import parse_size
-
         parse_size(settings.memory)  # a size that is none must not cost a minute's work first
     verb.run(settings)
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 import errno
 from os import PathLike
 
-__all__ = ["BudgetError", "DataError", "LowtideError", "UsageError", "from_os_error"]
+__all__ = [
+    "BudgetError",
+    "BudgetPassedError",
+    "DataError",
+    "LowtideError",
+    "UsageError",
+    "from_os_error",
+]
 
 
 class LowtideError(Exception):
@@ -45,6 +52,12 @@ class UsageError(LowtideError):
 
 class BudgetError(LowtideError):
     """The memory budget or the disk is too small for the job."""
+
+
+class BudgetPassedError(BudgetError):
+    """The work is done and whole, and took more memory than its budget: never a plain success."""
+
+    exit_code = 3
 
 
 class DataError(LowtideError):

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from lowtide.errors import BudgetError, UsageError
 
@@ -26,6 +27,7 @@ __all__ = [
     "parse_size",
     "process_peak_bytes",
     "reset_process_peak",
+    "round_up_mib",
     "tree_resident_bytes",
     "usable_cores",
 ]
@@ -271,21 +273,51 @@ class PeakMeter:
 
     The kernel's count is exact for this process; children are sampled 20 times a second, less often
     where that would take more than a hundredth of a core (hundreds of threads or processes).
+
+    Meters nest: an inner one reads the outermost, so that a job of several parts (text tokenized
+    before training) has one peak, that of all of it. A command's meter is opened with
+    `whole_process` and covers the process from its first instruction. Called from Python, a job
+    has no process of its own, and its base is where its outermost meter was opened.
     """
 
-    def __init__(self) -> None:
+    _outermost: ClassVar[PeakMeter | None] = None
+    _nesting: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, *, whole_process: bool = False) -> None:
+        self.budget_bytes: int | None = None
+        """The budget of the jobs measured, as the last of them that has one said it."""
+        self._whole_process = whole_process
+        self._lead = self
+        self._num_users = 0
         self._stop = threading.Event()
         self._sampled_bytes = 0
         self._thread = threading.Thread(target=self._sample, name="lowtide-peak", daemon=True)
 
     def __enter__(self) -> PeakMeter:
-        reset_process_peak()
+        with PeakMeter._nesting:
+            self._lead = PeakMeter._outermost or self
+            self._lead._num_users += 1
+            if self._lead is not self:
+                return self
+            PeakMeter._outermost = self
+        if not self._whole_process:
+            reset_process_peak()
         self._thread.start()
         return self
 
     def __exit__(self, *details: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        lead = self._lead
+        with PeakMeter._nesting:
+            lead._num_users -= 1
+            if lead._num_users:
+                return
+            PeakMeter._outermost = None
+        lead._stop.set()
+        lead._thread.join()
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """Say which budget the peak is held against."""
+        self.budget_bytes = self._lead.budget_bytes = budget_bytes
 
     def _sample(self) -> None:
         pause = _SAMPLE_SECONDS
@@ -298,7 +330,13 @@ class PeakMeter:
     @property
     def peak_bytes(self) -> int:
         """The largest resident memory of the tree so far."""
-        return max(self._sampled_bytes, process_peak_bytes())
+        return max(self._lead._sampled_bytes, process_peak_bytes())
+
+    @property
+    def excess_bytes(self) -> int:
+        """By how much the peak has passed the budget; 0 where it was kept, or there is none."""
+        budget = self.budget_bytes
+        return 0 if budget is None else max(0, self.peak_bytes - budget)
 
 
 class MemoryBudget:
@@ -351,7 +389,7 @@ class MemoryBudget:
         parts = ", ".join(f"{name} {format_size(size)}" for name, size in needs.items() if size)
         raise BudgetError(
             f"a budget of {format_size(self.total_bytes)} is too small: {parts}",
-            next_step=f"give at least --memory {_round_up_mib(needed)}MiB",
+            next_step=f"give at least --memory {round_up_mib(needed)}MiB",
         )
 
     def release(self, name: str) -> None:
@@ -359,7 +397,7 @@ class MemoryBudget:
         del self.shares[name]
 
 
-def _round_up_mib(size: int) -> int:
+def round_up_mib(size: int) -> int:
     """Give whole MiB above `size`, with the few that a program differs by from start to start."""
     return -(-size // (8 * MIB)) * 8
 

@@ -162,7 +162,10 @@ class Progress:
 
     @property
     def peak_bytes(self) -> int:
-        """The largest resident memory of the process tree since the job began."""
+        """The largest resident memory of the process tree: of a command's whole process.
+
+        Called from Python: since the outermost job began (see PeakMeter).
+        """
         return self._meter.peak_bytes
 
     @property
@@ -173,6 +176,8 @@ class Progress:
     def __enter__(self) -> Progress:
         self._started = time.monotonic()
         self._meter.__enter__()
+        if self.budget_bytes is not None:
+            self._meter.set_budget(self.budget_bytes)
         if self._stream is not None and self._stream.isatty():
             from rich.console import Console  # loaded only where a terminal is there to show it
             from rich.live import Live
@@ -196,16 +201,23 @@ class Progress:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        self._meter.__exit__(kind, error, traceback)
         if self._live is not None:
             self._live.stop()
-        self.write_metrics({"event": "end" if error is None else "stopped"})
+        row: dict[str, Any] = {"event": "end" if error is None else "stopped"}
+        if self.budget_bytes is not None:
+            row["over_budget_bytes"] = self._meter.excess_bytes
+        self.write_metrics(row)
         if error is None:
             self.note(f"{self.job}: {format_seconds(self.seconds)}, {self._describe_peak()}")
+        self._meter.__exit__(kind, error, traceback)
 
     def _describe_peak(self) -> str:
-        budget = "" if self.budget_bytes is None else f" of {format_size(self.budget_bytes)} budget"
-        return f"peak memory {format_size(self.peak_bytes)}{budget}"
+        text = f"peak memory {format_size(self.peak_bytes)}"
+        if self.budget_bytes is None:
+            return text
+        excess = self._meter.excess_bytes
+        over = f": OVER BUDGET by {format_size(excess)}" if excess else ""
+        return f"{text} of {format_size(self.budget_bytes)} budget{over}"
 
     @contextlib.contextmanager
     def phase(

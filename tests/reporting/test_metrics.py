@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lowtide.reporting.jobs import describe_state
 from lowtide.reporting.metrics import JobMetrics, MetricsFile
 
 from .conftest import MIB, metrics_row, write_rows
@@ -28,6 +29,13 @@ def test_memory_budget_and_phases_are_found(tmp_path: Path) -> None:
         ("encode", 4, 7),
     ]
     assert job.last_event == "end"
+
+
+def test_a_job_that_passed_its_budget_does_not_look_finished_like_others(tmp_path: Path) -> None:
+    for excess, text, tone in ((0, "finished", "good"), (5, "finished, over its budget", "warn")):
+        path = tmp_path / f"metrics{excess}.jsonl"
+        write_rows(path, [metrics_row(0), metrics_row(1, event="end", over_budget_bytes=excess)])
+        assert describe_state(read_all(path), 2.0) == {"text": text, "tone": tone}
 
 
 def test_a_pause_between_stop_and_start_takes_no_time(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ def describe_state(job: JobMetrics, now: float) -> dict[str, str]:
     """Say how a job is, by the last it wrote."""
     if job.last_time is None:
         return {"text": "not started", "tone": "idle"}
+    if job.last_event == "end" and job.is_over_budget:
+        return {"text": "finished, over its budget", "tone": "warn"}
     if job.last_event == "end":
         return {"text": "finished", "tone": "good"}
     if job.last_event == "stopped":

@@ -103,6 +103,8 @@ class JobMetrics:
     last_row: dict[str, Any] = field(default_factory=dict)
     last_event: str | None = None
     """end, stopped, or None while a job is under way (or was killed)."""
+    is_over_budget: bool = False
+    """Whether the last row, that of a job's end, says that the peak passed the budget."""
     num_rows: int = 0
 
     def add(self, row: dict[str, Any]) -> None:
@@ -113,6 +115,7 @@ class JobMetrics:
         self.num_rows += 1
         self._advance(now)
         self.last_event = row["event"] if row.get("event") in ("end", "stopped") else None
+        self.is_over_budget = bool(finite_number(row.get("over_budget_bytes")))
         self.memory.add(row.get("memory_bytes"), places=(self.seconds,))
         self.device.add(row.get("device_bytes"), places=(self.seconds,))
         self.peak_bytes = max(

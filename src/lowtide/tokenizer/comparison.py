@@ -188,7 +188,7 @@ def _work(job_path: Path, result_path: Path) -> int:
     }[job["way"]]
     started = time.monotonic()
     try:
-        with PeakMeter() as meter:
+        with PeakMeter(whole_process=True) as meter:
             merges = train(settings)
     except LowtideError as error:
         write_json(result_path, {"error": str(error)})

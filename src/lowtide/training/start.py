@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from lowtide.errors import DataError, UsageError
-from lowtide.memory import parse_size
+from lowtide.memory import PeakMeter, parse_size
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import find_model_dir, load_weights
@@ -54,7 +54,8 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
             path=run.root,
             next_step="choose another --model-name, or remove the folder",
         )
-    with open_process_group(settings.device) as group:
+    # One meter for all of it: text tokenized before the first step counts too.
+    with PeakMeter(), open_process_group(settings.device) as group:
         return _train(settings, run, group)
 
 
