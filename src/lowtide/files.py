@@ -27,6 +27,7 @@ __all__ = [
     "checksum_bytes",
     "checksum_file",
     "free_disk_bytes",
+    "json_bytes",
     "lock_folder",
     "partial_path",
     "publish",
@@ -138,11 +139,16 @@ def write_bytes(path: PathLike, data: bytes, *, sync_folder: bool = True) -> Non
         file.write(data)
 
 
-def write_json(path: PathLike, value: Any) -> None:
-    """Write `value` to `path` atomically as readable JSON."""
+def json_bytes(value: Any) -> bytes:
+    """What `write_json` writes for `value`."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     # A file's name may be no UTF-8; Python's notation of such bytes is an escape of JSON as well.
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+    return text.encode("utf-8", "backslashreplace")
+
+
+def write_json(path: PathLike, value: Any) -> None:
+    """Write `value` to `path` atomically as readable JSON."""
+    write_bytes(path, json_bytes(value))
 
 
 def read_json(path: PathLike) -> Any:

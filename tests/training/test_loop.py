@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from lowtide.errors import LowtideError, UsageError
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
+from lowtide.model.checksums import record_files
 from lowtide.model.gpt import GPT
 from lowtide.training import stepping
 from lowtide.training.loop import Trainer
@@ -342,5 +343,6 @@ def test_a_loss_that_is_no_number_is_never_the_best(make_trainer):
     tensors = load_file(path)
     tensors["model.norm.weight"].fill_(float("nan"))
     save_file(tensors, path, metadata={"format": "pt"})
+    record_files(path.parent, [path.name])
     result = trainer.fit()
     assert result.best_val_loss == best and result.skipped_steps == 2

@@ -60,6 +60,7 @@ def export_model(settings: ExportSettings | None = None, /, **options: Any) -> P
 def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) -> None:
     import torch  # here, so that the settings above need no torch
 
+    from lowtide.model.checksums import record_files
     from lowtide.model.weights import load_model, portable_tensors, save_weights
     from lowtide.tokenizer import Tokenizer
 
@@ -88,6 +89,8 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
     dtype = getattr(torch, settings.dtype)
     tensors = portable_tensors(model.state_dict(), model.config, dtype)
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    names = ("tokenizer.json", "config.json", "tokenizer_config.json", "generation_config.json")
+    record_files(out_dir, names)
     with progress.phase("write", total=size, unit="B") as phase:
         save_weights(out_dir / "model.safetensors", tensors)  # last: its presence means it is whole
         phase.update(size)

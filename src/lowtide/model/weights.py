@@ -7,7 +7,7 @@ Memory:  one tensor at a time when loading; when saving, the portable copies of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lowtide.errors import DataError
-from lowtide.files import partial_path, publish, read_json
+from lowtide.files import checksum_file, partial_path, publish, read_json
+from lowtide.model.checksums import find_intact, record_checksums, verify_folder
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.gpt import GPT
 
 __all__ = [
+    "TensorFile",
     "find_model_dir",
     "load_model",
     "load_weights",
@@ -103,18 +105,24 @@ def portable_tensors(
     return tensors
 
 
-def save_weights(path: str | Path, tensors: dict[str, Tensor]) -> None:
-    """Write portable tensors to one safetensors file, atomically."""
+def save_weights(path: str | Path, tensors: Mapping[str, Tensor], *, record: bool = True) -> None:
+    """Write tensors to one safetensors file, atomically, and its checksum beside it.
+
+    Without `record` the checksum is left to the caller, who writes several files at once.
+    """
+    path = Path(path)
     partial = partial_path(path)
     try:
         partial.touch()
         mode = partial.stat().st_mode  # as the user's other files have it: the library's is 0600
-        save_file(tensors, partial, metadata={"format": "pt"})
+        save_file(dict(tensors), partial, metadata={"format": "pt"})
         partial.chmod(mode)
+        if record:
+            record_checksums(path.parent, {path.name: checksum_file(partial)})
         publish(path)
     except SafetensorError as error:  # the library wraps what the disk said
         partial.unlink(missing_ok=True)
-        raise _disk_error(error, Path(path)) from None
+        raise _disk_error(error, path) from None
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -128,8 +136,10 @@ def _disk_error(error: SafetensorError, path: Path) -> DataError:
     )
 
 
-def load_weights(model: GPT, folder: str | Path) -> None:
+def load_weights(model: GPT, folder: str | Path, *, verify: bool = True) -> None:
     """Copy the weights of a folder into `model`, tensor by tensor, whatever device it is on."""
+    if verify:
+        verify_folder(folder)
     files = _tensor_files(Path(folder))
     state = model.state_dict()
     for ours, parts in _all_parts(model.config).items():
@@ -177,14 +187,41 @@ def _open(path: Path, use: Callable[[Any], Any]) -> Any:
         raise DataError(f"not a readable safetensors file: {error}", path=path) from None
 
 
-def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> GPT:
-    """Load a network from the folder of a run or of a transformers model."""
+class TensorFile(Mapping[str, Tensor]):
+    """The tensors of a safetensors file by name, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names: list[str] = _open(path, lambda file: list(file.keys()))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return _open(self._path, lambda file: file.get_tensor(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def load_model(
+    folder: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    note: Callable[[str], None] | None = None,
+) -> GPT:
+    """Load a network from the folder of a run or of a transformers model.
+
+    Weights that are not what the run wrote are named by `note` (stderr if not given), and the
+    newest checkpoint that is whole is taken.
+    """
+    folder = find_intact(folder, note=note)
     config = load_config(folder)
     with torch.device("meta"):
         model = GPT(config)
     model.to_empty(device=device)
     model.reset_buffers()
-    load_weights(model, folder)
+    load_weights(model, folder, verify=False)
     return model.eval()
 
 

@@ -3,8 +3,12 @@
     checkpoints/NAME/
       config.json  tokenizer.json  model.safetensors    the newest weights, for transformers too
       settings.json  metrics.jsonl
-      steps/step_00000500/  model.safetensors  state.pt  state.json      the last few
+      steps/step_00000500/  model.safetensors  state.safetensors  state.json  config.json
       best/  config.json  tokenizer.json  model.safetensors  best.json
+      checksums.json in each of them: xxh3-128 of every file, compared before anything is used
+
+`state.safetensors` holds the optimizers' moments as `moments.PARAMETER.KEY`, `state.json` every
+number; there are no random states, since random numbers are a function of seed and step.
 
 In:      tensors and a few numbers from the loop
 Out:     a folder per checkpoint, renamed into place when all of it is on the disk
@@ -16,8 +20,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,15 +41,26 @@ from lowtide.files import (
     write_json,
 )
 from lowtide.memory import format_size
+from lowtide.model.checksums import (
+    CHECKSUMS_NAME,
+    record_checksums,
+    record_files,
+    step_dirs,
+    verify_folder,
+    write_recorded_json,
+)
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import load_weights, save_weights
+from lowtide.model.weights import TensorFile, load_weights, save_weights
+from lowtide.tokenizer import Tokenizer
 
 __all__ = ["Checkpoint", "RunFolder", "all_tensors"]
 
 _WEIGHTS = "model.safetensors"
-_STATE = "state.pt"
+_STATE = "state.safetensors"
+_OLD_STATE = "state.pt"  # as runs had it before checksums; read once, and written anew
 _NUMBERS = "state.json"
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -54,8 +70,8 @@ class Checkpoint:
     step: int
     weights: dict[str, Tensor]
     """Under portable names, on the CPU, when they are written."""
-    tensors: Any
-    """Optimizer moments and random states."""
+    tensors: dict[str, Tensor]
+    """The optimizers' moments by name."""
     numbers: dict[str, Any]
     """What fits into JSON: data position, counters, best loss."""
 
@@ -63,8 +79,7 @@ class Checkpoint:
     def num_bytes(self) -> int:
         """What it takes on the disk, nearly."""
         return sum(
-            t.numel() * t.element_size()
-            for t in (*self.weights.values(), *all_tensors(self.tensors))
+            t.numel() * t.element_size() for t in (*self.weights.values(), *self.tensors.values())
         )
 
 
@@ -85,6 +100,7 @@ class RunFolder:
     def __init__(self, root: str | Path, *, keep: int = 2) -> None:
         self.root = Path(root)
         self.keep = keep
+        self._whole_dir: Path | None = None
 
     @property
     def metrics_path(self) -> Path:
@@ -103,12 +119,43 @@ class RunFolder:
             shutil.rmtree(left)
 
     def step_dirs(self) -> list[Path]:
-        """Give the finished checkpoints, oldest first."""
-        return sorted((self.root / "steps").glob("step_*"))
+        """The finished checkpoints, oldest first."""
+        return step_dirs(self.root)
 
     def exists(self) -> bool:
-        """Tell whether there is something to go on from."""
+        """True if there is something to go on from."""
         return bool(self.step_dirs())
+
+    def find_whole(self, note: Callable[[str], None], *, set_aside: bool = False) -> Path | None:
+        """The newest checkpoint whose files are what was written; None without any checkpoint.
+
+        Damaged ones are named, and with `set_aside` get another name, so that the run can write
+        those steps again.
+        """
+        if self._whole_dir is not None:
+            return self._whole_dir
+        damaged: list[tuple[Path, DataError]] = []
+        for folder in reversed(self.step_dirs()):
+            try:
+                _verify_checkpoint(folder)
+            except DataError as error:
+                damaged.append((folder, error))
+                continue
+            self._whole_dir = folder
+            break
+        if damaged and self._whole_dir is None:
+            raise _with_advice(damaged[0][1], self.root / "steps")
+        for folder, error in damaged:
+            note(f"warning: {folder.name} is not used: {error.message} ({error.path})")
+            if set_aside:
+                aside = folder.with_name(f"damaged_{folder.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                folder.replace(aside)
+        return self._whole_dir
+
+    def newest_dir(self) -> Path:
+        """The checkpoint that a run goes on from."""
+        return self._whole_dir or self.step_dirs()[-1]
 
     def save(self, checkpoint: Checkpoint, config: GPTConfig) -> Path:
         """Write a checkpoint; it appears when all of it is on the disk, then older ones go."""
@@ -116,27 +163,33 @@ class RunFolder:
         folder = self.root / "steps" / f"step_{checkpoint.step:08d}"
         numbers = {"step": checkpoint.step, **checkpoint.numbers}
         if folder.exists():  # the same weights; what an evaluation found since is new
-            write_json(folder / _NUMBERS, numbers)
+            write_recorded_json(folder / _NUMBERS, numbers)
             return folder
         partial = partial_path(folder)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
-            save_weights(partial / _WEIGHTS, checkpoint.weights)
-            with atomic_file(partial / _STATE) as file:
-                torch.save(checkpoint.tensors, file)
+            save_weights(partial / _WEIGHTS, checkpoint.weights, record=False)
+            save_weights(partial / _STATE, checkpoint.tensors, record=False)
             write_json(partial / _NUMBERS, numbers)
-            write_json(partial / "config.json", config.to_huggingface())
+            write_json(partial / _CONFIG, config.to_huggingface())
+            checksums = record_files(partial, (_WEIGHTS, _STATE, _NUMBERS, _CONFIG))
             partial.replace(folder)
             sync_directory(folder.parent)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        write_json(self.root / "config.json", config.to_huggingface())
-        _link_or_copy(folder / _WEIGHTS, self.root / _WEIGHTS)
+        self._whole_dir = None
+        self._publish_weights(folder, checksums)
         for old in self.step_dirs()[: -self.keep]:
             shutil.rmtree(old)
         return folder
+
+    def _publish_weights(self, folder: Path, checksums: Mapping[str, str]) -> None:
+        """Copy the weights and shape of a checkpoint to the run's folder, recorded beforehand."""
+        record_checksums(self.root, {name: checksums[name] for name in (_WEIGHTS, _CONFIG)})
+        for name in (_CONFIG, _WEIGHTS):
+            _link_or_copy(folder / name, self.root / name)
 
     def _require_space(self, checkpoint: Checkpoint) -> None:
         needed, free = checkpoint.num_bytes + (1 << 20), free_disk_bytes(self.root)
@@ -154,35 +207,66 @@ class RunFolder:
         """Write the weights with the lowest validation loss so far."""
         self.best_dir.mkdir(exist_ok=True)
         save_weights(self.best_dir / _WEIGHTS, weights)
-        write_json(self.best_dir / "config.json", config.to_huggingface())
-        write_json(self.best_dir / "best.json", dict(numbers))
+        write_recorded_json(self.best_dir / _CONFIG, config.to_huggingface())
+        write_recorded_json(self.best_dir / "best.json", dict(numbers))
+
+    def save_tokenizer(self, tokenizer: Tokenizer, *, best: bool = False) -> None:
+        """Write tokenizer.json beside the newest weights, or beside the best."""
+        folder = self.best_dir if best else self.root
+        tokenizer.save(folder)
+        record_files(folder, ["tokenizer.json"])
 
     def load_config(self) -> GPTConfig:
-        """Give the shape of the newest checkpoint."""
-        folder = self.step_dirs()[-1]
+        """The shape of the newest checkpoint."""
+        folder = self.newest_dir()
         with _advice(folder):
             return load_config(folder)
 
     def load_weights(self, model: GPT) -> None:
         """Copy the newest checkpoint's weights into `model`, where there is a checkpoint."""
-        for folder in self.step_dirs()[-1:]:
+        if self.exists():
+            folder = self.newest_dir()
             with _advice(folder):
-                load_weights(model, folder)
+                load_weights(model, folder, verify=folder != self._whole_dir)
 
-    def load(self, *, map_location: str | torch.device = "cpu") -> tuple[Path, Any, dict[str, Any]]:
-        """Give the newest checkpoint's folder, tensors (mapped until used) and numbers."""
-        folder = self.step_dirs()[-1]
+    def load(self) -> tuple[Path, Mapping[str, Tensor], dict[str, Any]]:
+        """The newest checkpoint's folder, tensors (each read when it is asked for) and numbers."""
+        folder = self.newest_dir()
+        with _advice(folder):
+            return folder, TensorFile(folder / _STATE), _read_numbers(folder / _NUMBERS)
+
+    def load_old(self) -> list[dict[str, Any]] | None:
+        """The optimizers' states as torch wrote them before; None for a checkpoint of today."""
+        folder = self.newest_dir()
+        if not _is_old(folder):
+            return None
         with _advice(folder):
             try:
-                tensors = torch.load(
-                    folder / _STATE, map_location=map_location, weights_only=True, mmap=True
-                )
-            except (OSError, RuntimeError, EOFError) as error:
+                return torch.load(
+                    folder / _OLD_STATE, map_location="cpu", weights_only=True, mmap=True
+                )["optimizers"]
+            except (OSError, RuntimeError, EOFError, ValueError, KeyError, TypeError,
+                    pickle.UnpicklingError) as error:  # fmt: skip
                 reason = str(error).partition(". ")[0]
                 raise DataError(
-                    f"the training state cannot be read: {reason}", path=folder / _STATE
+                    f"the training state cannot be read: {reason}", path=folder / _OLD_STATE
                 ) from None
-            return folder, tensors, read_json(folder / _NUMBERS)
+
+    def load_numbers(self) -> dict[str, Any]:
+        """The newest checkpoint's numbers alone."""
+        folder = self.newest_dir()
+        with _advice(folder):
+            return _read_numbers(folder / _NUMBERS)
+
+    def renew(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Bring an old checkpoint into today's form; what torch wrote goes when all is there."""
+        folder = self.newest_dir()
+        old = _read_numbers(folder / _NUMBERS)
+        save_weights(folder / _STATE, tensors, record=False)
+        write_json(folder / _NUMBERS, {**old, **numbers})
+        checksums = record_files(folder, (_WEIGHTS, _STATE, _NUMBERS, _CONFIG))
+        (folder / _OLD_STATE).unlink()
+        self._publish_weights(folder, checksums)
 
     def forget_metrics_after(self, step: int, evaluated_step: int) -> None:
         """Drop rows a killed run wrote after its last checkpoint: they will come again."""
@@ -202,18 +286,40 @@ class RunFolder:
                     new.write(line)
 
 
+def _is_old(folder: Path) -> bool:
+    return not (folder / CHECKSUMS_NAME).exists() and (folder / _OLD_STATE).exists()
+
+
+def _verify_checkpoint(folder: Path) -> None:
+    """Compare a checkpoint with its checksums; old ones have none."""
+    if not (folder / CHECKSUMS_NAME).exists() and not (folder / _OLD_STATE).exists():
+        raise DataError(f"{CHECKSUMS_NAME} is missing", path=folder / CHECKSUMS_NAME)
+    verify_folder(folder)
+
+
+def _read_numbers(path: Path) -> dict[str, Any]:
+    numbers = read_json(path)
+    if not isinstance(numbers, dict):
+        raise DataError(f"{path.name} holds no object", path=path)
+    return numbers
+
+
 @contextlib.contextmanager
 def _advice(folder: Path) -> Generator[None]:
     """Say of a checkpoint that cannot be read how the run goes on without it."""
     try:
         yield
     except DataError as error:
-        raise DataError(
-            error.message,
-            path=error.path,
-            next_step=f"remove {folder}; the run goes on from the checkpoint before it, if there is"
-            " one",
-        ) from None
+        raise _with_advice(error, folder) from None
+
+
+def _with_advice(error: DataError, folder: Path) -> DataError:
+    return DataError(
+        error.message,
+        path=error.path,
+        next_step=f"remove {folder}; the run goes on from the checkpoint before it, if there is"
+        " one",
+    )
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

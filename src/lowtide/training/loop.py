@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,6 +53,11 @@ from lowtide.training.state import Counters, RunState
 from lowtide.training.stepping import Stepper
 
 __all__ = ["TrainResult", "Trainer"]
+
+
+def _to_stderr(text: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,7 @@ class Trainer:
         self.run = RunFolder(self.settings.run_dir, keep=self.settings.keep_checkpoints)
         self.state = RunState(micro_batch=self.settings.batch_size)
         self._notify = notify
+        self._note: Callable[[str], None] = notify or _to_stderr
         self.where = Diagnostics(watch=False)
         self._started = time.monotonic()
 
@@ -262,7 +271,7 @@ class Trainer:
             config = self.model.config
             self._saver.save_best(weights, config, numbers)
             if self.tokenizer is not None:
-                self.tokenizer.save(self.run.best_dir)
+                self.run.save_tokenizer(self.tokenizer, best=True)
 
     def _log(self, phase: Phase) -> None:
         """Read the counters (the one place that waits for the device) and write a row."""
@@ -292,7 +301,7 @@ class Trainer:
         state = self.state
         self.where.stage("saving a checkpoint", state.step)
         weights = whole_tensors(dict(self.model.state_dict()))
-        tensors = {"optimizers": whole_tensors(self.stepper.optimizers.state_dict())}
+        tensors = whole_tensors(self.stepper.optimizers.moments())
         numbers = {
             "state": dict(vars(state)),
             "data": self.feed.state_dict(),
@@ -300,6 +309,7 @@ class Trainer:
             "counters": self.counters.state_dict(),
             "forgetting": self.watch.state_dict(),
             "world_size": self._group.world_size,
+            "optimizers": self.stepper.optimizers.numbers(),
         }
         if self._group.is_first:
             config = self.model.config
@@ -321,6 +331,10 @@ class Trainer:
                 next_step="make batch size times accumulation a multiple of the processes",
             )
         self.state.micro_batch = min(settings.batch_size, self._rows)
+        if group.is_first:
+            self.run.find_whole(self._tell, set_aside=True)
+        group.wait()
+        self.run.find_whole(self._tell)
         self.run.load_weights(self.model)  # before it is divided, while its tensors are whole
         steps = total_steps(settings, count_parameters(config), self.data)
         self.length = RunLength(settings, steps)
@@ -368,8 +382,8 @@ class Trainer:
             if self._group.is_first:
                 self._write_identity()
             return
-        folder, tensors, numbers = self.run.load()
-        self.stepper.optimizers.load_state_dict(tensors["optimizers"])
+        numbers = self.run.load_numbers()
+        folder = self._load_moments(numbers)
         self.feed.load_state_dict(numbers["data"])
         self.stepper.scale.load_state_dict(numbers["loss_scale"])
         self.counters.load_state_dict(numbers["counters"])
@@ -381,10 +395,26 @@ class Trainer:
             self.run.forget_metrics_after(self.state.step, self.state.evaluated_step)
         self._note(f"going on from step {self.state.step} ({folder})")
 
+    def _load_moments(self, numbers: dict[str, Any]) -> Path:
+        """Take the optimizers' moments back; those of an old checkpoint are written anew."""
+        optimizers = self.stepper.optimizers
+        old = self.run.load_old()
+        if old is None:
+            folder, tensors, _ = self.run.load()
+            optimizers.load(tensors, numbers["optimizers"])
+            return folder
+        optimizers.load_old(old)
+        moments = whole_tensors(optimizers.moments())
+        self._group.wait()  # every process has read it
+        if self._group.is_first:
+            self.run.renew(moments, {"optimizers": optimizers.numbers()})
+        self._group.wait()
+        return self.run.newest_dir()
+
     def _write_identity(self) -> None:
         write_json(self.run.root / "settings.json", settings_as_json(self.settings))
         if self.tokenizer is not None:
-            self.tokenizer.save(self.run.root)
+            self.run.save_tokenizer(self.tokenizer)
 
     def _eval_sets(self) -> dict[str, TokenDataset]:
         named = {f"eval_{name}": dataset for name, dataset in self.eval_data.items()}

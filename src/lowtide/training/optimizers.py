@@ -8,7 +8,7 @@ Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices) plus one st
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +27,21 @@ _STACK_BYTES = 256 << 20
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 # bitsandbytes keeps smaller tensors in 32 bits: norms and biases, a thousandth of the model.
 _SMALLEST_8BIT = 4096
+_MOMENTS = "moments."
 
 
 class OptimizerSet:
     """The optimizers of one model, stepped, saved and loaded together."""
 
-    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self, optimizers: list[torch.optim.Optimizer], *, model: nn.Module | None = None
+    ) -> None:
         self.optimizers = optimizers
+        named = {} if model is None else {id(p): name for name, p in model.named_parameters()}
+        parameters = [p for optimizer in optimizers for p in _parameters(optimizer)]
+        self._names = {
+            id(p): named.get(id(p), f"parameter_{number}") for number, p in enumerate(parameters)
+        }
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group.setdefault("peak_lr", group["lr"])
@@ -74,21 +82,95 @@ class OptimizerSet:
                     gradient.div_(divisor)
                 optimizer.step()
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """Give the state of all optimizers."""
-        return [optimizer.state_dict() for optimizer in self.optimizers]
+    def moments(self) -> dict[str, Tensor]:
+        """The tensors of all optimizers' states, as `moments.PARAMETER.KEY`."""
+        found: dict[str, Tensor] = {}
+        seen: set[int] = set()
+        for name, key, value in self._iter_state():
+            if isinstance(value, Tensor):
+                # Quantization maps of 8-bit states are one tensor for all parameters; a file of
+                # tensors has each by itself.
+                place = 0 if isinstance(value, DTensor) else value.data_ptr()
+                is_shared = place != 0 and place in seen
+                seen.add(place)
+                found[f"{_MOMENTS}{name}.{key}"] = value.clone() if is_shared else value
+        return found
 
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Take a state back; tensors go to where the parameters are, divided as they are."""
-        for optimizer, state in zip(self.optimizers, states, strict=True):
-            moments = {
-                index: {
-                    key: _placed(value, parameter) for key, value in state["state"][index].items()
+    def numbers(self) -> list[dict[str, Any]]:
+        """What of the states is no tensor, and the kind of each optimizer, for JSON."""
+        rows: list[dict[str, Any]] = []
+        for optimizer in self.optimizers:
+            row: dict[str, Any] = {"kind": type(optimizer).__name__, "values": {}}
+            rows.append(row)
+            for name, key, value in self._iter_state(optimizer):
+                if isinstance(value, Tensor):
+                    continue
+                if not isinstance(value, bool | int | float | str | None):
+                    raise UsageError(
+                        f"{row['kind']} keeps {key!r} as a {type(value).__name__}, which a "
+                        "checkpoint cannot hold: tensors and numbers can be saved",
+                        next_step="use another optimizer",
+                    )
+                row["values"].setdefault(name, {})[key] = value
+        return rows
+
+    def _iter_state(
+        self, only: torch.optim.Optimizer | None = None
+    ) -> Iterator[tuple[str, str, Any]]:
+        for optimizer in self.optimizers if only is None else [only]:
+            for parameter in _parameters(optimizer):
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    yield self._names[id(parameter)], key, value
+
+    def load(self, tensors: Mapping[str, Tensor], numbers: list[dict[str, Any]]) -> None:
+        """Take a state back, parameter by parameter; rates, decay and betas stay as they are here.
+
+        Tensors go to where the parameters are, divided as they are.
+        """
+        kinds = [type(optimizer).__name__ for optimizer in self.optimizers]
+        saved = [row["kind"] for row in numbers]
+        if kinds != saved:
+            raise UsageError(
+                f"the run has moments of {' and '.join(saved)}, these settings make "
+                f"{' and '.join(kinds)}",
+                next_step="give the optimizer the run began with, or start another run from its "
+                "weights: --init-from-model",
+            )
+        keys: dict[str, list[str]] = {}
+        for full in tensors:
+            name, _, key = full.removeprefix(_MOMENTS).rpartition(".")
+            keys.setdefault(name, []).append(key)
+        for optimizer, row in zip(self.optimizers, numbers, strict=True):
+            state: dict[int, dict[str, Any]] = {}
+            for index, parameter in enumerate(_parameters(optimizer)):
+                name = self._names[id(parameter)]
+                found = {
+                    key: _placed(tensors[f"{_MOMENTS}{name}.{key}"], parameter)
+                    for key in keys.get(name, [])
                 }
-                for index, parameter in enumerate(_parameters(optimizer))
-                if index in state["state"]
-            }
-            optimizer.load_state_dict({**state, "state": moments})
+                found.update(row["values"].get(name, {}))
+                if found:
+                    state[index] = found
+            self._load(optimizer, state)
+
+    def load_old(self, states: list[dict[str, Any]]) -> None:
+        """Take back what torch's own files held, where parameters are numbers."""
+        for optimizer, saved in zip(self.optimizers, states, strict=True):
+            self._load(
+                optimizer,
+                {
+                    index: {
+                        key: _placed(value, parameter)
+                        for key, value in saved["state"][index].items()
+                    }
+                    for index, parameter in enumerate(_parameters(optimizer))
+                    if index in saved["state"]
+                },
+            )
+
+    def _load(self, optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]]) -> None:
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def state_bytes(self) -> int:
         """Give the bytes that moments take."""
@@ -148,7 +230,7 @@ def build_optimizers(
             splits=[splits.get(id(p), (p.shape[0],)) for p in matrices],
         )
         optimizers.append(muon)
-    return OptimizerSet(optimizers)
+    return OptimizerSet(optimizers, model=model)
 
 
 def _adamw_fused(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> Any:

@@ -47,7 +47,7 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
     """Train a model; given again, go on where it stopped, or say that it is finished."""
     settings = settings or build_settings(TrainSettings, options)
     require(not settings.slurm, "slurm", True, "false here; write_slurm_script writes the script")
-    run = RunFolder(settings.run_dir)
+    run = RunFolder(settings.run_dir, keep=settings.keep_checkpoints)
     if run.exists() and not settings.resume:
         raise UsageError(
             "this run exists, and --no-resume forbids to go on with it",
@@ -64,6 +64,10 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
         if group.is_first:
             print(text, file=sys.stderr, flush=True)
 
+    if group.is_first:
+        run.find_whole(note, set_aside=True)
+    group.wait()
+    run.find_whole(note)
     base_dir = None
     if settings.init_from_model is not None and not run.exists():
         base_dir = find_model_dir(settings.init_from_model, settings.checkpoints_dir)
@@ -93,14 +97,16 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
     if base_dir is not None:
         load_weights(model, base_dir)
         note(f"starting from {base_dir}")
-    return Trainer(
+    trainer = Trainer(
         model,
         data=data.train,
         val_data=data.val,
         eval_data=data.others,
         tokenizer=data.tokenizer,
         settings=settings,
-    ).fit()
+    )
+    trainer.run = run  # its checkpoint is verified
+    return trainer.fit()
 
 
 def _fit_context(

@@ -70,7 +70,9 @@ class Stepper:
             adapting=settings.init_from_model is not None,
         )
         self.optimizers = (
-            OptimizerSet([given]) if given is not None else self._build_optimizers(optimizer)
+            OptimizerSet([given], model=model)
+            if given is not None
+            else self._build_optimizers(optimizer)
         )
         scaled = settings.use_mixed_precision and settings.precision == "fp16"
         self.scale = LossScale(group.device, enabled=scaled)

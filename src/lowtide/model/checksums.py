@@ -1,0 +1,137 @@
+"""Checksums beside the files of a model's folder, so that damage is found before it is used.
+
+    checksums.json   {"version": 1, "files": {"model.safetensors": ["<xxh3-128>", …], …}}
+
+A file is recorded before it gets its name, and the checksum it had before stays beside the new one:
+whatever a kill leaves, old file or new, is recorded. Folders of other programs have no record, and
+are taken as they are.
+
+In:      a folder of a run, of one of its checkpoints, or of an exported model
+Out:     checksums.json; DataError for a file that is not what was written
+Memory:  one buffer of 1 MiB
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lowtide.errors import DataError
+from lowtide.files import checksum_bytes, checksum_file, json_bytes, read_json, write_bytes
+from lowtide.files import write_json as _write_json
+
+__all__ = [
+    "CHECKSUMS_NAME",
+    "find_intact",
+    "record_checksums",
+    "record_files",
+    "step_dirs",
+    "verify_folder",
+    "write_recorded_json",
+]
+
+CHECKSUMS_NAME = "checksums.json"
+_VERSION = 1
+_VERSIONS_KEPT = 2
+
+
+def record_checksums(folder: Path, checksums: Mapping[str, str]) -> None:
+    """Record what files of a folder are about to hold; call it before they get their names."""
+    files = _read_record(folder) or {}
+    for name, checksum in checksums.items():
+        others = [known for known in files.get(name, []) if known != checksum]
+        files[name] = [checksum, *others][:_VERSIONS_KEPT]
+    _write_json(folder / CHECKSUMS_NAME, {"version": _VERSION, "files": files})
+
+
+def record_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Record files that were written just now, as they are on the disk; return the checksums."""
+    checksums = {name: checksum_file(folder / name) for name in names}
+    record_checksums(folder, checksums)
+    return checksums
+
+
+def write_recorded_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, its checksum first; nothing is touched if it is there already."""
+    data = json_bytes(value)
+    known = (_read_record(path.parent) or {}).get(path.name, [])
+    if path.is_file() and path.read_bytes() == data and checksum_bytes(data) in known:
+        return
+    record_checksums(path.parent, {path.name: checksum_bytes(data)})
+    write_bytes(path, data)
+
+
+def verify_folder(folder: str | Path, *, only: Iterable[str] | None = None) -> None:
+    """Compare the files of a folder with its record; without a record there is nothing to do."""
+    folder = Path(folder)
+    files = _read_record(folder)
+    if files is None:
+        return
+    wanted = set(files) if only is None else set(only) & set(files)
+    for name in sorted(wanted):
+        path = folder / name
+        if not path.is_file():
+            raise DataError(f"{name} is missing; {CHECKSUMS_NAME} names it", path=path)
+        found = checksum_file(path)
+        if found not in files[name]:
+            raise DataError(
+                f"{name} is damaged, or was changed by another program: its checksum is {found}, "
+                f"{CHECKSUMS_NAME} says {files[name][0] if files[name] else 'nothing'}",
+                path=path,
+            )
+
+
+def step_dirs(run_dir: Path) -> list[Path]:
+    """The finished checkpoints of a run, oldest first."""
+    return sorted(path for path in (run_dir / "steps").glob("step_*") if path.is_dir())
+
+
+def find_intact(folder: str | Path, *, note: Callable[[str], None] | None = None) -> Path:
+    """The folder itself if its files are whole, else the newest checkpoint of the run that is.
+
+    What is damaged is named by `note` (stderr if not given); with nothing whole it is an error.
+    """
+    folder = Path(folder)
+    verify_folder(folder, only=["tokenizer.json"])  # which no checkpoint has a copy of
+    try:
+        verify_folder(folder)
+        return folder
+    except DataError as error:
+        for step_dir in reversed(step_dirs(folder)):
+            try:
+                verify_folder(step_dir)
+            except DataError:
+                continue
+            (note or _to_stderr)(
+                f"warning: {error.message} ({error.path}); taking {step_dir} instead"
+            )
+            return step_dir
+        raise DataError(
+            error.message,
+            path=error.path,
+            next_step="bring the file back from a copy; the best weights (--best) may be whole",
+        ) from None
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _read_record(folder: Path) -> dict[str, list[str]] | None:
+    """The checksums by file name; None where there is no record."""
+    path = folder / CHECKSUMS_NAME
+    if not path.exists():
+        return None
+    record: Any = read_json(path)
+    files: Any = record.get("files") if isinstance(record, dict) else None
+    whole = isinstance(files, dict) and all(
+        isinstance(sums, list) and all(isinstance(checksum, str) for checksum in sums)
+        for sums in files.values()
+    )
+    if not whole or record.get("version") != _VERSION:
+        raise DataError(f"{CHECKSUMS_NAME} is damaged, or of a newer lowtide", path=path)
+    if any(name != Path(name).name for name in files):
+        raise DataError(f"{CHECKSUMS_NAME} names files outside its folder", path=path)
+    return files
