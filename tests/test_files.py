@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,12 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide import files
-from lowtide.errors import DataError, from_os_error
+from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import (
     atomic_file,
     checksum_bytes,
     checksum_file,
+    create_file,
     free_disk_bytes,
+    hold_lock,
     partial_path,
     publish,
     read_json,
@@ -60,7 +64,7 @@ def test_a_failed_block_keeps_the_old_file(tmp_path: Path, error: BaseException)
     assert names_in(tmp_path) == ["a.bin"]
 
 
-def test_kill_leaves_no_half_file_and_the_next_write_cleans_up(tmp_path: Path) -> None:
+def test_kill_leaves_no_half_file_and_the_next_command_cleans_up(tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
     write_bytes(target, b"old")
     program = (
@@ -79,8 +83,10 @@ def test_kill_leaves_no_half_file_and_the_next_write_cleans_up(tmp_path: Path) -
         process.kill()
         assert process.wait() == -signal.SIGKILL
     assert target.read_bytes() == b"old"
-    assert names_in(tmp_path) == [".a.bin.partial", "a.bin"]
-    write_bytes(target, b"new")
+    left = next(name for name in names_in(tmp_path) if name != "a.bin")
+    assert re.fullmatch(r"\.a\.bin\.[0-9a-f]{16}\.partial", left)
+    with atomic_file(target) as file, hold_lock(target):
+        file.write(b"new")  # its own unfinished file is in use, and stays
     assert target.read_bytes() == b"new"
     assert names_in(tmp_path) == ["a.bin"]
 
@@ -108,11 +114,13 @@ def test_file_is_flushed_before_it_gets_its_name(
 
 
 def test_a_full_disk_names_the_file_meant_and_leaves_nothing(tmp_path: Path) -> None:
-    # /dev/full answers every write as a full disk does; the partial file is a link to it.
+    # /dev/full answers every write as a full disk does.
     target = tmp_path / "a.bin"
-    partial_path(target).symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left") as caught:
-        write_bytes(target, b"x" * 100)
+    with pytest.raises(OSError, match="No space left") as caught, atomic_file(target) as file:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, file.fileno())
+        os.close(full)
+        file.write(b"x" * 100)
     assert caught.value.errno == errno.ENOSPC
     error = from_os_error(caught.value)
     assert str(error).startswith(f"the disk is full\n  file: {target}\n  next: free some space")
@@ -208,3 +216,85 @@ def test_free_space_of_a_place_that_is_not_there_yet(tmp_path: Path) -> None:
     free = free_disk_bytes(tmp_path / "not" / "there" / "yet")
     total = shutil.disk_usage(tmp_path).total
     assert 0 <= free <= total
+
+
+def test_a_planted_link_is_never_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    planted = tmp_path / ".a.bin.0123456789abcdef.partial"
+    planted.symlink_to(victim)
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "0123456789abcdef")
+    with pytest.raises(FileExistsError):  # even if the name is guessed
+        write_bytes(tmp_path / "a.bin", b"x")
+    (tmp_path / ".a.bin.lock").symlink_to(victim)
+    with pytest.raises(DataError, match="this is a link"), hold_lock(tmp_path / "a.bin"):
+        pass
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / ".a.bin.lock")
+    assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_one_command_at_a_time_and_the_other_hears_who(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "out"
+    if kind == "folder":
+        target.mkdir()
+    with (
+        hold_lock(target),
+        pytest.raises(UsageError, match=f"process {os.getpid()} on .* since 20"),
+        hold_lock(target),
+    ):
+        raise AssertionError("two owners")
+    with hold_lock(target):
+        pass
+    assert [path.name for path in tmp_path.rglob("*")] == (["out"] if kind == "folder" else [])
+
+
+def test_a_killed_owner_loses_its_lock(tmp_path: Path) -> None:
+    program = (
+        "import sys; from lowtide.files import hold_lock\n"
+        "with hold_lock(sys.argv[1]):\n"
+        "    print('held', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(UsageError, match=f"process {process.pid} "), hold_lock(tmp_path):
+            pass
+        process.kill()
+    with hold_lock(tmp_path):
+        pass
+
+
+def test_a_lock_removed_by_its_owner_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The owner ends between our open and our lock: the file we then lock has no name any more.
+    flock, opened = fcntl.flock, []
+
+    def end_first(descriptor: int, operation: int) -> None:
+        if not opened:
+            (tmp_path / ".lock").unlink()
+        opened.append(descriptor)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", end_first)
+    with hold_lock(tmp_path), pytest.raises(UsageError), hold_lock(tmp_path):
+        pass
+    assert len(opened) == 3
+
+
+def test_a_disk_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    notices: list[str] = []
+    with hold_lock(tmp_path, on_notice=notices.append):
+        write_bytes(tmp_path / "a.bin", b"x")
+    assert notices == [f"{tmp_path}: this disk has no locks; see that no other command writes here"]
+    assert names_in(tmp_path) == ["a.bin"]

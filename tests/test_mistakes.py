@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowtide import cli
+from lowtide.files import hold_lock
 
 TEXT = "".join(f"line {number} of a text about nothing in particular\n" for number in range(2000))
 
@@ -85,6 +86,26 @@ def test_a_budget_of_1_mib_names_one_that_would_do(
     words = [*command(verb, text, tmp_path / "out"), "--memory", "1MiB"]
     assert_explained(words, capsys, "1.0 MiB", "next: ", "--memory ")
     assert files_in(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "demo", "report", "append"])
+def test_another_command_at_work_is_named(
+    verb: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = {
+        "demo": ["demo", "--out-dir", str(out)],
+        "append": ["append", str(out), "--input-files", str(text)],
+        "report": ["report", str(out)],
+    }.get(verb)
+    held = {"train": out / "m", "report": out / "report.html"}.get(verb, out)
+    if verb in ("report", "append"):
+        assert cli.main(command("prepare", text, out)) == 0
+    with hold_lock(held, create_folder=verb not in ("report", "append")):
+        before = files_in(out)
+        expected = f"another lowtide command is at work here: process {os.getpid()} on "
+        assert_explained(words or command(verb, text, out), capsys, expected, str(held), code=2)
+        assert files_in(out) == before
 
 
 @pytest.mark.parametrize("verb", VERBS)

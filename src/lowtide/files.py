@@ -1,7 +1,9 @@
 """Write files so that a kill, a crash or a full disk never leaves half of one under its final name.
 
-Every write goes to a hidden sibling (`.NAME.partial`), is flushed to the disk, and is then renamed.
-The sibling's name is fixed, so an interrupted run leaves at most one, which the next run replaces.
+Every write goes to a hidden sibling (`.NAME.RANDOM.partial`), is flushed to the disk, and is then
+renamed. The sibling is created, never opened: a link somebody put there is not followed. A command
+that writes an output holds its lock from start to end, and the lock's next owner removes siblings
+that a kill left behind.
 
 Memory:  one buffer of 1 MiB
 """
@@ -13,8 +15,14 @@ import errno
 import fcntl
 import json
 import os
+import re
+import secrets
 import shutil
-from collections.abc import Generator
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,28 +31,52 @@ import xxhash
 from lowtide.errors import DataError, UsageError
 
 __all__ = [
+    "LOCK_NAME",
     "atomic_file",
+    "atomic_path",
     "checksum_bytes",
     "checksum_file",
+    "create_file",
     "free_disk_bytes",
+    "hold_lock",
     "json_bytes",
-    "lock_folder",
     "partial_path",
     "publish",
     "read_json",
     "sync_directory",
+    "unused_name",
     "write_bytes",
     "write_json",
 ]
 
 PathLike = str | os.PathLike[str]
+LOCK_NAME = ".lock"
+"""In a folder that a command writes; beside a file it is `.NAME.lock`."""
 _BUFFER_BYTES = 1 << 20
+_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 
 
 def partial_path(path: PathLike) -> Path:
-    """Where the bytes of `path` live until they are whole."""
+    """Where a folder lives until it is whole; files have names that nobody can guess."""
     path = Path(path)
     return path.with_name(f".{path.name}.partial")
+
+
+def unused_name(path: PathLike, suffix: str) -> Path:
+    """A hidden name beside `path` that nobody can guess.
+
+    >>> unused_name("a.npy", "partial").name.startswith(".a.npy.")
+    True
+    """
+    path = Path(path)
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{suffix}")
+
+
+def create_file(path: PathLike) -> int:
+    """Create a file that is not there yet, and return its descriptor; no link is followed."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o666)
 
 
 def sync_directory(path: PathLike) -> None:
@@ -60,12 +92,16 @@ def sync_directory(path: PathLike) -> None:
         os.close(descriptor)
 
 
-def publish(path: PathLike, *, sync_folder: bool = True) -> None:
-    """Flush the finished `partial_path(path)` and give it its final name.
+def publish(path: PathLike) -> None:
+    """Flush the finished `partial_path(path)` and give it its final name."""
+    _publish(partial_path(path), Path(path), sync_folder=True)
+
+
+def _publish(partial: Path, path: Path, *, sync_folder: bool) -> None:
+    """Flush a finished file and rename it.
 
     Without `sync_folder` a power cut may undo the renaming, until the folder is flushed.
     """
-    partial = partial_path(path)
     descriptor = os.open(partial, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -73,30 +109,158 @@ def publish(path: PathLike, *, sync_folder: bool = True) -> None:
         os.close(descriptor)
     partial.replace(path)
     if sync_folder:
-        sync_directory(Path(path).parent)
+        sync_directory(path.parent)
 
 
 @contextlib.contextmanager
-def lock_folder(path: PathLike) -> Generator[None]:
-    """Keep a folder for this command; another one that wants it meanwhile is refused.
+def hold_lock(
+    path: PathLike,
+    *,
+    create_folder: bool = False,
+    on_notice: Callable[[str], None] | None = None,
+) -> Generator[None]:
+    """Keep an output, a folder or a file, for this command; another one is refused meanwhile.
 
-    The system gives it back when the process ends, in whatever way.
+    With `create_folder` the output is a folder, made here, and gone again if nothing came into it.
+
+    The system gives the lock back when the process ends, in whatever way. It is a file, not the
+    folder, because network disks lock only files that can be written; on a disk without locks
+    `on_notice` (stderr by default) is told that nobody watches.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    path = Path(path)
+    created = create_folder and not path.exists()
+    if create_folder:
+        path.mkdir(parents=True, exist_ok=True)
+    lock = path / LOCK_NAME if path.is_dir() else path.with_name(f".{path.name}{LOCK_NAME}")
+    descriptor = _open_lock(lock, path, on_notice or _say)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                "another lowtide command is at work in this folder",
-                path=path,
-                next_step="wait until it has ended, or choose another folder",
-            ) from None
-        except OSError:
-            pass  # some network file systems have no locks on folders
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without its owner's name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(_describe_owner()).encode(), 0)
+        for leftover in _iter_leftovers(path):
+            _remove_unused(leftover)
         yield
     finally:
+        with contextlib.suppress(OSError):
+            lock.unlink()  # still locked: whoever opened it meanwhile sees that it is gone
         os.close(descriptor)
+        if created:
+            with contextlib.suppress(OSError):  # it holds something
+                path.rmdir()
+
+
+def _open_lock(lock: Path, path: Path, on_notice: Callable[[str], None]) -> int:
+    """Open and lock `lock`, until the file that was locked is the one that has the name."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        try:
+            descriptor = os.open(lock, flags, 0o666)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise DataError("this is a link, expected a lock of lowtide", path=lock) from None
+            raise
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = _read_owner(descriptor)
+            if error.errno in _NO_LOCKS:
+                on_notice(f"{path}: this disk has no locks; see that no other command writes here")
+                return descriptor
+            os.close(descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise UsageError(
+                f"another lowtide command is at work here: {owner}",
+                path=path,
+                next_step="wait until it has ended, or choose another output",
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), lock.stat(follow_symlinks=False)):
+                return descriptor
+        os.close(descriptor)  # its owner ended and removed it just now
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _describe_owner() -> dict[str, Any]:
+    program = Path(sys.argv[0] if sys.argv and sys.argv[0] else "python")
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "command": " ".join([name, *sys.argv[1:]]),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+
+
+def _read_owner(descriptor: int) -> str:
+    """Who holds a lock, in words; its file may be empty for a moment, or forever."""
+    try:
+        owner = json.loads(os.pread(descriptor, 1 << 16, 0))
+        text = (
+            f"process {owner['pid']} on {owner['host']} since {owner['since']} "
+            f"({owner['command'][:200]})"
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return "its process is not known yet"
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def _iter_leftovers(path: Path) -> Iterator[Path]:
+    """Unfinished files that a killed writer left beside a file, or in a folder and its folders."""
+    if not path.is_dir():
+        yield from path.parent.glob(f".{_escape(path.name)}.*.partial")
+        return
+    for folder in [path, *(item for item in path.iterdir() if _is_plain_folder(item))]:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            yield from (folder / row.name for row in entries if _LEFTOVER.fullmatch(row.name))
+
+
+def _escape(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _is_plain_folder(path: Path) -> bool:
+    return not path.name.startswith(".") and path.is_dir() and not path.is_symlink()
+
+
+def _remove_unused(path: Path) -> None:
+    """Remove an unfinished file, unless someone is writing it: a writer holds its lock."""
+    if not _LEFTOVER.fullmatch(path.name):
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def atomic_path(path: PathLike, *, sync_folder: bool = True) -> Generator[Path]:
+    """A new, empty file for what another program writes by name; it becomes `path` at the end."""
+    path = Path(path)
+    partial = unused_name(path, "partial")
+    descriptor = -1
+    try:
+        descriptor = create_file(partial)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield partial
+        _publish(partial, path, sync_folder=sync_folder)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        if isinstance(error, OSError):
+            raise _named(error, partial, path) from error.__cause__
+        raise
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -110,17 +274,11 @@ def atomic_file(path: PathLike, *, sync_folder: bool = True) -> Generator[IO[byt
     >>> target.read_bytes()
     b'1234'
     """
-    partial = partial_path(path)
-    try:
-        with partial.open("wb", buffering=_BUFFER_BYTES) as file:
-            yield file
-        publish(path, sync_folder=sync_folder)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        if isinstance(error, OSError):
-            raise _named(error, partial, Path(path)) from error.__cause__
-        raise
+    with (
+        atomic_path(path, sync_folder=sync_folder) as partial,
+        partial.open("r+b", buffering=_BUFFER_BYTES) as file,
+    ):
+        yield file
 
 
 def _named(error: OSError, partial: Path, path: Path) -> OSError:

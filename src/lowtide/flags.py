@@ -99,11 +99,14 @@ def _read_words(fields: list[_Field], words: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for flag, given in _group(words):
         if flag is None:
-            for word in given:
+            while given:
                 field = waiting.pop(0) if waiting else None
-                if field is None or field.many or field.read is None:
-                    raise ValueError(word)
-                values[field.name] = field.read(word)
+                if field is None or field.read is None:
+                    raise ValueError(given[0])
+                if field.many:
+                    values[field.name] = tuple(map(field.read, given))
+                    break
+                values[field.name] = field.read(given.pop(0))
             continue
         name, value = _read_flag(by_flag, flag, given)
         if name in values:

@@ -117,14 +117,15 @@ def _prepare(settings: PrepareSettings) -> None:
 
 
 def _pretokenize(settings: PretokenizeSettings) -> None:
-    """Turn one text file into one .npy of ids beside it.
+    """Turn text files into .npy files of ids beside them.
 
     lowtide pretokenize books.txt --tokenization gpt2
     """
-    from lowtide.dataset.pretokenization import pretokenize_file
+    from lowtide.dataset.pretokenization import pretokenize_files
     from lowtide.dataset.summary import describe_pretokenization
 
-    print(describe_pretokenization(pretokenize_file(settings)))
+    for result in pretokenize_files(settings):
+        print(describe_pretokenization(result))
 
 
 def _append(settings: AppendSettings) -> None:
@@ -278,7 +279,9 @@ def _export(settings: ExportSettings) -> None:
     """
     from lowtide.model.export import export_model
 
-    print(export_model(settings))
+    was_there = (settings.out_dir / "model.safetensors").exists()
+    path = export_model(settings)
+    print(f"{path}: is there already, nothing was touched" if was_there else path)
 
 
 def _report(settings: ReportSettings) -> None:

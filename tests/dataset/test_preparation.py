@@ -273,7 +273,7 @@ def test_two_commands_never_work_in_one_folder(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
     (tmp_path / "out").mkdir()
     with (
-        files.lock_folder(tmp_path / "out"),
+        files.hold_lock(tmp_path / "out"),
         pytest.raises(UsageError, match="another lowtide command is at work"),
     ):
         prepare([corpus], tmp_path / "out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ import numpy as np
 import pytest
 
 from lowtide.dataset import pretokenization
-from lowtide.dataset.pretokenization import pretokenize_file
+from lowtide.dataset.pretokenization import pretokenize_file, pretokenize_files
 from lowtide.dataset.summary import describe_pretokenization
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from corpora import SEPARATOR, make_documents, write_corpus
+from corpora import SEPARATOR, make_documents, snapshot, write_corpus
 
 
 def test_the_ids_of_the_whole_file(tmp_path: Path) -> None:
@@ -32,6 +33,7 @@ def test_the_ids_of_the_whole_file(tmp_path: Path) -> None:
     assert sorted(item.name for item in tmp_path.iterdir()) == [
         ".a.npy.metrics.jsonl",
         "a.npy",
+        "a.npy.json",
         "a.txt",
     ]
 
@@ -45,6 +47,8 @@ def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def stop_after_three(target: Path, value: dict[str, Any]) -> None:
         real(target, value)
+        if "position" not in value:
+            return
         steps.append(value["position"])
         if len(steps) == 3:
             raise KeyboardInterrupt
@@ -61,11 +65,127 @@ def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_changed_file_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
-    (tmp_path / ".a.npy.partial").write_bytes(b"x" * 999)
-    (tmp_path / ".a.json.partial").write_text('{"identity": [1, 2, 3], "position": 9, "count": 9}')
+    name = f".a.npy.{'0' * 16}.unfinished"
+    (tmp_path / name).write_bytes(b"x" * 999)
+    note = {"identity": [1, 2, 3], "name": name, "position": 9, "count": 9}
+    (tmp_path / ".a.npy.unfinished.json").write_text(json.dumps(note))
     pretokenize_file(file=path)
     expected = Tokenizer.load("gpt2").encode(path.read_text(), special="allow")
     assert np.load(tmp_path / "a.npy").tolist() == expected.tolist()
+    assert not list(tmp_path.glob(".*unfinished*"))
+
+
+def test_a_planted_link_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_corpus(tmp_path / "a.txt", make_documents(50))
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    for name in (".a.npy.partial", f".a.npy.{'0' * 16}.unfinished", f".a.npy.{'1' * 16}.partial"):
+        (tmp_path / name).symlink_to(victim)
+    status = path.stat()
+    identity = [status.st_size, status.st_mtime_ns, Tokenizer.load("gpt2").fingerprint]
+    name = f".a.npy.{'0' * 16}.unfinished"
+    note = {"identity": identity, "name": name, "position": 100, "count": 9}
+    (tmp_path / ".a.npy.unfinished.json").write_text(json.dumps(note))
+    pretokenize_file(file=path)
+    assert victim.read_bytes() == b"precious"
+    expected = Tokenizer.load("gpt2").encode(path.read_text(), special="allow")
+    assert np.load(tmp_path / "a.npy").tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("tokenization", ["gpt2", "char"])
+def test_a_second_command_at_the_same_time_is_refused_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenization: str
+) -> None:
+    path = write_corpus(tmp_path / "a.txt", make_documents(50))
+    real = pretokenization._finish
+    refused: list[str] = []
+
+    def interfere(*arguments: Any) -> None:
+        with pytest.raises(UsageError, match="another lowtide command is at work") as caught:
+            pretokenize_file(file=path, tokenization="char")
+        refused.append(caught.value.message)
+        real(*arguments)
+
+    monkeypatch.setattr(pretokenization, "_finish", interfere)
+    pretokenize_file(file=path, tokenization=tokenization)
+    assert len(refused) == 1 and f"process {os.getpid()} " in refused[0]
+    tokenizer = Tokenizer.load("gpt2" if tokenization == "gpt2" else tmp_path / "a.tokenizer")
+    expected = tokenizer.encode(path.read_text(), special="allow")
+    assert np.load(tmp_path / "a.npy").tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("tokenization", ["gpt2", "char"])
+@pytest.mark.parametrize("change", ["grown", "cut", "other bytes", "gone"])
+def test_a_text_that_changes_under_way_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenization: str, change: str
+) -> None:
+    path = write_corpus(tmp_path / "a.txt", make_documents(50))
+    data = path.read_bytes()
+    real = pretokenization._finish
+
+    def change_text(*arguments: Any) -> None:
+        texts = {"grown": data + b"x", "cut": data[:-9], "other bytes": data[::-1], "gone": b""}
+        path.write_bytes(texts[change])
+        if change == "gone":
+            path.unlink()
+        real(*arguments)
+
+    monkeypatch.setattr(pretokenization, "_finish", change_text)
+    with pytest.raises(DataError, match="was changed while it was read") as caught:
+        pretokenize_file(file=path, tokenization=tokenization)
+    assert caught.value.path == path
+    assert not (tmp_path / "a.npy").exists()
+    monkeypatch.undo()
+    path.write_bytes(data)
+    pretokenize_file(file=path, tokenization=tokenization)
+    assert np.load(tmp_path / "a.npy").size
+
+
+def test_a_text_that_was_only_touched_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_corpus(tmp_path / "a.txt", make_documents(50))
+    real = pretokenization._finish
+
+    def touch(*arguments: Any) -> None:
+        os.utime(path, ns=(1, 1))
+        real(*arguments)
+
+    monkeypatch.setattr(pretokenization, "_finish", touch)
+    assert pretokenize_file(file=path).num_tokens
+
+
+def test_the_same_command_again_touches_nothing(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "a.txt", make_documents(50))
+    made = pretokenize_file(file=path, tokenization="char")
+    before = snapshot(tmp_path)
+    os.utime(path, ns=(1, 1))
+    again = pretokenize_file(file=path, tokenization="char")
+    assert again.was_there and again.num_tokens == made.num_tokens
+    assert "nothing was touched" in describe_pretokenization(again)
+    assert snapshot(tmp_path) == before
+
+
+def test_other_settings_or_another_text_are_refused_with_what_differs(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "a.txt", make_documents(50))
+    pretokenize_file(file=path, tokenization="char")
+    before = snapshot(tmp_path)
+    with pytest.raises(UsageError, match="made with tokenizer char, now it is gpt2"):
+        pretokenize_file(file=path)
+    with pytest.raises(UsageError, match='made with --encoding "utf-8", now it is "latin-1"'):
+        pretokenize_file(file=path, tokenization="char", encoding="latin-1")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + b"?")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(UsageError, match="other text of the same size"):
+        pretokenize_file(file=path, tokenization="char")
+    path.write_bytes(data + b"more")
+    with pytest.raises(UsageError, match=f"has {len(data) + 4} bytes, it had {len(data)}"):
+        pretokenize_file(file=path, tokenization="char")
+    path.write_bytes(data)
+    assert snapshot(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl"])
@@ -99,7 +219,7 @@ def test_empty_file(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "a.npy").write_bytes(b"precious")
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="nothing says what it was made of"):
         pretokenize_file(file=tmp_path / "a.txt")
     assert (tmp_path / "a.npy").read_bytes() == b"precious"
     with pytest.raises(DataError, match="no such file"):
@@ -121,11 +241,19 @@ def test_compressed_and_other_encodings_give_the_ids_of_the_plain_file(
     assert np.load(tmp_path / "c.npy").tolist() == expected
 
 
-def test_several_files_are_refused(tmp_path: Path) -> None:
+def test_each_of_several_files_has_its_npy(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("text")
-    with pytest.raises(UsageError, match="2 files, expected one"):
-        pretokenize_file(file=tmp_path)
+        (tmp_path / name).write_text(f"text of {name}")
+    results = pretokenize_files(file=[tmp_path / "a.txt", tmp_path / "b.txt"])
+    assert [result.path.name for result in results] == ["a.npy", "b.npy"]
+    text = Tokenizer.load("gpt2").decode(np.load(tmp_path / "b.npy"))
+    assert text == "text of b.txt"
+    assert [result.was_there for result in pretokenize_files(file=tmp_path)] == [True, True]
+    with pytest.raises(UsageError, match="--out-path is one file"):
+        pretokenize_files(file=tmp_path, out_path=tmp_path / "c.npy")
+    (tmp_path / "a.md").write_text("another one")
+    with pytest.raises(UsageError, match=r"a\.md and a\.txt would have the same"):
+        pretokenize_files(file=tmp_path)
 
 
 def test_rows_without_text_are_skipped_on_request(tmp_path: Path) -> None:

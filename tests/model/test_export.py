@@ -70,7 +70,14 @@ def test_weights_can_be_halved(tokenizers, tmp_path):
 def test_nothing_is_overwritten(tokenizers, tmp_path):
     write_run(tmp_path / "run", tokenizers["char"], "qwen3")
     export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
-    with pytest.raises(UsageError, match="there is a model here already"):
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    # As a job that was killed after its last write, and is started again, would give it.
+    export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+    with pytest.raises(UsageError, match="here already: its dtype is float32, now it is bfloat16"):
+        export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out", dtype="bfloat16")
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+    (tmp_path / "out" / "export.json").unlink()
+    with pytest.raises(UsageError, match="here already: nothing says what it was made of"):
         export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
 
 

@@ -135,7 +135,8 @@ def _find_in_partition(table: BlockTable, part: Partition, path: Path, table_byt
     finder = _native.DuplicateFinder(capacity)
     index = np.zeros(len(table) + 1, dtype="<u8")
     partial = files.partial_path(path)
-    with partial.open("wb") as file:
+    partial.unlink(missing_ok=True)
+    with os.fdopen(files.create_file(partial), "wb") as file:
         for block, block_path in enumerate(table.paths):
             index[block + 1] = index[block]
             if table.num_hashes[block] == 0:

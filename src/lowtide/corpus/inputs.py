@@ -17,7 +17,7 @@ from pathlib import Path
 from lowtide.corpus.hub import HUB_PREFIX, parse_hub_name
 from lowtide.errors import DataError, from_os_error
 
-__all__ = ["InputFile", "expand_inputs", "names_files"]
+__all__ = ["InputFile", "changed_input", "expand_inputs", "has_changed", "names_files"]
 
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 _KINDS = {
@@ -44,6 +44,8 @@ class InputFile:
     size_bytes: int
     """As stored, so compressed where it is."""
     modified_ns: int = 0
+    changed_ns: int = 0
+    """When the system last saw a change of any kind, which no program can set back."""
     split: str = ""
     """Of a Hugging Face dataset."""
 
@@ -95,11 +97,45 @@ def expand_inputs(
                     compression=compression,
                     size_bytes=status.st_size,
                     modified_ns=status.st_mtime_ns,
+                    changed_ns=status.st_ctime_ns,
                 )
             )
     if not inputs:
         raise DataError("no input files", next_step="name text, jsonl or parquet files or folders")
     return inputs
+
+
+def has_changed(source: InputFile) -> bool:
+    """True if a file may not hold any more what it held when it was found."""
+    if source.kind == "hub":
+        return False
+    try:
+        status = source.path.stat()
+    except OSError:
+        return True
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns) != (
+        source.size_bytes,
+        source.modified_ns,
+        source.changed_ns,
+    )
+
+
+def changed_input(source: InputFile) -> DataError:
+    """The error of an input that was overwritten while it was read."""
+    try:
+        size = source.path.stat().st_size
+        how = (
+            f"it had {source.size_bytes} bytes, now {size}"
+            if size != source.size_bytes
+            else ("its bytes are other ones")
+        )
+    except OSError:
+        how = "it is gone"
+    return DataError(
+        f"this file was changed while it was read: {how}",
+        path=source.path,
+        next_step="give the same command again when nothing writes to it any more",
+    )
 
 
 def _ignore(text: str) -> None:

@@ -76,7 +76,8 @@ def write_work_file(
     for data in sections.values():
         digest.update(data)
     partial = files.partial_path(path)
-    with partial.open("wb", buffering=0) as file:
+    partial.unlink(missing_ok=True)  # of a killed command; the folder is this one's now
+    with os.fdopen(files.create_file(partial), "wb", buffering=0) as file:
         _write(file, _PREFIX.pack(_MAGIC, len(text), digest.digest()) + text)
         for data in sections.values():
             _write(file, data)

@@ -65,7 +65,7 @@ def append_to_dataset(settings: AppendSettings | None = None, /, **options: Any)
     """Add files of text to a dataset, with its own tokenizer and settings."""
     settings = settings or build_settings(AppendSettings, options)
     layout.read_metadata(settings.dataset_dir)  # a folder that is no dataset is named so first
-    with naming_folder(settings.dataset_dir), files.lock_folder(settings.dataset_dir):
+    with naming_folder(settings.dataset_dir), files.hold_lock(settings.dataset_dir):
         return _append(settings)
 
 

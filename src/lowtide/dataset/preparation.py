@@ -122,12 +122,13 @@ def _prepare(
         inputs = expand_inputs(settings.input_files, on_notice=progress.note)
         check_disk(settings.out_dir, inputs, progress, one_pass_bytes=shares.one_pass_bytes)
         created = not settings.out_dir.exists()
-        with naming_folder(settings.out_dir):
-            settings.out_dir.mkdir(parents=True, exist_ok=True)
-            with files.lock_folder(settings.out_dir):
-                _refuse_finished(settings.out_dir)  # by a command that ended just now
-                run = _Preparation(settings, shares, inputs, pool, progress, created=created)
-                return run.run(load_tokenizer or run.load_tokenizer)
+        with (
+            naming_folder(settings.out_dir),
+            files.hold_lock(settings.out_dir, create_folder=True, on_notice=progress.note),
+        ):
+            _refuse_finished(settings.out_dir)  # by a command that ended just now
+            run = _Preparation(settings, shares, inputs, pool, progress, created=created)
+            return run.run(load_tokenizer or run.load_tokenizer)
 
 
 @contextlib.contextmanager
@@ -390,8 +391,6 @@ class _Preparation:
         self.progress.metrics_path = None
         if self.created:
             (self.settings.out_dir / METRICS_NAME).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # a last row, written just now, keeps the folder
-                self.settings.out_dir.rmdir()
 
     def write(
         self,

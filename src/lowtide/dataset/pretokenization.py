@@ -1,22 +1,27 @@
-"""Turn one text file into one .npy of ids beside it, in bounded memory.
+"""Turn text files into .npy files of ids beside them, in bounded memory.
 
 In:      FILE (plain text; or compressed, jsonl, parquet, by documents)
-Out:     FILE with the suffix .npy: a NumPy header, then ids (uint16 where they fit, else int32)
+Out:     FILE with the suffix .npy: a NumPy header, then ids (uint16 where they fit, else int32);
+         its record FILE.npy.json; the tokenizer in FILE.tokenizer, unless it is gpt2
 Memory:  windows of text and their ids, for each worker
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import xxhash
 
 from lowtide import files
-from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
 from lowtide.corpus.reading import (
     ReadingOptions,
     is_plain_text,
@@ -25,6 +30,16 @@ from lowtide.corpus.reading import (
     plan_streams,
 )
 from lowtide.dataset import layout
+from lowtide.dataset.provenance import (
+    Provenance,
+    SourceText,
+    describe_difference,
+    describe_source_change,
+    npy_path,
+    read_provenance,
+    tokenizer_dir,
+    write_provenance,
+)
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.memory import MemoryBudget, format_size, usable_cores
@@ -32,12 +47,13 @@ from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["PretokenizeResult", "pretokenize_file"]
+__all__ = ["PretokenizeResult", "pretokenize_file", "pretokenize_files"]
 
 _STEP_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
 _WORKER_BYTES = 24 << 20
 _BATCH_BYTES = 8 << 20
+_UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,8 @@ class PretokenizeResult:
     tokenizer: str
     seconds: float
     peak_bytes: int
+    was_there: bool = False
+    """True if the file was there already, made from the same text in the same way."""
 
 
 def pretokenize_file(
@@ -65,15 +83,88 @@ def pretokenize_file(
     >>> np.load(result.path).tolist()
     [9319, 20013]
     """
+    results = pretokenize_files(settings, **options)
+    if len(results) != 1:
+        raise UsageError(f"{len(results)} files, expected one", next_step="pretokenize_files")
+    return results[0]
+
+
+def pretokenize_files(
+    settings: PretokenizeSettings | None = None, /, **options: Any
+) -> list[PretokenizeResult]:
+    """Encode every text file named into a .npy of its own, one after the other."""
     settings = settings or build_settings(PretokenizeSettings, options)
-    source = _find_input(settings)
-    out = settings.out_path or _beside(source)
-    if out.exists():
+    sources = expand_inputs(settings.file)
+    if settings.out_path is not None and len(sources) > 1:
         raise UsageError(
-            "this file is there already",
+            f"--out-path is one file, and {len(sources)} are read",
+            next_step="leave --out-path out: each .npy goes beside its text",
+        )
+    outs = [settings.out_path or npy_path(source.path) for source in sources]
+    for source, out in zip(sources, outs, strict=True):
+        first = sources[outs.index(out)]
+        if first is not source:
+            raise UsageError(
+                f"{first.path.name} and {source.path.name} would have the same .npy",
+                path=out,
+                next_step="one at a time, with --out-path",
+            )
+    return [_pretokenize(settings, source, out) for source, out in zip(sources, outs, strict=True)]
+
+
+def _pretokenize(settings: PretokenizeSettings, source: InputFile, out: Path) -> PretokenizeResult:
+    if out.exists():
+        return _require_same(settings, source, out)
+    with files.hold_lock(out):
+        if out.exists():  # by a command that ended just now
+            return _require_same(settings, source, out)
+        return _encode(settings, source, out)
+
+
+def _require_same(settings: PretokenizeSettings, source: InputFile, out: Path) -> PretokenizeResult:
+    """Return the result that is there, if this very command would make it; else refuse."""
+    known = read_provenance(out)
+    if known is None:
+        difference = "nothing says what it was made of"
+    else:
+        difference = describe_difference(known, _text_settings(settings))
+        difference = difference or _tokenizer_difference(known, settings)
+        difference = difference or describe_source_change(known.source, source.path)
+    if known is None or difference is not None:
+        raise UsageError(
+            f"{out.name} is there already, and {difference}",
             path=out,
             next_step="remove it, or name another --out-path",
         )
+    return PretokenizeResult(
+        path=out,
+        text_bytes=source.size_bytes,
+        num_tokens=known.num_tokens,
+        dtype=np.dtype(known.dtype),
+        tokenizer=known.tokenization,
+        seconds=0.0,
+        peak_bytes=0,
+        was_there=True,
+    )
+
+
+def _tokenizer_difference(known: Provenance, settings: PretokenizeSettings) -> str | None:
+    if "char" in (known.tokenization, settings.tokenization):
+        same = known.tokenization == settings.tokenization
+    else:
+        same = Tokenizer.load(settings.tokenization).fingerprint == known.tokenizer_fingerprint
+    if same:
+        return None
+    return f"it was made with tokenizer {known.tokenization}, now it is {settings.tokenization}"
+
+
+def _text_settings(settings: PretokenizeSettings) -> dict[str, Any]:
+    """The settings that decide which text of the file becomes ids."""
+    names = ("text_field", "encoding", "skip_bad_inputs")
+    return {name: getattr(settings, name) for name in names}
+
+
+def _encode(settings: PretokenizeSettings, source: InputFile, out: Path) -> PretokenizeResult:
     budget = MemoryBudget.from_setting(settings.memory)
     workers = settings.processes or usable_cores()
     budget.reserve("windows and caches", wanted_bytes=_WORKER_BYTES * workers + _BATCH_BYTES * 4)
@@ -81,15 +172,18 @@ def pretokenize_file(
     with Progress(
         "pretokenize", budget_bytes=budget.total_bytes, metrics_path=metrics_path
     ) as progress:
-        tokenizer = _load_tokenizer(settings, source, out, progress)
+        tokenizer = _load_tokenizer(settings, source, progress)
         dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
         _check_disk(source, out, dtype)
+        finish = _Finish(settings, source, out, tokenizer, dtype)
         with progress.phase("encode", total=source.size_bytes, unit="B") as phase:
             if tokenizer.kind == "bpe" and is_plain_text(source, encoding=settings.encoding):
-                count = _encode_plain(source, out, tokenizer, dtype, workers, phase.update)
+                count = _encode_plain(source, out, tokenizer, dtype, workers, phase.update, finish)
             else:
                 batches = _iter_batches(source, _reading(settings, progress))
-                count = _encode_batches(batches, source, out, tokenizer, dtype, phase.update)
+                count = _encode_batches(
+                    batches, source, out, tokenizer, dtype, phase.update, finish
+                )
     return PretokenizeResult(
         path=out,
         text_bytes=source.size_bytes,
@@ -101,20 +195,40 @@ def pretokenize_file(
     )
 
 
-def _find_input(settings: PretokenizeSettings) -> InputFile:
-    found = expand_inputs([settings.file])
-    if len(found) > 1:
-        raise UsageError(
-            f"{len(found)} files, expected one: each has its .npy",
-            path=settings.file,
-            next_step=f"one at a time; or lowtide prepare --input-files {settings.file}",
+@dataclass(frozen=True)
+class _Finish:
+    """What is written besides the ids, just before they get their name: then all of it counts."""
+
+    settings: PretokenizeSettings
+    source: InputFile
+    out: Path
+    tokenizer: Tokenizer
+    dtype: np.dtype[Any]
+
+    def write(self, count: int, checksum: str) -> None:
+        """Write the record and the tokenizer; a text that changed meanwhile is an error."""
+        source = self.source
+        if has_changed(source) and (
+            not source.path.is_file() or files.checksum_file(source.path) != checksum
+        ):
+            raise changed_input(source)
+        if self.settings.tokenization != "gpt2":
+            tokenizer_dir(self.out).mkdir(exist_ok=True)
+            self.tokenizer.save(tokenizer_dir(self.out))
+        write_provenance(
+            self.out,
+            Provenance(
+                num_tokens=count,
+                dtype=self.dtype.name,
+                vocab_size=self.tokenizer.vocab_size,
+                tokenization=self.settings.tokenization,
+                tokenizer_fingerprint=self.tokenizer.fingerprint,
+                source=SourceText(
+                    source.path.name, source.size_bytes, source.modified_ns, checksum
+                ),
+                settings=_text_settings(self.settings),
+            ),
         )
-    return found[0]
-
-
-def _beside(source: InputFile) -> Path:
-    path = source.path.with_suffix("") if source.compression else source.path
-    return path.with_suffix(".npy")
 
 
 def _check_disk(source: InputFile, out: Path, dtype: np.dtype[Any]) -> None:
@@ -128,7 +242,7 @@ def _check_disk(source: InputFile, out: Path, dtype: np.dtype[Any]) -> None:
 
 
 def _load_tokenizer(
-    settings: PretokenizeSettings, source: InputFile, out: Path, progress: Progress
+    settings: PretokenizeSettings, source: InputFile, progress: Progress
 ) -> Tokenizer:
     if settings.tokenization != "char":
         return Tokenizer.load(settings.tokenization)
@@ -137,11 +251,7 @@ def _load_tokenizer(
         for document in iter_documents([source], _reading(settings, progress)):
             characters.update(document.text.decode("utf-8", "replace"))
             phase.advance(len(document.text))
-    tokenizer = Tokenizer.from_characters(sorted(characters))
-    folder = out.with_suffix(".tokenizer")
-    folder.mkdir(exist_ok=True)
-    tokenizer.save(folder)
-    return tokenizer
+    return Tokenizer.from_characters(sorted(characters))
 
 
 def _reading(settings: PretokenizeSettings, progress: Progress) -> ReadingOptions:
@@ -160,16 +270,13 @@ def _encode_plain(
     dtype: np.dtype[Any],
     workers: int,
     on_progress: Callable[[int], None],
+    finish: _Finish,
 ) -> int:
     """Encode natively, on all cores, straight into the file; an interrupted run goes on."""
-    partial, note = files.partial_path(out), files.partial_path(out.with_suffix(".json"))
-    identity = [source.size_bytes, source.modified_ns, tokenizer.fingerprint]
-    position = count = 0
-    if note.exists() and partial.exists():
-        stored = files.read_json(note)
-        if stored["identity"] == identity:
-            position, count = stored["position"], stored["count"]
-    with partial.open("r+b" if position else "w+b") as file:
+    work = _open_unfinished(source, out, tokenizer)
+    position, count = work.position, work.count
+    digest = _Digest(source.path)
+    with os.fdopen(work.descriptor, "r+b") as file:
         while position < source.size_bytes:
             added, position = tokenizer.native.encode_file(
                 input_path=os.fspath(source.path),
@@ -185,15 +292,88 @@ def _encode_plain(
                 window_bytes=_WINDOW_BYTES,
             )
             count += added
+            digest.advance(position)
             if position < source.size_bytes:
                 os.fsync(file.fileno())
-                state = {"identity": identity, "position": position, "count": count}
-                files.write_json(note, state)
+                files.write_json(work.note_path, asdict(work.note(position, count)))
             on_progress(position)
         _finish(file, count, dtype)
-    files.publish(out)
-    note.unlink(missing_ok=True)
+        finish.write(count, digest.finish())
+        file.flush()
+        os.fsync(file.fileno())
+    work.path.replace(out)
+    files.sync_directory(out.parent)
+    work.note_path.unlink(missing_ok=True)
     return count
+
+
+class _Digest:
+    """The checksum of a file, a step behind its reader, while the text is still in the cache."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._digest = xxhash.xxh3_128()
+        self._done = 0
+
+    def advance(self, position: int) -> None:
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._done)
+            while self._done < position:
+                part = file.read(min(1 << 20, position - self._done))
+                if not part:
+                    return  # cut short meanwhile, which its size will tell
+                self._digest.update(part)
+                self._done += len(part)
+
+    def finish(self) -> str:
+        return self._digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Note:
+    """How far an interrupted command was."""
+
+    identity: list[Any]
+    name: str
+    position: int
+    count: int
+
+
+@dataclass(frozen=True)
+class _Unfinished:
+    """Ids that have no final name yet."""
+
+    path: Path
+    note_path: Path
+    descriptor: int
+    identity: list[Any]
+    position: int = 0
+    count: int = 0
+
+    def note(self, position: int, count: int) -> _Note:
+        return _Note(self.identity, self.path.name, position, count)
+
+
+def _open_unfinished(source: InputFile, out: Path, tokenizer: Tokenizer) -> _Unfinished:
+    """Open what an interrupted command left, if it was of the same text; else begin anew."""
+    note_path = out.with_name(f".{out.name}.{_UNFINISHED}.json")
+    identity = [source.size_bytes, source.modified_ns, tokenizer.fingerprint]
+    name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{16}}\.{_UNFINISHED}")
+    left = [path for path in out.parent.iterdir() if name.fullmatch(path.name)]
+    with contextlib.suppress(DataError, OSError, KeyError, TypeError, ValueError):
+        note = _Note(**files.read_json(note_path))
+        path = out.parent / note.name
+        if note.identity == identity and path in left:
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                position, count = int(note.position), int(note.count)
+                return _Unfinished(path, note_path, descriptor, identity, position, count)
+            os.close(descriptor)
+    for path in [*left, note_path]:
+        path.unlink(missing_ok=True)
+    path = files.unused_name(out, _UNFINISHED)
+    return _Unfinished(path, note_path, files.create_file(path), identity)
 
 
 def _finish(file: BinaryIO, count: int, dtype: np.dtype[Any]) -> None:
@@ -209,9 +389,11 @@ def _encode_batches(
     tokenizer: Tokenizer,
     dtype: np.dtype[Any],
     on_progress: Callable[[int], None],
+    finish: _Finish,
 ) -> int:
     """Encode text by text, with end-of-text after those that are marked."""
     count = done = 0
+    checksum = files.checksum_file(source.path)
     with files.atomic_file(out) as file:
         file.write(layout.npy_header(0, dtype))
         for texts, marks in batches:
@@ -224,6 +406,7 @@ def _encode_batches(
             done += sum(map(len, texts))
             on_progress(min(done, source.size_bytes))
         _finish(file, count, dtype)  # pyright: ignore[reportArgumentType]
+        finish.write(count, checksum)
     return count
 
 

@@ -132,14 +132,14 @@ class PrepareSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PretokenizeSettings:
-    """One text file to one .npy of ids beside it."""
+    """Text files to .npy files of ids beside them, one each."""
 
-    file: Annotated[Path, tyro.conf.Positional]
-    """The text: plain, or jsonl, parquet, .gz, .zst, .xz."""
+    file: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """The text, one file or several: plain, or jsonl, parquet, .gz, .zst, .xz."""
     tokenization: str = "gpt2"
     """gpt2, char (all characters of the file), or a tokenizer's folder."""
     out_path: Path | None = None
-    """Where the ids go; default: beside FILE, with the suffix .npy."""
+    """Where the ids of a single file go; default: beside FILE, with the suffix .npy."""
     text_field: str = "text"
     """The field of jsonl rows, the column of parquet files, that holds the text."""
     encoding: str = "utf-8"
@@ -152,7 +152,10 @@ class PretokenizeSettings:
     """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "file", Path(self.file))
+        paths = tuple(Path(str(path)) for path in _as_sequence(self.file))
+        object.__setattr__(self, "file", paths)
+        if not paths:
+            raise UsageError("no file is named", next_step="lowtide pretokenize FILE")
         if self.processes is not None and self.processes < 1:
             raise UsageError(f"--processes {self.processes} must be at least 1")
         if self.out_path is not None:

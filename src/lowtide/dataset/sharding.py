@@ -167,8 +167,8 @@ def remove_other_shards(root: Path, known: Iterable[Path], *, first_number: int 
     """Remove shards that a command which was then given up left in a dataset."""
     kept = {path.with_suffix("") for path in known}
     for split in layout.SPLITS:
-        for path in [*(root / split).glob("shard_*"), *(root / split).glob(".shard_*.partial")]:
-            number = layout.shard_number(path.name.removeprefix(".").removesuffix(".partial"))
+        for path in (root / split).glob("shard_*"):  # unfinished ones went with the lock
+            number = layout.shard_number(path)
             if number is not None and number >= first_number and path.with_suffix("") not in kept:
                 path.unlink()
 

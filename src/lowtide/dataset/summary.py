@@ -101,6 +101,11 @@ def _describe_dataset(info: DatasetInfo) -> list[str]:
 
 def describe_pretokenization(result: PretokenizeResult) -> str:
     """Say what `lowtide pretokenize` made."""
+    if result.was_there:
+        return (
+            f"{result.path}: is there already, made of this text with this tokenizer "
+            f"({result.num_tokens:,} tokens); nothing was touched"
+        )
     rate = result.text_bytes / max(result.seconds, 1e-9)
     ratio = result.text_bytes / max(result.num_tokens, 1)
     size = result.num_tokens * result.dtype.itemsize

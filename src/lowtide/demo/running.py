@@ -27,7 +27,7 @@ from lowtide.demo.stages import (
 )
 from lowtide.demo.text import find_text
 from lowtide.errors import LowtideError, UsageError
-from lowtide.files import read_json, write_json
+from lowtide.files import hold_lock, read_json, write_json
 from lowtide.memory import format_size, parse_size
 from lowtide.progress import format_count, format_seconds
 from lowtide.settings import build_settings
@@ -60,9 +60,12 @@ class StageResult:
 def run_demo(settings: DemoSettings | None = None, /, **options: Any) -> list[StageResult]:
     """Run every stage that is not there yet, and give what each took."""
     settings = settings or build_settings(DemoSettings, options)
-    budget_bytes = parse_size(settings.memory)
+    with hold_lock(settings.out_dir, create_folder=True):
+        return _run_stages(settings, parse_size(settings.memory))
+
+
+def _run_stages(settings: DemoSettings, budget_bytes: int) -> list[StageResult]:
     folder = settings.out_dir
-    folder.mkdir(parents=True, exist_ok=True)
     text_path = find_text(settings)
     stages = plan_stages(settings, text_path)
     journal = _Journal(folder / "demo.json", stages)

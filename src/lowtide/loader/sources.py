@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.dataset.layout import METADATA_NAME, DatasetInfo, documents_path, load_dataset_info
+from lowtide.dataset.provenance import Provenance, read_provenance, record_path
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
 
@@ -206,6 +207,9 @@ def _describe_file(path: Path, *, dtype: np.dtype[Any] | None) -> TokenSource:
                 path=path,
                 next_step=f"lowtide pretokenize {path.with_suffix('.txt')}",
             )
+    known = read_provenance(path) if path.suffix == ".npy" else None
+    if known is not None:
+        _require_recorded(path, known, num_tokens, found)
     return TokenSource(
         path=path,
         split="all",
@@ -213,7 +217,20 @@ def _describe_file(path: Path, *, dtype: np.dtype[Any] | None) -> TokenSource:
         dtype=found,
         fingerprint=fingerprint,
         total_tokens=num_tokens,
+        vocab_size=None if known is None else known.vocab_size,
+        tokenizer_fingerprint=None if known is None else known.tokenizer_fingerprint,
     )
+
+
+def _require_recorded(path: Path, known: Provenance, num_tokens: int, dtype: np.dtype[Any]) -> None:
+    """Refuse a file that is not the one its record was written with."""
+    if (num_tokens, dtype.name) != (known.num_tokens, known.dtype):
+        raise DataError(
+            f"{path.name} holds {num_tokens} tokens of {dtype.name}, {record_path(path).name} says "
+            f"{known.num_tokens} of {known.dtype}: it is not the file that lowtide made",
+            path=path,
+            next_step="remove the record if the file is yours, or both, and pretokenize again",
+        )
 
 
 def _advice_for_missing(path: Path) -> str:

@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lowtide.errors import DataError, UsageError
-from lowtide.files import write_json
+from lowtide.files import checksum_file, hold_lock, read_json, write_json
 from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
 
 __all__ = ["ExportSettings", "export_model"]
+
+_WEIGHTS = "model.safetensors"
+_RECORD = "export.json"
+"""What an export was made of, for the same command given again."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +46,48 @@ def export_model(settings: ExportSettings | None = None, /, **options: Any) -> P
     from lowtide.model.weights import find_model_dir  # here: the settings need no torch
 
     out_dir = settings.out_dir
-    if (out_dir / "model.safetensors").exists():
-        raise UsageError(
-            "there is a model here already",
-            path=out_dir,
-            next_step="choose another --out-dir, or remove this one",
-        )
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir
     if not (folder / "tokenizer.json").is_file():
         raise DataError("no tokenizer.json here", path=folder)
-    with Progress("export", metrics_path=run_metrics_path(run_dir)) as progress:
-        _write_folder(settings, folder, progress)
+    if _is_there(settings, folder):
+        return out_dir
+    with (
+        hold_lock(out_dir, create_folder=True),
+        Progress("export", metrics_path=run_metrics_path(run_dir)) as progress,
+    ):
+        if not _is_there(settings, folder):  # by a command that ended just now
+            _write_folder(settings, folder, progress)
     return out_dir
+
+
+def _is_there(settings: ExportSettings, folder: Path) -> bool:
+    """True if this very export is finished; another one's folder is refused."""
+    out_dir = settings.out_dir
+    if not (out_dir / _WEIGHTS).exists():
+        return False
+    wanted = _describe_export(settings, folder)
+    stored = read_json(out_dir / _RECORD) if (out_dir / _RECORD).is_file() else None
+    if stored == wanted:
+        return True
+    reason = "nothing says what it was made of"
+    if isinstance(stored, dict):
+        name = next(name for name in wanted if stored.get(name) != wanted[name])
+        reason = f"its {name} is {stored.get(name)}, now it is {wanted[name]}"
+    raise UsageError(
+        f"there is a model here already: {reason}",
+        path=out_dir,
+        next_step="choose another --out-dir, or remove this one",
+    )
+
+
+def _describe_export(settings: ExportSettings, folder: Path) -> dict[str, Any]:
+    """What the written folder depends on."""
+    return {
+        "dtype": settings.dtype,
+        "weights": checksum_file(folder / _WEIGHTS),
+        "tokenizer": checksum_file(folder / "tokenizer.json"),
+    }
 
 
 def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) -> None:
@@ -66,11 +99,11 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
 
     out_dir = settings.out_dir
     tokenizer = Tokenizer.load(folder)
-    size = (folder / "model.safetensors").stat().st_size
+    size = (folder / _WEIGHTS).stat().st_size
     with progress.phase("read", total=size, unit="B") as phase:
         model = load_model(folder)
         phase.update(size)
-    out_dir.mkdir(parents=True, exist_ok=True)
+    write_json(out_dir / _RECORD, _describe_export(settings, folder))
     tokenizer.save(out_dir)
     end = tokenizer.end_of_text_id
     config = {**model.config.to_huggingface(), "dtype": settings.dtype, "eos_token_id": end}
@@ -92,7 +125,7 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
     names = ("tokenizer.json", "config.json", "tokenizer_config.json", "generation_config.json")
     record_files(out_dir, names)
     with progress.phase("write", total=size, unit="B") as phase:
-        save_weights(out_dir / "model.safetensors", tensors)  # last: its presence means it is whole
+        save_weights(out_dir / _WEIGHTS, tensors)  # last: its presence means it is whole
         phase.update(size)
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lowtide.errors import DataError
-from lowtide.files import checksum_file, partial_path, publish, read_json
+from lowtide.files import atomic_path, checksum_file, read_json
 from lowtide.model.checksums import find_intact, record_checksums, verify_folder
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.gpt import GPT
@@ -111,21 +111,15 @@ def save_weights(path: str | Path, tensors: Mapping[str, Tensor], *, record: boo
     Without `record` the checksum is left to the caller, who writes several files at once.
     """
     path = Path(path)
-    partial = partial_path(path)
     try:
-        partial.touch()
-        mode = partial.stat().st_mode  # as the user's other files have it: the library's is 0600
-        save_file(dict(tensors), partial, metadata={"format": "pt"})
-        partial.chmod(mode)
-        if record:
-            record_checksums(path.parent, {path.name: checksum_file(partial)})
-        publish(path)
+        with atomic_path(path) as partial:
+            mode = partial.stat().st_mode  # as the user's other files have it: the library's: 0600
+            save_file(dict(tensors), partial, metadata={"format": "pt"})
+            partial.chmod(mode)
+            if record:
+                record_checksums(path.parent, {path.name: checksum_file(partial)})
     except SafetensorError as error:  # the library wraps what the disk said
-        partial.unlink(missing_ok=True)
         raise _disk_error(error, path) from None
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _disk_error(error: SafetensorError, path: Path) -> DataError:

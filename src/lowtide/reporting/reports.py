@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from lowtide.dataset.layout import METADATA_NAME
 from lowtide.errors import DataError, UsageError
-from lowtide.files import write_bytes
+from lowtide.files import hold_lock, write_bytes
 from lowtide.progress import METRICS_NAME
 from lowtide.reporting.datasets import DatasetReader
 from lowtide.reporting.jobs import JobReader
@@ -52,13 +52,14 @@ def make_report(settings: ReportSettings | None = None, /, **options: Any) -> Re
     """Write the page; an earlier page of lowtide is replaced, any other file is not."""
     settings = settings or build_settings(ReportSettings, options)
     reader = open_reader(settings)
-    reader.read()
-    data = reader.page()
     path = settings.out or _default_path(settings)
-    _require_ours(path)
-    page = render_page(data).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, page)
+    with hold_lock(path):
+        reader.read()
+        data = reader.page()
+        _require_ours(path)
+        page = render_page(data).encode()
+        write_bytes(path, page)
     return ReportResult(path, data["kind"], len(page))
 
 

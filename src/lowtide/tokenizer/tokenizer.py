@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.errors import DataError, UsageError, from_os_error
-from lowtide.files import partial_path, publish
+from lowtide.files import atomic_file
 from lowtide.memory import usable_cores
 from lowtide.tokenizer.characters import CharacterTable, last_character_cut
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
@@ -292,7 +292,7 @@ class Tokenizer:
     ) -> int:
         size = os.path.getsize(path)  # noqa: PTH202
         count = position = 0
-        with partial_path(out_path).open("wb") as out:
+        with atomic_file(out_path) as out:
             while position < size:
                 added, position = self.native.encode_file(
                     input_path=os.fspath(path),
@@ -310,7 +310,6 @@ class Tokenizer:
                 count += added
                 if on_progress is not None:
                     on_progress(position)
-        publish(out_path)
         return count
 
     def _encode_file_slowly(
@@ -322,14 +321,13 @@ class Tokenizer:
         on_progress: Callable[[int], None] | None,
     ) -> int:
         count = 0
-        with Path(path).open("rb") as file, partial_path(out_path).open("wb") as out:
+        with Path(path).open("rb") as file, atomic_file(out_path) as out:
             blocks = iter(lambda: file.read(WINDOW_BYTES), b"")
             for ids in self.iter_encoded(blocks, special=special):
                 out.write(ids.astype(item).tobytes())
                 count += len(ids)
                 if on_progress is not None:
                     on_progress(file.tell())
-        publish(out_path)
         return count
 
     def _file_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:

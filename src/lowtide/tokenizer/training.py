@@ -20,7 +20,7 @@ from lowtide import _native
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import ReadingOptions
 from lowtide.errors import DataError, UsageError
-from lowtide.files import read_json, write_json
+from lowtide.files import hold_lock, read_json, write_json
 from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
 from lowtide.settings import build_settings, settings_as_json
@@ -138,7 +138,13 @@ def train_tokenizer(
             shutil.rmtree(settings.out_dir / _WORK, ignore_errors=True)
             return finished
     budget = MemoryBudget.from_setting(settings.memory)
-    with _work_folder(settings.out_dir) as work_dir:
+    with contextlib.ExitStack() as stack:
+        if settings.out_dir is not None:
+            stack.enter_context(hold_lock(settings.out_dir, create_folder=True))
+            finished = _load_finished(settings.out_dir, key)  # by a command that ended just now
+            if finished is not None:
+                return finished
+        work_dir = stack.enter_context(_work_folder(settings.out_dir))
         metrics_path = settings.out_dir / "metrics.jsonl" if settings.out_dir else None
         with Progress(
             "train-tokenizer", budget_bytes=budget.total_bytes, metrics_path=metrics_path

@@ -16,6 +16,14 @@ from typing import Any
 import numpy as np
 
 from lowtide.corpus.inputs import names_files
+from lowtide.dataset.provenance import (
+    Provenance,
+    describe_source_change,
+    load_own_tokenizer,
+    npy_path,
+    read_provenance,
+    tokenizer_dir,
+)
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_file, read_json, write_json
 from lowtide.loader.mixtures import Mixture
@@ -65,7 +73,7 @@ def open_training_data(
     if settings.input_file is not None:
         path = _tokens_of_text(settings, note, tokenizer)
     assert path is not None
-    found = _own_tokenizer(settings, path, tokenizer)
+    found = _own_tokenizer(settings, path, tokenizer, note)
     # A file that is validated on another one is trained on to its end.
     whole = settings.val_data_path is not None and path.is_file()
     train = _open(settings, path, found, "all" if whole else "train", stride=settings.stride)
@@ -151,11 +159,12 @@ def _learn_tokenizer(
     return trained.tokenizer
 
 
-def _own_tokenizer(settings: TrainSettings, path: Path, known: Tokenizer | None) -> Tokenizer:
+def _own_tokenizer(
+    settings: TrainSettings, path: Path, known: Tokenizer | None, note: Callable[[str], None]
+) -> Tokenizer:
     """Give the tokenizer that comes with the data, else the named, the model's, or gpt2."""
-    folder = path if path.is_dir() else path.parent
-    if (folder / "tokenizer.json").is_file():
-        own = Tokenizer.load(folder)
+    own = _tokenizer_beside(path)
+    if own is not None:
         if settings.tokenization not in (None, own.kind, own.name):
             named = Tokenizer.load(str(settings.tokenization))
             if named.fingerprint != own.fingerprint:
@@ -167,8 +176,23 @@ def _own_tokenizer(settings: TrainSettings, path: Path, known: Tokenizer | None)
                 )
         return own
     if settings.tokenization is None and known is not None:
-        return known
-    return Tokenizer.load(settings.tokenization or "gpt2")
+        found = known
+    else:
+        found = Tokenizer.load(settings.tokenization or "gpt2")
+    note(f"{path.name}: nothing beside it says which tokenizer made it; taken as {found.name}'s")
+    return found
+
+
+def _tokenizer_beside(path: Path) -> Tokenizer | None:
+    """Load the tokenizer that a dataset or a .npy brings along; None where nothing says which."""
+    if path.suffix == ".npy" and path.is_file():
+        provenance = read_provenance(path)
+        if provenance is not None:
+            return load_own_tokenizer(path, provenance)
+        if tokenizer_dir(path).is_dir():
+            return Tokenizer.load(tokenizer_dir(path))
+    folder = path if path.is_dir() else path.parent
+    return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
 
 
 def _open(
@@ -207,9 +231,12 @@ def _tokens_of_text(
     assert path is not None
     if path.suffix == ".npy":
         return path
-    beside = path.with_suffix(".npy")
+    beside = npy_path(path)
     if beside.is_file():
-        return beside
+        reason = _why_not_beside(settings, path, read_provenance(beside), known)
+        if reason is None:
+            return beside
+        note(f"{beside} is not used: {reason}; the text is tokenized anew")
     run_dir = settings.run_dir
     tokens_path = run_dir / "data" / "tokens.npy"
     identity_path = run_dir / "data" / "source.json"
@@ -238,6 +265,28 @@ def _tokens_of_text(
     write_json(identity_path, identity)
     note(f"tokenized {path}: {len(ids):,} tokens ({tokenizer.name}), kept in {tokens_path}")
     return tokens_path
+
+
+def _why_not_beside(
+    settings: TrainSettings, path: Path, made: Provenance | None, known: Tokenizer | None
+) -> str | None:
+    """Say why the .npy beside a text cannot stand for it; None when it can."""
+    if made is None:  # of another program; what could not be checked is said where it is opened
+        return None
+    change = describe_source_change(made.source, path) if path.is_file() else None
+    if change is not None:
+        return change
+    if settings.vocab_size not in (None, made.vocab_size):
+        return f"it has a vocabulary of {made.vocab_size}, --vocab-size is {settings.vocab_size}"
+    wanted = settings.tokenization
+    if settings.vocab_size is not None or wanted == made.tokenization:
+        return None
+    if wanted == "char" or (wanted is not None and made.tokenization == "char"):
+        return f"it was made with tokenizer {made.tokenization}, --tokenization is {wanted}"
+    other = known if wanted is None else Tokenizer.load(wanted)
+    if other is not None and other.fingerprint != made.tokenizer_fingerprint:
+        return f"it was made with tokenizer {made.tokenization}, not with {other.name}"
+    return None
 
 
 def _read_text(path: Path) -> str:

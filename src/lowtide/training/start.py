@@ -6,6 +6,7 @@ Out:     the run's folder; TrainResult
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from lowtide.errors import DataError, UsageError
+from lowtide.files import hold_lock
 from lowtide.memory import PeakMeter, parse_size
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
@@ -55,7 +57,13 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
             next_step="choose another --model-name, or remove the folder",
         )
     # One meter for all of it: text tokenized before the first step counts too.
-    with PeakMeter(), open_process_group(settings.device) as group:
+    with (
+        PeakMeter(),
+        open_process_group(settings.device) as group,
+        contextlib.ExitStack() as lock,
+    ):
+        if group.is_first:
+            lock.enter_context(hold_lock(run.root, create_folder=True))
         return _train(settings, run, group)
 
 

@@ -1,0 +1,171 @@
+"""What a .npy of ids was made of: the record beside it, and whether it still holds.
+
+In:      FILE.npy and FILE.npy.json beside it; the text it was made of
+Out:     Provenance; in words, what differs between what is there and what is wanted
+Memory:  one buffer of 1 MiB, to compare a text whose time of change is another
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lowtide import files
+from lowtide.errors import DataError
+from lowtide.tokenizer import Tokenizer
+
+__all__ = [
+    "Provenance",
+    "SourceText",
+    "describe_difference",
+    "describe_source_change",
+    "load_own_tokenizer",
+    "npy_path",
+    "read_provenance",
+    "record_path",
+    "tokenizer_dir",
+    "write_provenance",
+]
+
+_VERSION = 1
+_COMPRESSED = {".gz", ".zst", ".xz"}
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceText:
+    """The text that ids were made of, as it was then."""
+
+    file: str
+    size_bytes: int
+    modified_ns: int
+    xxh3_128: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """What stands in the record of a .npy."""
+
+    num_tokens: int
+    dtype: str
+    vocab_size: int
+    tokenization: str
+    """As it was named: gpt2, char, or a tokenizer's folder."""
+    tokenizer_fingerprint: str
+    source: SourceText
+    settings: dict[str, Any]
+    """Those that decide which text of the file became ids."""
+
+
+def npy_path(text_path: Path) -> Path:
+    """The .npy of a text file.
+
+    >>> npy_path(Path("a.txt.gz")).name
+    'a.npy'
+    """
+    path = text_path.with_suffix("") if text_path.suffix in _COMPRESSED else text_path
+    return path.with_suffix(".npy")
+
+
+def record_path(path: Path) -> Path:
+    """The record of a .npy."""
+    return path.with_name(f"{path.name}.json")
+
+
+def tokenizer_dir(path: Path) -> Path:
+    """Where the tokenizer of a .npy is kept, unless it is gpt2."""
+    return path.with_suffix(".tokenizer")
+
+
+def write_provenance(path: Path, provenance: Provenance) -> None:
+    """Write the record of the .npy at `path`."""
+    row = dataclasses.asdict(provenance)
+    files.write_json(record_path(path), {"format_version": _VERSION, **row})
+
+
+def read_provenance(path: Path) -> Provenance | None:
+    """Read the record of a .npy; None where there is none, as of other programs' files."""
+    record = record_path(path)
+    if not record.is_file():
+        return None
+    value = files.read_json(record)
+    try:
+        if value["format_version"] != _VERSION:
+            raise ValueError(f"format version {value['format_version']}")
+        return Provenance(
+            num_tokens=int(value["num_tokens"]),
+            dtype=str(value["dtype"]),
+            vocab_size=int(value["vocab_size"]),
+            tokenization=str(value["tokenization"]),
+            tokenizer_fingerprint=str(value["tokenizer_fingerprint"]),
+            source=_source_from(value["source"]),
+            settings=dict(value["settings"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"this record of {path.name} cannot be read: {error!r}",
+            path=record,
+            next_step=f"remove {path.name} and the record, and give lowtide pretokenize again",
+        ) from None
+
+
+def _source_from(value: Mapping[str, Any]) -> SourceText:
+    return SourceText(
+        file=str(value["file"]),
+        size_bytes=int(value["size_bytes"]),
+        modified_ns=int(value["modified_ns"]),
+        xxh3_128=str(value["xxh3_128"]),
+    )
+
+
+def describe_source_change(source: SourceText, path: Path) -> str | None:
+    """Say how a text differs from the one ids were made of; None when it is the same.
+
+    Size and time of change decide where they can; a copy with another time is read and compared.
+    """
+    status = path.stat()
+    if status.st_size != source.size_bytes:
+        return f"{path.name} has {status.st_size} bytes, it had {source.size_bytes}"
+    if status.st_mtime_ns == source.modified_ns:
+        return None
+    if files.checksum_file(path) != source.xxh3_128:
+        return f"{path.name} holds other text of the same size"
+    return None
+
+
+def load_own_tokenizer(path: Path, provenance: Provenance) -> Tokenizer:
+    """Load the tokenizer that a .npy was made with; any other is an error."""
+    folder = tokenizer_dir(path)
+    name = os.fspath(folder) if folder.is_dir() else provenance.tokenization
+    next_step = f"bring {folder} back, or remove {path.name} and give lowtide pretokenize again"
+    try:
+        tokenizer = Tokenizer.load(name)
+    except DataError as error:
+        raise DataError(
+            f"{path.name} was made with tokenizer {provenance.tokenization}, which cannot be "
+            f"loaded: {error.message}",
+            path=path,
+            next_step=next_step,
+        ) from None
+    if tokenizer.fingerprint != provenance.tokenizer_fingerprint:
+        raise DataError(
+            f"{path.name} was made with tokenizer {provenance.tokenization} "
+            f"({provenance.tokenizer_fingerprint[:12]}), {name} is another one now "
+            f"({tokenizer.fingerprint[:12]})",
+            path=path,
+            next_step=next_step,
+        )
+    return tokenizer
+
+
+def describe_difference(provenance: Provenance, wanted: Mapping[str, Any]) -> str | None:
+    """Say which wanted setting a .npy was not made with; None when it was made with all."""
+    for name, value in wanted.items():
+        before = provenance.settings.get(name)
+        if before != value:
+            flag = name.replace("_", "-")
+            return f"it was made with --{flag} {json.dumps(before)}, now it is {json.dumps(value)}"
+    return None
