@@ -128,8 +128,9 @@ def hold_lock(
     `on_notice` (stderr by default) is told that nobody watches.
     """
     path = Path(path)
-    created = create_folder and not path.exists()
+    made: list[Path] = []
     if create_folder:
+        made = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
     lock = path / LOCK_NAME if path.is_dir() else path.with_name(f".{path.name}{LOCK_NAME}")
     descriptor = _open_lock(lock, path, on_notice or _say)
@@ -144,9 +145,9 @@ def hold_lock(
         with contextlib.suppress(OSError):
             lock.unlink()  # still locked: whoever opened it meanwhile sees that it is gone
         os.close(descriptor)
-        if created:
-            with contextlib.suppress(OSError):  # it holds something
-                path.rmdir()
+        with contextlib.suppress(OSError):  # the first that holds something ends it
+            for folder in made:
+                folder.rmdir()
 
 
 def _open_lock(lock: Path, path: Path, on_notice: Callable[[str], None]) -> int:
