@@ -194,7 +194,7 @@ def test_another_shape_than_the_weights_have_is_refused(text, capsys):
     other = [*SMALL, "--num-heads", "4"]
     assert main([str(word) for word in (*words, "--model-name", "m", *other)]) == 2
     err = capsys.readouterr().err
-    assert "num_heads is 4, this model has 2" in err and "another --model-name" in err
+    assert "num_heads is 4, this run has 2" in err and "another --model-name" in err
     more = ["--model-name", "n", "--init-from-model", "m", "--width", "64", "--seq-len", "16"]
     assert main([str(word) for word in (*words, *more)]) == 2
     assert "width is 64, this model has 32" in capsys.readouterr().err

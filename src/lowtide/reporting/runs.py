@@ -253,7 +253,7 @@ class RunReader:
         shown = [
             [key, str(value)]
             for key, value in self._settings.items()
-            if value not in (None, (), [], {})
+            if value not in (None, (), [], {}) and key not in ("history", "identity")
         ]
         if not shown:
             return None

@@ -34,6 +34,7 @@ from lowtide.errors import BudgetError, DataError
 from lowtide.files import (
     atomic_file,
     free_disk_bytes,
+    hold_lock,
     partial_path,
     publish,
     read_json,
@@ -54,9 +55,9 @@ from lowtide.model.gpt import GPT
 from lowtide.model.weights import TensorFile, load_weights, save_weights
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["Checkpoint", "RunFolder", "all_tensors"]
+__all__ = ["WEIGHTS_NAME", "Checkpoint", "RunFolder", "all_tensors"]
 
-_WEIGHTS = "model.safetensors"
+WEIGHTS_NAME = "model.safetensors"
 _STATE = "state.safetensors"
 _OLD_STATE = "state.pt"  # as runs had it before checksums; read once, and written anew
 _NUMBERS = "state.json"
@@ -101,6 +102,34 @@ class RunFolder:
         self.root = Path(root)
         self.keep = keep
         self._whole_dir: Path | None = None
+        self._is_locked = False
+
+    @contextlib.contextmanager
+    def locked(self, *, wanted: bool = True) -> Generator[None]:
+        """Keep the folder for this process until the end; another one meanwhile is refused.
+
+        Within one process it may be entered again.
+        """
+        if not wanted or self._is_locked:
+            yield
+            return
+        with hold_lock(self.root, create_folder=True):
+            self._is_locked = True
+            try:
+                yield
+            finally:
+                self._is_locked = False
+
+    def clear(self) -> None:
+        """Remove all that a run writes; other files in its folder stay."""
+        self._whole_dir = None
+        for name in ("steps", "best", "data"):
+            shutil.rmtree(self.root / name, ignore_errors=True)
+        for name in (
+            WEIGHTS_NAME, _CONFIG, CHECKSUMS_NAME, "tokenizer.json", "settings.json",
+            self.metrics_path.name,
+        ):  # fmt: skip
+            (self.root / name).unlink(missing_ok=True)
 
     @property
     def metrics_path(self) -> Path:
@@ -169,11 +198,11 @@ class RunFolder:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
-            save_weights(partial / _WEIGHTS, checkpoint.weights, record=False)
+            save_weights(partial / WEIGHTS_NAME, checkpoint.weights, record=False)
             save_weights(partial / _STATE, checkpoint.tensors, record=False)
             write_json(partial / _NUMBERS, numbers)
             write_json(partial / _CONFIG, config.to_huggingface())
-            checksums = record_files(partial, (_WEIGHTS, _STATE, _NUMBERS, _CONFIG))
+            checksums = record_files(partial, (WEIGHTS_NAME, _STATE, _NUMBERS, _CONFIG))
             partial.replace(folder)
             sync_directory(folder.parent)
         except BaseException:
@@ -187,8 +216,8 @@ class RunFolder:
 
     def _publish_weights(self, folder: Path, checksums: Mapping[str, str]) -> None:
         """Copy the weights and shape of a checkpoint to the run's folder, recorded beforehand."""
-        record_checksums(self.root, {name: checksums[name] for name in (_WEIGHTS, _CONFIG)})
-        for name in (_CONFIG, _WEIGHTS):
+        record_checksums(self.root, {name: checksums[name] for name in (WEIGHTS_NAME, _CONFIG)})
+        for name in (_CONFIG, WEIGHTS_NAME):
             _link_or_copy(folder / name, self.root / name)
 
     def _require_space(self, checkpoint: Checkpoint) -> None:
@@ -206,7 +235,7 @@ class RunFolder:
     ) -> None:
         """Write the weights with the lowest validation loss so far."""
         self.best_dir.mkdir(exist_ok=True)
-        save_weights(self.best_dir / _WEIGHTS, weights)
+        save_weights(self.best_dir / WEIGHTS_NAME, weights)
         write_recorded_json(self.best_dir / _CONFIG, config.to_huggingface())
         write_recorded_json(self.best_dir / "best.json", dict(numbers))
 
@@ -264,7 +293,7 @@ class RunFolder:
         old = _read_numbers(folder / _NUMBERS)
         save_weights(folder / _STATE, tensors, record=False)
         write_json(folder / _NUMBERS, {**old, **numbers})
-        checksums = record_files(folder, (_WEIGHTS, _STATE, _NUMBERS, _CONFIG))
+        checksums = record_files(folder, (WEIGHTS_NAME, _STATE, _NUMBERS, _CONFIG))
         (folder / _OLD_STATE).unlink()
         self._publish_weights(folder, checksums)
 
@@ -277,13 +306,18 @@ class RunFolder:
             atomic_file(self.metrics_path) as new,
         ):
             for line in old:
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError:
-                    continue  # cut off by the kill
-                last = evaluated_step if row.get("event") == "eval" else step
-                if row.get("step", -1) <= last:
+                if _is_kept(line, step, evaluated_step):
                     new.write(line)
+
+
+def _is_kept(line: bytes, step: int, evaluated_step: int) -> bool:
+    """True for a row of the log up to a step; what is no row goes: a log never stops a run."""
+    try:
+        row = json.loads(line)
+        last = evaluated_step if row.get("event") == "eval" else step
+        return row.get("step", -1) <= last
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return False
 
 
 def _is_old(folder: Path) -> bool:

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from lowtide.errors import LowtideError, UsageError
-from lowtide.files import write_json
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
@@ -30,7 +29,7 @@ from lowtide.model.devices import device_memory
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.progress import Phase, Progress
-from lowtide.settings import build_settings, settings_as_json
+from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import Checkpoint, RunFolder
 from lowtide.training.diagnostics import Diagnostics
@@ -38,12 +37,20 @@ from lowtide.training.distributed import ProcessGroup, open_process_group, whole
 from lowtide.training.evaluation import EvalResult, ForgettingWatch, RunEvaluator
 from lowtide.training.feeding import BatchSource, Feed, open_batches
 from lowtide.training.footprint import fit_micro_batch
+from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
 from lowtide.training.reports import (
     MetricSinks,
     Pace,
     describe_coverage,
     describe_evaluation,
     evaluation_row,
+)
+from lowtide.training.resuming import (
+    change_settings,
+    continued_settings,
+    require_own_tokenizer,
+    run_exists,
+    write_settings,
 )
 from lowtide.training.saving import CheckpointSaver
 from lowtide.training.schedule import RunLength, total_steps
@@ -122,6 +129,9 @@ class Trainer:
         self.state = RunState(micro_batch=self.settings.batch_size)
         self._notify = notify
         self._note: Callable[[str], None] = notify or _to_stderr
+        # Whether the run's own weights are meant, whatever the model holds.
+        self.goes_on = settings is not None or options.get("resume") is True
+        self._identity: dict[str, str] = {}
         self.where = Diagnostics(watch=False)
         self._started = time.monotonic()
 
@@ -132,6 +142,9 @@ class Trainer:
         settings = self.settings
         self._budget = parse_size(settings.memory) if settings.memory else default_budget_bytes()
         with open_process_group(settings.device) as group, contextlib.ExitStack() as stack:
+            stack.enter_context(self.run.locked(wanted=group.is_first))
+            self._claim(group)
+            settings = self.settings
             self.prepare(group)
             progress = stack.enter_context(
                 Progress(
@@ -319,6 +332,27 @@ class Trainer:
 
     # -- start and resume -------------------------------------------------------------------------
 
+    def _claim(self, group: ProcessGroup) -> None:
+        """Find out whether this begins the run or goes on with it, and refuse what is neither."""
+        run, settings = self.run, self.settings
+        if group.is_first:
+            if settings.overwrite:
+                run.clear()
+            run.find_whole(self._tell, set_aside=True)
+        group.wait()
+        if run.find_whole(self._tell) is None:
+            self._identity = {} if self.goes_on else {"weights": weights_fingerprint(self.model)}
+            return
+        if not settings.resume:
+            raise run_exists(run.root)
+        if not self.goes_on:
+            require_same_model(run, self.model)
+        known = None if self._given_optimizer else optimizer_of(run.load_numbers())
+        self.settings = continued_settings(run.root, settings, optimizer=known)
+        own = run.root / "tokenizer.json"
+        if self.tokenizer is not None and own.is_file():
+            require_own_tokenizer(self.tokenizer, Tokenizer.load(run.root), run.root)
+
     def prepare(self, group: ProcessGroup) -> None:
         """Bring the model to its device and make everything the loop uses."""
         settings, config = self.settings, self.model.config
@@ -331,10 +365,6 @@ class Trainer:
                 next_step="make batch size times accumulation a multiple of the processes",
             )
         self.state.micro_batch = min(settings.batch_size, self._rows)
-        if group.is_first:
-            self.run.find_whole(self._tell, set_aside=True)
-        group.wait()
-        self.run.find_whole(self._tell)
         self.run.load_weights(self.model)  # before it is divided, while its tensors are whole
         steps = total_steps(settings, count_parameters(config), self.data)
         self.length = RunLength(settings, steps)
@@ -392,6 +422,7 @@ class Trainer:
         self.state = self.stepper.state = RunState(**numbers["state"])
         self.state.micro_batch = micro
         if self._group.is_first:
+            change_settings(self.run.root, self.settings, step=self.state.step, note=self._tell)
             self.run.forget_metrics_after(self.state.step, self.state.evaluated_step)
         self._note(f"going on from step {self.state.step} ({folder})")
 
@@ -412,7 +443,7 @@ class Trainer:
         return self.run.newest_dir()
 
     def _write_identity(self) -> None:
-        write_json(self.run.root / "settings.json", settings_as_json(self.settings))
+        write_settings(self.run.root, self.settings, identity=self._identity)
         if self.tokenizer is not None:
             self.run.save_tokenizer(self.tokenizer)
 

@@ -95,6 +95,8 @@ class TrainSettings:
     """Start from the weights of a run (its name or folder) or of a Qwen3 or GPT-2 folder."""
     resume: bool = True
     """Go on where the run stopped; without it an existing run is an error."""
+    overwrite: bool = False
+    """Remove an earlier run of this name first, its checkpoints and metrics included."""
 
     # Shape: from a config file, a parameter count, or field by field.
     target_params: int | None = None
@@ -270,6 +272,10 @@ class TrainSettings:
         require(scaled, "precision", self.precision, "--use-mixed-precision beside it")
         whole = self.compile or not self.compile_whole
         require(whole, "compile_whole", True, "--compile beside it")
+        queued = self.slurm and self.overwrite
+        require(
+            not queued, "overwrite", True, "no --slurm beside it: each restart would begin anew"
+        )
         learned = self.vocab_size is not None and self.tokenization is not None
         require(not learned, "vocab_size", self.vocab_size, "no --tokenization beside it")
 

@@ -6,7 +6,6 @@ Out:     the run's folder; TrainResult
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 
 from lowtide.errors import DataError, UsageError
-from lowtide.files import hold_lock
 from lowtide.memory import PeakMeter, parse_size
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
@@ -27,7 +25,9 @@ from lowtide.training.checkpoints import RunFolder
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.footprint import fit_micro_batch
+from lowtide.training.identity import optimizer_of
 from lowtide.training.loop import Trainer, TrainResult
+from lowtide.training.resuming import continued_settings, run_exists
 from lowtide.training.settings import SHAPE_FIELDS, TrainSettings, model_config
 
 __all__ = ["train"]
@@ -50,20 +50,14 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
     settings = settings or build_settings(TrainSettings, options)
     require(not settings.slurm, "slurm", True, "false here; write_slurm_script writes the script")
     run = RunFolder(settings.run_dir, keep=settings.keep_checkpoints)
-    if run.exists() and not settings.resume:
-        raise UsageError(
-            "this run exists, and --no-resume forbids to go on with it",
-            path=run.root,
-            next_step="choose another --model-name, or remove the folder",
-        )
+    if run.exists() and not settings.resume and not settings.overwrite:
+        raise run_exists(run.root)
     # One meter for all of it: text tokenized before the first step counts too.
     with (
         PeakMeter(),
         open_process_group(settings.device) as group,
-        contextlib.ExitStack() as lock,
+        run.locked(wanted=group.is_first),
     ):
-        if group.is_first:
-            lock.enter_context(hold_lock(run.root, create_folder=True))
         return _train(settings, run, group)
 
 
@@ -73,13 +67,19 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
             print(text, file=sys.stderr, flush=True)
 
     if group.is_first:
+        if settings.overwrite:
+            run.clear()
         run.find_whole(note, set_aside=True)
     group.wait()
     run.find_whole(note)
+    settings = dataclasses.replace(settings, overwrite=False)  # done; the loop does not do it again
     base_dir = None
     if settings.init_from_model is not None and not run.exists():
         base_dir = find_model_dir(settings.init_from_model, settings.checkpoints_dir)
     settings = _fit_context(settings, run, base_dir, note)
+    if run.exists():
+        known = optimizer_of(run.load_numbers())
+        settings = continued_settings(run.root, settings, optimizer=known)
     _refuse_hopeless(settings, run, base_dir, group)
     base_tokenizer = None
     if base_dir is not None and (base_dir / "tokenizer.json").is_file():
@@ -157,7 +157,7 @@ def _shape(
 ) -> GPTConfig:
     """Give the network's shape: the run's own, the base model's, or what the settings ask for."""
     if run.exists():
-        config = run.load_config()
+        config = run.load_config().replace(dropout=settings.dropout)
         _require_shape(settings, config, run.root, "choose another --model-name for another shape")
     elif base_dir is not None:
         config = load_config(base_dir).replace(dropout=settings.dropout)

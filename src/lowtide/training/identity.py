@@ -1,0 +1,70 @@
+"""Whose run a folder is: the model it began from, and whether another one may go on with it.
+
+In:      a GPT, a run's folder
+Out:     a fingerprint of weights; UsageError for a model that is another run's
+Memory:  one tensor at a time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import xxhash
+
+from lowtide.errors import UsageError
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import TensorFile, portable_tensors
+from lowtide.training.checkpoints import WEIGHTS_NAME, RunFolder
+from lowtide.training.resuming import read_identity
+
+__all__ = ["optimizer_of", "require_same_model", "weights_fingerprint"]
+
+
+def weights_fingerprint(model: GPT) -> str:
+    """A digest of all weights by name."""
+    digest = xxhash.xxh3_128()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def optimizer_of(numbers: Mapping[str, Any]) -> str | None:
+    """The --optimizer whose moments a checkpoint holds; None for one that is not lowtide's."""
+    rows = numbers.get("optimizers", [])
+    kinds = {row.get("kind") for row in rows if isinstance(row, dict)}
+    if "Muon" in kinds:
+        return "muon"
+    return "adamw" if kinds in ({"AdamW"}, {"AdamW8bit"}) else None
+
+
+def require_same_model(run: RunFolder, model: GPT) -> None:
+    """Refuse to go on with a run that began from another model, or has trained one further.
+
+    A script given again makes the weights the run began with, if it sets a seed; a model that was
+    trained in this process has the run's newest ones.
+    """
+    shape = run.load_config()
+    if model.config.replace(dropout=0.0) != shape.replace(dropout=0.0):
+        raise _other_model(run, "a model of another shape")
+    known = read_identity(run.root).get("weights")
+    if known is None or known == weights_fingerprint(model) or _has_weights(model, run):
+        return
+    raise _other_model(run, "a model that began with other weights")
+
+
+def _has_weights(model: GPT, run: RunFolder) -> bool:
+    saved = TensorFile(run.newest_dir() / WEIGHTS_NAME)
+    tensors = portable_tensors(model.state_dict(), model.config)
+    return all(name in saved and torch.equal(saved[name], t) for name, t in tensors.items())
+
+
+def _other_model(run: RunFolder, what: str) -> UsageError:
+    return UsageError(
+        f"{run.root.name!r} is the name of a run with {what}",
+        path=run.root,
+        next_step="resume=True goes on with that run's weights, model_name=... starts another run, "
+        "overwrite=True removes that run and starts anew",
+    )

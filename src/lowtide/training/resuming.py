@@ -1,0 +1,208 @@
+"""What a changed setting means for a run that goes on: applied, refused, or without effect.
+
+In:      the settings a run was started with (settings.json), those given now
+Out:     the settings to go on with; what changed, announced; an error for what cannot change
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from lowtide.errors import DataError, UsageError
+from lowtide.files import read_json, write_json
+from lowtide.settings import convert_options, settings_as_json
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.settings import SHAPE_FIELDS, TrainSettings
+
+__all__ = [
+    "RESUME_RULES",
+    "SETTINGS_NAME",
+    "another_run",
+    "change_settings",
+    "continued_settings",
+    "read_identity",
+    "require_own_tokenizer",
+    "run_exists",
+    "write_settings",
+]
+
+SETTINGS_NAME = "settings.json"
+
+Rule = Literal["refused", "applied", "free"]
+
+_REFUSED = """
+    layout num_layers width num_heads num_kv_heads mlp_width tie_weights target_params seq_len
+    init_from_model zero_init seed optimizer use_8bit_optimizer
+    tokenization vocab_size dtype val_fraction stride order
+    text_column split use_streaming shuffle_buffer_size max_examples
+    replay_dataset_dir replay_fraction
+"""
+_APPLIED = """
+    max_iters epochs max_hours tokens_per_param
+    batch_size gradient_accumulation_steps
+    learning_rate schedule warmup final_learning_rate decay_fraction
+    weight_decay beta1 beta2 momentum momentum_warmup grad_clip dropout max_bad_steps
+    use_mixed_precision precision attention float8_head float8_blocks
+    val_data_path eval_dataset_dir eval_interval eval_iters forgetting_tolerance stop_on_forgetting
+"""
+_FREE = """
+    model_name checkpoints_dir resume overwrite slurm debug
+    dataset_dir input_file train_data_path dataset_id
+    device parallel num_workers memory activation_checkpointing compile compile_whole
+    loss_chunk_tokens save_interval keep_checkpoints save_in_background log_interval
+    sample_tokens sample_prompt tensorboard wandb
+"""
+
+RESUME_RULES: dict[str, Rule] = {
+    # Another network, other data or other moments: that would be another run.
+    **dict.fromkeys(_REFUSED.split(), "refused"),
+    # In force from the next step on, and announced.
+    **dict.fromkeys(_APPLIED.split(), "applied"),
+    # Where and how the same numbers are computed, kept and shown. Data may lie elsewhere: what it
+    # holds is compared by its fingerprint.
+    **dict.fromkeys(_FREE.split(), "free"),
+}
+
+# Only the given optimizer itself is known; "auto" means the one the run has.
+_ANY = {"optimizer": "auto"}
+
+
+def another_run(message: str, *, path: Path) -> UsageError:
+    """An error for what cannot go on as the run of this name, with the three ways on."""
+    return UsageError(
+        message,
+        path=path,
+        next_step="leave the change out to go on with that run, choose another --model-name, or "
+        "give --overwrite to remove that run and start anew",
+    )
+
+
+def run_exists(root: Path) -> UsageError:
+    """An error for a run that is there although none was expected."""
+    return UsageError(
+        "this run exists, and --no-resume forbids to go on with it",
+        path=root,
+        next_step="choose another --model-name, or give --overwrite to remove it first",
+    )
+
+
+def require_own_tokenizer(given: Tokenizer, own: Tokenizer, root: Path) -> None:
+    """Refuse to go on with another tokenizer than the run's: the same ids would mean other text."""
+    if given.fingerprint != own.fingerprint:
+        raise another_run(
+            f"the tokenizer is {given.name} ({given.fingerprint[:12]}), this run has {own.name} "
+            f"({own.fingerprint[:12]})",
+            path=root,
+        )
+
+
+def continued_settings(
+    root: Path, settings: TrainSettings, *, optimizer: str | None = None
+) -> TrainSettings:
+    """The settings to go on with: what is left out is the run's, what cannot change is refused.
+
+    `optimizer` is the one whose moments the run has, where that is known.
+    """
+    old = _read_settings(root)
+    if optimizer is not None:
+        old["optimizer"] = optimizer
+    kept: dict[str, Any] = {}
+    for name, rule in RESUME_RULES.items():
+        if rule != "refused" or name not in old:
+            continue
+        now, before, anything = getattr(settings, name), old[name], _ANY.get(name)
+        if now == anything:
+            kept[name] = before
+        elif before == anything and (name in SHAPE_FIELDS or anything is not None):
+            continue  # the run chose it: its shape and its moments are compared themselves
+        elif now != before:
+            there = "was started without it" if before is None else f"has {before}"
+            raise another_run(f"{name} is {now}, this run {there}", path=root)
+    return dataclasses.replace(settings, **kept)
+
+
+def change_settings(
+    root: Path, settings: TrainSettings, *, step: int, note: Callable[[str], None]
+) -> None:
+    """Announce what is applied from `step` on, and keep the settings and their history."""
+    old = _read_settings(root)
+    now = settings_as_json(settings)
+    before = {name: _plain(value) for name, value in old.items()}
+    changed = {
+        name: {"from": before[name], "to": value}
+        for name, value in now.items()
+        if name in before and before[name] != value
+    }
+    said = [
+        f"{name} {change['from']} -> {change['to']}"
+        for name, change in changed.items()
+        if RESUME_RULES[name] == "applied"
+    ]
+    if said:
+        note(f"changed from step {step} on: {', '.join(said)}")
+    path = root / SETTINGS_NAME
+    if changed or not path.exists():
+        kept = _read_object(path) if path.exists() else {}
+        history = [*kept.get("history", []), {"step": step, "changed": changed}]
+        _write(path, settings, kept.get("identity", {}), history)
+
+
+def write_settings(root: Path, settings: TrainSettings, *, identity: Mapping[str, str]) -> None:
+    """Write the settings a run begins with, and what it begins from."""
+    _write(root / SETTINGS_NAME, settings, identity, [])
+
+
+def read_identity(root: Path) -> Mapping[str, Any]:
+    """What a run began from; empty where it is not known."""
+    path = root / SETTINGS_NAME
+    identity = _read_object(path).get("identity", {}) if path.exists() else {}
+    return identity if isinstance(identity, dict) else {}
+
+
+def _write(
+    path: Path,
+    settings: TrainSettings,
+    identity: Mapping[str, Any],
+    history: list[dict[str, Any]],
+) -> None:
+    extra = {"identity": dict(identity), "history": history}
+    write_json(path, {**settings_as_json(settings), **extra})
+
+
+def _read_settings(root: Path) -> dict[str, Any]:
+    """The settings of a run, each in its type; those this lowtide does not know are left out."""
+    path = root / SETTINGS_NAME
+    if not path.exists():
+        return {}
+    fields = {field.name for field in dataclasses.fields(TrainSettings)}
+    known = {name: value for name, value in _read_object(path).items() if name in fields}
+    try:
+        return convert_options(TrainSettings, known)
+    except UsageError as error:
+        raise _damaged(path, error.message) from None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise _damaged(path, f"it holds a {type(value).__name__}")
+    if not isinstance(value.get("history", []), list):
+        raise _damaged(path, "its history is no list")
+    return value
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(
+        f"{path.name} is not what a run writes: {what}",
+        path=path,
+        next_step=f"remove {path}; the run goes on with the settings given now",
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

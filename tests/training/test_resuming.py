@@ -1,0 +1,202 @@
+"""Settings that change when a run goes on: applied, refused or free, never ignored."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lowtide.errors import DataError, UsageError
+from lowtide.files import LOCK_NAME, hold_lock
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.training.loop import Trainer
+from lowtide.training.resuming import RESUME_RULES, continued_settings
+from lowtide.training.settings import TrainSettings
+from lowtide.training.start import train
+
+from .conftest import VOCAB, write_tokens
+
+
+def rows(trainer):
+    lines = trainer.run.metrics_path.read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row.get("event") == "step"]
+
+
+def settings_of(trainer):
+    return json.loads((trainer.run.root / "settings.json").read_text())
+
+
+def test_every_setting_has_a_rule():
+    fields = {field.name for field in dataclasses.fields(TrainSettings)}
+    assert set(RESUME_RULES) == fields
+
+
+@pytest.fixture
+def notes():
+    return []
+
+
+def test_a_new_learning_rate_is_applied_and_announced(make_trainer, notes):
+    make_trainer(max_iters=4, schedule="constant", warmup=0).fit()
+    again = make_trainer(
+        max_iters=6, schedule="constant", warmup=0, learning_rate=1e-4, notify=notes.append
+    )
+    again.fit()
+    assert [row["learning_rate"] for row in rows(again)] == pytest.approx([3e-3] * 4 + [1e-4] * 2)
+    assert again.stepper.optimizers.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-4)
+    told = next(note for note in notes if note.startswith("changed from step 4 on"))
+    assert "max_iters 4 -> 6" in told and "learning_rate 0.003 -> 0.0001" in told
+    kept = settings_of(again)
+    assert kept["max_iters"] == 6 and kept["learning_rate"] == 1e-4
+    assert kept["history"][0]["step"] == 4
+    assert kept["history"][0]["changed"]["max_iters"] == {"from": 4, "to": 6}
+
+
+def test_weight_decay_and_betas_are_those_given_now(make_trainer):
+    make_trainer(max_iters=4).fit()
+    again = make_trainer(max_iters=5, weight_decay=0.7, beta1=0.5)
+    again.fit()
+    group = again.stepper.optimizers.optimizers[0].param_groups[0]
+    assert group["weight_decay"] == 0.7 and group["betas"][0] == 0.5
+
+
+def test_another_optimizer_is_refused_and_auto_is_the_one_the_run_has(make_trainer):
+    make_trainer(max_iters=4, optimizer="muon").fit()
+    with pytest.raises(UsageError, match="optimizer is adamw, this run has muon") as caught:
+        make_trainer(max_iters=6, optimizer="adamw").fit()
+    assert "--overwrite" in caught.value.next_step
+    # By itself it would be AdamW with so few rows.
+    assert make_trainer(max_iters=6, optimizer="auto").fit().steps == 6
+
+
+def test_what_is_left_out_is_the_runs(tmp_path):
+    root = tmp_path / "run"
+    root.mkdir()
+    (root / "settings.json").write_text(
+        json.dumps({"init_from_model": "base", "target_params": 300000, "num_layers": None})
+    )
+    kept = continued_settings(root, TrainSettings(num_layers=2))
+    assert (kept.init_from_model, kept.target_params, kept.num_layers) == ("base", 300000, 2)
+    with pytest.raises(UsageError, match="target_params is 400000, this run has 300000"):
+        continued_settings(root, TrainSettings(target_params=400000))
+    with pytest.raises(UsageError, match="init_from_model is other, this run has base"):
+        continued_settings(root, TrainSettings(init_from_model="other"))
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"batch_size": "many"}', '{"history": 3}', "{"])
+def test_damaged_settings_are_an_error_with_a_way_out(make_trainer, content):
+    make_trainer(max_iters=2).fit()
+    trainer = make_trainer(max_iters=4)
+    path = trainer.run.root / "settings.json"
+    path.write_text(content)
+    with pytest.raises(DataError) as caught:
+        trainer.fit()
+    assert caught.value.path == path
+    path.unlink()
+    assert make_trainer(max_iters=4).fit().steps == 4
+
+
+def test_a_bad_byte_in_the_metrics_does_not_stop_a_run(make_trainer):
+    make_trainer(max_iters=4).fit()
+    trainer = make_trainer(max_iters=6)
+    path = trainer.run.metrics_path
+    good = path.read_bytes()
+    path.write_bytes(b'{"step": "\xff"}\n[1]\n{"step": "a"}\n' + b"[" * 100_000 + b"\n" + good)
+    assert trainer.fit().steps == 6
+    assert [row["step"] for row in rows(trainer)] == [1, 2, 3, 4, 5, 6]
+
+
+def fit_fresh(tmp_path, seed, **options):
+    path = tmp_path / "tokens.npy"
+    if not path.exists():
+        write_tokens(path, count=2000)
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))
+    trainer = Trainer(
+        model,
+        data=TokenDataset(path, split="train", sequence_length=16),
+        checkpoints_dir=tmp_path / "checkpoints",
+        **{"batch_size": 4, "max_iters": 3, "device": "cpu", **options},
+    )
+    return model, trainer.fit()
+
+
+def test_a_fresh_model_is_not_given_an_old_result(tmp_path):
+    first, _ = fit_fresh(tmp_path, 1)
+    with pytest.raises(UsageError, match="a model that began with other weights") as caught:
+        fit_fresh(tmp_path, 2)
+    for choice in ("resume=True", "model_name=", "overwrite=True"):
+        assert choice in caught.value.next_step
+    same, _ = fit_fresh(tmp_path, 1)  # the same script again
+    went_on, result = fit_fresh(tmp_path, 2, resume=True, max_iters=4)
+    assert result.steps == 4
+    assert torch.equal(first.embedding.weight, same.embedding.weight)
+    assert not torch.equal(first.embedding.weight, went_on.embedding.weight)
+    other, result = fit_fresh(tmp_path, 2, overwrite=True)
+    assert result.steps == 3
+    assert not torch.equal(first.embedding.weight, other.embedding.weight)
+    with pytest.raises(UsageError, match="--no-resume forbids"):
+        fit_fresh(tmp_path, 2, resume=False)
+
+
+def test_a_model_that_was_just_trained_goes_on(tmp_path):
+    model, _ = fit_fresh(tmp_path, 1)
+    options = {"batch_size": 4, "device": "cpu", "checkpoints_dir": tmp_path / "checkpoints"}
+    data = TokenDataset(tmp_path / "tokens.npy", split="train", sequence_length=16)
+    assert Trainer(model, data=data, max_iters=5, **options).fit().steps == 5
+
+
+def test_a_model_of_another_shape_is_refused(tmp_path):
+    fit_fresh(tmp_path, 1)
+    options = {"batch_size": 4, "device": "cpu", "checkpoints_dir": tmp_path / "checkpoints"}
+    data = TokenDataset(tmp_path / "tokens.npy", split="train", sequence_length=16)
+    with pytest.raises(UsageError, match="a model of another shape"):
+        Trainer(GPT(GPTConfig(VOCAB, 16, 1, 16, 2)), data=data, **options).fit()
+
+
+def test_other_data_under_the_same_name_is_refused(make_trainer, token_file):
+    make_trainer(max_iters=4).fit()
+    write_tokens(token_file, seed=5)
+    with pytest.raises(DataError, match="the data, or how it is cut into windows, changed"):
+        make_trainer(max_iters=4).fit()
+
+
+def test_a_run_is_locked_from_start_to_end(make_trainer):
+    trainer = make_trainer(max_iters=2)
+    trainer.run.root.mkdir(parents=True)
+    code = (
+        "import sys, fcntl, os\n"
+        "fd = os.open(sys.argv[1], os.O_RDONLY)\n"
+        "try:\n    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except BlockingIOError:\n    print('locked')\n"
+    )
+    seen = []
+    step = trainer.train_step
+
+    def look(*arguments):
+        command = [sys.executable, "-c", code, str(trainer.run.root / LOCK_NAME)]
+        seen.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        return step(*arguments)
+
+    trainer.train_step = look
+    trainer.fit()
+    assert seen == ["locked\n"] * 2
+    with hold_lock(trainer.run.root):  # free again
+        pass
+
+
+def test_the_loser_of_two_starts_is_refused_and_changes_nothing(make_trainer, tmp_path):
+    make_trainer(max_iters=2).fit()
+    second = make_trainer(max_iters=4)
+    before = sorted(path.name for path in second.run.root.rglob("*"))
+    with hold_lock(second.run.root), pytest.raises(UsageError, match=str(os.getpid())):
+        second.fit()
+    assert sorted(path.name for path in second.run.root.rglob("*")) == before
+    with pytest.raises(DataError):
+        train(input_file=tmp_path / "nothing.txt", model_name="x", checkpoints_dir=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
