@@ -87,3 +87,64 @@ def test_a_dataset_of_another_tokenizer_is_refused(dataset):
     with pytest.raises(DataError, match="made with another tokenizer"):
         require_same_tokenizer(Other(), Tokenizer.from_characters("ab"), "model m")
     require_same_tokenizer(dataset, Tokenizer.from_characters("ab"), "model m")
+
+
+def windows_read(trainer, monkeypatch):
+    """The validation windows of every evaluation of a run, in order."""
+    seen = []
+    get_batch = TokenDataset.get_batch
+
+    def watch(self, indices):
+        if self is trainer.val_data:
+            seen.extend(int(index) for index in indices)
+        return get_batch(self, indices)
+
+    monkeypatch.setattr(TokenDataset, "get_batch", watch)
+    trainer.fit()
+    return seen
+
+
+def test_validation_windows_do_not_depend_on_the_micro_batch(make_trainer, monkeypatch):
+    options = {"max_iters": 1, "eval_iters": 1, "eval_interval": 100}
+    read = {}
+    for batch, parts in ((8, 1), (4, 2), (1, 8), (3, 1)):
+        name = f"b{batch}"
+        trainer = make_trainer(name, batch_size=batch, gradient_accumulation_steps=parts, **options)
+        read[name] = windows_read(trainer, monkeypatch)
+    assert read["b8"] == read["b4"] == read["b1"] == read["b3"]
+    assert len(read["b8"]) == 2 * 32
+    halved = make_trainer("halved", batch_size=8, **options)
+    forward = halved.model.forward
+
+    def too_large(ids, targets=None):
+        if torch.is_grad_enabled() and len(ids) > 2:
+            raise MemoryError
+        return forward(ids, targets)
+
+    halved.model.forward = too_large
+    assert windows_read(halved, monkeypatch) == read["b8"]
+    assert halved.state.micro_batch == 2
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_several_processes_read_the_same_windows(dataset, world_size):
+    def network(ids, targets):
+        return targets.double().mean().float()
+
+    def part(rank, totals):
+        def total(sums):
+            totals.append(sums.clone())
+            return sums
+
+        return evaluate_loss(
+            network, dataset, device=CPU, batch_size=3, num_windows=64, rank=rank,
+            world_size=world_size, total=total,
+        )  # fmt: skip
+
+    totals = []
+    for rank in range(world_size):
+        part(rank, totals)
+    alone = []
+    world_size = 1
+    part(0, alone)
+    torch.testing.assert_close(sum(totals), alone[0])

@@ -27,7 +27,7 @@ from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.distributed import ProcessGroup
-from lowtide.training.settings import EvaluateSettings, TrainSettings
+from lowtide.training.settings import EVAL_BATCH_ROWS, EvaluateSettings, TrainSettings
 from lowtide.training.stepping import Stepper
 
 __all__ = [
@@ -153,16 +153,13 @@ class RunEvaluator:
 
     def evaluate_one(self, dataset: TokenDataset) -> EvalResult:
         """Give the loss of the weights as they are, in the run's precision."""
-        group, stepper, rows = self._group, self._stepper, self._settings.batch_size
-        # Whole batches, so that a compiled network meets one shape; the same windows after the
-        # micro-batch was halved.
-        whole = len(dataset) // rows * rows or len(dataset)
+        group, stepper = self._group, self._stepper
         return evaluate_loss(
             stepper.forward,
             dataset,
             device=group.device,
             batch_size=max(1, min(stepper.state.micro_batch, self._rows)),
-            num_windows=min(self._settings.eval_iters * rows, whole),
+            num_windows=self._settings.eval_iters * EVAL_BATCH_ROWS,
             byte_counts=self._byte_counts,
             autocast=stepper.autocast,
             rank=group.rank,
@@ -251,7 +248,7 @@ def _evaluate_all(
             eval_only=settings.split == "val" and Path(path).is_dir(),
         )
         require_same_tokenizer(dataset, tokenizer, f"model {settings.model_name}")
-        wanted = settings.eval_iters and settings.eval_iters * settings.batch_size
+        wanted = settings.eval_iters and settings.eval_iters * EVAL_BATCH_ROWS
         num_windows = len(evaluation_windows(len(dataset), wanted))
         with progress.phase(name, total=num_windows, unit="windows") as phase:
             results[name] = evaluate_loss(

@@ -20,6 +20,7 @@ else:
     tyro = import_when_used("tyro")
 
 __all__ = [
+    "EVAL_BATCH_ROWS",
     "SHAPE_FIELDS",
     "EvaluateSettings",
     "TrainSettings",
@@ -28,6 +29,9 @@ __all__ = [
 ]
 
 _MUON_SHARE = 1.0
+# Evaluations are counted in batches of so many rows, not in micro-batches: what is computed at once
+# must not decide which windows are looked at.
+EVAL_BATCH_ROWS = 32
 SHAPE_FIELDS = ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")
 
 
@@ -202,7 +206,7 @@ class TrainSettings:
     eval_interval: int = 500
     """Steps between evaluations."""
     eval_iters: int = 50
-    """Batches of an evaluation: the same windows every time."""
+    """Batches of 32 rows of an evaluation, whatever --batch-size is: always the same windows."""
     forgetting_tolerance: float = 0.1
     """Rise of another dataset's loss (in nats) that counts as forgetting."""
     stop_on_forgetting: bool = False
@@ -323,7 +327,7 @@ class EvaluateSettings:
     batch_size: int = 16
     """Rows at once."""
     eval_iters: int | None = None
-    """Batches to evaluate, evenly spaced; all if not given."""
+    """Batches of 32 rows to evaluate, evenly spaced, as in training; all if not given."""
     seq_len: int | None = None
     """Tokens in a row; the model's context if not given."""
     dtype: str | None = None
