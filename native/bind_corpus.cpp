@@ -201,6 +201,7 @@ void bind_corpus(nb::module_& m) {
       .def(
           "add",
           [](DuplicateFinder& self, Input<uint8_t> rows, uint32_t pass_index, uint32_t num_passes) {
+            require(num_passes >= 1 && pass_index < num_passes, "no such pass");
             const auto span = as_rows<HashRow>(rows);
             nb::gil_scoped_release release;
             return self.add(span, pass_index, num_passes);

@@ -25,6 +25,8 @@ template <typename Coder>
 EncodedBlock* encode_with(Coder& coder, const Input<uint8_t>& text, const Input<uint8_t>& documents,
                           const Input<uint8_t>& removed, const CleanOptions& cleaning,
                           const EncodeOptions& options, size_t id_bytes) {
+  require_id_bytes(id_bytes);
+  require(options.end_id < int64_t{1} << 8 * id_bytes, "end_id does not fit id_bytes");
   const auto rows = as_rows<DocumentRow>(documents);
   const auto lines = as_rows<uint32_t>(removed);
   auto encoded = std::make_unique<EncodedBlock>();
@@ -72,6 +74,7 @@ EncodedBlock* encode_characters(const CharacterTable& table, Input<uint8_t> text
                                 const CleanOptions& cleaning, bool shuffle, uint64_t seed,
                                 uint64_t block, std::optional<IdentityRow> carried, int64_t end_id,
                                 size_t id_bytes) {
+  require(id_bytes != 2 || table.largest_id() <= UINT16_MAX, "the vocabulary does not fit 16 bits");
   return encode_with(table, text, documents, removed, cleaning,
                      make_options(shuffle, seed, block, carried, end_id), id_bytes);
 }
@@ -85,17 +88,20 @@ nb::list list_sources(const EncodedBlock& self) {
 }
 
 nb::tuple read_range(RangeReader& reader, uint64_t first, uint64_t last, size_t id_bytes) {
+  require(id_bytes == reader.id_bytes(), "the range has ids of another size");
+  require(first <= last && last <= reader.num_tokens(), "no such tokens in this range");
   std::vector<char> ids;
   std::vector<uint64_t> ends;
   {
     nb::gil_scoped_release release;
-    ids.resize((last - first) * id_bytes);
+    ids.resize(checked_product(last - first, id_bytes));
     ends = reader.read(first, last, ids.data());
   }
   return nb::make_tuple(to_view<uint8_t>(std::move(ids)), to_view<uint8_t>(std::move(ends)));
 }
 
 std::pair<uint64_t, uint64_t> measure(Input<uint8_t> ids, size_t id_bytes) {
+  require_id_bytes(id_bytes);
   nb::gil_scoped_release release;
   return id_bytes == 2 ? measure_ids(as_rows<uint16_t>(ids)) : measure_ids(as_rows<uint32_t>(ids));
 }
@@ -117,6 +123,7 @@ void bind_rows(nb::module_& m) {
              uint64_t id_bytes, uint64_t low, uint64_t high, std::optional<bool> val,
              uint64_t val_limit) {
             const Chosen chosen = !val ? Chosen::kAll : *val ? Chosen::kVal : Chosen::kTrain;
+            require_id_bytes(id_bytes);
             const auto rows = as_rows<EncodedRow>(index);
             const std::string name(path.c_str(), path.size());
             nb::gil_scoped_release release;
@@ -126,8 +133,14 @@ void bind_rows(nb::module_& m) {
           "val_limit"_a)
       .def("finish", &RangeRows::finish, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<RangeReader>(m, "RangeReader")
-      .def(nb::init<const RangeRows&, uint64_t, size_t>(), "range"_a, "id_bytes"_a,
-           "max_open_files"_a, nb::keep_alive<1, 2>())
+      .def(
+          "__init__",
+          [](RangeReader* self, const RangeRows& range, uint64_t id_bytes, size_t max_open_files) {
+            require_id_bytes(id_bytes);
+            require(max_open_files >= 1, "max_open_files must be at least 1");
+            new (self) RangeReader(range, id_bytes, max_open_files);
+          },
+          "range"_a, "id_bytes"_a, "max_open_files"_a, nb::keep_alive<1, 2>())
       .def("read", &read_range, "first"_a, "last"_a, "id_bytes"_a,
            "Ids as bytes, and the ends of documents among them as uint64.");
   m.def("measure_ids", &measure, "ids"_a, "id_bytes"_a, "The lowest and the highest id.");
@@ -140,6 +153,7 @@ void bind_dataset(nb::module_& m) {
       .def(
           "__init__",
           [](CharacterTable* self, Input<uint32_t> codes, Input<uint32_t> ids, uint32_t unknown) {
+            require(codes.shape(0) == ids.shape(0), "arrays differ in length");
             new (self) CharacterTable(as_span(codes), as_span(ids), unknown);
           },
           "codes"_a, "ids"_a, "unknown"_a);

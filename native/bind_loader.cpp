@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "arguments.hpp"
 #include "loader_buffers.hpp"
 #include "loader_order.hpp"
 #include "loader_stream.hpp"
@@ -41,6 +42,8 @@ const char* kind_name(ReadFailure::Kind kind) {
       return "too_short";
     case ReadFailure::Kind::kIdTooLarge:
       return "id_too_large";
+    case ReadFailure::Kind::kDocuments:
+      return "documents";
   }
   return "unknown";
 }
@@ -49,7 +52,8 @@ const char* kind_name(ReadFailure::Kind kind) {
 [[noreturn]] void raise_read_error(const ReadFailure& failure) {
   const nb::object error = nb::module_::import_("lowtide._native").attr("ReadError");
   const nb::tuple arguments =
-      nb::make_tuple(kind_name(failure.kind), failure.path, failure.position, failure.value);
+      nb::make_tuple(kind_name(failure.kind), FileName{failure.path}, failure.position,
+                     failure.value);
   PyErr_SetObject(error.ptr(), arguments.ptr());
   throw nb::python_error();
 }
@@ -99,13 +103,13 @@ void read(TokenStream& stream, uint64_t first, Flat<Out> out) {
   run_unlocked([&] { stream.read(first, out.size(), out.data()); });
 }
 
-using ShardRow = std::tuple<std::string, uint64_t, uint64_t, std::string, uint64_t>;
+using ShardRow = std::tuple<FileName, uint64_t, uint64_t, FileName, uint64_t>;
 
 std::vector<ShardFile> shard_files(const std::vector<ShardRow>& rows) {
   std::vector<ShardFile> shards;
   shards.reserve(rows.size());
   for (const auto& [path, byte_offset, num_tokens, documents_path, num_documents] : rows) {
-    shards.push_back({path, byte_offset, num_tokens, documents_path, num_documents});
+    shards.push_back({path.bytes, byte_offset, num_tokens, documents_path.bytes, num_documents});
   }
   return shards;
 }
@@ -162,7 +166,9 @@ struct PooledBuffer {
 // An uninitialised array of integers in memory of the pool, which gets it back when the last view of
 // it is gone. Made in one call: as bytes that Python views and reshapes it took three.
 nb::object empty_rows(size_t num_rows, size_t length, size_t item_bytes, bool is_signed) {
-  const size_t bytes = num_rows * length * item_bytes;
+  require(item_bytes == 1 || item_bytes == 2 || item_bytes == 4 || item_bytes == 8,
+          "item_bytes must be 1, 2, 4 or 8");
+  const size_t bytes = checked_product(num_rows, length, item_bytes);
   auto* const buffer = new PooledBuffer{BufferPool::instance().acquire(bytes), bytes};
   const nb::capsule owner(buffer, [](void* pointer) noexcept {
     auto* const mine = static_cast<PooledBuffer*>(pointer);

@@ -25,6 +25,14 @@ size_t block_rows(size_t num_rows, size_t width) {
                    (num_rows + kMostBlocks - 1) / kMostBlocks});
 }
 
+// Whether a tensor is as large as it is said to be cannot be seen here; that it is there can.
+template <typename... Addresses>
+void require_tensors(size_t num_rows, size_t width, size_t num_threads, Addresses... addresses) {
+  require_threads(num_threads);
+  const size_t numbers = checked_product(num_rows, width, size_t{2}, sizeof(float));
+  require(numbers == 0 || ((addresses != 0) && ...), "a tensor has no address");
+}
+
 const float* numbers(Address address) { return reinterpret_cast<const float*>(address); }
 float* room(Address address) { return reinterpret_cast<float*>(address); }
 
@@ -49,6 +57,7 @@ class BlockSums {
 void bind_norm(nb::module_& m) {
   m.def("rms_norm", [](Address x, Address weight, float eps, Address y, Address scales,
                        size_t num_rows, size_t width, size_t num_threads) {
+    require_tensors(num_rows, width, num_threads, x, weight, y, scales);
     const nb::gil_scoped_release unlocked;
     run_blocks(num_rows, block_rows(num_rows, width), num_threads, [&](size_t first, size_t end) {
       rms_norm(numbers(x) + first * width, numbers(weight), eps, room(y) + first * width,
@@ -58,6 +67,8 @@ void bind_norm(nb::module_& m) {
   m.def("rms_norm_backward",
         [](Address gradient, Address x, Address weight, Address scales, Address x_gradient,
            Address weight_gradient, size_t num_rows, size_t width, size_t num_threads) {
+          require_tensors(num_rows, width, num_threads, gradient, x, weight, scales, x_gradient,
+                          weight_gradient);
           const nb::gil_scoped_release unlocked;
           const size_t block = block_rows(num_rows, width);
           BlockSums<float> sums(num_rows, block, width);
@@ -73,6 +84,7 @@ void bind_norm(nb::module_& m) {
 
 void bind_activations(nb::module_& m) {
   m.def("swiglu", [](Address x, Address y, size_t num_rows, size_t width, size_t num_threads) {
+    require_tensors(num_rows, width, num_threads, x, y);
     const nb::gil_scoped_release unlocked;
     run_blocks(num_rows, block_rows(num_rows, width), num_threads, [&](size_t first, size_t end) {
       swiglu(numbers(x) + 2 * first * width, room(y) + first * width, end - first, width);
@@ -80,6 +92,7 @@ void bind_activations(nb::module_& m) {
   });
   m.def("swiglu_backward", [](Address gradient, Address x, Address x_gradient, size_t num_rows,
                               size_t width, size_t num_threads) {
+    require_tensors(num_rows, width, num_threads, gradient, x, x_gradient);
     const nb::gil_scoped_release unlocked;
     run_blocks(num_rows, block_rows(num_rows, width), num_threads, [&](size_t first, size_t end) {
       swiglu_backward(numbers(gradient) + first * width, numbers(x) + 2 * first * width,
@@ -87,6 +100,7 @@ void bind_activations(nb::module_& m) {
     });
   });
   m.def("gelu", [](Address x, Address y, size_t size, size_t num_threads) {
+    require_tensors(size, 1, num_threads, x, y);
     const nb::gil_scoped_release unlocked;
     run_blocks(size, kBlockNumbers, num_threads, [&](size_t first, size_t end) {
       gelu(numbers(x) + first, room(y) + first, end - first);
@@ -94,6 +108,7 @@ void bind_activations(nb::module_& m) {
   });
   m.def("gelu_backward",
         [](Address gradient, Address x, Address x_gradient, size_t size, size_t num_threads) {
+          require_tensors(size, 1, num_threads, gradient, x, x_gradient);
           const nb::gil_scoped_release unlocked;
           run_blocks(size, kBlockNumbers, num_threads, [&](size_t first, size_t end) {
             gelu_backward(numbers(gradient) + first, numbers(x) + first, room(x_gradient) + first,
@@ -105,6 +120,7 @@ void bind_activations(nb::module_& m) {
 void bind_loss(nb::module_& m) {
   m.def("cross_entropy",
         [](Address logits, Address targets, size_t num_rows, size_t width, size_t num_threads) {
+          require_tensors(num_rows, width, num_threads, logits, targets);
           const auto* const wanted = reinterpret_cast<const int64_t*>(targets);
           for (size_t i = 0; i < num_rows; ++i) {
             if (wanted[i] < 0 || static_cast<uint64_t>(wanted[i]) >= width) {
@@ -133,9 +149,20 @@ HeadTables head_tables(const Tables& tables, float eps) {
   return {numbers(tables[0]), numbers(tables[1]), numbers(tables[2]), numbers(tables[3]), eps};
 }
 
+void require_heads(const Shape& sizes, size_t num_threads, Address x, const Tables& tables,
+                   const Outputs& tensors) {
+  const size_t num_rows = checked_product(sizes[0], sizes[1]);
+  require(sizes[2] <= UINT32_MAX && sizes[3] <= UINT32_MAX / 2, "so many heads no network has");
+  const size_t width = checked_product(sizes[2] + 2 * sizes[3], sizes[4]);
+  require(sizes[4] % 2 == 0, "a head turns by pairs of numbers");
+  require_tensors(num_rows, width, num_threads, x, tables[0], tables[1], tables[2], tables[3],
+                  tensors[0], tensors[1], tensors[2]);
+}
+
 void bind_heads(nb::module_& m) {
   m.def("turn_heads", [](Address x, const Tables& tables, float eps, const Shape& sizes,
                          const Outputs& outputs, size_t num_threads) {
+    require_heads(sizes, num_threads, x, tables, outputs);
     const nb::gil_scoped_release unlocked;
     const HeadShape shape{sizes[1], sizes[2], sizes[3], sizes[4]};
     const size_t num_rows = sizes[0] * sizes[1];
@@ -149,6 +176,9 @@ void bind_heads(nb::module_& m) {
         [](const Outputs& gradients, const Strides& strides, Address x, const Tables& tables,
            float eps, const Shape& sizes, Address x_gradient, Address query_weight_gradient,
            Address key_weight_gradient, size_t num_threads) {
+          require_heads(sizes, num_threads, x, tables, gradients);
+          require_tensors(1, sizes[4], num_threads, x_gradient, query_weight_gradient,
+                          key_weight_gradient);
           const nb::gil_scoped_release unlocked;
           const HeadShape shape{sizes[1], sizes[2], sizes[3], sizes[4]};
           const HeadGradients given{numbers(gradients[0]),

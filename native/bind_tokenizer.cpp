@@ -50,6 +50,7 @@ Instructions instructions_named(const std::string& name) {
 }
 
 Array<uint32_t> split(const std::string& pattern, nb::bytes text, const std::string& at_most) {
+  require(text.size() <= UINT32_MAX, "offsets of pieces have 32 bits: text of 4 GiB at most");
   const SplitFunction function = splitter(pattern_named(pattern), instructions_named(at_most));
   std::vector<uint32_t> ends, batch(4096);
   const uint8_t* const data = static_cast<const uint8_t*>(text.data());
@@ -92,6 +93,26 @@ void count_texts(PieceCounter& counter, const std::vector<nb::bytes>& texts) {
   counter.count_texts(views);
 }
 
+uint64_t count_file(PieceCounter& counter, const FileName& path, uint64_t begin, uint64_t stop,
+                    uint64_t end) {
+  require(begin <= end, "the part to count begins behind the end of the file");
+  const nb::gil_scoped_release release;
+  return counter.count_file(path.bytes, begin, stop, end);
+}
+
+std::vector<FileName> checkpoint(PieceCounter& counter) {
+  const nb::gil_scoped_release release;
+  std::vector<FileName> names;
+  for (std::string& run : counter.checkpoint()) names.push_back({std::move(run)});
+  return names;
+}
+
+void adopt(PieceCounter& counter, const std::vector<FileName>& runs) {
+  std::vector<std::string> names;
+  for (const FileName& run : runs) names.push_back(run.bytes);
+  counter.adopt(std::move(names));
+}
+
 nb::list drain(PieceCounter& counter) {
   nb::list items;
   counter.drain([&](const uint8_t* bytes, size_t length, uint64_t count) {
@@ -116,6 +137,8 @@ void take(Learner& learner, PieceCounter& counter) {
 template <typename Learner>
 void take_items(Learner& learner, const std::vector<std::pair<nb::bytes, uint64_t>>& items) {
   for (const auto& [bytes, count] : items) {
+    // Counts of pairs add up in 64 bits: so many pieces of this kind are more than any text has.
+    require(count <= uint64_t{1} << 48 && bytes.size() < UINT32_MAX, "a piece or count too large");
     learner.add_piece(static_cast<const uint8_t*>(bytes.data()), bytes.size(), count);
   }
 }
@@ -157,6 +180,7 @@ void bind_compact_learner(nb::module_& m, const char* name) {
 
 std::optional<std::vector<MergeRule>> rules_from(const std::optional<Input<uint32_t>>& merges) {
   if (!merges) return std::nullopt;
+  require(merges->size() % 3 == 0, "a merge has three ids: left, right, token");
   std::vector<MergeRule> rules;
   rules.reserve(merges->size() / 3);
   const uint32_t* const flat = merges->data();
@@ -180,6 +204,7 @@ void make_vocabulary(NativeVocabulary* self, const std::string& pattern,
                      const std::optional<Input<uint32_t>>& merges,
                      const std::vector<std::pair<nb::bytes, uint32_t>>& specials, bool whole_pieces,
                      size_t cache_bytes) {
+  require(cache_bytes <= size_t{1} << 34, "cache_bytes must be 16 GiB at most");
   std::vector<Vocabulary::Special> special_list;
   for (const auto& [bytes, id] : specials) {
     special_list.push_back({std::string(bytes.c_str(), bytes.size()), id});
@@ -207,6 +232,7 @@ Array<uint32_t> encode(NativeVocabulary& self, nb::bytes text, bool specials) {
 
 nb::tuple encode_many(NativeVocabulary& self, const std::vector<nb::bytes>& texts, bool specials,
                       size_t num_threads) {
+  require_threads(num_threads);
   const std::vector<std::string_view> views = as_views(texts);
   EncodedTexts encoded;
   {
@@ -279,17 +305,19 @@ void bind_tokenizer(nb::module_& m) {
           "__init__",
           [](PieceCounter* self, const std::string& pattern, const std::vector<nb::bytes>& specials,
              size_t num_threads, size_t table_bytes, size_t window_bytes,
-             const std::string& spill_dir) {
+             const FileName& spill_dir) {
+            require_threads(num_threads);
+            require(window_bytes >= 1, "window_bytes must be at least 1");
             new (self) PieceCounter(pattern_named(pattern), as_strings(specials), num_threads,
-                                    table_bytes, window_bytes, spill_dir);
+                                    table_bytes, window_bytes, spill_dir.bytes);
           },
           nb::arg("pattern"), nb::arg("specials"), nb::kw_only(), nb::arg("num_threads"),
           nb::arg("table_bytes"), nb::arg("window_bytes"), nb::arg("spill_dir"))
-      .def("count_file", &PieceCounter::count_file, nb::arg("path"), nb::arg("begin"),
-           nb::arg("stop"), nb::arg("end"), nb::call_guard<nb::gil_scoped_release>())
+      .def("count_file", &count_file, nb::arg("path"), nb::arg("begin"), nb::arg("stop"),
+           nb::arg("end"))
       .def("count_texts", &count_texts, nb::arg("texts"))
-      .def("checkpoint", &PieceCounter::checkpoint, nb::call_guard<nb::gil_scoped_release>())
-      .def("adopt", &PieceCounter::adopt, nb::arg("runs"))
+      .def("checkpoint", &checkpoint)
+      .def("adopt", &adopt, nb::arg("runs"))
       .def("drain", &drain)
       .def_prop_ro("bytes_done", &PieceCounter::bytes_done)
       .def_prop_ro("pieces_done", &PieceCounter::pieces_done)
@@ -307,13 +335,19 @@ void bind_tokenizer(nb::module_& m) {
            nb::arg("num_threads"))
       .def(
           "encode_file",
-          [](NativeVocabulary& self, std::string input_path, uint64_t begin, uint64_t stop,
-             uint64_t end, int output_file, std::string output_path, uint64_t output_offset,
+          [](NativeVocabulary& self, FileName input_path, uint64_t begin, uint64_t stop,
+             uint64_t end, int output_file, FileName output_path, uint64_t output_offset,
              size_t id_bytes, bool specials, size_t num_threads, size_t window_bytes) {
+            require_id_bytes(id_bytes);
+            require_threads(num_threads);
+            require(window_bytes >= 1, "window_bytes must be at least 1");
+            require(begin <= end, "the part to encode begins behind the end of the file");
+            require(output_offset <= INT64_MAX, "output_offset is larger than any file");
             const nb::gil_scoped_release release;
-            return encode_file(self.pool, {std::move(input_path), std::move(output_path), begin,
-                                           stop, end, output_file, output_offset, id_bytes,
-                                           specials, num_threads, window_bytes});
+            return encode_file(self.pool, {std::move(input_path.bytes),
+                                           std::move(output_path.bytes), begin, stop, end,
+                                           output_file, output_offset, id_bytes, specials,
+                                           num_threads, window_bytes});
           },
           nb::kw_only(), nb::arg("input_path"), nb::arg("begin"), nb::arg("stop"), nb::arg("end"),
           nb::arg("output_file"), nb::arg("output_path"), nb::arg("output_offset"),
@@ -326,9 +360,9 @@ void bind_tokenizer(nb::module_& m) {
   learner
       .def(
           "__init__",
-          [](MergeLearner* self, const std::string& tie_break, const std::string& file_dir,
+          [](MergeLearner* self, const std::string& tie_break, const FileName& file_dir,
              size_t resident_limit) {
-            new (self) MergeLearner(tie_break_named(tie_break), file_dir, resident_limit);
+            new (self) MergeLearner(tie_break_named(tie_break), file_dir.bytes, resident_limit);
           },
           nb::arg("tie_break"), nb::kw_only(), nb::arg("file_dir"), nb::arg("resident_limit"))
       .def_prop_ro("bytes", &MergeLearner::bytes);

@@ -70,6 +70,7 @@ nb::object write_vocab(const std::vector<nb::bytes>& tokens,
 
 nb::object write_merge_rows(const std::vector<nb::bytes>& tokens, const Input<uint32_t>& rows,
                             const std::vector<SpecialRow>& specials, bool as_json) {
+  require(rows.size() % 3 == 0, "a merge has three ids: left, right, token");
   const auto written =
       write_merges(views(tokens), {rows.data(), rows.size()}, special_texts(specials), as_json);
   return written ? nb::object(as_bytes(*written)) : nb::none();
@@ -79,6 +80,7 @@ nb::object write_merge_rows(const std::vector<nb::bytes>& tokens, const Input<ui
 nb::bytes join_with_lengths(const std::vector<nb::bytes>& tokens) {
   std::string joined;
   for (const std::string_view token : views(tokens)) {
+    require(token.size() <= UINT32_MAX, "a token of 4 GiB");
     for (int shift = 0; shift < 32; shift += 8) {
       joined.push_back(static_cast<char>(token.size() >> shift & 0xFF));
     }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arguments.hpp"
 #include "corpus_clean.hpp"
 
 namespace lowtide {

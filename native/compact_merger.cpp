@@ -67,6 +67,7 @@ CompactLearner<Symbol>::CompactLearner(TieBreak tie_break, size_t memory_bytes)
 
 template <typename Symbol>
 void CompactLearner<Symbol>::add_piece(const uint8_t* bytes, size_t length, uint64_t count) {
+  if (!merges().empty()) throw std::logic_error("pieces come before the first merge");
   if (length < 2) return;
   if (symbols_.size() + length >= kNone) throw std::runtime_error("more than 4 GiB of pieces");
   const uint32_t word = static_cast<uint32_t>(begins_.size());

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,6 +78,8 @@ class RunWriter {
 class RunReader {
  public:
   explicit RunReader(const std::string& path) : path_(path), file_(open_file(path, "rb")) {
+    struct stat status{};
+    if (::fstat(::fileno(file_.get()), &status) == 0) left_ = static_cast<uint64_t>(status.st_size);
     advance();
   }
   bool done() const { return done_; }
@@ -89,16 +92,23 @@ class RunReader {
       done_ = true;
       return;
     }
+    if (length > left_) throw_damaged();  // before memory is asked for
     bytes_.resize(length);
     if (std::fread(&count_, 1, sizeof(count_), file_.get()) != sizeof(count_) ||
         std::fread(bytes_.data(), 1, length, file_.get()) != length) {
-      throw std::runtime_error("run file ends in the middle of a piece: " + path_);
+      throw_damaged();
     }
+    left_ -= length;
   }
 
  private:
+  [[noreturn]] void throw_damaged() const {
+    throw std::system_error(EBADMSG, std::generic_category(), path_);
+  }
+
   std::string path_;
   File file_;
+  uint64_t left_ = 0;  // bytes of the file that are not read yet, or more
   std::vector<uint8_t> bytes_;
   uint64_t count_ = 0;
   bool done_ = false;
@@ -276,6 +286,7 @@ PieceCounter::~PieceCounter() = default;
 
 uint64_t PieceCounter::count_file(const std::string& path, uint64_t begin, uint64_t stop,
                                   uint64_t end) {
+  if (locals_.empty()) throw std::logic_error("counting is over");
   FileWindows windows(path, begin, stop, end, window_bytes_, specials_, largest_window_);
   run_threads(num_threads_, [&](size_t thread) {
     Local& local = *locals_[thread];
@@ -290,6 +301,7 @@ uint64_t PieceCounter::count_file(const std::string& path, uint64_t begin, uint6
 }
 
 void PieceCounter::count_texts(const std::vector<Text>& texts) {
+  if (locals_.empty()) throw std::logic_error("counting is over");
   std::mutex mutex;
   size_t index = 0, offset = 0;
   const auto next = [&](Text& part) {
@@ -481,7 +493,7 @@ void PieceCounter::adopt(std::vector<std::string> runs) {
     const size_t slash = run.rfind('/');
     const char* const name = run.c_str() + (slash == std::string::npos ? 0 : slash + 1);
     if (std::sscanf(name, "counts_%02zu_%08llu.run", &index, &number) != 2 || index >= kShards) {
-      throw std::runtime_error("not a run file: " + run);
+      throw std::system_error(EBADMSG, std::generic_category(), run);
     }
     shards_[index].runs.push_back(run);
     spilled_bytes_ += std::filesystem::file_size(run);

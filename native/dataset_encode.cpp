@@ -8,9 +8,11 @@ namespace lowtide {
 
 CharacterTable::CharacterTable(std::span<const uint32_t> codes, std::span<const uint32_t> ids,
                                uint32_t unknown)
-    : table_(0x110000, unknown) {
+    : table_(0x110000, unknown), largest_id_(unknown) {
   for (size_t row = 0; row < codes.size() && row < ids.size(); ++row) {
-    if (codes[row] < table_.size()) table_[codes[row]] = ids[row];
+    if (codes[row] >= table_.size()) continue;
+    table_[codes[row]] = ids[row];
+    largest_id_ = std::max(largest_id_, ids[row]);
   }
 }
 

@@ -22,9 +22,11 @@ class CharacterTable {
 
   template <typename Id>
   void encode_ordinary(std::string_view text, std::vector<Id>& ids) const;
+  uint32_t largest_id() const { return largest_id_; }
 
  private:
   std::vector<uint32_t> table_;
+  uint32_t largest_id_;
 };
 
 // One document of an encoded block, as stored in work files.

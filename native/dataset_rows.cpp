@@ -5,12 +5,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <stdexcept>
 #include <system_error>
 
 namespace lowtide {
 
+namespace {
+constexpr uint64_t kMostTokens = uint64_t{1} << 60;
+}  // namespace
+
 RangeCounter::RangeCounter(std::vector<uint64_t> bounds, uint64_t val_limit)
     : bounds_(std::move(bounds)), val_limit_(val_limit) {
+  if (bounds_.empty() || !std::is_sorted(bounds_.begin(), bounds_.end())) {
+    throw std::invalid_argument("ranges begin at keys in order, and there is at least one");
+  }
   for (std::vector<int64_t>& split : tokens) split.resize(bounds_.size());
 }
 
@@ -47,7 +55,12 @@ void RangeRows::finish() {
   std::stable_sort(rows.begin(), rows.end(),
                    [](const Row& a, const Row& b) { return a.key < b.key; });
   uint64_t total = 0;
-  for (Row& row : rows) row.token_end = total += row.token_end;
+  for (Row& row : rows) {
+    if (row.token_end > kMostTokens - total) {
+      throw std::invalid_argument("an index of encoded documents is damaged");
+    }
+    row.token_end = total += row.token_end;
+  }
 }
 
 std::vector<uint64_t> RangeReader::read(uint64_t first, uint64_t last, char* ids) {

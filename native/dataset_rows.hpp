@@ -20,7 +20,8 @@ namespace lowtide {
 // Counts tokens and documents by range of keys and by split (0: train, 1: val).
 class RangeCounter {
  public:
-  // `bounds` are the first keys of all ranges, in order; hashes below `val_limit` are in val.
+  // `bounds` are the first keys of all ranges, in order (checked); hashes below `val_limit` are in
+  // val.
   RangeCounter(std::vector<uint64_t> bounds, uint64_t val_limit);
   void add(std::span<const EncodedRow> index);  // sorted by key
 
@@ -39,7 +40,8 @@ class RangeRows {
   // Add the documents of one work file whose keys are in [low, high]; its ids begin at `ids_at`.
   void add(const std::string& path, std::span<const EncodedRow> index, uint64_t ids_at,
            uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit);
-  // Put them in order; equal keys stay in the order of the files.
+  // Put them in order; equal keys stay in the order of the files. An index that counts more tokens
+  // than any disk holds is damaged: std::invalid_argument.
   void finish();
 
   struct Row {
@@ -65,6 +67,8 @@ class RangeReader {
   // Fill `ids` with tokens `first` to `last`; gives the ends of documents, counted from `first`.
   // A file that cannot be read is a std::system_error.
   std::vector<uint64_t> read(uint64_t first, uint64_t last, char* ids);
+  uint64_t id_bytes() const { return id_bytes_; }
+  uint64_t num_tokens() const { return range_.rows.empty() ? 0 : range_.rows.back().token_end; }
 
  private:
   int open(uint32_t file);

@@ -15,6 +15,7 @@ constexpr int kRounds = 8;
 constexpr uint64_t kTableSize = 256;
 // Halves of seven bits and more; a small size walks a few dozen steps instead.
 constexpr int kMinBits = 14;
+constexpr uint64_t kMostSamples = uint64_t{1} << 56;
 
 uint64_t mix(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
@@ -125,6 +126,7 @@ size_t MixtureSchedule::next_source(const uint64_t* taken) const {
 
 void MixtureSchedule::slots(uint64_t first, size_t count, uint32_t* sources,
                             uint64_t* taken) const {
+  if (first > kMostSamples) throw std::invalid_argument("a schedule has 2**56 samples at most");
   // By the virtual time t every source has had floor(t w_i / total + 1/2) samples, so at most
   // t + n / 2 in all: start that far before `first`, and take the last few one by one.
   const uint64_t num = weights_.size();

@@ -18,6 +18,8 @@
 namespace lowtide {
 namespace {
 
+constexpr uint64_t kMost = uint64_t{1} << 56;  // tokens and bytes: sums of them fit 64 bits
+
 void pread_fully(const OpenFiles::File& file, const std::string& path, std::byte* out, size_t bytes,
                  uint64_t offset) {
   size_t done = 0;
@@ -130,7 +132,13 @@ TokenStream::TokenStream(std::vector<ShardFile> shards, int item_bytes, uint64_t
   std::erase_if(shards_, [](const ShardFile& shard) { return shard.num_tokens == 0; });
   uint64_t end = 0;
   ends_.reserve(shards_.size());
-  for (const ShardFile& shard : shards_) ends_.push_back(end += shard.num_tokens);
+  for (const ShardFile& shard : shards_) {
+    if (shard.num_tokens > kMost - end || shard.byte_offset > kMost ||
+        shard.num_documents > kMost / sizeof(uint64_t)) {
+      throw std::invalid_argument("a shard is larger than any disk");
+    }
+    ends_.push_back(end += shard.num_tokens);
+  }
 }
 
 size_t TokenStream::shard_of(uint64_t position) const {
@@ -188,6 +196,8 @@ void TokenStream::widen(const std::byte* tokens, size_t count, Out* out) const {
 template <typename Out>
 void TokenStream::gather(const uint64_t* starts, const uint64_t* rows, size_t count, size_t length,
                          Out* inputs, Out* targets) {
+  if (count == 0) return;
+  if (length > num_tokens()) throw std::out_of_range("a window is longer than all tokens");
   for (size_t i = 0; i < count; ++i) {
     if (starts[i] > num_tokens() || num_tokens() - starts[i] < length + 1) {
       throw std::out_of_range("a window reaches past the end of the tokens");
@@ -251,12 +261,18 @@ void TokenStream::visit_document_starts(uint64_t after, uint64_t before, Visit v
         low = middle + 1;
       }
     }
+    uint64_t last_end = 0;
     for (uint64_t next = low; next < info.num_documents; next += kBlock) {
       const size_t here =
           static_cast<size_t>(std::min<uint64_t>(kBlock, info.num_documents - next));
       read_ends(next, here);
       for (size_t i = 0; i < here; ++i) {
         const uint64_t start = begin + ends[i];
+        // Documents that go back, or beyond the shard, would be written outside of the batch.
+        if (ends[i] > info.num_tokens || ends[i] < last_end) {
+          throw ReadFailure{ReadFailure::Kind::kDocuments, info.documents_path, next + i, ends[i]};
+        }
+        last_end = ends[i];
         if (start <= after) continue;
         // the end of the last document begins none
         if (start > before || start >= num_tokens() || !visit(start)) return;
@@ -266,8 +282,9 @@ void TokenStream::visit_document_starts(uint64_t after, uint64_t before, Visit v
 }
 
 void TokenStream::align_to_documents(uint64_t* starts, size_t count, uint64_t reach) {
+  reach = std::min(reach, num_tokens());
   for (size_t i = 0; i < count; ++i) {
-    if (starts[i] == 0) continue;  // the stream begins with a document
+    if (starts[i] == 0 || starts[i] > num_tokens()) continue;  // the stream begins with a document
     const uint64_t from = starts[i] - 1;
     visit_document_starts(from, from + reach, [&](uint64_t start) {
       starts[i] = start;
@@ -279,6 +296,9 @@ void TokenStream::align_to_documents(uint64_t* starts, size_t count, uint64_t re
 void TokenStream::segments(const uint64_t* starts, const uint64_t* rows, size_t count,
                            size_t length, int32_t* segment_ids, int32_t* positions) {
   for (size_t i = 0; i < count; ++i) {
+    if (starts[i] > num_tokens() || num_tokens() - starts[i] < length) {
+      throw std::out_of_range("a window reaches past the end of the tokens");
+    }
     const size_t row = (rows == nullptr ? i : static_cast<size_t>(rows[i])) * length;
     int32_t* ids = segment_ids + row;
     int32_t* places = positions + row;

@@ -24,11 +24,13 @@ namespace lowtide {
 
 // What went wrong, where; the caller turns it into a message.
 struct ReadFailure {
-  enum class Kind { kOpen, kRead, kTooShort, kIdTooLarge };
+  enum class Kind { kOpen, kRead, kTooShort, kIdTooLarge, kDocuments };
   Kind kind;
   std::string path;
-  uint64_t position = 0;  // kIdTooLarge: token in the shard; kTooShort: bytes the file has
-  uint64_t value = 0;     // kOpen, kRead: errno; kIdTooLarge: the id; kTooShort: bytes expected
+  // kIdTooLarge: token in the shard; kTooShort: bytes the file has; kDocuments: which document
+  uint64_t position = 0;
+  // kOpen, kRead: errno; kIdTooLarge: the id; kTooShort: bytes expected; kDocuments: where it ends
+  uint64_t value = 0;
 };
 
 struct ShardFile {

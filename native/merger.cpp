@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 namespace lowtide {
 
@@ -29,6 +30,7 @@ size_t MergeLearner::bytes() const {
 }
 
 void MergeLearner::add_piece(const uint8_t* bytes, size_t length, uint64_t count) {
+  if (is_built_) throw std::logic_error("pieces come before the first merge");
   if (length < 2) return;
   if (words_.size() >= kNoPair) throw std::runtime_error("more than 4 billion distinct pieces");
   words_.push_back({symbols_.size(), count, static_cast<uint32_t>(length)});
@@ -37,6 +39,7 @@ void MergeLearner::add_piece(const uint8_t* bytes, size_t length, uint64_t count
 }
 
 void MergeLearner::build() {
+  if (std::exchange(is_built_, true)) throw std::logic_error("pairs are there already");
   std::vector<uint32_t> index(256 * 256, kNoPair);
   std::vector<uint32_t> last;
   for (size_t w = 0; w < words_.size(); ++w) {

@@ -115,6 +115,7 @@ class MergeLearner {
   size_t dead_postings_ = 0;
   size_t live_symbols_ = 0;
   size_t visits_ = 0;
+  bool is_built_ = false;
   std::atomic<size_t> merges_done_{0};
 };
 

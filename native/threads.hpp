@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -19,7 +20,11 @@ void run_threads(size_t num_threads, const Work& work) {
     }
   };
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(guarded, i);
+  try {
+    for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(guarded, i);
+  } catch (const std::system_error&) {
+    // The system gives no more threads: those there are do all the work.
+  }
   guarded(0);
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors) {

@@ -1,6 +1,7 @@
 #include "windows.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +35,11 @@ FileWindows::FileWindows(std::string path, uint64_t begin, uint64_t stop, uint64
       next_(begin) {
   file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (file_ < 0) throw std::system_error(errno, std::generic_category(), path_);
+  struct stat status{};
+  if (::fstat(file_, &status) != 0 || static_cast<uint64_t>(status.st_size) < end_) {
+    ::close(file_);  // a constructor that throws has no destructor
+    throw std::system_error(ESTALE, std::generic_category(), path_);
+  }
   ::posix_fadvise(file_, 0, 0, POSIX_FADV_SEQUENTIAL);
 }
 
@@ -49,7 +55,8 @@ size_t FileWindows::read(uint64_t offset, uint8_t* data, size_t size) const {
       if (errno == EINTR) continue;
       throw std::system_error(errno, std::generic_category(), path_);
     }
-    if (got == 0) throw std::runtime_error("the file became shorter while it was read: " + path_);
+    // The file became shorter while it was read: as on network disks, it is not the same any more.
+    if (got == 0) throw std::system_error(ESTALE, std::generic_category(), path_);
     done += static_cast<size_t>(got);
   }
   return done;

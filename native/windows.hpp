@@ -18,7 +18,8 @@ namespace lowtide {
 class FileWindows {
  public:
   // Windows of the bytes from `begin` (a safe cut) to `end`; none begins at or after `stop`. Where
-  // there is no place to cut, a window grows; beyond `largest_window` that is an error.
+  // there is no place to cut, a window grows; beyond `largest_window` that is an error. A file that
+  // is shorter than `end`, or becomes so, is a std::system_error with ESTALE.
   FileWindows(std::string path, uint64_t begin, uint64_t stop, uint64_t end, size_t window_bytes,
               const SpecialFinder& specials, size_t largest_window = size_t{1} << 31);
   ~FileWindows();

@@ -335,3 +335,66 @@ def test_an_error_keeps_its_own_exit_code_and_the_peak_is_told_too(tmp_path: Pat
     assert done.returncode == 1
     assert "unexpected ValueError" in done.stderr
     assert "passed the budget of 64.0 MiB" in done.stderr
+
+
+def test_escape_sequences_never_reach_the_terminal(
+    verb: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb.error = DataError("\x1b[2Jgone", path="a\x1b]0;title\x07.txt", next_step="b\x9b")
+    assert cli.main(["count-words", "--input-files", "a"]) == 1
+    err = capsys.readouterr().err
+    assert err == "error: \\x1b[2Jgone\n  file: a\\x1b]0;title\\x07.txt\n  next: b\\x9b\n"
+
+
+def test_a_signal_while_modules_are_imported_is_an_interruption(
+    verb: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(settings: Any) -> None:
+        """Count things."""
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("numpy failed to import") from None  # as extension modules do
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    row = Verb(interrupted, "count_settings_module:CountSettings")
+    cli.VERBS["count-words"] = row
+    try:
+        assert cli.main(["count-words", "--input-files", "a"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert "unexpected" not in capsys.readouterr().err
+
+
+def test_sigterm_at_any_moment_of_a_start_ends_without_a_traceback(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("some words to learn from\n" * 50)
+    for number in range(6):
+        words = ["lowtide", "train-tokenizer", "--input", str(text), "--vocab-size", "280"]
+        words += ["--out-dir", str(tmp_path / f"out{number}")]
+        # A debugger's hook sends the signal at the nth import: early, later, and in the verb.
+        program = (
+            "import builtins, os, signal, sys\n"
+            f"sys.argv = {words!r}\n"
+            "count = 0\n"
+            "from lowtide import cli\n"
+            "original = builtins.__import__\n"
+            "def importing(*args, **kwargs):\n"
+            "    global count\n"
+            "    count += 1\n"
+            f"    if count == {1 + 40 * number}: os.kill(os.getpid(), signal.SIGTERM)\n"
+            "    return original(*args, **kwargs)\n"
+            "heed = cli._StopRequest.heed_signals\n"
+            "def start(self):\n"
+            "    heed(self)\n"
+            "    builtins.__import__ = importing\n"
+            "cli._StopRequest.heed_signals = start\n"
+            "cli.run()\n"
+        )
+        done = run_python("-c", program)
+        assert done.returncode in (0, 130), done.stderr
+        assert "Traceback" not in done.stderr
+        assert "unexpected" not in done.stderr
+        if done.returncode == 130:
+            assert "interrupted" in done.stderr

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.errors import BudgetError, DataError, LowtideError, UsageError, from_os_error
+from lowtide.errors import (
+    BudgetError,
+    DataError,
+    LowtideError,
+    UsageError,
+    from_os_error,
+    printable,
+)
 
 
 def test_message_path_and_next_step_in_this_order() -> None:
@@ -47,3 +54,14 @@ def test_system_errors_name_the_file_and_the_next_step(number: int, words: str) 
 def test_unknown_system_errors_keep_the_systems_words() -> None:
     assert from_os_error(OSError(errno.EDOM, "strange domain", "x")).message == "strange domain"
     assert from_os_error(OSError("no number at all")).message == "no number at all"
+
+
+def test_escape_sequences_are_written_out() -> None:
+    assert printable("a\x1b[2Jb\x9bc\r\x00\x7f") == "a\\x1b[2Jb\\x9bc\\x0d\\x00\\x7f"
+    plain = "line\n\tÜbung 東京 😀\u200f"
+    assert printable(plain) == plain
+
+
+def test_the_advice_for_a_file_that_changed() -> None:
+    error = from_os_error(OSError(errno.ESTALE, "Stale file handle", "a.txt"))
+    assert error.message == "this file was changed or replaced while it was read"

@@ -1,22 +1,25 @@
 """Types of the native core; each part of `native/` has its own section."""
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Uint64s = npt.NDArray[np.uint64]
+FileName = str | bytes | PathLike[str]
 
 # loader
 
 class ReadError(Exception):
-    """args: kind ("open", "read", "too_short" or "id_too_large"), path, position, value."""
+    """args: kind ("open", "read", "too_short", "id_too_large", "documents"), path, position,
+    value."""
 
 class TokenStream:
     def __init__(
         self,
-        shards: list[tuple[str, int, int, str, int]],
+        shards: list[tuple[FileName, int, int, FileName, int]],
         *,
         item_bytes: int,
         id_limit: int,
@@ -245,12 +248,12 @@ class PieceCounter:
         num_threads: int,
         table_bytes: int,
         window_bytes: int,
-        spill_dir: str,
+        spill_dir: FileName,
     ) -> None: ...
-    def count_file(self, path: str, begin: int, stop: int, end: int) -> int: ...
+    def count_file(self, path: FileName, begin: int, stop: int, end: int) -> int: ...
     def count_texts(self, texts: list[bytes]) -> None: ...
     def checkpoint(self) -> list[str]: ...
-    def adopt(self, runs: list[str]) -> None: ...
+    def adopt(self, runs: Sequence[FileName]) -> None: ...
     def drain(self) -> list[tuple[bytes, int]]: ...
     @property
     def bytes_done(self) -> int: ...
@@ -266,7 +269,7 @@ class PieceCounter:
     def spilled_runs(self) -> int: ...
 
 class MergeLearner:
-    def __init__(self, tie_break: str, *, file_dir: str, resident_limit: int) -> None: ...
+    def __init__(self, tie_break: str, *, file_dir: FileName, resident_limit: int) -> None: ...
     def take(self, counter: PieceCounter) -> None: ...
     def take_items(self, items: list[tuple[bytes, int]]) -> None: ...
     def build(self) -> None: ...
@@ -311,12 +314,12 @@ class Vocabulary:
     def encode_file(
         self,
         *,
-        input_path: str,
+        input_path: FileName,
         begin: int,
         stop: int,
         end: int,
         output_file: int,
-        output_path: str,
+        output_path: FileName,
         output_offset: int,
         id_bytes: int,
         specials: bool,

@@ -19,7 +19,13 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lowtide.errors import BudgetPassedError, LowtideError, UsageError, from_os_error
+from lowtide.errors import (
+    BudgetPassedError,
+    LowtideError,
+    UsageError,
+    from_os_error,
+    printable,
+)
 from lowtide.memory import PeakMeter, format_size, parse_size, round_up_mib
 from lowtide.settings import unknown_name_message
 from lowtide.verbs import VERBS
@@ -37,6 +43,8 @@ def run() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):  # text that the terminal cannot show is no error
         sys.stdout.reconfigure(errors="backslashreplace")
     code = main(whole_process=True)
+    for number in (signal.SIGTERM, signal.SIGINT):  # all is done: a signal now has no message
+        signal.signal(number, signal.SIG_DFL)
     if "torch" in sys.modules or threading.active_count() > 1:
         sys.exit(code)
     # All files are closed by now. Taking the interpreter apart object by object, as it does by
@@ -55,11 +63,14 @@ def main(arguments: Sequence[str] | None = None, *, whole_process: bool = False)
     else, for a program that runs commands inside itself, since this call.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with PeakMeter(whole_process=whole_process) as meter:
-        code = _run_words(words)
-        if meter.excess_bytes:
-            passed = _tell(_budget_passed(meter))
-            code = code or passed
+    try:
+        with PeakMeter(whole_process=whole_process) as meter:
+            code = _run_words(words)
+            if meter.excess_bytes:
+                passed = _tell(_budget_passed(meter))
+                code = code or passed
+    except KeyboardInterrupt:  # a second signal, while the first was being told
+        return _tell_interrupted()
     return code
 
 
@@ -75,14 +86,15 @@ def _budget_passed(meter: PeakMeter) -> BudgetPassedError:
 
 def _run_words(words: list[str]) -> int:
     debug = "--debug" in words
-    _interrupt_on_sigterm()
     # OpenMP threads that wait by spinning starve each other as soon as anything else runs: 60 small
     # training steps on two shared cores took over 3 minutes, and 34 s with threads that sleep.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if words and _name(words[0]) in _TEXT_VERBS:
         # NumPy's linear algebra begins with a thread for each core, which spin for nothing.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    stop = _StopRequest()
     try:
+        stop.heed_signals()
         _dispatch(words)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -92,28 +104,43 @@ def _run_words(words: list[str]) -> int:
     except SystemExit as end:  # tyro: 0 after help, 2 after a usage error it has printed
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on where it stopped", file=sys.stderr)
-        return _EXIT_INTERRUPTED
+        return _tell_interrupted()
     except Exception as error:
+        if stop.asked:  # while a module was imported, say: whatever that made of it
+            return _tell_interrupted()
         if debug:
             traceback.print_exc()
         return _tell(error)
     return 0
 
 
-def _interrupt_on_sigterm() -> None:
-    """Treat a polite request to end (SLURM, systemd, docker stop) like Ctrl-C."""
-    owner = os.getpid()
+class _StopRequest:
+    """Whether this process was asked to end; a polite request (SLURM, docker stop) is a Ctrl-C."""
 
-    def interrupt(signal_number: int, frame: object) -> None:
-        if os.getpid() == owner:
+    def __init__(self) -> None:
+        self.asked = False
+        self._owner = os.getpid()
+
+    def heed_signals(self) -> None:
+        """From now on SIGTERM and SIGINT end the command as its message says."""
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python allows it nowhere else
+        signal.signal(signal.SIGTERM, self._interrupt)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        if os.getpid() == self._owner:
+            self.asked = True
             raise KeyboardInterrupt
         # A forked worker: whoever ends it wants it gone, without our message.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
-    if threading.current_thread() is threading.main_thread():  # Python allows it nowhere else
-        signal.signal(signal.SIGTERM, interrupt)
+
+def _tell_interrupted() -> int:
+    print("\ninterrupted; the same command goes on where it stopped", file=sys.stderr)
+    return _EXIT_INTERRUPTED
 
 
 def _tell(error: Exception) -> int:
@@ -129,7 +156,7 @@ def _tell(error: Exception) -> int:
             f"unexpected {type(error).__name__}: {error}",
             next_step="the same command with --debug shows where; please report it",
         )
-    print(f"error: {error}", file=sys.stderr)
+    print(printable(f"error: {error}"), file=sys.stderr)
     return error.exit_code
 
 

@@ -15,7 +15,25 @@ __all__ = [
     "LowtideError",
     "UsageError",
     "from_os_error",
+    "printable",
 ]
+
+# What a terminal takes for a command, or moves about by: the control characters of ASCII and
+# Latin-1, but for the line end and the tabulator.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_PRINTABLE = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """Text as a terminal may show it: what it would take for a command is written out.
+
+    Everything that comes from files, names and texts goes through here on its way to a terminal.
+
+    >>> print(printable("red: \\x1b[31m"))
+    red: \\x1b[31m
+    """
+    # Of a name that is not UTF-8 Python has lone surrogates, which no terminal takes.
+    return text.translate(_PRINTABLE).encode("utf-8", "backslashreplace").decode()
 
 
 class LowtideError(Exception):
@@ -78,6 +96,17 @@ _OS_ADVICE = {
     errno.EEXIST: ("this exists already", "choose another path, or remove it first"),
     errno.ENAMETOOLONG: ("the name is too long", "choose a shorter one"),
     errno.EFBIG: ("the file is larger than the system allows", "raise the limit: ulimit -f"),
+    errno.ESTALE: (
+        "this file was changed or replaced while it was read",
+        "leave it alone until the command has ended, then give the same command again",
+    ),
+    errno.EBADMSG: (
+        "this file of unfinished work is damaged",
+        "remove it with the folder it is in, then give the same command again",
+    ),
+    errno.ELOOP: ("this link leads in a circle", "name the file it should lead to"),
+    errno.ENXIO: ("this is a pipe or a device, expected a file", "write its contents to a file"),
+    errno.ENOMEM: ("out of memory", "close other programs, or give a smaller --memory"),
     errno.EIO: ("the disk failed to read or write", "check the disk (dmesg), then try again"),
     errno.ENOTDIR: ("a part of this path is a file, not a folder", "choose another path"),
     errno.EMFILE: ("too many open files", "raise the limit with: ulimit -n 4096"),

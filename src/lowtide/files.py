@@ -43,6 +43,7 @@ __all__ = [
     "partial_path",
     "publish",
     "read_json",
+    "read_whole",
     "sync_directory",
     "unused_name",
     "write_bytes",
@@ -55,6 +56,7 @@ LOCK_NAME = ".lock"
 _BUFFER_BYTES = 1 << 20
 _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
+_MOST_WHOLE_BYTES = 1 << 30
 
 
 def partial_path(path: PathLike) -> Path:
@@ -310,13 +312,31 @@ def write_json(path: PathLike, value: Any) -> None:
     write_bytes(path, json_bytes(value))
 
 
+def read_whole(path: PathLike) -> bytes:
+    """Read a file that is small by its nature; a pipe, which may never end, is refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:  # noqa: PTH123
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), os.fspath(path))
+        if status.st_size > _MOST_WHOLE_BYTES:
+            raise DataError(
+                f"a file of {status.st_size} bytes, expected {_MOST_WHOLE_BYTES} at most", path=path
+            )
+        return file.read()
+
+
 def read_json(path: PathLike) -> Any:
     """Read JSON, with an error that names the file when it is missing or damaged."""
     try:
-        return json.loads(Path(path).read_bytes())
+        return json.loads(read_whole(path))
     except FileNotFoundError:
         raise DataError("file not found", path=path) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise DataError("not JSON: lists within lists, thousands deep", path=path) from None
+    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
         raise DataError(f"not JSON: {error}", path=path) from None
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from lowtide.errors import printable
 from lowtide.memory import PeakMeter, format_size, tree_resident_bytes
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ class Progress:
         """Print one line above the bar."""
         if self._stream is None:
             return
+        text = printable(text)
         if self._live is not None and self._live.is_started:
             self._live.console.print(text, markup=False, highlight=False)
         else:
@@ -302,7 +304,7 @@ class Progress:
         """Give the bar as one line, cut at the terminal's edge: a wrapped one leaves traces."""
         from rich.text import Text
 
-        return Text(text, no_wrap=True, overflow="ellipsis")
+        return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
     def _describe(self, row: Mapping[str, Any], *, finished: bool) -> str:
         total = row.get("total")

@@ -213,16 +213,20 @@ def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None)
     may have a `config_aliases` mapping: what other programs' files call the same thing.
     """
     try:
-        config = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        if not Path(path).is_file():  # a pipe would keep us waiting for ever
+            raise DataError(
+                "config file not found", path=path, next_step=_advise_config(Path(path))
+            )
+        config = json.loads(Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:  # also: no UTF-8, 5,000 digits, 100,000 levels
         raise DataError(
-            "config file not found", path=path, next_step=_advise_config(Path(path))
+            f"config file is not JSON: {error}", path=path, next_step="correct the config file"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"config file is not JSON: {error}", path=path) from None
     if not isinstance(config, dict):
         raise DataError(
-            f"config file holds a {type(config).__name__}, expected an object", path=path
+            f"config file holds a {type(config).__name__}, expected an object",
+            path=path,
+            next_step="correct the config file",
         )
     options = {str(key).replace("-", "_"): value for key, value in config.items()}
     if for_settings is None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lowtide.arguments import parse_settings
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, UsageError, printable
 
 if TYPE_CHECKING:
     from lowtide.dataset.settings import (
@@ -73,6 +73,11 @@ class Verb:
 # docstrings of the settings' fields.
 
 
+def _show(text: object) -> None:
+    """Print a result; what files and names bring along is not for the terminal to act on."""
+    print(printable(str(text)))
+
+
 def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
     """Learn a BPE or character tokenizer from text of any size.
 
@@ -83,7 +88,7 @@ def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
 
     if settings.out_dir is None:
         raise UsageError("no folder for the tokenizer", next_step="--out-dir tok/mine")
-    print(describe_trained(train_tokenizer(settings), settings.out_dir))
+    _show(describe_trained(train_tokenizer(settings), settings.out_dir))
 
 
 def _compare_memory(settings: CompareSettings) -> None:
@@ -94,7 +99,7 @@ def _compare_memory(settings: CompareSettings) -> None:
     """
     from lowtide.planning.comparison import compare_ways, describe_pairs
 
-    print(describe_pairs(compare_ways(settings)))
+    _show(describe_pairs(compare_ways(settings)))
 
 
 def _prepare(settings: PrepareSettings) -> None:
@@ -113,7 +118,7 @@ def _prepare(settings: PrepareSettings) -> None:
     from lowtide.dataset.summary import describe_preparation
 
     load = None if tokenizer is None else tokenizer.result
-    print(describe_preparation(run_preparation(settings, load_tokenizer=load)))
+    _show(describe_preparation(run_preparation(settings, load_tokenizer=load)))
 
 
 def _pretokenize(settings: PretokenizeSettings) -> None:
@@ -125,7 +130,7 @@ def _pretokenize(settings: PretokenizeSettings) -> None:
     from lowtide.dataset.summary import describe_pretokenization
 
     for result in pretokenize_files(settings):
-        print(describe_pretokenization(result))
+        _show(describe_pretokenization(result))
 
 
 def _append(settings: AppendSettings) -> None:
@@ -136,7 +141,7 @@ def _append(settings: AppendSettings) -> None:
     from lowtide.dataset.appending import append_to_dataset
     from lowtide.dataset.summary import describe_append
 
-    print(describe_append(append_to_dataset(settings)))
+    _show(describe_append(append_to_dataset(settings)))
 
 
 def _verify(settings: VerifySettings) -> None:
@@ -148,7 +153,7 @@ def _verify(settings: VerifySettings) -> None:
     from lowtide.dataset.verification import verify_dataset
 
     result = verify_dataset(settings)
-    print(describe_verification(result))
+    _show(describe_verification(result))
     if result.problems:
         raise DataError(
             "\n  ".join([f"{len(result.problems)} problems:", *result.problems]),
@@ -166,7 +171,7 @@ def _convert(settings: ConvertSettings) -> None:
     from lowtide.dataset.conversion import convert_dataset
 
     result = convert_dataset(settings)
-    print("\n".join([f"{result.num_tokens:,} tokens", *map(str, result.paths)]))
+    _show("\n".join([f"{result.num_tokens:,} tokens", *map(str, result.paths)]))
 
 
 def _inspect(settings: InspectSettings) -> None:
@@ -183,11 +188,11 @@ def _inspect(settings: InspectSettings) -> None:
     if settings.test_loading:
         from lowtide.loader.selftest import check_loading
 
-        print(check_loading(settings.dataset_dir, split=settings.split, dtype=settings.dtype))
+        _show(check_loading(settings.dataset_dir, split=settings.split, dtype=settings.dtype))
     elif settings.dataset_dir.suffix in (".npy", ".bin"):
         from lowtide.loader.selftest import describe_tokens
 
-        print(
+        _show(
             describe_tokens(
                 settings.dataset_dir,
                 split=settings.split,
@@ -204,7 +209,7 @@ def _inspect(settings: InspectSettings) -> None:
             )
         )
     else:
-        print(inspect_dataset(settings))
+        _show(inspect_dataset(settings))
 
 
 def _plan(settings: PlanSettings) -> None:
@@ -217,7 +222,7 @@ def _plan(settings: PlanSettings) -> None:
     from lowtide.planning.summary import describe_plan, plan_as_json
 
     plan = make_plan(settings)
-    print(plan_as_json(plan) if settings.json else describe_plan(plan))
+    _show(plan_as_json(plan) if settings.json else describe_plan(plan))
 
 
 def _train(settings: TrainSettings) -> None:
@@ -229,7 +234,7 @@ def _train(settings: TrainSettings) -> None:
     if settings.slurm:
         from lowtide.training.slurm import write_slurm_script
 
-        print(f"sbatch {write_slurm_script(settings)}")
+        _show(f"sbatch {write_slurm_script(settings)}")
         return
     # From now on, not from the first step on: until then a signal nobody waits for is the end.
     faulthandler.register(signal.SIGUSR1, file=2)
@@ -242,7 +247,7 @@ def _train(settings: TrainSettings) -> None:
     line = f"{settings.run_dir}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
     if result.best_val_loss is not None:
         line += f", best validation loss {result.best_val_loss:.4f}"
-    print(line)
+    _show(line)
 
 
 def _generate(settings: GenerateSettings) -> None:
@@ -254,7 +259,7 @@ def _generate(settings: GenerateSettings) -> None:
     from lowtide.generation.decoding import generate
 
     for text in generate(settings):
-        print(text, end="", flush=True)
+        print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def _evaluate(settings: EvaluateSettings) -> None:
@@ -266,7 +271,7 @@ def _evaluate(settings: EvaluateSettings) -> None:
 
     for name, result in evaluate(settings).items():
         bits = "" if result.bits_per_byte is None else f"  {result.bits_per_byte:.4f} bits/byte"
-        print(
+        _show(
             f"{name}: loss {result.loss:.4f}  perplexity {result.perplexity:.2f}{bits}  "
             f"({result.num_tokens:,} tokens)"
         )
@@ -281,7 +286,7 @@ def _export(settings: ExportSettings) -> None:
 
     was_there = (settings.out_dir / "model.safetensors").exists()
     path = export_model(settings)
-    print(f"{path}: is there already, nothing was touched" if was_there else path)
+    _show(f"{path}: is there already, nothing was touched" if was_there else path)
 
 
 def _report(settings: ReportSettings) -> None:
@@ -300,7 +305,7 @@ def _report(settings: ReportSettings) -> None:
         watch(settings, announce=lambda url: print(f"{url}  (Ctrl-C ends it)", flush=True))
         return
     result = make_report(settings)
-    print(f"{result.path}: {result.kind}, {format_size(result.num_bytes)}")
+    _show(f"{result.path}: {result.kind}, {format_size(result.num_bytes)}")
 
 
 def _demo(settings: DemoSettings) -> None:
@@ -312,7 +317,7 @@ def _demo(settings: DemoSettings) -> None:
 
     results = run_demo(settings)
     print()
-    print(describe_results(results, settings.out_dir))
+    _show(describe_results(results, settings.out_dir))
 
 
 VERBS: dict[str, Verb] = {

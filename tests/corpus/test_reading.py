@@ -201,7 +201,7 @@ def test_binary_and_utf16_are_named(tmp_path: Path) -> None:
         list(reading.iter_documents([path]))
     options = reading.ReadingOptions(encoding="utf-16")
     assert [d.text for d in reading.iter_documents([path], options)] == [b"text"]
-    with pytest.raises(UsageError, match="unknown encoding"):
+    with pytest.raises(UsageError, match="no encoding of text files"):
         list(reading.iter_documents([path], reading.ReadingOptions(encoding="klingon")))
 
 

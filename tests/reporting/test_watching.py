@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -130,3 +132,56 @@ def test_ctrl_c_is_the_way_to_end_it(run: Path) -> None:
     _, errors = child.communicate(timeout=60)
     assert child.returncode == 0
     assert errors == ""
+
+
+def test_200_clients_at_once_are_all_answered(server: PageServer) -> None:
+    statuses: list[int] = []
+    ready = threading.Barrier(200)
+
+    def ask() -> None:
+        ready.wait()
+        statuses.append(get(server, "/data.json?have=")[0])
+
+    threads = [threading.Thread(target=ask) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 200
+
+
+def test_broken_connections_leave_no_traceback(
+    server: PageServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address = ("127.0.0.1", server.server_address[1])
+    reset = struct.pack("ii", 1, 0)  # close with a reset, which is an error for the other side
+    for text in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\xff\0\r\n\r\n"):
+        with socket.create_connection(address) as connection:
+            connection.sendall(text)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+    assert get(server, "/")[0] == 200
+    server.shutdown()
+    server.server_close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_idle_connection_ends(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = server.RequestHandlerClass
+    assert 0 < handler.timeout <= 60  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(handler, "timeout", 0.05)
+    with socket.create_connection(("127.0.0.1", server.server_address[1])) as connection:
+        connection.settimeout(20)
+        assert connection.recv(1) == b""
+
+
+def test_a_reason_that_no_header_can_hold_is_told(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> bool:
+        raise DataError("gone: \udcff\x1b[2J\nünd")
+
+    monkeypatch.setattr(server.reader, "read", fail)
+    status, text, _ = get(server, "/")
+    assert status == 503
+    assert "\x1b" not in text
+    assert "gone: " in text

@@ -63,10 +63,14 @@ def nasty_bytes(nasty_text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
 
 
 def random_text(seed: int, length: int) -> bytes:
-    """Give text of about `length` bytes, always the same for a seed; also when it is no UTF-8."""
+    """Give text of about `length` bytes, always the same for a seed; also when it is no UTF-8.
+
+    It has no NUL: a file that has one in its first bytes is no text.
+    """
     source = random.Random(seed)
     words = ["".join(source.choices("abcdeé中'", k=source.randint(1, 6))) for _ in range(300)]
-    atoms = [atom.encode() for atom in (_ATOMS + words + [" "] * 300)] + _STRAY[: seed % 3 * 9]
+    plain = [atom.replace("\x00", "\x01") for atom in _ATOMS]
+    atoms = [atom.encode() for atom in (plain + words + [" "] * 300)] + _STRAY[: seed % 3 * 9]
     parts: list[bytes] = []
     size = 0
     while size < length:

@@ -188,9 +188,10 @@ def test_damaged_runs_are_refused(tmp_path: Path) -> None:
     run.write_bytes((3).to_bytes(4, "little") + (1).to_bytes(8, "little") + b"ab")
     counter = make_counter(tmp_path)
     counter.adopt([str(run)])
-    with pytest.raises(RuntimeError, match="ends in the middle"):
+    with pytest.raises(OSError, match="Bad message") as caught:
         counter.drain()
-    with pytest.raises(RuntimeError, match="not a run file"):
+    assert caught.value.filename == str(run)
+    with pytest.raises(OSError, match="Bad message"):
         counter.adopt([str(tmp_path / "other.run")])
 
 

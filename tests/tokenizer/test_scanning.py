@@ -10,11 +10,12 @@ import pytest
 
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingOptions
+from lowtide.errors import DataError
 from lowtide.progress import Progress
 from lowtide.tokenizer import scanning
 from lowtide.tokenizer.scanning import scan_characters
 
-TEXT = "<|end|>a é<|end|>中\n😀\x00<|en" + "<|sep|>" * 3
+TEXT = "<|end|>a é<|end|>中\n😀\x01<|en" + "<|sep|>" * 3
 
 
 def scan(*paths: Path) -> set[str]:
@@ -35,7 +36,7 @@ def test_blocks_end_anywhere(
     monkeypatch.setattr(scanning, "_READ_BYTES", read_bytes)
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "text.txt.gz").write_bytes(gzip.compress(TEXT.encode() * 5))
-    expected = set("a é中\n😀\x00<|en")
+    expected = set("a é中\n😀\x01<|en")
     assert scan(tmp_path / "text.txt") == expected
     assert scan(tmp_path / "text.txt.gz") == expected
 
@@ -44,3 +45,11 @@ def test_rows_and_invalid_bytes(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": "xß"}) + "\n" + '{"text": ""}\n')
     (tmp_path / "text.txt").write_bytes(b"ok\xff")
     assert scan(tmp_path / "rows.jsonl", tmp_path / "text.txt") == set("xßok\ufffd")
+
+
+def test_what_prepare_refuses_is_no_text_here_either(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(b"abc\0def")
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(b"abc\0def"))
+    for name in ("text.txt", "text.txt.gz"):
+        with pytest.raises(DataError, match="binary file"):
+            scan(tmp_path / name)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -401,3 +402,19 @@ def test_from_vocabulary_takes_given_ids(small_merges: list[Pair]) -> None:
 def test_a_byte_without_a_token_is_refused() -> None:
     with pytest.raises(DataError, match="no token for byte 7"):
         Tokenizer.from_vocabulary({b: bytes([b]) for b in range(256) if b != 7}, [])
+
+
+@pytest.mark.parametrize(
+    "ids", [["a"], [1.5], [None], [[1], [2, 3]], 5, [1 << 70], [-1], [True], "ab", [1 << 63], [{}]]
+)
+def test_what_is_no_id_is_told_in_our_words(small_tokenizer: Tokenizer, ids: Any) -> None:
+    with pytest.raises(UsageError, match="expected whole numbers from 0 to"):
+        small_tokenizer.decode(ids)
+
+
+def test_a_token_is_special_or_made_by_a_merge() -> None:
+    merges = [(b"a", b"b"), (b"ab", b"c")]
+    vocabulary = {id: bytes([id]) for id in range(256)} | {256: b"ab", 257: b"abc"}
+    message = "b'ab' is a special token, and an ordinary one of the merge of b'a' and b'b'"
+    with pytest.raises(DataError, match=message):
+        Tokenizer.from_vocabulary(vocabulary, merges, ["ab"])

@@ -17,7 +17,8 @@ import zstandard
 
 from lowtide.cli import main
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, reference
+from lowtide.memory import MemoryBudget
+from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, reference, training
 from lowtide.tokenizer.training import describe_trained, train_tokenizer
 
 MakeText = Callable[[int, int], bytes]
@@ -360,3 +361,38 @@ def test_an_output_that_cannot_be_written(
     )
     assert code == 1
     assert "give at least --memory" in err
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "large.txt"])
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_binaries_are_refused_as_prepare_does_it(tmp_path: Path, name: str, kind: str) -> None:
+    data = b"\x7fELF\0\1" * (200_000 if name == "large.txt" else 100)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    good = tmp_path / "good.txt"
+    good.write_text("good text")
+    with pytest.raises(DataError, match="binary file: byte 4 is NUL") as caught:
+        train_tokenizer(input=[path, good], vocab_size=260, kind=kind)
+    assert caught.value.path == path
+    trained = train_tokenizer(input=[path, good], vocab_size=260, kind=kind, skip_bad_inputs=True)
+    assert trained.record["counts"]["bytes"] == 9
+
+
+def test_text_in_another_encoding_gets_the_batch_it_needs(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("grün und blau ".encode("latin-1") * 100)
+    plain, decoded = (
+        training._fixed_bytes(1, is_plain=is_plain)["batch of text"] for is_plain in (True, False)
+    )
+    assert decoded == 4 * plain  # held as text, as bytes, and once more while they are joined
+    reserved: dict[str, int] = {}
+
+    class Budget(MemoryBudget):
+        def reserve(self, name: str, **sizes: int) -> int:
+            reserved[name] = sizes["wanted_bytes"]
+            return super().reserve(name, **sizes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "MemoryBudget", Budget)
+        train_tokenizer(input=[path], vocab_size=260, encoding="latin-1", memory="300MiB")
+    assert reserved["batch of text"] == decoded

@@ -7,6 +7,8 @@ Memory:  one window of half a block
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,6 +66,8 @@ def _find_line_end(file: BinaryIO, source: InputFile, nominal: int, options: Rea
         found = window.find(b"\n")
         if found >= 0:
             return position + found + 1
+        if not window:  # it became shorter meanwhile
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(source.path))
         position += len(window)
         if position - nominal > options.max_row_bytes:
             begin = _find_line_begin(file, nominal)

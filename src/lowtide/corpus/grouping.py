@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from lowtide.corpus.encodings import is_utf8
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
 
-__all__ = ["is_plain_text", "is_utf8", "join_blocks", "join_small_blocks", "plan_streams"]
+__all__ = ["is_plain_text", "join_blocks", "join_small_blocks", "plan_streams"]
 
 _GROUP_FILES = 1024
 _EXPANSION = 8
@@ -64,11 +65,6 @@ def _has_places(source: InputFile, options: ReadingOptions) -> bool:
 def is_plain_text(source: InputFile, *, encoding: str) -> bool:
     """Tell whether a file is text that can be taken as it is."""
     return source.compression is None and source.kind == "text" and is_utf8(encoding)
-
-
-def is_utf8(encoding: str) -> bool:
-    """Tell whether an encoding is UTF-8, however it is written."""
-    return encoding.lower().replace("_", "-") in ("utf-8", "utf8")
 
 
 def join_blocks(blocks: Sequence[TextBlock], *, number: int) -> TextBlock:

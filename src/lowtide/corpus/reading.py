@@ -11,12 +11,15 @@ a line border, and the block says so.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lowtide import files
 from lowtide.corpus.cutting import PROBE_BYTES, cut_text, find_cut, long_row, read_at
 from lowtide.corpus.grouping import (
     is_plain_text,
@@ -49,10 +52,12 @@ __all__ = [
     "Stream",
     "TextBlock",
     "block_documents",
+    "check_text",
     "cut_text",
     "expand_inputs",
     "extract_json_rows",
     "is_plain_text",
+    "is_text",
     "iter_blocks",
     "iter_documents",
     "plan_streams",
@@ -82,7 +87,7 @@ def read_block(stream: Stream, number: int, options: ReadingOptions) -> TextBloc
     try:
         if number == 0 or options.skip_bad:  # a file that is skipped is skipped with all its blocks
             with source.path.open("rb", buffering=0) as file:
-                _check_text(source, file.read(PROBE_BYTES))
+                check_text(source, file.read(PROBE_BYTES))
     except (OSError, DataError) as error:
         _skip_bad(source, options, error, tell=number == 0)
         return None
@@ -91,6 +96,7 @@ def read_block(stream: Stream, number: int, options: ReadingOptions) -> TextBloc
             begin, inside = find_cut(file, source, number * options.block_bytes, options)
             end, cut = find_cut(file, source, (number + 1) * options.block_bytes, options)
             data = read_at(file, begin, end - begin)
+            _require_size(source, begin + len(data), wanted=end)
     except OSError as error:
         raise from_os_error(error) from None
     if begin >= end:
@@ -111,8 +117,9 @@ def _read_group(stream: Stream, options: ReadingOptions) -> TextBlock:
     blocks = [TextBlock(stream.index, 0, stream.inputs[0].kind, b"", (Segment(0, 0, 0, 0),))]
     for source in stream.inputs:
         try:
-            data = source.path.read_bytes()
-            _check_text(source, data[:PROBE_BYTES])
+            data = files.read_whole(source.path)
+            _require_size(source, len(data))
+            check_text(source, data[:PROBE_BYTES])
         except (OSError, DataError) as error:
             _skip_bad(source, options, error)
             continue
@@ -121,6 +128,12 @@ def _read_group(stream: Stream, options: ReadingOptions) -> TextBlock:
             TextBlock(stream.index, 0, source.kind, data, (segment,), stored_bytes=len(data))
         )
     return join_blocks(blocks[1:] or blocks, number=0)
+
+
+def _require_size(source: InputFile, size: int, *, wanted: int | None = None) -> None:
+    """Refuse a file that became shorter since it was looked for: its text is not what it was."""
+    if size < (source.size_bytes if wanted is None else wanted):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(source.path))
 
 
 def _skip_bad(
@@ -134,8 +147,8 @@ def _skip_bad(
         options.on_notice(f"{source.path}: {problem.message}; skipped")
 
 
-def _check_text(source: InputFile, probe: bytes) -> None:
-    """Refuse what is no text at all, before a dataset is made of it."""
+def check_text(source: InputFile, probe: bytes) -> None:
+    """Refuse what is no text at all, before a dataset or a tokenizer is made of it."""
     if probe.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(
             "this looks like UTF-16, not UTF-8",
@@ -148,6 +161,16 @@ def _check_text(source: InputFile, probe: bytes) -> None:
             path=source.path,
             next_step="take it out of the inputs, or skip such files with --skip-bad-inputs",
         )
+
+
+def is_text(source: InputFile, head: bytes, options: ReadingOptions) -> bool:
+    """True if a file's head is text; if not, that is an error, or a notice where it is skipped."""
+    try:
+        check_text(source, head[:PROBE_BYTES])
+    except DataError as error:
+        _skip_bad(source, options, error)
+        return False
+    return True
 
 
 def iter_blocks(
@@ -217,7 +240,7 @@ def _iter_stream(stream: int, source: InputFile, options: ReadingOptions) -> Ite
                 ended = not part
                 held += part
             if window == 0:
-                _check_text(source, bytes(held[:PROBE_BYTES]))
+                check_text(source, bytes(held[:PROBE_BYTES]))
             end, cut = len(held), False
             if not ended or len(held) > nominal - base:
                 end, cut, ended = _cut_stream(

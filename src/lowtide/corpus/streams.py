@@ -16,9 +16,9 @@ from collections.abc import Callable
 from io import BufferedReader
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
-from lowtide.corpus.grouping import is_utf8
+from lowtide.corpus.encodings import explain_undecodable, make_decoder
 from lowtide.corpus.inputs import InputFile
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError
 from lowtide.settings import import_when_used
 
 if TYPE_CHECKING:
@@ -117,18 +117,11 @@ class StreamReader:
         self, source: InputFile, encoding: str, on_damage: Callable[[DataError], None] | None
     ) -> None:
         self._source = source
+        self._encoding = encoding
+        self._decoder: codecs.IncrementalDecoder | None = make_decoder(encoding)
         self._on_damage = on_damage
         self._file = cast("BufferedReader", source.path.open("rb", buffering=_BUFFER_BYTES))
         self._reader: Any = self._open(source.compression)
-        self._decoder: codecs.IncrementalDecoder | None = None
-        if not is_utf8(encoding):
-            try:
-                self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-            except LookupError:
-                self._file.close()
-                raise UsageError(
-                    f"unknown encoding {encoding!r}", next_step="--encoding utf-8, latin-1, …"
-                ) from None
         self._done = False
 
     def _open(self, compression: str | None) -> Any:
@@ -159,11 +152,24 @@ class StreamReader:
             if self._decoder is None:
                 self._done = not block
                 return block
-            text = self._decoder.decode(block, final=not block)
-            self._done = not block
+            text = self._decode(block)
+            self._done = self._done or not block
             if text:
                 return text.encode("utf-8", "surrogatepass")
         return b""
+
+    def _decode(self, block: bytes) -> str:
+        assert self._decoder is not None
+        try:
+            return self._decoder.decode(block, final=not block)
+        except ValueError as error:  # what "replace" cannot pass over, such as a missing mark
+            reason = explain_undecodable(self._encoding, error)
+        damage = DataError(reason.message, path=self._source.path, next_step=reason.next_step)
+        if self._on_damage is None:
+            raise damage
+        self._on_damage(damage)
+        self._done = True
+        return ""
 
     def _read_block(self, size: int) -> bytes:
         try:

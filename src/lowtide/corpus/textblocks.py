@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lowtide.corpus.encodings import check_encoding
 from lowtide.corpus.inputs import InputFile
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class ReadingOptions:
     skip_bad: bool = False
     """Leave out what cannot be read, and say so, instead of stopping."""
     on_notice: Callable[[str], None] = field(default=lambda _: None, compare=False)
+
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding)
 
     @property
     def window_bytes(self) -> int:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -51,6 +49,7 @@ from lowtide.dataset.sharding import (
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
+from lowtide.scratch import ScratchFolder
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer import Tokenizer
 
@@ -85,8 +84,7 @@ class PrepareResult:
 def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) -> PrepareResult:
     """Prepare a dataset from text files, in a fixed amount of memory.
 
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
+    >>>     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "a.txt").write_text("a few words to learn from, one after the other\\n")
     >>> result = prepare_dataset(
     ...     input_files=[folder / "a.txt"], out_dir=folder / "out", tokenization="char"
@@ -138,13 +136,13 @@ def _folder_beside(path: Path) -> Generator[Path]:
     while not (place.is_dir() and os.access(place, os.W_OK)) and place != place.parent:
         place = place.parent
     try:
-        folder = Path(tempfile.mkdtemp(prefix=".lowtide-dry-run-", dir=place))
+        folder = ScratchFolder("dry-run", inside=place)
     except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="lowtide-dry-run-"))
+        folder = ScratchFolder("dry-run")
     try:
-        yield folder
+        yield folder.path
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
 
 
 @contextlib.contextmanager

@@ -8,8 +8,6 @@ Memory:  two blocks of `shuffle_buffer_size` windows (planned_bytes says how muc
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -33,6 +31,7 @@ from lowtide.loader.texts import (
     make_encoder,
 )
 from lowtide.loader.windows import TokenDataset, Tokens
+from lowtide.scratch import ScratchFolder
 
 __all__ = ["EndlessBatches", "StreamingDataLoader", "estimate_memory_usage", "planned_bytes"]
 
@@ -266,9 +265,9 @@ class StreamingDataLoader:
         """Tokenize everything into a temporary file, once; it goes when the loader does."""
         if self._stored is not None:
             return self._stored
-        folder = Path(tempfile.mkdtemp(prefix="lowtide-tokens-"))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        path = folder / "tokens.bin"
+        folder = ScratchFolder("tokens")
+        weakref.finalize(self, folder.remove)
+        path = folder.path / "tokens.bin"
         texts = iter_encoded(
             self._source, self._encoder, seed=None, max_documents=self._max_examples
         )

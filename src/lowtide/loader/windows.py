@@ -344,6 +344,13 @@ class TokenDataset:
                 path=path,
                 next_step=again,
             )
+        if kind == "documents":
+            raise DataError(
+                f"{name}: document {position} ends at token {value}, before the one before it or "
+                "beyond the shard",
+                path=path,
+                next_step=again,
+            )
         raise from_os_error(OSError(value, os.strerror(value), path))
 
 

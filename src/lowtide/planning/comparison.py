@@ -12,7 +12,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +26,7 @@ from lowtide.model.sizing import shape_for_parameters
 from lowtide.planning.picture import draw_bars
 from lowtide.planning.settings import parse_count
 from lowtide.progress import Progress
+from lowtide.scratch import scratch_folder
 from lowtide.settings import settings_as_json
 from lowtide.tokenizer.comparison import CompareMemorySettings, Comparison, compare_memory
 
@@ -151,9 +151,9 @@ def _compare_tokenizers(settings: CompareSettings) -> Pair:
 
 
 def _compare_loading(settings: CompareSettings) -> Pair:
-    with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+    with scratch_folder("compare") as folder:
         path = settings.dataset_dir or _make_up_tokens(
-            Path(folder) / "ids.bin", parse_count(settings.tokens)
+            folder / "ids.bin", parse_count(settings.tokens)
         )
         count = find_tokens(path, split="all").num_tokens
         ways = {

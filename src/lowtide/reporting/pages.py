@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide import __version__
+from lowtide.errors import printable
 
 __all__ = ["GENERATOR", "data_as_json", "render_page"]
 
@@ -39,7 +40,7 @@ def render_page(data: dict[str, Any], *, live_seconds: float | None = None) -> s
     scripts = [(_FOLDER / name).read_text(encoding="utf-8") for name in ("chart.js", "page.js")]
     live = "" if live_seconds is None else f' data-live="{live_seconds:g}"'
     made = time.strftime("%Y-%m-%d %H:%M")
-    title = html.escape(f"{data['title']} · lowtide {data['kind']}")
+    title = html.escape(printable(f"{data['title']} · lowtide {data['kind']}"))
     return f"""<!doctype html>
 <html lang="en">
 <head>

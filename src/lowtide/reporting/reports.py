@@ -58,7 +58,7 @@ def make_report(settings: ReportSettings | None = None, /, **options: Any) -> Re
         reader.read()
         data = reader.page()
         _require_ours(path)
-        page = render_page(data).encode()
+        page = render_page(data).encode("utf-8", "backslashreplace")
         write_bytes(path, page)
     return ReportResult(path, data["kind"], len(page))
 

@@ -7,6 +7,7 @@ Memory:  as the reader; answers are made one at a time
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -14,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from lowtide.errors import LowtideError, UsageError
+from lowtide.errors import LowtideError, UsageError, printable
 from lowtide.files import checksum_bytes
 from lowtide.reporting.pages import data_as_json, render_page
 from lowtide.reporting.reports import PageReader, open_reader
@@ -32,6 +33,7 @@ class PageServer(ThreadingHTTPServer):
     """Serves one page, to browsers on this machine only."""
 
     daemon_threads = True
+    request_queue_size = 256  # browsers that ask at once; the usual 5 lets the others wait seconds
 
     def __init__(self, reader: PageReader, *, port: int = 0, interval: float = 2.0) -> None:
         self.reader = reader
@@ -44,6 +46,12 @@ class PageServer(ThreadingHTTPServer):
                 f"port {port} cannot be used: {error.strerror}",
                 next_step="name another --port, or none for a free one",
             ) from None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of connections that broke off: browsers do that all the time."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            print(printable(f"a request failed: {error!r}"), file=sys.stderr)
 
     @property
     def url(self) -> str:
@@ -59,6 +67,7 @@ class PageServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
+    timeout = 30  # seconds for a request or an answer: an idle connection ends then
 
     def do_GET(self) -> None:
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
@@ -75,13 +84,14 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
         except LowtideError as error:  # a folder that was moved away, say: it may come back
-            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, error.message)
-        except (BrokenPipeError, ConnectionResetError):
+            explain = printable(error.message)
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, explain=explain)
+        except (ConnectionError, TimeoutError):
             self.close_connection = True  # the browser left in the middle of an answer
 
     def _answer_news(self, have: str) -> None:
         text = data_as_json(self.server.current_data())
-        version = checksum_bytes(text.encode())
+        version = checksum_bytes(text.encode("utf-8", "backslashreplace"))
         if version == have:
             self.send_response(HTTPStatus.NO_CONTENT)
             self.end_headers()
@@ -89,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(text, "application/json", version)
 
     def _answer(self, text: str, kind: str, version: str | None = None) -> None:
-        body = text.encode()
+        body = text.encode("utf-8", "backslashreplace")
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))

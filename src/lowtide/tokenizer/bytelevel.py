@@ -16,7 +16,7 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.errors import DataError
 from lowtide.tokenizer.patterns import Pattern
-from lowtide.tokenizer.vocabulary import Vocabulary, merges_by_rank
+from lowtide.tokenizer.vocabulary import Vocabulary, describe_merge, merges_by_rank
 
 __all__ = [
     "MAX_TOKENS",
@@ -194,16 +194,19 @@ def _merge_rows(
     for left, right in merges:
         for text in (left, right, left + right):
             if text not in vocab or text in specials:
-                raise DataError(_describe_missing(left, right, text), path=str(path))
+                raise DataError(
+                    _describe_missing(left, right, text, is_special=text in specials),
+                    path=str(path),
+                )
     raise AssertionError("unreachable")
 
 
-def _describe_missing(left: str, right: str, text: str) -> str:
+def _describe_missing(left: str, right: str, text: str, *, is_special: bool) -> str:
     try:
         a, b, token = map(unprintable, (left, right, text))
     except KeyError as error:
         return f"a merge is not byte-level: character {error}"
-    return f"merge of {a!r} and {b!r}: no token {token!r}"
+    return describe_merge(a, b, token, is_special=is_special)
 
 
 def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:

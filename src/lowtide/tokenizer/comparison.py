@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -28,6 +27,7 @@ from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.files import read_json, write_json
 from lowtide.memory import PeakMeter, format_size
 from lowtide.progress import format_seconds
+from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer.bytelevel import printable, unprintable
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
@@ -149,8 +149,8 @@ def compare_memory(settings: CompareMemorySettings | None = None, /, **options: 
 
 def _run_way(way: Way, settings: CompareMemorySettings) -> WayResult:
     name = _WAY_NAMES[way] + (f" {version('tokenizers')}" if way == "tokenizers" else "")
-    with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
-        job, result = Path(folder) / "job.json", Path(folder) / "result.json"
+    with scratch_folder("compare") as folder:
+        job, result = folder / "job.json", folder / "result.json"
         write_json(job, {"way": way, "settings": settings_as_json(settings)})
         environment = dict(os.environ, TOKENIZERS_PARALLELISM="true")
         if settings.processes is not None:

@@ -11,13 +11,22 @@ import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from lowtide import _native
+from lowtide.corpus.cutting import PROBE_BYTES
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.reading import ReadingOptions, block_documents, iter_blocks, plan_streams
+from lowtide.corpus.reading import (
+    ReadingOptions,
+    block_documents,
+    is_plain_text,
+    is_text,
+    iter_blocks,
+    plan_streams,
+)
 from lowtide.corpus.streams import StreamReader, open_stream
 from lowtide.errors import DataError
-from lowtide.files import checksum_bytes, read_json, write_json
+from lowtide.files import checksum_bytes, read_json, read_whole, write_json
 from lowtide.progress import Progress
 
 __all__ = ["CountingJournal", "Place", "count_pieces"]
@@ -50,18 +59,27 @@ class CountingJournal:
     def restore(self, counter: _native.PieceCounter) -> Place:
         """Give the place of the last checkpoint and hand its runs to the counter; drop the rest."""
         place, runs = Place(), list[str]()
-        if self._path.exists():
-            state = read_json(self._path)
-            if state.get("key") == self._key and all(
-                (self.folder / run).exists() for run in state["runs"]
-            ):
-                place, runs = Place(state["input_index"], state["offset"]), state["runs"]
-                self.bytes_before, self.pieces_before = state["bytes"], state["pieces"]
+        state = self._read()
+        if state is not None:
+            place, runs = Place(state["input_index"], state["offset"]), list(state["runs"])
+            self.bytes_before, self.pieces_before = state["bytes"], state["pieces"]
         for path in self.folder.glob("*.run"):
             if path.name not in runs:
                 path.unlink()
         counter.adopt([str(self.folder / run) for run in runs])
         return place
+
+    def _read(self) -> dict[str, Any] | None:
+        """The last checkpoint, if it is of this corpus and whole; else counting begins anew."""
+        try:
+            state = read_json(self._path)
+            sizes = {run: (self.folder / run).stat().st_size for run in state["runs"]}
+        except (DataError, OSError, KeyError, TypeError):
+            return None
+        numbers = [state.get(name) for name in ("input_index", "offset", "bytes", "pieces")]
+        is_whole = all(type(number) is int and number >= 0 for number in numbers)
+        is_ours = state.get("key") == self._key and state["runs"] == sizes
+        return state if is_whole and is_ours else None
 
     def save(self, place: Place, counter: _native.PieceCounter) -> None:
         """Move the counts to the disk and remember the place."""
@@ -70,7 +88,7 @@ class CountingJournal:
             **dataclasses.asdict(place),
             "bytes": self.bytes_before + counter.bytes_done,
             "pieces": self.pieces_before + counter.pieces_done,
-            "runs": [Path(run).name for run in counter.checkpoint()],
+            "runs": {Path(run).name: Path(run).stat().st_size for run in counter.checkpoint()},
         }
         write_json(self._path, state)
 
@@ -164,8 +182,7 @@ class _Job:
             yield Place(index)
 
     def _is_plain(self, source: InputFile) -> bool:
-        utf8 = self.options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-        return source.kind == "text" and source.compression is None and utf8
+        return is_plain_text(source, encoding=self.options.encoding)
 
     def _count_small_files(self, index: int) -> int:
         texts: list[bytes] = []
@@ -174,10 +191,11 @@ class _Job:
             source = self.inputs[index]
             if not self._is_plain(source) or source.size_bytes > _SMALL_FILE_BYTES:
                 break
-            texts.append(source.path.read_bytes())
-            _refuse_utf16(texts[-1][:2], source)
-            held += len(texts[-1])
             index += 1
+            text = read_whole(source.path)
+            if is_text(source, text, self.options):
+                texts.append(text)
+                held += len(text)
         self.counter.count_texts(texts)
         return index
 
@@ -185,13 +203,14 @@ class _Job:
         self, source: InputFile, offset: int, meter: _Meter, start: int
     ) -> Iterator[int]:
         with source.path.open("rb") as file:
-            _refuse_utf16(file.read(2), source)
+            if not is_text(source, file.read(PROBE_BYTES), self.options):
+                return
         while offset < source.size_bytes:
             meter.follow()
             stop = min(offset + _ROUND_BYTES, source.size_bytes)
             try:
                 offset = self.counter.count_file(str(source.path), offset, stop, source.size_bytes)
-            except RuntimeError as error:  # no place to cut, or the file became shorter
+            except RuntimeError as error:  # no place to cut
                 raise _not_countable(str(error), source) from None
             meter.settle(start + offset)
             yield offset
@@ -202,8 +221,12 @@ class _Job:
         """Count compressed or re-encoded text; `offset` counts its decompressed bytes."""
         held = bytearray()
         skip = offset
+        is_first = True
         with open_stream(source, encoding=self.options.encoding) as reader:
             while part := self._read_part(reader):
+                if is_first and not is_text(source, part, self.options):
+                    return
+                is_first = False
                 dropped = min(skip, len(part))
                 skip -= dropped
                 held += part[dropped:]
@@ -252,13 +275,3 @@ def _not_countable(message: str, source: InputFile) -> DataError:
         path=source.path,
         next_step="is it text? If so, give more --memory, or put line ends into it",
     )
-
-
-def _refuse_utf16(head: bytes, source: InputFile) -> None:
-    """Refuse text that would be counted as every other byte a zero."""
-    if head in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(
-            "this looks like UTF-16, not UTF-8",
-            path=source.path,
-            next_step="--encoding utf-16",
-        )

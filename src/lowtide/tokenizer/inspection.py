@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.errors import from_os_error
+from lowtide.errors import from_os_error, printable
 from lowtide.memory import format_size
 from lowtide.tokenizer.tokenizer import Tokenizer
 
@@ -68,8 +68,8 @@ def inspect_tokenizer(
     sentence = text or SENTENCE
     ids = tokenizer.encode(sentence, special="allow")
     lines += ["", f"{len(ids)} tokens of {len(sentence.encode('utf-8', 'replace'))} bytes:"]
-    lines.append(show_tokens([tokenizer.token_bytes(int(id)) for id in ids], color=color))
-    return "\n".join(lines)
+    shown = show_tokens([tokenizer.token_bytes(int(id)) for id in ids], color=color)
+    return "\n".join([*map(printable, lines), shown])  # colours are ours, the rest is not
 
 
 def _describe(tokenizer: Tokenizer, source: str | Path) -> list[str]:

@@ -10,10 +10,18 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.reading import ReadingOptions, block_documents, iter_blocks, plan_streams
+from lowtide.corpus.reading import (
+    ReadingOptions,
+    block_documents,
+    is_text,
+    iter_blocks,
+    plan_streams,
+)
 from lowtide.corpus.streams import open_stream
+from lowtide.errors import DataError
 from lowtide.progress import Phase
 from lowtide.tokenizer.characters import last_character_cut
 
@@ -55,14 +63,22 @@ def scan_characters(
     return ScannedCharacters(frozenset(characters), num_bytes)
 
 
+def _tell_damage(source: InputFile, options: ReadingOptions, error: DataError) -> None:
+    options.on_notice(f"{source.path}: {error.message}; the rest of it skipped")
+
+
 def _iter_texts(
     source: InputFile, tokens: Sequence[bytes], options: ReadingOptions
 ) -> Iterator[tuple[bytes, int]]:
     """Give text with how far reading is; no character and no special token is cut."""
     if source.kind == "text":
-        held = b""
-        with open_stream(source, encoding=options.encoding) as reader:
+        held, is_first = b"", True
+        on_damage = partial(_tell_damage, source, options) if options.skip_bad else None
+        with open_stream(source, encoding=options.encoding, on_damage=on_damage) as reader:
             while part := reader.read(_READ_BYTES):
+                if is_first and not is_text(source, part, options):
+                    return
+                is_first = False
                 held += part
                 cut = last_character_cut(held, tokens)
                 yield held[:cut], reader.stored_position()

@@ -376,17 +376,30 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int] | npt.NDArray[Any]) -> bytes:
         """Give the bytes that `ids` stand for."""
-        array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids))
+        array = self._checked_ids(ids)
         if array.size == 0:
             return b""
-        if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= self.vocab_size:
-            raise UsageError(
-                f"ids from {array.min()} to {array.max()}: "
-                f"expected whole numbers from 0 to {self.vocab_size - 1}"
-            )
         if self._native is not None:
             return self._native.decode(np.ascontiguousarray(array.reshape(-1), dtype=np.uint32))
         return b"".join(self.data.tokens[id] for id in array.reshape(-1).tolist())
+
+    def _checked_ids(self, ids: Iterable[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The ids as an array, or a UsageError with the first that is none."""
+        expected = f"expected whole numbers from 0 to {self.vocab_size - 1}"
+        items: Any = ids
+        try:
+            items = ids if isinstance(ids, np.ndarray) else list(ids)
+            array = np.asarray(items)
+        except (TypeError, ValueError, OverflowError):  # no list, or lists of different lengths
+            raise UsageError(f"these are no ids: {str(items)[:80]}; {expected}") from None
+        if array.size == 0:
+            return array
+        if array.dtype.kind not in "iu":
+            wrong = next((item for item in array.ravel().tolist() if type(item) is not int), None)
+            raise UsageError(f"id {items[0] if wrong is None else wrong!r}; {expected}")
+        if array.min() < 0 or array.max() >= self.vocab_size:
+            raise UsageError(f"ids from {array.min()} to {array.max()}: {expected}")
+        return array
 
     def decode(self, ids: Iterable[int] | npt.NDArray[Any], *, errors: str = "replace") -> str:
         """Give the text that `ids` stand for; bytes that are no UTF-8 become U+FFFD."""

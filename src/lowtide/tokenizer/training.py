@@ -11,18 +11,19 @@ import contextlib
 import dataclasses
 import json
 import shutil
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from lowtide import _native
+from lowtide.corpus.encodings import check_encoding
 from lowtide.corpus.inputs import InputFile, expand_inputs
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingOptions, is_plain_text
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock, read_json, write_json
 from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
+from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer.counting import CountingJournal, count_pieces
 from lowtide.tokenizer.learning import TieBreak, learn_merges
@@ -96,6 +97,7 @@ class TokenizerTrainingSettings:
                 raise UsageError("a special token cannot be empty")
             if len(text) == 1:  # files could not tell it from the ordinary token
                 raise UsageError(f"special token {text!r} is a single character")
+        check_encoding(self.encoding)
         if self.min_frequency < 1:
             raise UsageError(f"--min-frequency {self.min_frequency} is below 1")
         if self.processes is not None and self.processes < 1:
@@ -118,8 +120,7 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Learn a tokenizer; options are the fields of TokenizerTrainingSettings.
 
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "text.txt"
+    >>>     >>> path = Path(tempfile.mkdtemp()) / "text.txt"
     >>> _ = path.write_text("low lower lowest")
     >>> trained = train_tokenizer(input=[path], vocab_size=260)
     >>> trained.tokenizer.merges
@@ -241,8 +242,8 @@ def _load_finished(out_dir: Path, key: str) -> TrainedTokenizer | None:
 def _work_folder(out_dir: Path | None) -> Generator[Path]:
     """Give a folder for what does not fit memory; it goes when the job ends well."""
     if out_dir is None:
-        with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
-            yield Path(folder)
+        with scratch_folder("tokenizer") as folder:
+            yield folder
         return
     work_dir = out_dir / _WORK
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -317,7 +318,7 @@ def _count(
     journal: CountingJournal,
 ) -> tuple[_native.PieceCounter, dict[str, Any]]:
     num_threads = settings.processes or usable_cores()
-    is_plain = all(row.kind == "text" and row.compression is None for row in inputs)
+    is_plain = all(is_plain_text(row, encoding=settings.encoding) for row in inputs)
     fixed = _fixed_bytes(num_threads, is_plain=is_plain)
     budget.require({**fixed, "counting tables": _SMALLEST_TABLES})
     for name, size in fixed.items():

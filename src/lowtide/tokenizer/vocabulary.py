@@ -20,7 +20,7 @@ from lowtide.tokenizer.patterns import Pattern
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["END_OF_TEXT", "UNKNOWN", "Vocabulary", "merges_by_rank"]
+__all__ = ["END_OF_TEXT", "UNKNOWN", "Vocabulary", "describe_merge", "merges_by_rank"]
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
@@ -112,9 +112,9 @@ class Vocabulary:
             try:
                 rows.append((ids[left], ids[right], ids[left + right]))
             except KeyError as error:
-                raise DataError(
-                    f"merge of {left!r} and {right!r}: no token {error.args[0]!r}"
-                ) from None
+                token = error.args[0]
+                is_special = any(text.encode() == token for text in special_tokens)
+                raise DataError(describe_merge(left, right, token, is_special=is_special)) from None
         return cls.from_rows(
             tokens,
             rows,
@@ -176,6 +176,16 @@ class Vocabulary:
         """Give the merges as rows (left id, right id, token id), in order."""
         merges = self.merges
         return merges_by_rank(self.tokens, self.special_tokens) if merges is None else merges
+
+
+def describe_merge(left: bytes, right: bytes, token: bytes, *, is_special: bool) -> str:
+    """What is wrong with a merge that has to do with a token which is special, or not there."""
+    if is_special:
+        return (
+            f"{token!r} is a special token, and an ordinary one of the merge of {left!r} and "
+            f"{right!r}: it can be one of them"
+        )
+    return f"merge of {left!r} and {right!r}: no token {token!r}"
 
 
 def merges_by_rank(

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, UsageError, printable
 from lowtide.memory import PeakMeter, parse_size
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
@@ -64,7 +64,7 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
 def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> TrainResult:
     def note(text: str) -> None:
         if group.is_first:
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text), file=sys.stderr, flush=True)
 
     if group.is_first:
         if settings.overwrite:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from lowtide.memory import process_peak_bytes, usable_cores
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import flops_per_token
+from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings
 from lowtide.training.distributed import open_process_group
 from lowtide.training.loop import Trainer
@@ -78,7 +77,7 @@ def _time_step(
     config: GPTConfig, options: dict[str, Any], *, rows: int, parts: int, seconds: float
 ) -> float:
     """Give the seconds of one step of so many micro-batches, the first step left out."""
-    with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+    with scratch_folder("trial") as folder:
         settings = build_settings(
             TrainSettings,
             {
@@ -88,7 +87,7 @@ def _time_step(
                 "checkpoints_dir": folder,
             },
         )
-        path = Path(folder) / "ids.bin"
+        path = folder / "ids.bin"
         ids = np.random.default_rng(0).integers(config.vocab_size, size=_NUM_IDS)
         ids.astype(np.uint32).tofile(path)
         data = TokenDataset(

@@ -1,0 +1,66 @@
+"""Which encodings text files may have, and what is said of the others.
+
+In:      the name of an encoding, as --encoding has it
+Out:     a decoder that takes a file apart in blocks; UsageError for what is no encoding of files
+"""
+
+from __future__ import annotations
+
+import codecs
+
+from lowtide.errors import DataError, UsageError
+
+__all__ = ["check_encoding", "explain_undecodable", "is_utf8", "make_decoder"]
+
+_EXAMPLES = (
+    "utf-8, utf-16, utf-16-le, utf-16-be, utf-32, latin-1, cp1252, cp1251, koi8-r, shift_jis, "
+    "euc-jp, gb18030, big5, euc-kr"
+)
+# Python counts them as encodings of text, but they are notations of names or of source code: they
+# cannot pass over a damaged place, or cannot go on after a block.
+_NOTATIONS = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")
+
+
+def is_utf8(encoding: str) -> bool:
+    """True for UTF-8, however it is written."""
+    return encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+
+
+def check_encoding(encoding: str) -> None:
+    """Refuse what no text file is written in.
+
+    >>> check_encoding("base64")
+    Traceback (most recent call last):
+    lowtide.errors.UsageError: --encoding 'base64' is no encoding of text files
+      next: one of utf-8, utf-16, utf-16-le, utf-16-be, utf-32, latin-1, cp1252, cp1251, koi8-r, \
+shift_jis, euc-jp, gb18030, big5, euc-kr, or any other that Python reads text files in
+    """
+    if is_utf8(encoding):
+        return
+    try:
+        codec = codecs.lookup(encoding)
+        known = bool(codec._is_text_encoding)  # pyright: ignore[reportPrivateUsage]
+    except (LookupError, ValueError):  # ValueError: a NUL in it
+        known, codec = False, None
+    if codec is None or not known or codec.name.replace("_", "-") in _NOTATIONS:
+        raise UsageError(
+            f"--encoding {encoding!r} is no encoding of text files",
+            next_step=f"one of {_EXAMPLES}, or any other that Python reads text files in",
+        )
+
+
+def make_decoder(encoding: str) -> codecs.IncrementalDecoder | None:
+    """What turns blocks of a file into text, bytes that are none into U+FFFD; None for UTF-8."""
+    check_encoding(encoding)
+    return None if is_utf8(encoding) else codecs.getincrementaldecoder(encoding)("replace")
+
+
+def explain_undecodable(encoding: str, error: Exception) -> DataError:
+    """What is wrong with a file that its decoder gave up on."""
+    name = codecs.lookup(encoding).name
+    if name in ("utf-16", "utf-32"):
+        return DataError(
+            f"this is no {name} that says its byte order: the mark at its beginning is missing",
+            next_step=f"--encoding {name}-le (usual), or {name}-be; or is it utf-8?",
+        )
+    return DataError(f"this cannot be read as {encoding}: {error}", next_step="--encoding utf-8")

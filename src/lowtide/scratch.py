@@ -1,0 +1,116 @@
+"""Temporary folders that a killed process does not leave behind for good.
+
+In:      a purpose, which becomes part of the name
+Out:     a folder of this process alone, in the temporary folder (TMPDIR) or where the caller says
+Memory:  none
+
+Whoever makes a folder holds a lock on it as long as it lives; the system gives the lock back when
+the process ends, in whatever way. So the next one that makes a folder sees which of the others
+belong to nobody any more, and removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+__all__ = ["ScratchFolder", "scratch_folder"]
+
+_OURS = re.compile(r"\.?lowtide\.[a-z-]+\.[a-z0-9_]{8}")
+
+
+class ScratchFolder:
+    """A folder that goes with `remove`, or else when the next one is made after this process."""
+
+    def __init__(self, purpose: str, *, inside: Path | None = None) -> None:
+        root = Path(tempfile.gettempdir()) if inside is None else inside
+        _remove_leftovers(root)
+        prefix = f"{'' if inside is None else '.'}lowtide.{purpose}."
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+            descriptor = _lock(self.path)
+            if descriptor is not None:
+                self._descriptor = descriptor
+                return
+            # Another process took it for a leftover before it was locked, and removes it.
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@contextlib.contextmanager
+def scratch_folder(purpose: str, *, inside: Path | None = None) -> Generator[Path]:
+    """A folder for the block; in `inside` it is hidden.
+
+    >>> with scratch_folder("example") as folder:
+    ...     _ = (folder / "a.txt").write_text("a")
+    >>> folder.exists()
+    False
+    """
+    folder = ScratchFolder(purpose, inside=inside)
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
+def _lock(path: Path) -> int | None:
+    """Lock a folder that is there; None if it is not, or somebody else has it.
+
+    Where the disk has no locks a descriptor comes back all the same: nobody removes anything there.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        return descriptor
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False)):
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _remove_leftovers(root: Path) -> None:
+    for path in _iter_ours(root):
+        descriptor = _lock(path)
+        if descriptor is None:
+            continue
+        with contextlib.suppress(OSError):
+            # Locked by us now. A disk without locks lets everybody through: leave things alone.
+            second = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(second)
+        os.close(descriptor)
+
+
+def _iter_ours(root: Path) -> Iterator[Path]:
+    """Folders of this user that are named as ours are."""
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        for entry in entries:
+            if (
+                _OURS.fullmatch(entry.name)
+                and entry.is_dir(follow_symlinks=False)
+                and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+            ):
+                yield Path(entry.path)

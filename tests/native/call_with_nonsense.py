@@ -1,0 +1,470 @@
+"""Call every native entry point with 0, negative and huge numbers and with odd buffers.
+
+Run by test_arguments.py in a process of its own, with a limit on memory: prints for each entry
+point how many calls gave a result and how many an error. Anything else ends the process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide import _native
+
+NUMBERS = (0, -1, 1, 3, 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 70)
+FEW = (0, -1, 1 << 63)
+BYTES = [bytes([byte]) for byte in range(256)]
+EXPECTED = (ValueError, TypeError, MemoryError, OSError, IndexError, RuntimeError, OverflowError)
+EXPECTED = (*EXPECTED, _native.ReadError)
+
+results: Counter[str] = Counter()
+errors: Counter[str] = Counter()
+
+
+def call(name: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    print(f"{name} {arguments!r} {named!r}"[:300], file=sys.stderr, flush=True)
+    try:
+        value = function(*arguments, **named)
+    except EXPECTED:
+        errors[name] += 1
+        return None
+    results[name] += 1
+    return value
+
+
+def vary(
+    name: str,
+    function: Callable[..., Any],
+    good: dict[str, Any],
+    changed: Iterable[str],
+    numbers: Iterable[int] = NUMBERS,
+    *,
+    positional: bool = False,
+) -> None:
+    """Call with one number after the other replaced; the others as they should be."""
+    numbers = tuple(numbers)
+    for field, number in itertools.product(changed, numbers):
+        values = {**good, field: number}
+        if positional:
+            call(name, function, *values.values())
+        else:
+            call(name, function, **values)
+
+
+def call_tokenizer(folder: Path) -> None:
+    text = folder / "a.txt"
+    text.write_bytes(b"low tide\n" * 100)
+    for pattern in ("gpt2", "none", ""):
+        call("split", _native.split, pattern, b"low tide", "scalar")
+    call("split", _native.split, "gpt2", b"", "what")
+    for specials in ([], [b""], [b"x" * 100], [b"l"], "l"):
+        call("safe_cuts", _native.safe_cuts, b"low tide", specials)
+        call("last_cut", _native.last_cut, b"low tide", specials)
+    for tokens in ([], [b""], [b"a", b"a", b"aa"], BYTES, None, [1]):
+        call("rules_by_rank", _native.rules_by_rank, tokens)
+        call("join_with_lengths", _native.join_with_lengths, tokens)
+    good = {
+        "pattern": "gpt2",
+        "specials": [],
+        "num_threads": 1,
+        "table_bytes": 1 << 20,
+        "window_bytes": 64,
+        "spill_dir": folder,
+    }
+    fields = ("num_threads", "table_bytes", "window_bytes")
+    vary("PieceCounter", _native.PieceCounter, good, fields)
+    call("PieceCounter", _native.PieceCounter, **{**good, "specials": [b""]})
+    call("PieceCounter", _native.PieceCounter, **{**good, "spill_dir": "a\0b"})
+    counter = _native.PieceCounter(**good)
+    place = {"path": str(text), "begin": 0, "stop": 900, "end": 900}
+    vary("PieceCounter", counter.count_file, place, ("begin", "stop", "end"))
+    call("PieceCounter", counter.adopt, ["no-run", str(text)])
+    call("PieceCounter", counter.adopt, [str(folder / "counts_99_00000001.run")])
+    (folder / "counts_01_00000001.run").write_bytes(b"\xff" * 100)
+    damaged = _native.PieceCounter(**good)
+    damaged.adopt([str(folder / "counts_01_00000001.run")])
+    call("PieceCounter", damaged.drain)
+    counter.count_texts([b"low tide", b""])
+    counter.drain()
+    call("PieceCounter", counter.count_texts, [b"once more"])
+    call("PieceCounter", counter.count_file, **place)
+    call_learners(folder)
+    call_vocabulary(folder, text)
+
+
+def call_learners(folder: Path) -> None:
+    classes = ("MergeLearner", "CompactLearner", "WideCompactLearner")
+    for name in classes:
+        kind = getattr(_native, name)
+        number = "resident_limit" if name == "MergeLearner" else "memory_bytes"
+        options = {"file_dir": ""} if name == "MergeLearner" else {}
+        vary(name, kind, {"tie_break": "cs336", number: 1, **options}, (number,))
+        call(name, kind, "none", **{number: 1, **options})
+        for target, count, frequency in itertools.product(FEW, FEW, FEW):
+            learner = kind("huggingface", **{number: 0, **options})
+            learner.take_items([(b"abab", 3), (b"", 1), (b"bab", 0)])
+            learner.build()
+            call(name, learner.learn, target, min(count, 1000), frequency)
+        learner = kind("huggingface", **{number: 0, **options})
+        call(name, learner.learn, 5, 5, 1)  # before anything is there
+        call(name, learner.take_items, [(b"ab", 1 << 63)])
+        call(name, learner.take_items, [(b"ab", -1)])
+        learner.take_items([(b"abab", 3)])
+        learner.build()
+        call(name, learner.build)
+        learner.learn(2, 9, 1)
+        call(name, learner.take_items, [(b"ab", 3)])
+    call("MergeLearner", _native.MergeLearner, "cs336", file_dir="no/where", resident_limit=0)
+
+
+def call_vocabulary(folder: Path, text: Path) -> None:
+    make = _native.Vocabulary
+    rest = {"whole_pieces": True, "cache_bytes": 0}
+    for merges in (
+        np.zeros(0, np.uint32),
+        np.zeros(4, np.uint32),
+        np.full(3, 0xFFFFFFFF, np.uint32),
+        np.array([0, 1, 300], np.uint32),
+    ):
+        call("Vocabulary", make, "gpt2", [*BYTES, b"ab"], merges, [], **rest)
+    for specials in ([(b"", 0)], [(b"x", 1 << 20)], [(b"x", -1)], [(b"x", 1), (b"y", 1)]):
+        call("Vocabulary", make, "gpt2", BYTES, None, specials, **rest)
+    for cache_bytes in NUMBERS:
+        vocabulary = call(
+            "Vocabulary", make, "gpt2", BYTES, None, [], whole_pieces=False, cache_bytes=cache_bytes
+        )
+        if vocabulary is not None and cache_bytes < 1 << 30:
+            call("Vocabulary", vocabulary.encode, b"low tide", True)
+    call("Vocabulary", make, "gpt2", BYTES[:255], None, [], **rest)
+    vocabulary = make("gpt2", [*BYTES, b"<s>"], None, [(b"<s>", 256)], **rest)
+    vary(
+        "Vocabulary",
+        vocabulary.encode_many,
+        {"texts": [b"a", b""], "specials": True, "num_threads": 1},
+        ("num_threads",),
+    )
+    for ids in (np.zeros(0, np.uint32), np.array([257], np.uint32), np.zeros((2, 2), np.uint32)):
+        call("Vocabulary", vocabulary.decode, ids)
+    for pieces in ([], [b""], [b"a" * 5000], [None]):
+        call("Vocabulary", vocabulary.merge_pieces, pieces, "scalar")
+    with (folder / "ids").open("wb") as out:
+        good = {
+            "input_path": str(text),
+            "begin": 0,
+            "stop": 900,
+            "end": 900,
+            "output_file": out.fileno(),
+            "output_path": "ids",
+            "output_offset": 0,
+            "id_bytes": 4,
+            "specials": True,
+            "num_threads": 1,
+            "window_bytes": 64,
+        }
+        numbers = [name for name, value in good.items() if type(value) is int]
+        numbers.remove("output_file")  # 1 is where the report goes
+        vary("Vocabulary", vocabulary.encode_file, good, ("output_file",), (-1, 9999, 1 << 40))
+        # A file of 2^62 bytes is possible on some disks, and would be written in earnest.
+        vary(
+            "Vocabulary",
+            vocabulary.encode_file,
+            good,
+            numbers,
+            (n for n in NUMBERS if n != 1 << 31),
+        )
+        call("Vocabulary", vocabulary.encode_file, **{**good, "input_path": str(folder)})
+        call("Vocabulary", vocabulary.encode_file, **{**good, "input_path": "a\0b"})
+
+
+def call_vocabulary_files() -> None:
+    for text in (b"", b"{", b'{"model": {"vocab": {}, "merges": []}}', b"[" * 100_000, None):
+        call("find_json_sections", _native.find_json_sections, text)
+    for vocab in (b"", b"{}", b'{"a": 16777215}', b'{"a": -1}', b'{"a": 1e9}', b"{" * 10_000, 3):
+        for merges in (b"", b"[]", b'["a a"]', b"[" * 10_000):
+            call(
+                "read_byte_level",
+                _native.read_byte_level,
+                vocab,
+                merges,
+                merges_are_json=True,
+                specials=[b"", b"a"],
+            )
+    for specials in ([], [(1 << 31, b"x", b"x")], [(-1, b"x", b"x")], [(0, b"", b"")]):
+        call(
+            "write_vocab_json", _native.write_vocab_json, [b"a"], specials, between=b"", colon=b":"
+        )
+        for size in (0, 1, 3):
+            rows = np.full(size, 9, np.uint32)
+            call("write_merges", _native.write_merges, [b"a"], rows, specials, as_json=False)
+
+
+def call_corpus() -> None:
+    options = _native.CleanOptions()
+    for name in ("min_line_chars", "max_line_chars", "max_document_chars", "min_dedup_chars"):
+        for number in NUMBERS:
+            call("clean_block", setattr, options, name, number)
+    options = _native.CleanOptions()
+    empty, one = np.zeros(0, np.uint64), np.ones(1, np.uint64)
+    huge = np.full(1, (1 << 64) - 1, np.uint64)
+    for begins, ends in itertools.product((empty, one, huge), (empty, one, huge)):
+        call(
+            "clean_block",
+            _native.clean_block,
+            b"some text",
+            begins,
+            ends,
+            begins,
+            begins,
+            begins,
+            options,
+            bytes,
+        )
+    for row in itertools.product((0, 5, 1 << 63, -1), repeat=2):
+        for separator in (b"", b"t"):
+            call(
+                "clean_text",
+                _native.clean_text,
+                b"some text",
+                separator,
+                [(0, 0, *row)],
+                True,
+                True,
+                options,
+                lambda line: None,
+            )
+    for data in (b"", b"\n", b'{"text": 1}\n', b"[" * 10_000, b'{"text": "\\ud800', None):
+        call("extract_jsonl", _native.extract_jsonl, data, "")
+        call("measure_repetition", _native.measure_repetition, data)
+        call("scan_line", _native.scan_line, data)
+        call("find_bytes", _native.find_bytes, data, b"")
+        call("keep_documents", _native.keep_documents, b"text", data or b"x", b"", options)
+    rows = np.full(64, 255, np.uint8)
+    call("keep_documents", _native.keep_documents, b"text", rows, rows, options)
+    for capacity in NUMBERS:
+        finder = call("DuplicateFinder", _native.DuplicateFinder, capacity)
+        if finder is not None:
+            hashes = np.zeros(32, np.uint8)
+            vary(
+                "DuplicateFinder",
+                finder.add,
+                {"rows": hashes, "pass_index": 0, "num_passes": 1},
+                ("pass_index", "num_passes"),
+            )
+            call("DuplicateFinder", finder.add, hashes[1:], 0, 1)
+            finder.take()
+    for keep in (True, False, 3, None):
+        call("keep_freed_memory", _native.keep_freed_memory, keep)
+
+
+def call_dataset(folder: Path) -> None:
+    codes = np.array([1, 0xFFFFFFFF], np.uint32)
+    for ids, unknown in itertools.product((codes, codes[:1]), NUMBERS):
+        call("CharacterTable", _native.CharacterTable, codes, ids, unknown)
+    table = _native.CharacterTable(codes, codes, 0)
+    good = {
+        "shuffle": True,
+        "seed": 0,
+        "block": 0,
+        "carried": None,
+        "end_id": -1,
+        "id_bytes": 4,
+    }
+    options = _native.CleanOptions()
+    cleaned = _native.clean_text(b"some text", b"", [(0, 0, 0, 9)], False, False, options, bytes)
+    for number, name in itertools.product(NUMBERS, ("seed", "block", "end_id", "id_bytes")):
+        call(
+            "encode_block",
+            _native.encode_block,
+            table,
+            cleaned.text,
+            cleaned.documents,
+            b"",
+            options,
+            **{**good, name: number},
+        )
+    for seed in NUMBERS:
+        call("shuffle_key", _native.shuffle_key, seed, seed, seed)
+        call("measure_ids", _native.measure_ids, np.zeros(8, np.uint8), seed)
+        call("RangeCounter", _native.RangeCounter, [seed], seed)
+    call("measure_ids", _native.measure_ids, np.zeros(7, np.uint8), 4)
+    row = np.array([5, 0, 3, 1], np.uint64).view(np.uint8)
+    for bounds in ([], [0], [9, 0], [7]):
+        counter = call("RangeCounter", _native.RangeCounter, bounds, 0)
+        if counter is not None:
+            call("RangeCounter", counter.add, row)
+            call("RangeCounter", counter.add, row[8:])
+    path = folder / "block"
+    path.write_bytes(b"\1\0\2\0\3\0")
+    rows = _native.RangeRows()
+    good = {
+        "path": os.fsencode(path),
+        "index": row,
+        "ids_at": 0,
+        "id_bytes": 2,
+        "low": 0,
+        "high": (1 << 64) - 1,
+        "val": None,
+        "val_limit": 0,
+    }
+    vary("RangeRows", _native.RangeRows().add, good, ("ids_at", "id_bytes", "low", "high"))
+    for tokens in (1 << 63, (1 << 64) - 1):
+        damaged = _native.RangeRows()
+        index = np.array([5, 0, tokens, 1], np.uint64).view(np.uint8)
+        damaged.add(**{**good, "index": np.concatenate([index, index])})
+        call("RangeRows", damaged.finish)
+    rows.add(**good)
+    rows.finish()
+    reader = {"range": rows, "id_bytes": 2, "max_open_files": 1}
+    vary("RangeReader", _native.RangeReader, reader, ("id_bytes", "max_open_files"))
+    opened = _native.RangeReader(**reader)
+    place = {"first": 0, "last": 3, "id_bytes": 2}
+    vary("RangeReader", opened.read, place, ("first", "last", "id_bytes"))
+
+
+def call_loader(folder: Path) -> None:
+    ids, documents = folder / "s.bin", folder / "s.docs"
+    np.arange(100, dtype=np.uint16).tofile(ids)
+    shard = [str(ids), 0, 100, str(documents), 3]
+    options = {"item_bytes": 2, "id_limit": 1000, "max_open_files": 1}
+    for place, number in itertools.product((1, 2, 4), NUMBERS):
+        row = tuple(number if index == place else value for index, value in enumerate(shard))
+        stream = call("TokenStream", _native.TokenStream, [row], **options)
+        if stream is not None:
+            call("TokenStream", stream.read, 0, np.zeros(4, np.uint16))
+            starts = np.zeros(1, np.uint64)
+            call("TokenStream", stream.align_to_documents, starts, 5)
+    vary("TokenStream", _native.TokenStream, {"shards": [tuple(shard)], **options}, options)
+    starts = np.array([1], np.uint64)
+    segments = np.zeros((1, 50), np.int32)
+    for ends in (
+        [5, 9, 100],
+        [9, 5, 100],
+        [5, 1 << 63, 9],
+        [(1 << 64) - 1] * 3,
+        [5, 200, 300],
+        [5],
+    ):
+        np.array(ends, np.uint64).tofile(documents)
+        stream = _native.TokenStream([tuple(shard)], **options)
+        call("TokenStream", stream.segments, starts, None, segments, segments.copy())
+        for reach in NUMBERS:
+            call("TokenStream", stream.align_to_documents, starts.copy(), reach)
+    for first in NUMBERS:
+        call("TokenStream", stream.read, first, np.zeros(4, np.int64))
+        if 0 <= first < 1 << 64:
+            at = np.array([first], np.uint64)
+            rows = np.zeros((1, 8), np.int64)
+            call("TokenStream", stream.gather, at, None, rows, rows.copy())
+            call("TokenStream", stream.gather, starts, at, rows, rows.copy())
+            call("TokenStream", stream.gather, starts, None, rows, np.zeros((1, 4), np.int64))
+            call("TokenStream", stream.segments, at, None, segments, segments.copy())
+            call("TokenStream", stream.align_to_documents, at, 5)
+    out = np.zeros(3, np.uint64)
+    for name in ("shuffled_indices", "random_indices"):
+        good = {"seed": 0, "size": 10, "first": 0, "out": out}
+        vary(name, getattr(_native, name), good, ("seed", "size", "first"), positional=True)
+    for weights in ([], [0], [-1], [1 << 41], [1, 2]):
+        schedule = call("MixtureSchedule", _native.MixtureSchedule, weights)
+        for first in NUMBERS:
+            if schedule is not None:
+                place = np.zeros(4, np.uint32)
+                call("MixtureSchedule", schedule.slots, first, place, out[: len(weights)])
+                call("MixtureSchedule", schedule.slots, first, place, out)
+    good = {"num_rows": 1, "length": 1, "item_bytes": 2, "is_signed": True}
+    vary(
+        "empty_rows",
+        _native.empty_rows,
+        good,
+        ("num_rows", "length", "item_bytes"),
+        (n for n in NUMBERS if n != 1 << 31),
+        positional=True,
+    )
+    good = {"indices": np.array([1, 2]), "num_windows": 3, "stride": 4, "last_start": 9}
+    fields = ("num_windows", "stride", "last_start")
+    vary("window_starts", _native.window_starts, good, fields, positional=True)
+    call("window_starts", _native.window_starts, np.array([-1]), 3, 4, 9)
+
+
+def call_model() -> None:
+    room = np.zeros(4096, np.float32)
+    targets = np.zeros(64, np.int64)
+    at = room.ctypes.data
+    sizes = ("num_rows", "width", "num_threads")
+    plain: dict[str, tuple[int, tuple[str, ...]]] = {
+        "swiglu": (2, sizes),
+        "swiglu_backward": (3, sizes),
+        "gelu": (2, ("size", "num_threads")),
+        "gelu_backward": (3, ("size", "num_threads")),
+    }
+    # Sizes that no memory has are told by their product; those in between are the caller's word.
+    numbers = (0, -1, 1 << 63, (1 << 64) - 1, 1 << 70)
+    for name, (addresses, fields) in plain.items():
+        good = {f"address{i}": at for i in range(addresses)} | dict.fromkeys(fields, 2)
+        function = getattr(_native, name)
+        vary(name, function, good, fields, numbers, positional=True)
+        vary(name, function, good, ("address0",), (0, -1), positional=True)
+    good = {"x": at, "weight": at, "eps": 1e-6, "y": at, "scales": at} | dict.fromkeys(sizes, 2)
+    vary("rms_norm", _native.rms_norm, good, sizes, numbers, positional=True)
+    vary("rms_norm", _native.rms_norm, good, ("x", "weight", "y", "scales"), (0,), positional=True)
+    good = {f"address{i}": at for i in range(6)} | dict.fromkeys(sizes, 2)
+    vary("rms_norm_backward", _native.rms_norm_backward, good, sizes, numbers, positional=True)
+    good = {"logits": at, "targets": targets.ctypes.data} | dict.fromkeys(sizes, 2)
+    vary(
+        "cross_entropy",
+        _native.cross_entropy,
+        good,
+        ("width", "num_threads"),
+        numbers,
+        positional=True,
+    )
+    vary("cross_entropy", _native.cross_entropy, good, ("logits", "targets"), (0,), positional=True)
+    for shape in (
+        [2, 2, 1, 1, 3],
+        [1 << 62, 8, 1, 1, 2],
+        [2, 2, 1 << 40, 1, 2],
+        [2, 2, 1, -1, 2],
+        [1],
+    ):
+        call("turn_heads", _native.turn_heads, at, [at] * 4, 1e-6, shape, [at] * 3, 1)
+        for first in (0, at):
+            call(
+                "turn_heads_backward",
+                _native.turn_heads_backward,
+                [first] * 3,
+                [1] * 9,
+                at,
+                [at] * 4,
+                1e-6,
+                shape,
+                at,
+                at,
+                0,
+                1,
+            )
+    call("turn_heads", _native.turn_heads, 0, [at] * 4, 1e-6, [1, 1, 1, 1, 2], [at] * 3, 1)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    # What would be asked for in earnest fails here, and does not take the machine with it.
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+    call_tokenizer(folder)
+    call_vocabulary_files()
+    call_corpus()
+    call_dataset(folder)
+    call_loader(folder)
+    call_model()
+    for name in sorted({*results, *errors}):
+        print(name, results[name], errors[name])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Names of files that are not UTF-8 go the whole way, as any other name does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lowtide import cli
+
+WORDS = "enough words for a document, and a few more of them: number"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "d\udcff"
+    folder.mkdir()
+    lines = "".join(f"{WORDS} {number}\n<|endoftext|>\n" for number in range(300))
+    (folder / "t\udcfe.txt").write_text(lines)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> None:
+    code = cli.main(list(words))
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    assert "unexpected" not in captured.err
+
+
+def test_text_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, memory = str(folder / "t\udcfe.txt"), ("--memory", "1GiB", "--processes", "2")
+    tokenizer, data = str(folder / "tok\udcfd"), str(folder / "data\udcfc")
+    run(capsys, "train-tokenizer", "--input", text, "--vocab-size", "300", "--out-dir", tokenizer)
+    run(
+        capsys,
+        *("prepare", "--input-files", text, "--tokenization", tokenizer, "--out-dir", data),
+        *memory,
+    )
+    (folder / "n\udcfb.jsonl").write_text('{"text": "a new document with other words in it"}\n')
+    run(capsys, "append", data, "--input-files", str(folder / "n\udcfb.jsonl"), *memory)
+    run(capsys, "verify", data)
+    run(capsys, "inspect", data)
+    run(capsys, "inspect", data, "--test-loading")
+    run(capsys, "inspect", tokenizer)
+    run(capsys, "pretokenize", text, "--tokenization", tokenizer)
+    run(capsys, "convert", data, str(folder / "bin\udcfa"), "--to", "nanogpt")
+    run(capsys, "report", data)
+    run(capsys, "report", tokenizer, "--sample", text)
+    for report in (Path(data) / "report.html", Path(tokenizer) / "report.html"):
+        report.read_text(encoding="utf-8")  # the page itself is UTF-8
+
+
+def test_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--input-file", "t\udcfe.txt", "--tokenization", "char", "--model-name"]
+    words += ["m", "--target-params", "10000", "--seq-len", "16", "--batch-size", "2"]
+    run(capsys, *words, "--max-iters", "2", "--memory", "2GiB")
+    run(capsys, "report", "m")
+    run(capsys, "generate", "--model-name", "m", "--prompt", "few", "--max-new-tokens", "3")
+    run(capsys, "export", "--model-name", "m", "--out-dir", "hf\udcf8")
