@@ -344,10 +344,10 @@ void bind_tokenizer(nb::module_& m) {
             require(begin <= end, "the part to encode begins behind the end of the file");
             require(output_offset <= INT64_MAX, "output_offset is larger than any file");
             const nb::gil_scoped_release release;
-            return encode_file(self.pool, {std::move(input_path.bytes),
-                                           std::move(output_path.bytes), begin, stop, end,
-                                           output_file, output_offset, id_bytes, specials,
-                                           num_threads, window_bytes});
+            return encode_file(
+                self.pool,
+                {std::move(input_path.bytes), std::move(output_path.bytes), begin, stop, end,
+                 output_file, output_offset, id_bytes, specials, num_threads, window_bytes});
           },
           nb::kw_only(), nb::arg("input_path"), nb::arg("begin"), nb::arg("stop"), nb::arg("end"),
           nb::arg("output_file"), nb::arg("output_path"), nb::arg("output_offset"),

@@ -394,5 +394,5 @@ def test_text_in_another_encoding_gets_the_batch_it_needs(tmp_path: Path) -> Non
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "MemoryBudget", Budget)
-        train_tokenizer(input=[path], vocab_size=260, encoding="latin-1", memory="300MiB")
+        train_tokenizer(input=[path], vocab_size=260, encoding="latin-1", memory="2GiB")
     assert reserved["batch of text"] == decoded
