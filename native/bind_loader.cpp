@@ -51,9 +51,8 @@ const char* kind_name(ReadFailure::Kind kind) {
 // Raises _native.ReadError(kind, path, position, value) in Python.
 [[noreturn]] void raise_read_error(const ReadFailure& failure) {
   const nb::object error = nb::module_::import_("lowtide._native").attr("ReadError");
-  const nb::tuple arguments =
-      nb::make_tuple(kind_name(failure.kind), FileName{failure.path}, failure.position,
-                     failure.value);
+  const nb::tuple arguments = nb::make_tuple(kind_name(failure.kind), FileName{failure.path},
+                                             failure.position, failure.value);
   PyErr_SetObject(error.ptr(), arguments.ptr());
   throw nb::python_error();
 }
