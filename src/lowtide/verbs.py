@@ -239,6 +239,10 @@ def _train(settings: TrainSettings) -> None:
     # From now on, not from the first step on: until then a signal nobody waits for is the end.
     faulthandler.register(signal.SIGUSR1, file=2)
 
+    from lowtide.training.admission import admit
+
+    admit(settings)  # before torch: what cannot be in its memory is refused without it
+
     from lowtide.training.start import train
 
     result = train(settings)

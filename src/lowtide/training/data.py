@@ -13,30 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lowtide.corpus.inputs import names_files
-from lowtide.dataset.provenance import (
-    Provenance,
-    describe_source_change,
-    load_own_tokenizer,
-    npy_path,
-    read_provenance,
-    tokenizer_dir,
-)
+from lowtide.dataset.provenance import load_own_tokenizer, read_provenance, tokenizer_dir
 from lowtide.errors import DataError, UsageError
-from lowtide.files import atomic_file, checksum_file, read_json, write_json
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.tokenizer import Tokenizer
-from lowtide.tokenizer.training import train_tokenizer
 from lowtide.training.evaluation import require_same_tokenizer
 from lowtide.training.settings import TrainSettings
+from lowtide.training.texts import find_text_tokens, learn_tokenizer
 
 __all__ = ["TrainingData", "open_training_data"]
-
-_SMALL_TEXT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ def open_training_data(
         return _open_stream(settings, note, tokenizer)
     path = settings.dataset_dir or settings.train_data_path
     if settings.input_file is not None:
-        path = _tokens_of_text(settings, note, tokenizer)
+        path = find_text_tokens(settings, note, tokenizer)
     assert path is not None
     found = _own_tokenizer(settings, path, tokenizer, note)
     # A file that is validated on another one is trained on to its end.
@@ -114,7 +102,7 @@ def _open_stream(
                 "--vocab-size learns from files, and --dataset-id is not one",
                 next_step="lowtide train-tokenizer on a sample, then --tokenization FOLDER",
             )
-        tokenizer = _learn_tokenizer(settings, name, note)
+        tokenizer = learn_tokenizer(settings, name, note)
     elif tokenizer is None or settings.tokenization is not None:
         tokenizer = Tokenizer.load(settings.tokenization or "gpt2")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -141,22 +129,6 @@ def _open_stream(
     if settings.val_data_path is not None:
         val = _open(settings, settings.val_data_path, tokenizer, "all")
     return TrainingData(stream, val, _others(settings, tokenizer), tokenizer)
-
-
-def _learn_tokenizer(
-    settings: TrainSettings, source: str, note: Callable[[str], None]
-) -> Tokenizer:
-    """Learn a tokenizer from the run's own text, once; it is kept in the run."""
-    folder = settings.run_dir / "data" / "tokenizer"
-    trained = train_tokenizer(
-        input=[source],
-        out_dir=folder,
-        vocab_size=settings.vocab_size,
-        text_field=settings.text_column,
-        memory=settings.memory,
-    )
-    note(f"tokenizer of {trained.tokenizer.vocab_size:,} tokens learned from {source}: {folder}")
-    return trained.tokenizer
 
 
 def _own_tokenizer(
@@ -221,85 +193,3 @@ def _validation(
     except DataError as error:
         note(f"no validation: {error.message}")
         return None
-
-
-def _tokens_of_text(
-    settings: TrainSettings, note: Callable[[str], None], known: Tokenizer | None
-) -> Path:
-    """Give the .npy beside a text file, or tokenize the text into the run's folder."""
-    path = settings.input_file
-    assert path is not None
-    if path.suffix == ".npy":
-        return path
-    beside = npy_path(path)
-    if beside.is_file():
-        reason = _why_not_beside(settings, path, read_provenance(beside), known)
-        if reason is None:
-            return beside
-        note(f"{beside} is not used: {reason}; the text is tokenized anew")
-    run_dir = settings.run_dir
-    tokens_path = run_dir / "data" / "tokens.npy"
-    identity_path = run_dir / "data" / "source.json"
-    text = _read_text(path)
-    identity = {
-        "path": str(path.absolute()),
-        "checksum": checksum_file(path),
-        "tokenization": settings.tokenization,
-        "vocab_size": settings.vocab_size,
-    }
-    if tokens_path.is_file() and identity_path.is_file() and read_json(identity_path) == identity:
-        return tokens_path
-    tokenizer = known
-    if settings.vocab_size is not None:
-        tokenizer = _learn_tokenizer(settings, str(path), note)
-    elif settings.tokenization == "char":
-        tokenizer = Tokenizer.from_characters(sorted(set(text)))
-    elif tokenizer is None or settings.tokenization is not None:
-        tokenizer = Tokenizer.load(settings.tokenization or "gpt2")
-    ids = tokenizer.encode(text)
-    tokens_path.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(tokens_path.parent)
-    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
-    with atomic_file(tokens_path) as file:
-        np.save(file, ids.astype(dtype))
-    write_json(identity_path, identity)
-    note(f"tokenized {path}: {len(ids):,} tokens ({tokenizer.name}), kept in {tokens_path}")
-    return tokens_path
-
-
-def _why_not_beside(
-    settings: TrainSettings, path: Path, made: Provenance | None, known: Tokenizer | None
-) -> str | None:
-    """Say why the .npy beside a text cannot stand for it; None when it can."""
-    if made is None:  # of another program; what could not be checked is said where it is opened
-        return None
-    change = describe_source_change(made.source, path) if path.is_file() else None
-    if change is not None:
-        return change
-    if settings.vocab_size not in (None, made.vocab_size):
-        return f"it has a vocabulary of {made.vocab_size}, --vocab-size is {settings.vocab_size}"
-    wanted = settings.tokenization
-    if settings.vocab_size is not None or wanted == made.tokenization:
-        return None
-    if wanted == "char" or (wanted is not None and made.tokenization == "char"):
-        return f"it was made with tokenizer {made.tokenization}, --tokenization is {wanted}"
-    other = known if wanted is None else Tokenizer.load(wanted)
-    if other is not None and other.fingerprint != made.tokenizer_fingerprint:
-        return f"it was made with tokenizer {made.tokenization}, not with {other.name}"
-    return None
-
-
-def _read_text(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        if size > _SMALL_TEXT_BYTES:
-            raise DataError(
-                f"{path.name} has {size:,} bytes, too many to tokenize in memory",
-                path=path,
-                next_step=f"lowtide pretokenize {path}   (then the same command finds its .npy)",
-            )
-        return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        raise DataError(
-            "input file not found", path=path, next_step="check the path for typing errors"
-        ) from None

@@ -19,14 +19,13 @@ from lowtide.model.sizing import (
     device_activation_bytes,
     loss_chunk_tokens,
 )
+from lowtide.training.program import Program, find_program
 from lowtide.training.settings import TrainSettings, choose_optimizer
 
 __all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]
 
-# Interpreter, torch and what it allocates for itself, resident before anything is made.
-PROGRAM_BYTES = 325 << 20
-_BITSANDBYTES_BYTES = 40 << 20
-_CUDA_PROGRAM_BYTES = 2 << 30  # CUDA's libraries and context, on the host
+# CUDA's libraries and context on the host, of a GPU that is not here to be measured.
+_CUDA_PROGRAM_BYTES = 2 << 30
 _STACK_BYTES = 256 << 20
 _MARGIN = 1.1
 
@@ -46,7 +45,8 @@ class Footprint:
     """What the optimizer holds during a step only, when activations are gone."""
     batches: int
     """Prepared batches on the host, and the blocks of windows that a stream mixes."""
-    program: int = PROGRAM_BYTES
+    program: int
+    """Interpreter, torch and what they load, as measured (program.py)."""
 
     @property
     def device_bytes(self) -> int:
@@ -58,7 +58,7 @@ class Footprint:
     def host_bytes(self) -> int:
         """What the host must hold when a GPU trains: its program, copies of what it saves."""
         saved = self.checkpoint_bytes + self.weights  # the best weights have their own place
-        return self.batches + self.program + _CUDA_PROGRAM_BYTES + saved
+        return self.batches + self.program + saved
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -83,6 +83,11 @@ class Footprint:
         return int(self.total_bytes * _MARGIN)
 
     @property
+    def running_budget_bytes(self) -> int:
+        """The same where the program has been measured in the very process that trains."""
+        return self.program + int((self.total_bytes - self.program) * _MARGIN)
+
+    @property
     def device_budget_bytes(self) -> int:
         """The same on a GPU."""
         return int(self.device_bytes * _MARGIN)
@@ -94,8 +99,12 @@ def planned_bytes(
     *,
     micro_batch: int | None = None,
     on_gpu: bool = False,
+    program: Program | None = None,
 ) -> Footprint:
-    """Say what training needs with `micro_batch` rows at once (default: batch_size)."""
+    """Say what training needs with `micro_batch` rows at once (default: batch_size).
+
+    Without `program` it is that of the torch installed here: a probe measures it, the first time.
+    """
     rows = micro_batch or settings.batch_size
     tokens = rows * settings.seq_len
     count = count_parameters(config)
@@ -121,8 +130,15 @@ def planned_bytes(
         loss=loss,
         update=update,
         batches=_batch_bytes(settings),
-        program=PROGRAM_BYTES + (_BITSANDBYTES_BYTES if settings.use_8bit_optimizer else 0),
+        program=_program_bytes(settings, program, on_gpu=on_gpu),
     )
+
+
+def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: bool) -> int:
+    eight, compiles = settings.use_8bit_optimizer, settings.compile and not on_gpu
+    program = program or find_program(use_8bit=eight, compiles=compiles)
+    size = program.bytes_for(use_8bit=eight, compiles=compiles)
+    return size + (_CUDA_PROGRAM_BYTES if on_gpu and program.device == "cpu" else 0)
 
 
 def _loss_bytes(config: GPTConfig, settings: TrainSettings, tokens: int, *, on_gpu: bool) -> int:
@@ -184,12 +200,24 @@ def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> 
     return 4 * matrices + per_parameter * (count - matrices), 4 * matrices + 6 * stack
 
 
-def fit_micro_batch(config: GPTConfig, settings: TrainSettings, budget_bytes: int) -> int:
-    """Give the largest micro-batch, halved from batch_size, that fits; refuse if none does."""
+def fit_micro_batch(
+    config: GPTConfig,
+    settings: TrainSettings,
+    budget_bytes: int,
+    *,
+    program: Program | None = None,
+    is_running: bool = False,
+) -> int:
+    """Give the largest micro-batch, halved from batch_size, that fits; refuse if none does.
+
+    In the process that trains (`is_running`) the program is what it is, and only the rest is an
+    estimate: so a budget that was found to be enough before is not refused for a megabyte.
+    """
     rows = settings.batch_size
     while True:
-        plan = planned_bytes(config, settings, micro_batch=rows)
-        if plan.budget_bytes <= budget_bytes:
+        plan = planned_bytes(config, settings, micro_batch=rows, program=program)
+        needed = plan.running_budget_bytes if is_running else plan.budget_bytes
+        if needed <= budget_bytes:
             return rows
         if rows == 1:
             raise BudgetError(

@@ -38,6 +38,7 @@ from lowtide.training.evaluation import EvalResult, ForgettingWatch, RunEvaluato
 from lowtide.training.feeding import BatchSource, Feed, open_batches
 from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
+from lowtide.training.program import program_here
 from lowtide.training.reports import (
     MetricSinks,
     Pace,
@@ -395,7 +396,11 @@ class Trainer:
         settings = self.settings
         if self._group.device.type != "cpu":
             return
-        rows = fit_micro_batch(self.model.config, settings, self._budget)
+        held = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        program = program_here(held, device=settings.device)
+        rows = fit_micro_batch(
+            self.model.config, settings, self._budget, program=program, is_running=True
+        )
         if rows < self.state.micro_batch:
             self.state.micro_batch = rows
             self._note(

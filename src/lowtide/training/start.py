@@ -15,18 +15,19 @@ from typing import Any
 import torch
 
 from lowtide.errors import DataError, UsageError, printable
-from lowtide.memory import PeakMeter, parse_size
+from lowtide.memory import PeakMeter
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import find_model_dir, load_weights
 from lowtide.settings import build_settings, require
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.admission import refuse_hopeless
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.distributed import ProcessGroup, open_process_group
-from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.identity import optimizer_of
 from lowtide.training.loop import Trainer, TrainResult
+from lowtide.training.program import program_here
 from lowtide.training.resuming import continued_settings, run_exists
 from lowtide.training.settings import SHAPE_FIELDS, TrainSettings, model_config
 
@@ -80,7 +81,9 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
     if run.exists():
         known = optimizer_of(run.load_numbers())
         settings = continued_settings(run.root, settings, optimizer=known)
-    _refuse_hopeless(settings, run, base_dir, group)
+    if group.device.type == "cpu":
+        program = program_here(0, device=settings.device)
+        refuse_hopeless(settings, program=program, is_running=True)
     base_tokenizer = None
     if base_dir is not None and (base_dir / "tokenizer.json").is_file():
         base_tokenizer = Tokenizer.load(base_dir)
@@ -136,20 +139,6 @@ def _known_shape(run: RunFolder, base_dir: Path | None) -> GPTConfig | None:
     if run.exists():
         return run.load_config()
     return None if base_dir is None else load_config(base_dir)
-
-
-def _refuse_hopeless(
-    settings: TrainSettings, run: RunFolder, base_dir: Path | None, group: ProcessGroup
-) -> None:
-    """Refuse a budget that is too small whatever the data holds, before any of it is read."""
-    if settings.memory is None or group.device.type != "cpu":
-        return
-    config = _known_shape(run, base_dir)
-    if config is None and settings.target_params is not None:
-        config = GPTConfig(2, settings.seq_len, 1, 8, 1, layout=settings.layout)
-    elif config is None:
-        config = model_config(settings, 2)  # the smallest vocabulary: it needs no less with more
-    fit_micro_batch(config, settings, parse_size(settings.memory))
 
 
 def _shape(

@@ -1,0 +1,124 @@
+"""Before torch is loaded: refuse a budget that cannot do, and tokenize a text that is given.
+
+In:      TrainSettings
+Out:     the text's tokens in the run's folder; or BudgetError, with the smallest budget that can do
+Memory:  the tokenizer; of a text by characters one block at a time, and its alphabet
+
+Importing torch takes hundreds of megabytes, so a budget that they alone would pass is refused here,
+by what a probe measured. The size of the vocabulary is looked up only to refuse: a smaller one
+never needs more, and the advice has to be one that works.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+from lowtide.errors import DataError
+from lowtide.files import hold_lock
+from lowtide.memory import parse_size
+from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.footprint import fit_micro_batch, planned_bytes
+from lowtide.training.program import Program, find_program
+from lowtide.training.resuming import continued_settings
+from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.texts import count_vocabulary, find_text_tokens
+
+__all__ = ["admit", "refuse_hopeless"]
+
+
+def admit(settings: TrainSettings) -> None:
+    """Do what a training needs no torch for; mistakes in its settings are left to be told there."""
+    if "RANK" in os.environ:  # several processes: the first tokenizes while the others wait
+        return
+    settings = _fit_context(settings)
+    goes_on = any((settings.run_dir / "steps").glob("step_*"))
+    if goes_on and settings.resume and not settings.overwrite:
+        settings = continued_settings(settings.run_dir, settings)
+    refuse_hopeless(settings)
+    others = (settings.dataset_dir, settings.train_data_path, settings.dataset_id)
+    cleared = settings.overwrite or (goes_on and not settings.resume)
+    if settings.input_file is None or any(others) or cleared:
+        return
+    tokenizer = None
+    if settings.init_from_model is not None:
+        base = [folder for folder in _base_folders(settings) if (folder / "config.json").is_file()]
+        if not base:
+            return
+        if (base[0] / "tokenizer.json").is_file():
+            tokenizer = Tokenizer.load(base[0])
+    with hold_lock(settings.run_dir, create_folder=True):
+        find_text_tokens(settings, lambda text: print(text, file=sys.stderr, flush=True), tokenizer)
+
+
+def refuse_hopeless(
+    settings: TrainSettings, *, program: Program | None = None, is_running: bool = False
+) -> None:
+    """Refuse a budget that is too small whatever the data holds, before any of it is read.
+
+    `program` is what is measured in this process, if it is the one that trains (`is_running`).
+    """
+    if settings.memory is None:
+        return
+    budget = parse_size(settings.memory)
+    if program is None:
+        program = find_program(
+            settings.device, use_8bit=settings.use_8bit_optimizer, compiles=settings.compile
+        )
+    if program.device != "cpu":  # the GPU's own memory decides
+        return
+    config = _stored_shape(settings)
+    least = config or _smallest_shape(settings)
+    need = planned_bytes(least, settings, micro_batch=1, program=program)
+    if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget:
+        return
+    if config is None:
+        config = model_config(settings, padded_vocab_size(_vocabulary(settings)))
+    fit_micro_batch(config, settings, budget, program=program)
+
+
+def _fit_context(settings: TrainSettings) -> TrainSettings:
+    """Shorten rows nobody asked a length for to the context of the model that goes on."""
+    config = _stored_shape(settings)
+    if config is None or settings.seq_len != TrainSettings.seq_len:
+        return settings
+    return dataclasses.replace(settings, seq_len=min(settings.seq_len, config.context_length))
+
+
+def _smallest_shape(settings: TrainSettings) -> GPTConfig:
+    """Give a shape that no vocabulary makes smaller."""
+    if settings.target_params is not None:
+        return GPTConfig(2, settings.seq_len, 1, 8, 1, layout=settings.layout)
+    return model_config(settings, 2)
+
+
+def _stored_shape(settings: TrainSettings) -> GPTConfig | None:
+    """Give the shape of the run or model that goes on; None for a new one, or a damaged one."""
+    own = [] if settings.overwrite else [settings.run_dir]
+    for folder in [*own, *_base_folders(settings)]:
+        if (folder / "config.json").is_file():
+            try:
+                return load_config(folder)
+            except DataError:
+                return None
+    return None
+
+
+def _base_folders(settings: TrainSettings) -> list[Path]:
+    """Give where the model that training starts from may be."""
+    name = settings.init_from_model
+    return [] if name is None else [settings.checkpoints_dir / name, Path(name)]
+
+
+def _vocabulary(settings: TrainSettings) -> int:
+    """Count the ids that the data of a new model has."""
+    if settings.vocab_size is not None:
+        return settings.vocab_size
+    if settings.dataset_dir is not None and (settings.dataset_dir / "tokenizer.json").is_file():
+        return Tokenizer.load(settings.dataset_dir).vocab_size
+    if settings.tokenization == "char" and settings.input_file is not None:
+        return count_vocabulary(settings.input_file)
+    return Tokenizer.load(settings.tokenization or "gpt2").vocab_size

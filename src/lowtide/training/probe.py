@@ -1,0 +1,84 @@
+"""Train next to nothing and say what the program took; run as a program, it answers in JSON.
+
+In:      arguments: plain, 8bit or compile; the device
+Out:     stdout: the fields of Program
+Memory:  what training imports and loads on demand
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from lowtide.loader.windows import TokenDataset
+from lowtide.memory import PeakMeter, tree_resident_bytes
+from lowtide.model.config import GPTConfig
+from lowtide.model.devices import pick_device
+from lowtide.model.gpt import GPT
+from lowtide.tokenizer import Tokenizer
+from lowtide.training import start
+from lowtide.training.loop import Trainer
+
+__all__ = ["train_next_to_nothing"]
+
+_VOCABULARY = 62
+# Compiled, each kind of kernel counts; width and rows make them what they are in a real run.
+_SHAPE = GPTConfig(vocab_size=64, context_length=16, num_layers=1, width=64, num_heads=2)
+
+
+def train_next_to_nothing(folder: Path, *, part: str, device: str) -> None:
+    """Do all that a run does, once: steps, evaluation, a sample, a checkpoint."""
+    tokenizer = Tokenizer.from_characters(map(chr, range(0x100, 0x100 + _VOCABULARY)))
+    ids = np.random.default_rng(0).integers(2, _VOCABULARY, 1000).astype(np.uint16)
+    np.save(folder / "ids.npy", ids)
+    data = TokenDataset(folder / "ids.npy", split="all", sequence_length=16)
+    Trainer(
+        GPT(_SHAPE),
+        data=data,
+        val_data=data,
+        tokenizer=tokenizer,
+        checkpoints_dir=folder,
+        max_iters=2,
+        eval_interval=1,
+        eval_iters=1,
+        batch_size=2,
+        sample_tokens=2,
+        optimizer="adamw" if part == "8bit" else "muon",
+        use_8bit_optimizer=part == "8bit",
+        compile=part == "compile",
+        device=device,
+        memory="1TiB",
+    ).fit()
+
+
+def main() -> None:
+    """Measure, and print the answer as the last line."""
+    part, device = sys.argv[1:]
+    imported = tree_resident_bytes()
+    with (
+        PeakMeter(whole_process=True) as meter,
+        tempfile.TemporaryDirectory(prefix="lowtide-") as folder,
+        contextlib.redirect_stdout(sys.stderr),
+    ):
+        train_next_to_nothing(Path(folder), part=part, device=device)
+        peak = meter.peak_bytes
+    answer = {
+        "imported_bytes": imported,
+        "trained_bytes": peak,
+        "device": pick_device(device).type,
+    }
+    print(json.dumps(answer), flush=True)
+    # Taking CUDA's libraries apart touches more of them than using them did: 110 MiB and a second.
+    os._exit(0)
+
+
+assert start.train is not None  # imported for what it loads: the same modules as a command's
+
+if __name__ == "__main__":
+    main()

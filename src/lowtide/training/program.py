@@ -1,0 +1,182 @@
+"""What the program itself holds: interpreter, torch and its libraries, measured and never guessed.
+
+In:      the environment: which torch is installed, on which Python, for which device
+Out:     Program: bytes that are resident before a run's own weights and activations are
+Memory:  a few hundred bytes; the measurement runs in a process of its own (probe.py)
+
+One build of torch takes 320 MiB and another 700 for the same training, so there is no constant for
+it. A probe trains a model of a few hundred numbers for a step and reads the kernel's peak. What it
+found is kept in the user's cache folder under a key made of the versions, so that a plan answers at
+once the second time; where that folder cannot be written, the probe runs again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowtide import __version__
+from lowtide.errors import DataError, LowtideError
+from lowtide.files import checksum_bytes, read_json, write_json
+from lowtide.memory import release_free_memory, tree_resident_bytes, usable_cores
+
+__all__ = ["Program", "find_program", "program_here"]
+
+MIB = 1 << 20
+_TIMEOUT_SECONDS = 300
+# What a first step loads on demand, where no probe has measured it (13 to 26 MiB on two builds).
+_LATER_BYTES = 40 * MIB
+_USUAL_EXTRA_BYTES = {"8bit": 40 * MIB, "compile": 500 * MIB}
+PARTS = ("8bit", "compile")
+_PACKAGES = ("torch", "triton", "numpy", "safetensors", "bitsandbytes")
+
+
+@dataclass(frozen=True)
+class Program:
+    """Resident bytes of the program, as a probe measured them or as they are in this process."""
+
+    imported_bytes: int
+    """With all that training imports."""
+    trained_bytes: int
+    """After a step, an evaluation, a sample and a checkpoint of next to nothing."""
+    device: str = "cpu"
+    """Where the probe trained: what `--device auto` means here."""
+    extra_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
+    """What else a part takes: 8bit (bitsandbytes), compile (the compiler and what it starts)."""
+    is_measured: bool = True
+    """False where there is no torch to measure."""
+
+    def bytes_for(self, *, use_8bit: bool = False, compiles: bool = False) -> int:
+        """Bytes of the program with the parts a run uses."""
+        size = self.trained_bytes
+        size += self.extra_bytes.get("8bit", 0) if use_8bit else 0
+        return size + (self.extra_bytes.get("compile", 0) if compiles else 0)
+
+
+# A machine without torch can plan for one that has it: the CPU build, and bitsandbytes.
+_UNMEASURED = Program(300 * MIB, 325 * MIB, extra_bytes=_USUAL_EXTRA_BYTES, is_measured=False)
+
+
+def find_program(
+    device: str = "auto", *, use_8bit: bool = False, compiles: bool = False
+) -> Program:
+    """Return what the program takes, by a probe if none is known for these versions yet."""
+    program = _find_part("plain", device)
+    if program is None:
+        return _UNMEASURED
+    for part, wanted in (("8bit", use_8bit), ("compile", compiles)):
+        found = _find_part(part, device) if wanted else None
+        if found is not None:
+            extra = max(0, found.trained_bytes - program.trained_bytes)
+            program = dataclasses.replace(program, extra_bytes={**program.extra_bytes, part: extra})
+    return program
+
+
+def program_here(held_bytes: int, *, device: str = "auto") -> Program:
+    """Measure the program in this process, which has imported all that training imports.
+
+    `held_bytes` are those of weights that are there already and counted elsewhere. What the first
+    steps will load on demand comes on top: as a probe measured it, if one has run.
+    """
+    release_free_memory()
+    now = max(0, tree_resident_bytes() - held_bytes)
+    known = _read(_cache_path("plain", device))
+    if known is None:
+        return Program(now, now + _LATER_BYTES, extra_bytes=dict(_USUAL_EXTRA_BYTES))
+    extra = dict(_USUAL_EXTRA_BYTES)
+    for part in PARTS:
+        if (found := _read(_cache_path(part, device))) is not None:
+            extra[part] = max(0, found.trained_bytes - known.trained_bytes)
+    later = max(0, known.trained_bytes - known.imported_bytes)
+    trained = max(now + later, known.trained_bytes)
+    return dataclasses.replace(known, imported_bytes=now, trained_bytes=trained, extra_bytes=extra)
+
+
+@functools.cache
+def _find_part(part: str, device: str) -> Program | None:
+    """Return what is known of a part, else measure it; None without the package it needs."""
+    needed = "bitsandbytes" if part == "8bit" else "torch"
+    if importlib.util.find_spec(needed) is None:
+        return None
+    path = _cache_path(part, device)
+    found = _read(path)
+    if found is not None:
+        return found
+    found = _probe(part, device)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, dataclasses.asdict(found))
+    except OSError:
+        pass  # measured again next time
+    return found
+
+
+def _probe(part: str, device: str) -> Program:
+    command = [sys.executable, "-m", "lowtide.training.probe", part, device]
+    environment = {**os.environ, "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):  # one process, whatever started this one
+        environment.pop(name, None)
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+            env=environment,
+        )
+        return Program(**json.loads(done.stdout.splitlines()[-1]))
+    except subprocess.TimeoutExpired:
+        reason = f"no end in {_TIMEOUT_SECONDS} seconds"
+    except (IndexError, ValueError, TypeError):
+        lines = done.stderr.strip().splitlines()  # pyright: ignore[reportPossiblyUnboundVariable]
+        reason = lines[-1] if lines else "it ended without a word"
+    raise LowtideError(
+        f"what torch takes of the memory could not be measured: {reason}",
+        next_step=f"run {' '.join(command)}   to see more",
+    )
+
+
+def _read(path: Path) -> Program | None:
+    try:
+        return Program(**read_json(path))
+    except (OSError, DataError, TypeError, ValueError):
+        return None  # not there, or not ours
+
+
+def _cache_path(part: str, device: str) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = Path(base) if base else Path.home() / ".cache"
+    key = checksum_bytes(json.dumps([part, device, *_environment()]).encode())[:16]
+    return folder / "lowtide" / f"program-{key}.json"
+
+
+@functools.cache
+def _environment() -> tuple[Any, ...]:
+    """Everything that what is resident depends on, found without importing any of it."""
+    versions: list[str | None] = []
+    for name in _PACKAGES:
+        try:
+            versions.append(importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(None)
+    spec = importlib.util.find_spec("torch")
+    place: list[Any] = []
+    if spec is not None and spec.origin is not None:  # builds of one version differ: which is it
+        place = [spec.origin, Path(spec.origin).stat().st_mtime_ns]
+    gpus = Path("/proc/driver/nvidia/gpus")
+    num_gpus = len(list(gpus.iterdir())) if gpus.is_dir() else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    threads = [os.environ.get("OMP_NUM_THREADS"), usable_cores()]
+    return (*versions, *place, num_gpus, visible, *threads, __version__, sys.version,
+            platform.platform())  # fmt: skip

@@ -1,0 +1,151 @@
+"""The tokens of a text file given to a run: made once, in bounded memory, and mapped afterwards.
+
+In:      TrainSettings with an input file
+Out:     the .npy beside the text, or one in the run's folder with its tokenizer
+Memory:  as pretokenize: windows of text and their ids; no torch
+
+The ids are those that `lowtide pretokenize` writes. Given the same text again (by its checksum),
+nothing is tokenized a second time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import ReadingOptions
+from lowtide.dataset.pretokenization import pretokenize_file
+from lowtide.dataset.provenance import (
+    Provenance,
+    describe_source_change,
+    npy_path,
+    read_provenance,
+    record_path,
+    tokenizer_dir,
+)
+from lowtide.errors import DataError
+from lowtide.files import checksum_file, read_json, write_json
+from lowtide.progress import Progress
+from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.scanning import scan_characters
+from lowtide.tokenizer.training import train_tokenizer
+from lowtide.tokenizer.vocabulary import END_OF_TEXT
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["count_vocabulary", "find_text_tokens", "learn_tokenizer"]
+
+_TOKENS_NAME, _IDENTITY_NAME = "tokens.npy", "source.json"
+
+
+def find_text_tokens(
+    settings: TrainSettings, note: Callable[[str], None], known: Tokenizer | None
+) -> Path:
+    """Return the .npy of a text file: beside it, or made in the run's folder.
+
+    `known` is the tokenizer of the model that training starts from.
+    """
+    path = settings.input_file
+    assert path is not None
+    if path.suffix == ".npy":
+        return path
+    beside = npy_path(path)
+    if beside.is_file():
+        reason = _why_not_beside(settings, path, read_provenance(beside), known)
+        if reason is None:
+            return beside
+        note(f"{beside} is not used: {reason}; the text is tokenized anew")
+    if not path.is_file():
+        raise DataError(
+            "input file not found", path=path, next_step="check the path for typing errors"
+        )
+    folder = settings.run_dir / "data"
+    tokens_path, identity_path = folder / _TOKENS_NAME, folder / _IDENTITY_NAME
+    identity = {
+        "path": str(path.absolute()),
+        "checksum": checksum_file(path),
+        "tokenization": settings.tokenization,
+        "vocab_size": settings.vocab_size,
+    }
+    if tokens_path.is_file() and identity_path.is_file() and read_json(identity_path) == identity:
+        return tokens_path
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (identity_path, tokens_path, record_path(tokens_path)):  # of another text
+        old.unlink(missing_ok=True)
+    shutil.rmtree(tokenizer_dir(tokens_path), ignore_errors=True)
+    tokenizer = _choose_tokenizer(settings, path, note, known)
+    tokenizer.save(folder)
+    made = pretokenize_file(
+        file=path, out_path=tokens_path, tokenization=str(folder), memory=settings.memory
+    )
+    write_json(identity_path, identity)
+    note(f"tokenized {path}: {made.num_tokens:,} tokens ({tokenizer.name}), kept in {tokens_path}")
+    return tokens_path
+
+
+def _why_not_beside(
+    settings: TrainSettings, path: Path, made: Provenance | None, known: Tokenizer | None
+) -> str | None:
+    """Say why the .npy beside a text cannot stand for it; None when it can."""
+    if made is None:  # of another program; what could not be checked is said where it is opened
+        return None
+    change = describe_source_change(made.source, path) if path.is_file() else None
+    if change is not None:
+        return change
+    if settings.vocab_size not in (None, made.vocab_size):
+        return f"it has a vocabulary of {made.vocab_size}, --vocab-size is {settings.vocab_size}"
+    wanted = settings.tokenization
+    if settings.vocab_size is not None or wanted == made.tokenization:
+        return None
+    if wanted == "char" or (wanted is not None and made.tokenization == "char"):
+        return f"it was made with tokenizer {made.tokenization}, --tokenization is {wanted}"
+    other = known if wanted is None else Tokenizer.load(wanted)
+    if other is not None and other.fingerprint != made.tokenizer_fingerprint:
+        return f"it was made with tokenizer {made.tokenization}, not with {other.name}"
+    return None
+
+
+def _choose_tokenizer(
+    settings: TrainSettings, path: Path, note: Callable[[str], None], known: Tokenizer | None
+) -> Tokenizer:
+    """Return the tokenizer that is named, learned from the text, the base model's, or gpt2."""
+    if settings.vocab_size is not None:
+        return learn_tokenizer(settings, str(path), note)
+    if settings.tokenization == "char":
+        return Tokenizer.from_characters(sorted(_characters(path)))
+    if known is not None and settings.tokenization is None:
+        return known
+    return Tokenizer.load(settings.tokenization or "gpt2")
+
+
+def learn_tokenizer(settings: TrainSettings, source: str, note: Callable[[str], None]) -> Tokenizer:
+    """Learn a tokenizer from the run's own text, once; it is kept in the run."""
+    folder = settings.run_dir / "data" / "tokenizer"
+    trained = train_tokenizer(
+        input=[source],
+        out_dir=folder,
+        vocab_size=settings.vocab_size,
+        text_field=settings.text_column,
+        memory=settings.memory,
+    )
+    note(f"tokenizer of {trained.tokenizer.vocab_size:,} tokens learned from {source}: {folder}")
+    return trained.tokenizer
+
+
+def count_vocabulary(path: Path) -> int:
+    """Count the ids of a tokenizer by characters for a text file."""
+    return Tokenizer.from_characters(sorted(_characters(path))).vocab_size
+
+
+def _characters(path: Path) -> frozenset[str]:
+    inputs = expand_inputs([path])
+    size = sum(row.size_bytes for row in inputs)
+    with (
+        Progress("characters", stream=None) as progress,
+        progress.phase("characters", total=size, unit="B") as phase,
+    ):
+        found = scan_characters(
+            inputs, specials=(END_OF_TEXT,), options=ReadingOptions(), phase=phase
+        )
+    return found.characters

@@ -1,0 +1,121 @@
+"""What the program takes is measured once for each set of versions, and never guessed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lowtide.errors import LowtideError
+from lowtide.training import program as program_module
+from lowtide.training.program import MIB, Program, find_program, program_here
+
+
+@pytest.fixture
+def probes(tmp_path, monkeypatch):
+    """Count the probes that run, each of which finds another size; the cache is a new folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ran = []
+
+    def probe(part, device):
+        ran.append((part, device))
+        sizes = {"plain": 300, "8bit": 350, "compile": 900}
+        return Program(290 * MIB, sizes[part] * MIB)
+
+    monkeypatch.setattr(program_module, "_probe", probe)
+    forget()
+    yield ran
+    forget()
+
+
+def forget():
+    """Do as a new process does."""
+    program_module._find_part.cache_clear()
+    program_module._environment.cache_clear()
+
+
+def test_a_probe_runs_once_for_these_versions(probes, monkeypatch):
+    assert find_program().trained_bytes == 300 * MIB
+    forget()
+    assert find_program().trained_bytes == 300 * MIB
+    assert probes == [("plain", "auto")]
+    monkeypatch.setattr(program_module, "__version__", "other")
+    forget()
+    find_program()
+    assert len(probes) == 2
+
+
+def test_parts_are_measured_only_where_a_run_uses_them(probes):
+    program = find_program("cpu", use_8bit=True)
+    assert program.bytes_for() == 300 * MIB
+    assert program.bytes_for(use_8bit=True) == 350 * MIB
+    assert probes == [("plain", "cpu"), ("8bit", "cpu")]
+    compiled = find_program("cpu", compiles=True)
+    assert compiled.bytes_for(compiles=True) == 900 * MIB
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null/folder"])
+def test_a_cache_that_cannot_be_written_is_no_error(probes, monkeypatch, place):
+    monkeypatch.setenv("XDG_CACHE_HOME", place)
+    assert find_program().trained_bytes == 300 * MIB
+    forget()
+    assert find_program().trained_bytes == 300 * MIB
+    assert len(probes) == 2
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 1}', "null"])
+def test_a_damaged_cache_is_measured_again(probes, tmp_path, content):
+    find_program()
+    (path,) = (tmp_path / "cache" / "lowtide").iterdir()
+    path.write_text(content)
+    forget()
+    assert find_program().trained_bytes == 300 * MIB
+    assert len(probes) == 2
+
+
+def test_without_torch_a_plan_says_that_nothing_was_measured(probes, monkeypatch):
+    monkeypatch.setattr(program_module.importlib.util, "find_spec", lambda name: None)
+    assert not find_program().is_measured
+    assert probes == []
+
+
+def test_a_probe_that_fails_says_how_to_see_more(monkeypatch):
+    def run(command, **options):
+        return subprocess.CompletedProcess(command, 1, "", "Traceback\nImportError: libcudart")
+
+    monkeypatch.setattr(program_module.subprocess, "run", run)
+    with pytest.raises(LowtideError, match=r"ImportError: libcudart(.|\n)*lowtide.training.probe"):
+        program_module._probe("plain", "cpu")
+
+
+def test_here_the_program_is_what_is_resident_less_what_is_counted_elsewhere(probes):
+    block = bytearray(64 * MIB)
+    block[::4096] = b"x" * len(block[::4096])
+    all_of_it = program_here(0)
+    less = program_here(64 * MIB)
+    assert all_of_it.imported_bytes - less.imported_bytes == pytest.approx(64 * MIB, abs=4 * MIB)
+    assert all_of_it.trained_bytes > all_of_it.imported_bytes
+    assert probes == []  # it never starts a probe beside what is there already
+
+
+def test_the_probe_measures_what_a_real_start_takes(tmp_path):
+    """The one test that runs it: in an environment of its own, as a command does."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    code = (
+        "import dataclasses, json, sys; from lowtide.training.program import find_program\n"
+        "print(json.dumps([dataclasses.asdict(find_program('cpu')), 'torch' in sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    found, imported_torch = json.loads(done.stdout)
+    assert not imported_torch
+    code = (
+        "import lowtide.training.start\n"
+        "from lowtide.memory import tree_resident_bytes; print(tree_resident_bytes())"
+    )
+    imported = int(subprocess.check_output([sys.executable, "-c", code]))
+    assert found["imported_bytes"] == pytest.approx(imported, rel=0.05)
+    assert 1.02 * imported < found["trained_bytes"] < imported + 100 * MIB
+    assert found["device"] == "cpu"

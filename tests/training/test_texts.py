@@ -1,0 +1,75 @@
+"""A text file's tokens are made once, the same as pretokenize's, and found again."""
+
+import numpy as np
+import pytest
+
+from lowtide.dataset.pretokenization import pretokenize_file
+from lowtide.errors import DataError
+from lowtide.tokenizer import Tokenizer
+from lowtide.training import texts
+from lowtide.training.settings import TrainSettings
+from lowtide.training.texts import count_vocabulary, find_text_tokens
+
+TEXT = "Ebbe und Flut.<|endoftext|>\r\nZwei Tage, three days; 潮が引く。\n" * 50
+
+
+@pytest.fixture
+def notes():
+    return []
+
+
+@pytest.fixture
+def settings(tmp_path):
+    (tmp_path / "text.txt").write_bytes(TEXT.encode())
+
+    def make(**options):
+        options = {"input_file": tmp_path / "text.txt", "tokenization": "char", **options}
+        return TrainSettings(checkpoints_dir=tmp_path, **options)
+
+    return make
+
+
+@pytest.mark.parametrize("options", [{}, {"tokenization": "gpt2"}, {"tokenization": None,
+                                     "vocab_size": 300}])  # fmt: skip
+def test_ids_are_those_of_pretokenize_and_made_once(
+    settings, notes, tmp_path, monkeypatch, options
+):
+    chosen = settings(**options)
+    path = find_text_tokens(chosen, notes.append, None)
+    assert path == tmp_path / "model/data/tokens.npy"
+    expected = pretokenize_file(
+        file=chosen.input_file, out_path=tmp_path / "e.npy", tokenization=str(path.parent)
+    )
+    assert np.array_equal(np.load(path), np.load(expected.path))
+    assert any("tokenized" in note for note in notes)
+    monkeypatch.setattr(texts, "pretokenize_file", None)
+    monkeypatch.setattr(texts, "train_tokenizer", None)
+    assert find_text_tokens(chosen, notes.append, None) == path
+
+
+def test_another_text_or_tokenizer_is_tokenized_anew(settings, notes, tmp_path):
+    first = np.load(find_text_tokens(settings(), notes.append, None))
+    (tmp_path / "text.txt").write_text("new text, the same file")
+    second = np.load(find_text_tokens(settings(), notes.append, None))
+    assert len(second) == len("new text, the same file") != len(first)
+    third = np.load(find_text_tokens(settings(tokenization="gpt2"), notes.append, None))
+    assert len(third) < len(second)
+
+
+def test_the_base_models_tokenizer_is_taken_where_none_is_named(settings, notes, tmp_path):
+    known = Tokenizer.from_characters(sorted(set(TEXT) | {"β"}))
+    path = find_text_tokens(settings(tokenization=None), notes.append, known)
+    assert Tokenizer.load(path.parent).fingerprint == known.fingerprint
+
+
+def test_an_npy_beside_the_text_is_found_and_a_missing_text_told(settings, notes, tmp_path):
+    with pytest.raises(DataError, match="input file not found"):
+        find_text_tokens(settings(input_file=tmp_path / "no.txt"), notes.append, None)
+    np.save(tmp_path / "text.npy", np.zeros(4, np.uint16))
+    assert find_text_tokens(settings(), notes.append, None) == tmp_path / "text.npy"
+
+
+def test_a_vocabulary_of_characters_is_counted_without_making_it(settings, tmp_path, notes):
+    expected = Tokenizer.load(find_text_tokens(settings(), notes.append, None).parent).vocab_size
+    assert count_vocabulary(tmp_path / "text.txt") == expected
+    assert not list(tmp_path.glob("*.npy"))
