@@ -27,7 +27,6 @@ from lowtide.loader.sources import Split
 from lowtide.loader.windows import TokenDataset, Tokens
 
 __all__ = [
-    "LocalDataModule",
     "LocalTokenizedDataset",
     "LocalTokenizedDatasetFixed",
     "TokenDataLoader",
@@ -350,38 +349,10 @@ def create_dataloaders(
     )
 
 
-class LocalDataModule:
-    """Both loaders under the names data modules have; made once, at first use."""
+def __getattr__(name: str) -> Any:
+    """Load LocalDataModule when it is asked for: Lightning, where it is there, takes seconds."""
+    if name == "LocalDataModule":
+        from lowtide.loader.datamodule import LocalDataModule
 
-    def __init__(
-        self, train_data_path: PathLike, val_data_path: PathLike | None = None, **options: Any
-    ) -> None:
-        self._paths = (train_data_path, val_data_path)
-        self._options = options
-        self._loaders: tuple[TokenDataLoader, TokenDataLoader] | None = None
-
-    def setup(self, stage: str | None = None) -> None:
-        """Open the data; wrong paths and settings are found here."""
-        if self._loaders is None:
-            self._loaders = create_dataloaders(*self._paths, **self._options)
-
-    def _opened(self) -> tuple[TokenDataLoader, TokenDataLoader]:
-        self.setup()
-        assert self._loaders is not None
-        return self._loaders
-
-    def train_dataloader(self) -> TokenDataLoader:
-        """The shuffled loader of the training tokens."""
-        return self._opened()[0]
-
-    def val_dataloader(self) -> TokenDataLoader:
-        """The sequential loader of the validation tokens."""
-        return self._opened()[1]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Give the state of the training loader."""
-        return self.train_dataloader().state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with training where `state` was taken."""
-        self.train_dataloader().load_state_dict(state)
+        return LocalDataModule
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
