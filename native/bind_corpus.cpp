@@ -218,6 +218,20 @@ void bind_corpus(nb::module_& m) {
             return to_view<uint8_t>(std::move(lines));
           },
           "The lines of the blocks added since the last call, as uint32.");
+  m.def(
+      "pick_hashes",
+      [](Input<uint8_t> hashes, Input<uint8_t> documents, std::vector<uint64_t> remnants,
+         bool all) {
+        const auto rows = as_rows<HashRow>(hashes);
+        const auto sources = as_rows<DocumentRow>(documents);
+        std::vector<uint32_t> words;
+        {
+          nb::gil_scoped_release release;
+          words = pick_hashes(rows, sources, remnants, all);
+        }
+        return to_view<uint8_t>(std::move(words));
+      },
+      "hashes"_a, "documents"_a, "remnants"_a, "all"_a);
   m.def("clean_block", &clean_block, "data"_a, "begins"_a, "ends"_a, "input_indexes"_a,
         "ordinals"_a, "flags"_a, "options"_a, "compose"_a);
   m.def(

@@ -44,6 +44,7 @@ EncodedBlock* encode_with(Coder& coder, const Input<uint8_t>& text, const Input<
   if (!good) throw std::invalid_argument("a document lies outside its block");
   encoded->counts = kept.counts;
   encoded->samples = std::move(kept.samples);
+  encoded->remnants = std::move(kept.remnants);
   return encoded.release();
 }
 
@@ -172,7 +173,8 @@ void bind_dataset(nb::module_& m) {
       .def_ro("max_id", &EncodedBlock::max_id)
       .def_prop_ro("sources", &list_sources)
       .def_prop_ro("counts", [](EncodedBlock& self) { return list_counts(self.counts); })
-      .def_prop_ro("samples", [](EncodedBlock& self) { return list_samples(self.samples); });
+      .def_prop_ro("samples", [](EncodedBlock& self) { return list_samples(self.samples); })
+      .def_ro("remnants", &EncodedBlock::remnants);
   m.def("encode_block", &encode_pieces, "coder"_a, "text"_a, "documents"_a, "removed"_a,
         "cleaning"_a, nb::kw_only(), "shuffle"_a, "seed"_a, "block"_a, "carried"_a.none(),
         "end_id"_a, "id_bytes"_a);

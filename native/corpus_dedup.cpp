@@ -124,6 +124,28 @@ std::vector<uint32_t> DuplicateFinder::take() {
   return std::move(duplicates_);
 }
 
+std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,
+                                  std::span<const DocumentRow> documents,
+                                  std::span<const uint64_t> remnants, bool all) {
+  std::vector<uint32_t> words;
+  for (const HashRow& row : hashes) {
+    bool wanted = all || row.line >= kDocumentMark;
+    if (!wanted && !remnants.empty()) {
+      // The document that a line is in is the last one that begins at or before it.
+      const auto after = std::upper_bound(
+          documents.begin(), documents.end(), uint64_t{row.line},
+          [](uint64_t line, const DocumentRow& document) { return line < document.line_base; });
+      const uint64_t document = static_cast<uint64_t>(after - documents.begin());
+      wanted = document > 0 && std::binary_search(remnants.begin(), remnants.end(), document - 1);
+    }
+    if (!wanted) continue;
+    words.push_back(static_cast<uint32_t>(row.high));
+    words.push_back(static_cast<uint32_t>(row.high >> 32));
+    words.push_back(row.low);
+  }
+  return words;
+}
+
 bool keep_documents(std::string_view text, std::span<const DocumentRow> documents,
                     std::span<const uint32_t> removed, const CleanOptions& options,
                     KeptDocuments& kept) {
@@ -155,6 +177,7 @@ bool keep_documents(std::string_view text, std::span<const DocumentRow> document
       const bool short_rest = count_code_points(rest.data(), rest.size()) < min_chars;
       if (whole && (short_rest || rest.find_first_not_of(" \t\r\n") == std::string_view::npos)) {
         count(kept, kRuleDocumentRemnant, rest);
+        kept.remnants.push_back(row);
         kept.changed.resize(begin);
         continue;
       }

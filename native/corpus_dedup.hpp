@@ -54,9 +54,16 @@ struct KeptDocuments {
   std::vector<std::string_view> documents;  // in the block's text, or in `changed`
   std::string changed;                      // the documents that lost lines
   std::vector<uint64_t> rows;               // which document of the block it was
+  std::vector<uint64_t> remnants;           // documents that were dropped: too little was left
   std::array<RuleCount, kNumRules> counts{};
   std::vector<Sample> samples;
 };
+
+// The hashes of a block that nobody can make again from what is kept of it, as 3 words each: those
+// of whole documents, and those of the lines of documents that were dropped (`all`: of all lines).
+std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,
+                                  std::span<const DocumentRow> documents,
+                                  std::span<const uint64_t> remnants, bool all);
 
 // `removed` holds HashRow::line values, sorted. Fails (false) when rows lie outside the text.
 bool keep_documents(std::string_view text, std::span<const DocumentRow> documents,

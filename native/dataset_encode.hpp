@@ -62,6 +62,7 @@ struct EncodedBlock {
   std::map<uint64_t, std::pair<uint64_t, uint64_t>> sources;  // input: documents that end, tokens
   std::array<RuleCount, kNumRules> counts{};
   std::vector<Sample> samples;
+  std::vector<uint64_t> remnants;  // as in KeptDocuments
 };
 
 // Encode what is kept of a block, ordered by key; `rows` are all documents of the block.

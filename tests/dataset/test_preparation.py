@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,14 @@ def test_block_size_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     prepare([corpus], tmp_path / "large")
     monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
     prepare([corpus], tmp_path / "small")
-    assert snapshot(tmp_path / "large") == snapshot(tmp_path / "small")
+    large, small = (snapshot(tmp_path / name) for name in ("large", "small"))
+    assert large.pop("seen/00000.hashes") != b""
+    del small["seen/00000.hashes"]  # the same hashes, block by block
+    for files_of in (large, small):
+        metadata = json.loads(files_of.pop("dataset_metadata.json"))
+        del metadata["seen"], metadata["sources"][0]["content"]  # a hash of hashes of blocks
+        files_of["metadata"] = json.dumps(metadata).encode()
+    assert large == small
 
 
 def test_ranges_decide_nothing(
@@ -332,9 +340,62 @@ def test_finished_dataset_is_never_overwritten(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
     prepare([corpus], tmp_path / "out")
     before = snapshot(tmp_path / "out")
-    with pytest.raises(UsageError, match="finished dataset here already"):
+    os.utime(corpus, ns=(1, 1))
+    again = prepare([corpus], tmp_path / "out")
+    assert again.was_there and again.info is not None
+    assert "is there already" in describe_preparation(again)
+    other = write_corpus(tmp_path / "b.txt", make_documents(50))
+    with pytest.raises(UsageError, match="already, and it was made with --seed 0, now it is 3"):
+        prepare([corpus], tmp_path / "out", seed=3)
+    with pytest.raises(UsageError, match=r"already, and .*b\.txt was not among its inputs"):
+        prepare([corpus, other], tmp_path / "out")
+    data = corpus.read_bytes()
+    corpus.write_bytes(data[:-1] + b"?")
+    with pytest.raises(UsageError, match=r"already, and .*a\.txt is not as it was then"):
         prepare([corpus], tmp_path / "out")
     assert snapshot(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("change", ["grown", "cut", "other bytes", "gone"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "txt.gz"])
+def test_an_input_that_changes_under_way_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, kind: str
+) -> None:
+    documents = make_documents(50)
+    data = SEPARATOR.join(documents).encode()
+    if kind == "jsonl":
+        data = "\n".join(json.dumps({"text": text}) for text in documents).encode()
+    data = gzip.compress(data) if kind == "txt.gz" else data
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(data)
+    real = preparation.load_block_table
+
+    def change_input(job: Any) -> Any:
+        texts = {"grown": data + b"x", "cut": data[:-9], "other bytes": data[::-1], "gone": b""}
+        path.write_bytes(texts[change])
+        if change == "gone":
+            path.unlink()
+        return real(job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "load_block_table", change_input)
+        with pytest.raises(DataError, match="this file was changed while it was read"):
+            prepare([path], tmp_path / "out")
+    path.write_bytes(data)
+    prepare([path], tmp_path / "out")
+    prepare([path], tmp_path / "fresh")
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+
+
+def test_a_copy_of_a_long_input_adds_no_short_lines(tmp_path: Path, small_blocks: None) -> None:
+    verse = "\n".join(f"line {number}" for number in range(900))
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(verse)
+    (tmp_path / "c.txt").write_text(verse[::-1])  # of the same size
+    prepare([tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "c.txt"], tmp_path / "out")
+    prepare([tmp_path / "a.txt", tmp_path / "c.txt"], tmp_path / "two")
+    both = [snapshot(tmp_path / name) for name in ("out", "two")]
+    assert both[0] == both[1]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,10 @@ def test_missing_shard_and_strangers(dataset: Path, capsys: pytest.CaptureFixtur
         ('"val_shards"', '"vel_shards"', "val_shards is None"),
         ('"min_id": ', '"min_id": 1', "smallest id"),
         ('"head_xxh3_64": "', '"head_xxh3_64": "0', "checksum of its head"),
-        ('"xxh3_128": ', '"xxi3_128": ', "damaged row of shards"),
+        ('"max_id": ', '"mex_id": ', "damaged row of shards"),
+        ('"xxh3_128": ', '"xxi3_128": ', "damaged row of hashes"),
+        ('"xxh3_128": "', '"xxh3_128": "0', "00000.hashes: another checksum"),
+        ('"seen/00000', '"seen/00001', "seen/00001.hashes: missing"),
     ],
 )
 def test_damaged_metadata_is_found(dataset: Path, old: str, new: str, message: str) -> None:

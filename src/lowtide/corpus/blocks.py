@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import xxhash
+
 from lowtide import _native, files
 from lowtide.corpus.cleaning import (
     DOCUMENT_ROW_BYTES,
@@ -23,7 +25,15 @@ from lowtide.corpus.cleaning import (
     Report,
     clean_block,
 )
-from lowtide.corpus.reading import ReadingOptions, Stream, TextBlock, iter_blocks, read_block
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.reading import (
+    ReadingOptions,
+    Stream,
+    TextBlock,
+    iter_blocks,
+    plan_streams,
+    read_block,
+)
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
 
@@ -35,6 +45,7 @@ __all__ = [
     "OpenDocument",
     "clean_corpus",
     "has_many_streams",
+    "hash_input",
     "load_block_table",
     "write_block",
 ]
@@ -139,6 +150,8 @@ class BlockTable:
     notices: list[str]
     characters: int | None
     """A bit for each code point that occurs, where they are collected."""
+    contents: dict[int, str] = field(default_factory=dict[int, str])
+    """A hash of what was read of each input, by its index."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -343,6 +356,7 @@ def write_block(
         "counts": cleaned.counts,
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in cleaned.samples],
         "notices": notices,
+        "content": _hash_content(block, job.reading),
     }
     sections = {
         "documents": cleaned.documents,
@@ -353,6 +367,53 @@ def write_block(
     }
     write_work_file(path, header, sections)
     return block.stored_bytes
+
+
+def _hash_content(block: TextBlock, reading: ReadingOptions) -> list[tuple[int, str]]:
+    """Hashes of what a block holds of each input: 0.4 ms for a block of 4 MiB."""
+    seed = xxhash.xxh3_64_intdigest(reading.text_field.encode()) if block.kind == "jsonl" else 0
+    view = memoryview(block.data)
+    return [
+        (part.input_index, xxhash.xxh3_128_hexdigest(view[part.begin : part.end], seed))
+        for part in block.segments
+    ]
+
+
+class _Contents:
+    """The hash of every input, from those of its parts, which come in order."""
+
+    def __init__(self) -> None:
+        self.done: dict[int, str] = {}
+        self._index = -1
+        self._parts = ""
+
+    def add(self, rows: list[Any]) -> None:
+        for index, part in rows:
+            if index != self._index:
+                self.finish()
+                self._index = index
+            self._parts = xxhash.xxh3_128_hexdigest((self._parts + part).encode())
+
+    def finish(self) -> dict[int, str]:
+        if self._parts:
+            self.done[self._index] = self._parts
+        self._parts = ""
+        return self.done
+
+
+def _ignore(text: str) -> None:
+    pass
+
+
+def hash_input(source: InputFile, reading: ReadingOptions) -> str | None:
+    """The hash that `BlockTable.contents` has of an input; None if nothing can be read of it."""
+    contents = _Contents()
+    silent = replace(reading, on_notice=_ignore)
+    for stream in plan_streams([source], silent):
+        for block in iter_blocks(stream, silent):
+            if block is not None:
+                contents.add(_hash_content(block, silent))
+    return contents.finish().get(source.index)
 
 
 def load_block_table(job: CleanJob) -> BlockTable:
@@ -371,6 +432,7 @@ def load_block_table(job: CleanJob) -> BlockTable:
     report = Report()
     carried: dict[int, Identity] = {}
     open_document = OpenDocument()
+    contents = _Contents()
     for row, path in enumerate(paths):
         work = open_work_file(path)
         header = work.header
@@ -385,6 +447,7 @@ def load_block_table(job: CleanJob) -> BlockTable:
             bytes_in=header["bytes_in"],
         )
         notices += header["notices"]
+        contents.add(header["content"])
         if characters is not None:
             characters |= int.from_bytes(work.read("characters"), "little")
         begun = open_document.pass_block(work)
@@ -399,4 +462,5 @@ def load_block_table(job: CleanJob) -> BlockTable:
         report=report,
         notices=notices,
         characters=characters,
+        contents=contents.finish(),
     )

@@ -27,15 +27,23 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
+from lowtide.dataset.identity import (
+    describe_input,
+    drop_copies,
+    drop_known,
+    require_unchanged,
+)
 from lowtide.dataset.journal import open_journal, read_facts, remove_work
 from lowtide.dataset.preparation import (
     naming_folder,
+    noticing_changes,
     run_cleaning,
     run_deduplication,
     run_encoding,
     run_sharding,
 )
 from lowtide.dataset.resources import Shares, check_disk, plan_shares
+from lowtide.dataset.seen import iter_seen, write_seen, write_seen_block
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards, remove_other_shards
 from lowtide.errors import DataError
@@ -59,6 +67,8 @@ class AppendResult:
     notices: list[str]
     added_tokens: int
     added_shards: int
+    was_there: bool = False
+    """True if every input was in the dataset already, and nothing was touched."""
 
 
 def append_to_dataset(settings: AppendSettings | None = None, /, **options: Any) -> AppendResult:
@@ -86,7 +96,12 @@ def _append(settings: AppendSettings) -> AppendResult:
         ) as progress,
         WorkerPool(shares.num_workers) as pool,
     ):
-        inputs = _number_inputs(info, expand_inputs(settings.input_files, on_notice=progress.note))
+        inputs = _find_new(info, settings, stored, shares, progress.note)
+        if not inputs:
+            progress.metrics_path = None
+            if settings.restart:
+                remove_work(info.root)
+            return AppendResult(info, {}, [], 0, 0, was_there=True)
         check_disk(info.root, inputs, progress, one_pass_bytes=0)
         return _Append(info, settings, stored, shares, inputs, pool, progress).run()
 
@@ -104,7 +119,7 @@ def _give_up(root: Path) -> None:
 def _is_last_event(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     """Tell whether the command these facts are of wrote its metadata."""
     events = metadata.get("appended", [])
-    return bool(events) and events[-1]["first_shard"] == facts["first_number"]
+    return len(events) > facts["num_appended"]
 
 
 def _finish_cleaning_up(info: layout.DatasetInfo) -> AppendResult | None:
@@ -138,8 +153,20 @@ def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prep
     return build_settings(PrepareSettings, known)
 
 
-def _number_inputs(info: layout.DatasetInfo, inputs: list[InputFile]) -> list[InputFile]:
-    """Number the new inputs after those the dataset was made of."""
+def _find_new(
+    info: layout.DatasetInfo,
+    settings: AppendSettings,
+    stored: PrepareSettings,
+    shares: Shares,
+    on_notice: Callable[[str], None],
+) -> list[InputFile]:
+    """Inputs the dataset was not made of yet, numbered after those it was."""
+    reading = stored.reading(max_row_bytes=shares.max_row_bytes)
+    inputs = expand_inputs(settings.input_files, on_notice=on_notice)
+    if stored.dedup:
+        inputs = drop_copies(inputs, reading, on_notice=on_notice)
+    rows = info.metadata.get("sources", [])
+    inputs = drop_known(inputs, rows, reading, on_notice=on_notice)
     base = len(info.metadata.get("input_files", []))
     return [replace(source, index=base + source.index) for source in inputs]
 
@@ -181,6 +208,7 @@ class _Append:
             restart=settings.restart,
             on_notice=progress.note,
             facts={
+                "num_appended": len(info.metadata.get("appended", [])),
                 "first_number": 1 + max((n for n in numbers if n is not None), default=-1),
                 "shards": {
                     split: [layout.shard_row(info.root, shard) for shard in info.shards[split]]
@@ -194,6 +222,12 @@ class _Append:
             for split in layout.SPLITS
         }
         self.info = info
+        self.seen: list[Any] = list(info.metadata.get("seen", []))
+        if self.stored.dedup and not self.seen and "cleaning" in info.metadata:
+            progress.note(
+                "this dataset keeps no hashes of its documents, as those of earlier versions: "
+                "short lines of a document that is there already may be added"
+            )
 
     def run(self) -> AppendResult:
         tokenizer = Tokenizer.load(self.root)
@@ -210,7 +244,10 @@ class _Append:
             folder=self.work / "clean",
             collect_characters=tokenizer.kind == "char",
         )
-        table = run_cleaning(job, self.pool, self.progress)
+        with noticing_changes(self.inputs, lambda: remove_work(self.root)):
+            table = run_cleaning(job, self.pool, self.progress)
+            require_unchanged(self.inputs, table.contents, self.reading)
+        contents = table.contents
         notices = [*table.notices, *_unknown_characters(tokenizer, table)]
         removed, first_block = None, 0
         if self.stored.dedup:
@@ -227,10 +264,17 @@ class _Append:
             folder=self.work / "encoded",
         )
         run_encoding(encode_job, table, removed, self.pool, self.progress, first_block=first_block)
-        return self.write(encode_job, table, notices, first_block=first_block)
+        unknown = len(notices) > len(table.notices)
+        return self.write(
+            encode_job, table, notices, contents, first_block=first_block, unknown=unknown
+        )
 
     def hash_existing(self, tokenizer: Tokenizer) -> BlockTable:
-        """Decode the dataset and hash its lines again; blocks that are done are not read twice."""
+        """Decode the dataset and hash its lines again; blocks that are done are not read twice.
+
+        Whole documents are known by the hashes kept of them; of shards that somebody moved in, and
+        in datasets of earlier versions, they are hashed again as well.
+        """
         cleaning = replace(self.stored.cleaning, normalize=False, filter=False)
         stream = Stream(0, (), random_access=True, num_blocks=0)
         job = CleanJob([stream], self.reading, cleaning, self.work / "existing")
@@ -241,11 +285,19 @@ class _Append:
         def tasks() -> Iterator[Callable[[], int]]:
             nonlocal count
             shards = _in_order(chain(*self.before.values()))
-            for texts, tokens in _iter_texts(shards, self.info.dtype, tokenizer):
+            ours = [shard for shard in shards if shard.checksum is not None]
+            for group in (ours, shards[len(ours) :]):
+                whole = group is not ours or not self.seen
+                for texts, tokens in _iter_texts(group, self.info.dtype, tokenizer):
+                    number, count = count, count + 1
+                    yield (
+                        lambda texts=texts, tokens=tokens, number=number, whole=whole: _hash_texts(
+                            job, texts, number, tokens, whole=whole
+                        )
+                    )
+            for rows in iter_seen(self.root, self.seen):
                 number, count = count, count + 1
-                yield lambda texts=texts, tokens=tokens, number=number: _hash_texts(
-                    job, texts, number, tokens
-                )
+                yield lambda rows=rows, number=number: _hash_seen(job, rows, number)
 
         with self.progress.phase("read dataset", total=total, unit="tokens") as phase:
             for tokens in self.pool.run(tasks()):
@@ -253,7 +305,14 @@ class _Append:
             return load_block_table(replace(job, streams=[replace(stream, num_blocks=count)]))
 
     def write(
-        self, encode_job: EncodeJob, table: BlockTable, notices: list[str], *, first_block: int
+        self,
+        encode_job: EncodeJob,
+        table: BlockTable,
+        notices: list[str],
+        contents: dict[int, str],
+        *,
+        first_block: int,
+        unknown: bool,
     ) -> AppendResult:
         paths = [encode_job.path(path) for path in table.paths[first_block:]]
         new_files = [str(source.path) for source in self.inputs]
@@ -277,6 +336,11 @@ class _Append:
             first_block=first_block,
         )
         plan = plan_shards(job)
+        seen = self.seen
+        if self.stored.dedup and seen:
+            new = table.paths[first_block:]
+            # Where characters were not known, lines cannot be read from the ids either.
+            seen = [*seen, write_seen(self.root, len(seen), new, paths, all_lines=unknown)]
         added = self.move_in(run_sharding(job, plan, self.pool, self.progress))
         tokens = sum(shard.num_tokens for shards in added.values() for shard in shards)
         report = table.report.as_json()
@@ -303,7 +367,14 @@ class _Append:
             input_files=[*metadata.get("input_files", []), *new_files],
             more={
                 **{key: value for key, value in metadata.items() if key not in known},
-                "sources": [*metadata.get("sources", []), *sources.as_json()],
+                "sources": [
+                    *metadata.get("sources", []),
+                    *sources.as_json(
+                        describe_input(source, self.reading, contents.get(source.index))
+                        for source in self.inputs
+                    ),
+                ],
+                **({"seen": seen} if seen else {}),
                 "appended": [*metadata.get("appended", []), event],
             },
         )
@@ -377,12 +448,34 @@ def _iter_texts(
         yield [held], 0
 
 
-def _hash_texts(job: CleanJob, texts: list[bytes], number: int, num_tokens: int) -> int:
+def _hash_seen(job: CleanJob, rows: bytes, number: int) -> int:
+    path = job.block_path(0, number)
+    if not path.exists():
+        write_seen_block(path, rows)
+    return 0
+
+
+def _hash_texts(
+    job: CleanJob, texts: list[bytes], number: int, num_tokens: int, *, whole: bool
+) -> int:
+    """Hash the lines of texts; with `whole` also each text as a document."""
     if not job.block_path(0, number).exists():
+        if not whole:
+            texts = [b"\n".join(texts)]
         data = b"".join(texts)
         ends: npt.NDArray[np.uint64] = np.cumsum(
             np.fromiter(map(len, texts), dtype=np.uint64, count=len(texts))
         ).astype(np.uint64)
-        block = TextBlock(0, number, "rows", data, (Segment(0, 0, 0, len(data)),), row_ends=ends)
+        is_part = not whole and bool(data)  # a part of a document has no hash of its own
+        block = TextBlock(
+            stream=0,
+            number=number,
+            kind="rows",
+            data=data,
+            segments=(Segment(0, 0, 0, len(data)),),
+            row_ends=ends,
+            continues=is_part,
+            continued=is_part,
+        )
         write_block(job, block, number, keep_text=False)
     return num_tokens

@@ -139,6 +139,7 @@ def write_encoded(
         "documents": encoded.num_documents,
         "sources": encoded.sources,
         "counts": encoded.counts,
+        "remnants": encoded.remnants,
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in encoded.samples],
     }
     write_work_file(path, header, {"index": encoded.index, "ids": encoded.ids})
@@ -159,12 +160,12 @@ class SourceCounts:
             self._documents[index - self._first] += documents
             self._tokens[index - self._first] += tokens
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Give one row per input file, as the metadata has it."""
+    def as_json(self, described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Give one row per input file, as the metadata has it, with what else is known of each."""
         return [
-            {"file": path, "documents": documents, "tokens": tokens}
-            for path, documents, tokens in zip(
-                self._paths, self._documents, self._tokens, strict=True
+            {"file": path, "documents": documents, "tokens": tokens, **more}
+            for path, documents, tokens, more in zip(
+                self._paths, self._documents, self._tokens, described, strict=True
             )
         ]
 

@@ -25,7 +25,7 @@ __all__ = ["WORK_NAME", "begin_work", "has_plan", "open_journal", "read_facts", 
 
 WORK_NAME = ".work"
 _PLAN_NAME = "plan.json"
-_VERSION = 2
+_VERSION = 3
 """Of the work files: those of another version are of no use."""
 _OUR_NAMES = re.compile(
     r"\.?(plan\.json|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?(\.partial)?$"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -29,15 +29,22 @@ from lowtide.corpus.blocks import (
 )
 from lowtide.corpus.cleaning import Report
 from lowtide.corpus.deduplication import RemovedLines, find_duplicates
-from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
 from lowtide.corpus.reading import plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, encode_corpus, keep_block
+from lowtide.dataset.identity import (
+    describe_input,
+    drop_copies,
+    find_difference,
+    require_unchanged,
+)
 from lowtide.dataset.journal import WORK_NAME, has_plan, open_journal, remove_work
 from lowtide.dataset.onepass import OnePass
 from lowtide.dataset.resources import Shares, check_disk, plan_shares
+from lowtide.dataset.seen import write_seen
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import (
     ShardJob,
@@ -56,6 +63,7 @@ from lowtide.tokenizer import Tokenizer
 __all__ = [
     "PrepareResult",
     "naming_folder",
+    "noticing_changes",
     "prepare_dataset",
     "run_cleaning",
     "run_deduplication",
@@ -79,6 +87,8 @@ class PrepareResult:
     seconds: float
     peak_bytes: int
     budget_bytes: int
+    was_there: bool = False
+    """True if the dataset was there already, made of the same inputs with the same settings."""
 
 
 def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) -> PrepareResult:
@@ -102,9 +112,9 @@ def run_preparation(
     if settings.dry_run:
         with _folder_beside(settings.out_dir) as folder:
             return _prepare(replace(settings, out_dir=folder), None)
-    if _was_killed_at_the_end(settings):
-        return _finish_cleaning_up(settings.out_dir)
-    _refuse_finished(settings.out_dir)
+    if _is_finished(settings.out_dir):
+        return _require_same(settings)
+    _refuse_strangers(settings.out_dir)
     return _prepare(settings, load_tokenizer)
 
 
@@ -118,13 +128,17 @@ def _prepare(
         WorkerPool(shares.num_workers) as pool,
     ):
         inputs = expand_inputs(settings.input_files, on_notice=progress.note)
+        if settings.dedup:
+            reading = settings.reading(max_row_bytes=shares.max_row_bytes)
+            inputs = drop_copies(inputs, reading, on_notice=progress.note)
         check_disk(settings.out_dir, inputs, progress, one_pass_bytes=shares.one_pass_bytes)
         created = not settings.out_dir.exists()
         with (
             naming_folder(settings.out_dir),
             files.hold_lock(settings.out_dir, create_folder=True, on_notice=progress.note),
         ):
-            _refuse_finished(settings.out_dir)  # by a command that ended just now
+            if _is_finished(settings.out_dir):  # by a command that ended just now
+                return _require_same(settings)
             run = _Preparation(settings, shares, inputs, pool, progress, created=created)
             return run.run(load_tokenizer or run.load_tokenizer)
 
@@ -156,6 +170,22 @@ def naming_folder(root: Path) -> Generator[None]:
         raise from_os_error(error) from error
 
 
+@contextlib.contextmanager
+def noticing_changes(inputs: Sequence[InputFile], forget: Callable[[], None]) -> Generator[None]:
+    """Say that an input was changed while it was read, where that is why reading failed.
+
+    What was read of it is forgotten: half of it may be old, half new.
+    """
+    try:
+        yield
+    except Exception as error:
+        changed = next((source for source in inputs if has_changed(source)), None)
+        if changed is None:
+            raise
+        forget()
+        raise changed_input(changed) from error
+
+
 def _plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     """Give the settings that decide the result, and so have to be the same to go on."""
     return {
@@ -163,37 +193,48 @@ def _plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     }
 
 
-def _was_killed_at_the_end(settings: PrepareSettings) -> bool:
-    """Tell whether this very command was killed while it removed its work files."""
+def _require_same(settings: PrepareSettings) -> PrepareResult:
+    """Return the dataset that is there, if this very command would make it; else refuse."""
     root = settings.out_dir
-    if not (root / WORK_NAME).is_dir() or not _is_finished(root):
-        return False
-    metadata = layout.read_metadata(root)
-    if has_plan(root, verb="append") or metadata.get("settings") != _plan_settings(settings):
-        return False
-    inputs = [str(source.path) for source in expand_inputs(settings.input_files)]
-    return metadata.get("input_files") == inputs
-
-
-def _finish_cleaning_up(root: Path) -> PrepareResult:
-    """End a command that was killed after its last write, while it removed its work files."""
     info = layout.load_dataset_info(root)
-    remove_work(root)
     metadata = info.metadata
-    return PrepareResult(info, metadata["cleaning"], metadata["notices"], 0.0, 0, 0)
+    difference = _find_difference(settings, metadata)
+    if difference is not None:
+        raise UsageError(
+            f"there is a finished dataset here already, and {difference}",
+            path=root,
+            next_step="choose another --out-dir, or add to it with lowtide append",
+        )
+    if (root / WORK_NAME).is_dir() and not has_plan(root, verb="append"):
+        remove_work(root)  # a kill came while its work files were removed
+    report, notices = metadata["cleaning"], metadata["notices"]
+    return PrepareResult(info, report, notices, 0.0, 0, 0, was_there=True)
+
+
+def _find_difference(settings: PrepareSettings, metadata: dict[str, Any]) -> str | None:
+    """Say what a finished dataset was made otherwise with, or of; None if nothing differs."""
+    before = metadata.get("settings")
+    if not isinstance(before, dict) or "sources" not in metadata:
+        return "nothing says what it was made of"
+    for name, value in _plan_settings(settings).items():
+        if before.get(name) != value:
+            flag = name.replace("_", "-")
+            return f"it was made with --{flag} {before.get(name)}, now it is {value}"
+    shares = plan_shares(settings, MemoryBudget.from_setting(settings.memory))
+    reading = settings.reading(max_row_bytes=shares.max_row_bytes)
+    inputs = expand_inputs(settings.input_files)
+    if settings.dedup:
+        inputs = drop_copies(inputs, reading, on_notice=lambda _: None)
+    appended = sum(len(event["input_files"]) for event in metadata.get("appended", []))
+    rows = metadata["sources"]
+    return find_difference(inputs, rows[: len(rows) - appended], reading)
 
 
 def _is_finished(root: Path) -> bool:
     return (root / layout.METADATA_NAME).exists()
 
 
-def _refuse_finished(root: Path) -> None:
-    if _is_finished(root):
-        raise UsageError(
-            "there is a finished dataset here already",
-            path=root,
-            next_step="choose another --out-dir, or add to it with lowtide append",
-        )
+def _refuse_strangers(root: Path) -> None:
     strangers = [
         path.name
         for split in layout.SPLITS
@@ -368,7 +409,10 @@ class _Preparation:
             consumer=one_pass,
             is_encoded=encoding and (lambda path: encoding.result().path(path).exists()),
         )
-        return run_cleaning(job, self.pool, self.progress)
+        with noticing_changes(self.inputs, lambda: remove_work(self.settings.out_dir)):
+            table = run_cleaning(job, self.pool, self.progress)
+            require_unchanged(self.inputs, table.contents, self.reading)
+        return table
 
     def find_duplicates(self, table: BlockTable) -> RemovedLines:
         return run_deduplication(
@@ -428,6 +472,9 @@ class _Preparation:
         shards = run_sharding(job, plan, self.pool, self.progress)
         remove_other_shards(settings.out_dir, [shard.path for shard in chain(*shards.values())])
         saving.result()
+        seen = None
+        if settings.dedup:
+            seen = write_seen(settings.out_dir, 0, table.paths, paths)
         return layout.write_metadata(
             settings.out_dir,
             shards=shards,
@@ -439,10 +486,14 @@ class _Preparation:
             more={
                 "split": {"mode": plan.split_mode, "val_fraction": settings.val_fraction},
                 "end_of_text_id": tokenizer.end_of_text_id,
-                "sources": sources.as_json(),
+                "sources": sources.as_json(
+                    describe_input(source, self.reading, table.contents.get(source.index))
+                    for source in self.inputs
+                ),
                 "cleaning": table.report.as_json(),
                 "notices": table.notices,
                 "settings": _plan_settings(settings),
+                **({} if seen is None else {"seen": [seen]}),
             },
         )
 

@@ -62,6 +62,11 @@ def describe_cleaning(report: dict[str, Any]) -> str:
 def describe_preparation(result: PrepareResult) -> str:
     """Say what was made of what, as `lowtide prepare` prints it."""
     lines = [describe_cleaning(result.report), *(f"note: {text}" for text in result.notices)]
+    if result.was_there and result.info is not None:
+        lines = [
+            f"{result.info.root}: is there already, made of these inputs with these settings; "
+            "nothing was touched"
+        ]
     if result.info is None:
         lines.append("Nothing was written (dry run).")
     else:
@@ -71,6 +76,10 @@ def describe_preparation(result: PrepareResult) -> str:
 
 def describe_append(result: AppendResult) -> str:
     """Say what `lowtide append` added."""
+    if result.was_there:
+        return "\n".join(
+            [*result.notices, f"{result.info.root}: nothing to add; nothing was touched"]
+        )
     lines = [
         describe_cleaning(result.report),
         *(f"note: {text}" for text in result.notices),

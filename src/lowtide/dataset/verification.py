@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from lowtide import files
 from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
 from lowtide.dataset.settings import VerifySettings
@@ -63,6 +64,7 @@ def verify_dataset(settings: VerifySettings | None = None, /, **options: Any) ->
     metadata = layout.read_metadata(root)
     problems = _check_tokenizer(root, metadata)
     shards = _list_shards(root, metadata, problems)
+    problems += _check_seen(root, metadata)
     total = sum(shard.path.stat().st_size for shard in shards)
     tokens = 0
 
@@ -102,6 +104,22 @@ def _check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
             f"{layout.TOKENIZER_NAME}: vocabulary {tokenizer.vocab_size}, "
             f"{layout.METADATA_NAME} says {metadata['vocab_size']}"
         )
+    return problems
+
+
+def _check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:
+    """Compare the hashes that append needs with what the metadata says of them."""
+    problems: list[str] = []
+    for row in metadata.get("seen", []):
+        try:
+            name, checksum = str(row["file"]), row["xxh3_128"]
+        except (KeyError, TypeError) as error:
+            problems.append(f"{layout.METADATA_NAME}: a damaged row of hashes ({error!r})")
+            continue
+        if not (root / name).is_file():
+            problems.append(f"{name}: missing")
+        elif files.checksum_file(root / name) != checksum:
+            problems.append(f"{name}: another checksum than {layout.METADATA_NAME} says")
     return problems
 
 

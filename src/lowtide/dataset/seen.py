@@ -1,0 +1,97 @@
+"""Hashes of text that a dataset has seen but that its ids cannot give back, kept for `append`.
+
+In:      work files of blocks: cleaned (hashes of lines and documents) and encoded
+Out:     seen/NNNNN.hashes: 12 bytes a row, the hash of a whole document, or of a line of a document
+         of which too little was left; rows of the metadata that name these files
+Memory:  one block's hashes
+
+Lines that were kept are hashed again from the ids. A document that lost lines cannot be, and one
+that was dropped is not there at all; without their hashes an appended copy would be taken for new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from lowtide import _native, files
+from lowtide.arrays import np
+from lowtide.corpus.cleaning import HASH_ROW_BYTES, RULES
+from lowtide.corpus.workfiles import open_work_file, write_work_file
+
+__all__ = ["ROW_BYTES", "SEEN_DIR", "iter_seen", "write_seen", "write_seen_block"]
+
+SEEN_DIR = "seen"
+ROW_BYTES = 12
+_STEP_ROWS = 1 << 16
+
+
+def write_seen(
+    root: Path,
+    number: int,
+    cleaned: Sequence[Path],
+    encoded: Sequence[Path],
+    *,
+    all_lines: bool = False,
+) -> dict[str, Any]:
+    """Write the hashes of all blocks; return the row that the metadata has of the file."""
+    path = root / SEEN_DIR / f"{number:05d}.hashes"
+    path.parent.mkdir(exist_ok=True)
+    digest = xxhash.xxh3_128()
+    num_rows = 0
+    with files.atomic_file(path) as file:
+        for block_path, encoded_path in zip(cleaned, encoded, strict=True):
+            work = open_work_file(block_path)
+            remnants = open_work_file(encoded_path).header["remnants"]
+            documents = work.read("documents") if remnants else memoryview(b"")
+            rows = _native.pick_hashes(work.read("hashes"), documents, remnants, all_lines)
+            digest.update(rows)
+            file.write(rows)
+            num_rows += len(rows) // ROW_BYTES
+    return {
+        "file": path.relative_to(root).as_posix(),
+        "rows": num_rows,
+        "xxh3_128": digest.hexdigest(),
+    }
+
+
+def iter_seen(root: Path, rows: Sequence[Any]) -> Iterator[bytes]:
+    """Read the hashes of a dataset, some 64,000 at a time."""
+    for row in rows:
+        with (root / row["file"]).open("rb") as file:
+            while part := file.read(_STEP_ROWS * ROW_BYTES):
+                yield part
+
+
+def write_seen_block(path: Path, rows: bytes) -> None:
+    """Write hashes as the work file of a block that is there only to be compared with."""
+    words = np.frombuffer(rows, dtype="<u4").reshape(-1, 3)
+    found = np.zeros((len(words), HASH_ROW_BYTES // 4), dtype="<u4")
+    found[:, :3] = words
+    radix = found[:, 1] >> 24
+    found = found[np.argsort(radix, kind="stable")]
+    ends = np.cumsum(np.bincount(radix, minlength=256)).astype("<i8")
+    empty = memoryview(b"")
+    header = {
+        "has_text": False,
+        "continues": False,
+        "continued": False,
+        "documents_in": 0,
+        "lines_in": 0,
+        "bytes_in": 0,
+        "counts": [(0, 0)] * len(RULES),
+        "samples": [],
+        "notices": [],
+        "content": [],
+    }
+    sections = {
+        "documents": empty,
+        "radix_ends": memoryview(ends.tobytes()),
+        "hashes": memoryview(found.tobytes()),
+        "characters": empty,
+        "text": empty,
+    }
+    write_work_file(path, header, sections)
