@@ -9,6 +9,7 @@ VENV   ?= .venv
 WERROR ?= OFF# ON: a compiler warning is an error, as in .ci/run
 PYTEST_ARGS ?= -q -n auto --maxprocesses 4
 
+comma  := ,
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
@@ -16,7 +17,7 @@ NATIVE := $(wildcard native/*)
 CPP    := $(filter %.cpp %.hpp,$(NATIVE)) $(wildcard tests/*/*.cpp)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check sanitize format setup clean help
+.PHONY: demo test chance mutants check sanitize sanitize-threads format setup clean help
 
 help:
 	@sed -n 's/^# \{0,3\}//p' Makefile | head -6
@@ -27,6 +28,16 @@ demo: $(STAMPS)/package-$(WERROR)
 test: check
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# Texts and numbers that no run has tried before; a failure prints what brings it back.
+chance: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m hypothesis --hypothesis-profile=chance
+
+# Random changes of the source that the tests of their stage should notice (docs/testing.md):
+#   make mutants MUTANTS="--count 100 --seed 7"    make mutants MUTANTS="--native --count 20"
+MUTANTS ?= --count 60 --seed 0
+mutants: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+	$(BIN)/python tools/mutants.py $(MUTANTS)
+
 check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -34,24 +45,38 @@ check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
-# The native tests once more, on a build that stops at the first wrong access or overflow. It is
-# installed beside the usual one; the editable install must step aside for it to be found. Output
-# is captured in Python only: the sanitizers' last words must reach the terminal.
-SANITIZED := build/sanitized
+# The native tests once more, on builds that stop at the first wrong access or overflow (sanitize)
+# or at the first race between threads (sanitize-threads). Each is installed beside the usual one;
+# the editable install must step aside for it to be found. Output is captured in Python only: the
+# sanitizers' last words must reach the terminal.
 SANITIZED_TESTS ?= tests/corpus tests/tokenizer tests/dataset tests/loader \
   tests/model/test_rows.py tests/model/test_pool.py
+THREAD_TESTS ?= tests/threads
+
+# $(call build_sanitized,FOLDER,SANITIZERS) and $(call run_sanitized,FOLDER,LIBRARY,TESTS)
+define build_sanitized
+PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --no-deps --upgrade \
+  --target build/$(1) --config-settings=build-dir=build/$(1)-objects \
+  --config-settings=cmake.define.LOWTIDE_SANITIZE=$(2) --config-settings=install.strip=false .
+endef
+define run_sanitized
+LD_PRELOAD="$$($${CXX:-c++} -print-file-name=$(2)) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+PYTHONPATH=build/$(1) $(BIN)/python -c "import sys; \
+  sys.meta_path[:] = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]; \
+  import lowtide._native as native; assert 'build/$(1)/' in native.__file__, native; \
+  import pytest; sys.exit(pytest.main(sys.argv[1:]))" -q -p no:cacheprovider --capture=sys $(3)
+endef
+
 sanitize: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
-	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --no-deps --upgrade \
-	  --target $(SANITIZED) --config-settings=build-dir=build/sanitized-objects \
-	  --config-settings=cmake.define.LOWTIDE_SANITIZE=ON .
-	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
-	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=$(SANITIZED) \
-	$(BIN)/python -c "import sys; \
-	  sys.meta_path[:] = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]; \
-	  import lowtide._native as native; assert '$(SANITIZED)' in native.__file__, native; \
-	  import pytest; sys.exit(pytest.main(sys.argv[1:]))" -q -p no:cacheprovider --capture=sys \
-	  --hypothesis-profile=slow \
-	  $(wildcard $(SANITIZED_TESTS))
+	$(call build_sanitized,sanitized,address$(comma)undefined)
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	$(call run_sanitized,sanitized,libasan.so,$(wildcard $(SANITIZED_TESTS)))
+
+# Without address randomization: the thread sanitizer of older compilers knows no high addresses.
+sanitize-threads: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+	$(call build_sanitized,sanitized-threads,thread)
+	TSAN_OPTIONS=halt_on_error=1:exitcode=66:second_deadlock_stack=1 setarch -R env \
+	$(call run_sanitized,sanitized-threads,libtsan.so,$(wildcard $(THREAD_TESTS)))
 
 format: $(STAMPS)/tools
 	$(BIN)/ruff format .

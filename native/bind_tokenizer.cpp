@@ -61,6 +61,14 @@ Array<uint32_t> split(const std::string& pattern, nb::bytes text, const std::str
   return to_array(std::move(ends));
 }
 
+// The class of every code point, by number; for tests.
+Array<uint8_t> character_classes() {
+  const ClassTable& table = ClassTable::get();
+  std::vector<uint8_t> classes(0x110000);
+  for (uint32_t code = 0; code < classes.size(); ++code) classes[code] = table(code);
+  return to_array(std::move(classes));
+}
+
 Array<uint64_t> safe_cuts(nb::bytes text, const std::vector<nb::bytes>& specials) {
   const SpecialFinder finder(as_strings(specials));
   const uint8_t* const data = static_cast<const uint8_t*>(text.data());
@@ -292,6 +300,7 @@ nb::bytes decode(const NativeVocabulary& self, const Input<uint32_t>& ids) {
 void bind_tokenizer(nb::module_& m) {
   m.def("split", &split, nb::arg("pattern"), nb::arg("text"), nb::arg("at_most") = "avx512",
         "The offsets where the pieces of `text` end; `at_most` names the instructions allowed.");
+  m.def("character_classes", &character_classes, "The class of every code point, for tests.");
   m.def("safe_cuts", &safe_cuts, nb::arg("text"), nb::arg("specials"),
         "The offsets where `text` can be split apart without changing its pieces.");
 

@@ -79,6 +79,7 @@ void CompactLearner<Symbol>::add_piece(const uint8_t* bytes, size_t length, uint
   }
   symbols_.push_back(kEnd);
   live_cells_ += length + 1;
+  num_words_.store(begins_.size(), std::memory_order_relaxed);
 }
 
 template <typename Symbol>

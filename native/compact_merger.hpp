@@ -67,7 +67,7 @@ class CompactLearner {
 
   const std::vector<Merge>& merges() const { return tokens_.merges(); }
   size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
-  size_t num_words() const { return begins_.size(); }
+  size_t num_words() const { return num_words_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr Symbol kEnd =
@@ -165,7 +165,7 @@ class CompactLearner {
   std::vector<Gained> gained_;
   std::vector<NewPosting> new_postings_;
   std::vector<std::pair<uint64_t, uint32_t>> before_;  // pairs of a known token, by word, before it
-  std::atomic<size_t> merges_done_{0};
+  std::atomic<size_t> merges_done_{0}, num_words_{0};  // read by progress meanwhile
 };
 
 }  // namespace lowtide

@@ -35,6 +35,7 @@ void MergeLearner::add_piece(const uint8_t* bytes, size_t length, uint64_t count
   if (words_.size() >= kNoPair) throw std::runtime_error("more than 4 billion distinct pieces");
   words_.push_back({symbols_.size(), count, static_cast<uint32_t>(length)});
   for (size_t i = 0; i < length; ++i) symbols_.push_back({tokens_.symbol_of(bytes[i]), kNoPair});
+  num_words_.store(words_.size(), std::memory_order_relaxed);
   if ((words_.size() & (kPiecesBetweenChecks - 1)) == 0) release_if_large();
 }
 

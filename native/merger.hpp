@@ -44,7 +44,7 @@ class MergeLearner {
 
   const std::vector<Merge>& merges() const { return tokens_.merges(); }
   size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
-  size_t num_words() const { return words_.size(); }
+  size_t num_words() const { return num_words_.load(std::memory_order_relaxed); }
   size_t bytes() const;
 
  private:
@@ -116,7 +116,7 @@ class MergeLearner {
   size_t live_symbols_ = 0;
   size_t visits_ = 0;
   bool is_built_ = false;
-  std::atomic<size_t> merges_done_{0};
+  std::atomic<size_t> merges_done_{0}, num_words_{0};  // read by progress meanwhile
 };
 
 }  // namespace lowtide

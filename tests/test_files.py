@@ -163,7 +163,7 @@ def test_numpys_short_write_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.M
         raise OSError("64 requested and 8 written")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.usefixtures("ordinary_user")
 def test_no_permission_names_the_file_meant(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with pytest.raises(PermissionError) as caught:

@@ -171,7 +171,7 @@ def test_a_full_disk(
             json.loads((small_disk / name).read_text(encoding="utf-8"))  # what is there is whole
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.usefixtures("ordinary_user")
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_permission(
     verb: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

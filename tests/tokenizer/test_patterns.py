@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from unicodedata import category
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,12 @@ from hypothesis import strategies as st
 from lowtide import _native
 from lowtide.errors import DataError
 from lowtide.tokenizer.patterns import EXPRESSIONS, PATTERN_NAMES, pattern_of_expression
-from lowtide.tokenizer.reference import split_pieces, split_specials
+from lowtide.tokenizer.reference import (
+    NEWER_CHARACTERS,
+    _stand_ins,
+    split_pieces,
+    split_specials,
+)
 
 PATTERNS = pytest.mark.parametrize("pattern", PATTERN_NAMES)
 
@@ -87,6 +93,73 @@ def test_every_character_between_others(pattern: str) -> None:
     codes += [code + 1 for code in codes]
     text = "".join(f"a{chr(code)} {chr(code)}1{chr(code)}'{chr(code)}A" for code in codes).encode()
     assert split(pattern, text) == split_pieces(text, pattern)
+
+
+# Inside and beside every range that Unicode has added since tiktoken's: no letter, mark or number
+# for tiktoken, and neither for lowtide.
+_BORDERS = sorted(
+    {
+        code + step
+        for word in NEWER_CHARACTERS.split()
+        for code in (int(part, 16) for part in word.split("-"))
+        for step in (-1, 0, 1)
+    }
+)
+# The names that `_native.character_classes` numbers, in the order of enum CharClass.
+_CLASSES = {
+    1: r"[\p{Lu}\p{Lt}]",
+    2: r"\p{Ll}",
+    3: r"[\p{Lm}\p{Lo}]",
+    4: r"\p{M}",
+    5: r"\p{N}",
+    6: r"[\r\n]",
+    7: r"[^\S\r\n]",
+}
+_EVERYTHING = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+
+
+@pytest.mark.parametrize("number", _CLASSES)
+def test_every_character_has_the_class_that_tiktoken_gives_it(number: int) -> None:
+    """All code points; those that `regex` knows of a newer Unicode are named, every one."""
+    import regex
+    import tiktoken
+
+    encoding = tiktoken.Encoding(
+        "class",
+        pat_str=_CLASSES[number],
+        mergeable_ranks={bytes([byte]): byte for byte in range(256)},
+        special_tokens={},
+    )
+    theirs = set(bytes(encoding.encode_ordinary(_EVERYTHING)).decode())  # the rest is left out
+    ours = {chr(code) for code in np.flatnonzero(_native.character_classes() == number).tolist()}
+    assert ours == theirs
+    newer = set(regex.findall(_CLASSES[number], _EVERYTHING)) ^ ours
+    named = {chr(code) for code in _stand_ins()}
+    assert newer <= named, "regex moved on: run native/generate_unicode.py and name the new ones"
+
+
+def test_the_newer_characters_are_those_that_differ() -> None:
+    import regex
+
+    classes = _native.character_classes()
+    expressions = {number: regex.compile(expression) for number, expression in _CLASSES.items()}
+    for code in _stand_ins():
+        number = int(classes[code])
+        assert number in (0, 2)
+        assert not number or not expressions[number].match(chr(code))
+        assert number or any(found.match(chr(code)) for found in expressions.values())
+
+
+@PATTERNS
+def test_newer_characters_split_as_in_tokenizers(pattern: str) -> None:
+    from tokenizers import Regex, pre_tokenizers
+
+    theirs = pre_tokenizers.Split(Regex(EXPRESSIONS[pattern]), "isolated")
+    for code in _BORDERS:
+        character = chr(code)
+        text = f"a{character}A {character}1{character}2'{character}\n{character}{character}é:A"
+        pieces = [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)]
+        assert split(pattern, text.encode()) == pieces == split_pieces(text.encode(), pattern)
 
 
 @PATTERNS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 
 from lowtide.tokenizer.bytelevel import printable
@@ -18,16 +19,42 @@ __all__ = ["count_pieces", "encode", "learn_merges", "split_pieces", "split_spec
 
 Pair = tuple[bytes, bytes]
 
+# tiktoken and tokenizers know Unicode 16; `regex` knows a newer one. What it puts into another
+# class, as native/generate_unicode.py prints it: letters, marks and numbers that are unassigned in
+# Unicode 16, and U+0295, a small letter there.
+NEWER_CHARACTERS = """
+    558 58B-58C 5C8-5C9 88F B53-B54 C5C CDC 1ACF-1AF0 208F 209D-209F A7CE-A7CF A7D2 A7D4 A7DD A7E2
+    A7F1 AB6C-AB6D 107BB-107BF 10940-10959 10EC5-10EC7 10ECB-10ECF 10ED9-10EEE 10EF0-10EFB 11B0A
+    11B60-11B67 11DB0-11DDB 11DE0-11DE9 11DF0-11DF1 1246F 12475-1247F 12550-12686 16EA0-16EB8
+    16EBB-16ED3 16FF2-16FF6 187F8-187FF 18CD6-18CDA 18D09-18D20 18D80-18DF2 18E00-19191 191A0-191D2
+    1B123-1B128 1B168 1D127-1D128 1D250-1D252 1D25B-1D25C 1D25F 1D280-1D281 1D6A6 1DF1F-1DF24
+    1DF2B-1DF81 1DF90-1DF96 1DFCD-1DFFF 1E6C0-1E6DE 1E6E0-1E6F5 1E6FE-1E6FF 2B73A-2B73F 2B81E
+    2CEA2-2CEAD 323B0-33479 3D000-3FC3F
+"""
+_SMALL_IN_UNICODE_16 = 0x295
+
 
 def split_pieces(text: bytes, pattern: Pattern) -> list[bytes]:
     """Split text into pieces; a byte that is not UTF-8 is a character of its own."""
     import regex  # an extra: only tests and comparisons need it
 
     decoded = text.decode("utf-8", "surrogateescape")
+    seen = decoded.translate(_stand_ins())
     return [
-        piece.encode("utf-8", "surrogateescape")
-        for piece in regex.findall(EXPRESSIONS[pattern], decoded)
+        decoded[piece.start() : piece.end()].encode("utf-8", "surrogateescape")
+        for piece in regex.finditer(EXPRESSIONS[pattern], seen)
     ]
+
+
+@cache
+def _stand_ins() -> dict[int, str]:
+    """Characters of the class that each newer character has for tiktoken: (code point, other)."""
+    found = {_SMALL_IN_UNICODE_16: "z"}
+    for word in NEWER_CHARACTERS.split():
+        first, _, last = word.partition("-")
+        codes = range(int(first, 16), int(last or first, 16) + 1)
+        found |= dict.fromkeys(codes, "\ue000")  # for private use, in every Unicode
+    return found
 
 
 def split_specials(text: bytes, specials: Iterable[str]) -> list[tuple[bytes, bool]]:

@@ -1,0 +1,134 @@
+"""Every stage that works in threads, with eight of them: the same bytes as with one.
+
+`make sanitize-threads` runs this file on a build that stops at the first race; progress is asked
+for as often as it can be, as its thread reads what the others write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide.progress
+from lowtide.dataset import settings as dataset_settings
+from lowtide.dataset.preparation import prepare_dataset
+from lowtide.loader.batches import BatchLoader
+from lowtide.loader.windows import TokenDataset
+from lowtide.tokenizer import Tokenizer, learning
+from lowtide.tokenizer.training import train_tokenizer
+
+from .texts import write_texts
+
+WORKERS = 8
+LINES = 4000
+
+
+@pytest.fixture(autouse=True)
+def restless_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is drawn without a pause."""
+    monkeypatch.setattr(lowtide.progress, "_REFRESH_SECONDS", 0.0001)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_texts(tmp_path_factory.mktemp("texts"), num_files=5, num_lines=LINES)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer(input=[texts], out_dir=folder, vocab_size=600, processes=1)
+    return folder
+
+
+def same_for_any_workers(run: Callable[[int], bytes]) -> None:
+    assert run(WORKERS) == run(1)
+
+
+@pytest.mark.parametrize("way", ["at full speed", "in little memory", "in files"])
+def test_learning_a_tokenizer(
+    way: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way != "at full speed":
+        monkeypatch.setattr(learning, "planned_bytes", lambda *sizes: 1 << 62)
+        monkeypatch.setattr(learning, "free_disk_bytes", lambda path: 1 << 63)
+    if way == "in files":
+        monkeypatch.setattr(learning, "compact_bytes", lambda *sizes, **options: 1 << 62)
+
+    def learn(workers: int) -> bytes:
+        out_dir = tmp_path / str(workers)
+        train_tokenizer(input=[texts], out_dir=out_dir, vocab_size=600, processes=workers)
+        return (out_dir / "tokenizer.json").read_bytes()
+
+    same_for_any_workers(learn)
+
+
+def test_encoding_in_batches_and_files(texts: Path, tokenizer: Path, tmp_path: Path) -> None:
+    loaded = Tokenizer.load(tokenizer)
+    contents = [path.read_text(encoding="utf-8") for path in sorted(texts.iterdir())]
+    lines = [line for text in contents for line in text.splitlines()]
+    (tmp_path / "whole.txt").write_text("".join(contents), encoding="utf-8")
+
+    def encode(workers: int) -> bytes:
+        out = tmp_path / f"{workers}.bin"
+        loaded.encode_file(tmp_path / "whole.txt", out, num_threads=workers)
+        batch = loaded.encode_batch(lines, num_threads=workers)
+        return out.read_bytes() + np.concatenate(batch).tobytes()
+
+    same_for_any_workers(encode)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False, "dedup": False}], ids=["all", "plain"])
+def test_preparing(
+    options: dict[str, Any],
+    texts: Path,
+    tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 16 << 10)
+
+    def prepare(workers: int) -> bytes:
+        out_dir = tmp_path / str(workers)
+        prepare_dataset(
+            input_files=[texts],
+            out_dir=out_dir,
+            tokenization=str(tokenizer),
+            tokens_per_shard=30_000,
+            processes=workers,
+            **options,
+        )
+        shards = sorted(out_dir.rglob("shard_*"))
+        assert len(shards) > 2 * 3
+        return b"".join(path.read_bytes() for path in shards)
+
+    same_for_any_workers(prepare)
+
+
+@pytest.mark.parametrize("order", ["shuffle", "random", "sequential"])
+def test_loading(order: str, texts: Path, tokenizer: Path, tmp_path: Path) -> None:
+    prepare_dataset(
+        input_files=[texts],
+        out_dir=tmp_path / "data",
+        tokenization=str(tokenizer),
+        tokens_per_shard=20_000,
+        processes=1,
+    )
+    dataset = TokenDataset(tmp_path / "data", split="train", sequence_length=33)
+
+    def load(workers: int) -> bytes:
+        with BatchLoader(
+            dataset,
+            batch_size=16,
+            order=order,
+            seed=3,
+            num_threads=workers,
+            num_epochs=1,
+        ) as loader:
+            return b"".join(part.tobytes() for batch in loader for part in batch)
+
+    same_for_any_workers(load)

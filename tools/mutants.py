@@ -1,0 +1,386 @@
+"""Draw random changes to the source, run the tests of the changed stage, list what they missed.
+
+In:      src/lowtide (by its syntax tree) and, with --native, native/*.cpp (by its operators)
+Out:     one line per change: caught, survived or out of time; the survivors once more at the end
+Memory:  a copy of the repository per worker, beside the tests' own
+
+    python tools/mutants.py --count 60 --seed 1 [--stage corpus] [--native] [--workers 2]
+    python tools/mutants.py --place corpus/grouping.py:100     every change of one line
+
+Each change is made in a copy of the repository, so the working tree stays as it is. The copy's
+Python is imported in place of the installed one; a native change is built there first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = Path("src/lowtide")
+# Tests of a stage beside those in its own folder.
+MORE_TESTS = {
+    "corpus": ["tests/dataset"],
+    "tokenizer": ["tests/resume/test_train_tokenizer.py"],
+    "dataset": ["tests/resume/test_prepare.py"],
+    "model": ["tests/training"],
+    "demo": [],
+}
+NATIVE_TESTS = {
+    "corpus": ["tests/corpus", "tests/dataset/test_preparation.py"],
+    "dataset": ["tests/dataset"],
+    "loader": ["tests/loader"],
+    "model": ["tests/model/test_rows.py", "tests/model/test_pool.py"],
+    "": ["tests/tokenizer"],
+}
+
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult,
+    ast.Div: ast.Mult, ast.Mod: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+    ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
+}  # fmt: skip
+_NATIVE_SWAPS = [
+    (r"(?<![<\-=])< (?!<)", "<= "), (r"<= ", "< "), (r"(?<![>\-])> (?![>=])", ">= "),
+    (r">= ", "> "), (r"== ", "!= "), (r"!= ", "== "), (r" \+ ", " - "), (r" - ", " + "),
+    (r" && ", " || "), (r" \|\| ", " && "), (r"\+ 1\b", "+ 2"), (r"\btrue\b", "false"),
+    (r"\bfalse\b", "true"), (r"std::min", "std::max"), (r"std::max", "std::min"),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file."""
+
+    path: Path
+    line: int
+    before: str
+    after: str
+    text: str
+    """The whole file with the change."""
+
+    @property
+    def stage(self) -> str:
+        parts = self.path.relative_to(SOURCE).parts if self.path.suffix == ".py" else ()
+        return parts[0] if len(parts) > 1 else ""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.before}  ->  {self.after}"
+
+
+def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Every small change of one node of a syntax tree, as a new node."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        other = _COMPARISONS.get(type(node.ops[0]))
+        if other is not None:
+            yield ast.Compare(node.left, [other()], node.comparators)
+    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        if not isinstance(node.left, ast.JoinedStr) and not isinstance(node.right, ast.JoinedStr):
+            yield ast.BinOp(node.left, _OPERATORS[type(node.op)](), node.right)
+    elif isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node.operand
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield ast.Constant(node.value + 1)
+    elif isinstance(node, ast.IfExp):
+        yield ast.IfExp(node.test, node.orelse, node.body)
+    elif isinstance(node, ast.If | ast.While):
+        yield type(node)(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id in ("min", "max"):
+            other = "max" if node.func.id == "min" else "min"
+            yield ast.Call(ast.Name(other, ast.Load()), node.args, node.keywords)
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await):
+        yield ast.Pass()
+    elif isinstance(node, ast.Return) and isinstance(node.value, ast.expr):
+        if not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            yield ast.Return(ast.Constant(None))
+    elif isinstance(node, ast.Assign | ast.AugAssign) and any(
+        isinstance(target, ast.Attribute)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ):
+        yield ast.Pass()
+    elif isinstance(node, ast.Break):
+        yield ast.Continue()
+    elif isinstance(node, ast.Continue):
+        yield ast.Break()
+
+
+def skipped_parts(tree: ast.Module) -> set[int]:
+    """Ids of nodes whose change says nothing: annotations, __all__, kernels' and messages' text."""
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        parts: list[ast.AST | None] = []
+        if isinstance(node, ast.AnnAssign):
+            parts = [node.annotation]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            parts = [node.returns, *(argument.annotation for argument in node.args.args)]
+            parts += [argument.annotation for argument in node.args.kwonlyargs]
+        elif isinstance(node, ast.JoinedStr | ast.Assert):
+            parts = [node]  # words, and what only programmers see
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            parts = [node]
+        for part in parts:
+            skipped.update(map(id, ast.walk(part)) if part is not None else ())
+    return skipped
+
+
+def python_mutants(path: Path) -> list[Mutant]:
+    """All changes of one module, in the order of its lines."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    skipped = skipped_parts(tree)
+    lines = text.splitlines(keepends=True)
+    found: list[Mutant] = []
+    for node in ast.walk(tree):
+        if id(node) in skipped or not hasattr(node, "lineno"):
+            continue
+        for changed in changed_nodes(node):
+            after = ast.unparse(ast.fix_missing_locations(copy.deepcopy(changed)))
+            before = ast.get_source_segment(text, node) or ""
+            if isinstance(node, ast.If | ast.While):  # the test alone: the body stays as written
+                node_here, before = node.test, ast.get_source_segment(text, node.test) or ""
+                after = f"not ({before})"
+            else:
+                node_here = node
+            new = replace_span(
+                lines, node_here, f"({after})" if isinstance(node_here, ast.expr) else after
+            )
+            try:
+                ast.parse(new)
+            except SyntaxError:
+                continue
+            found.append(Mutant(path, node.lineno, one_line(before), one_line(after), new))
+    return sorted(found, key=lambda mutant: (mutant.line, mutant.before, mutant.after))
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:100]
+
+
+def replace_span(lines: list[str], node: ast.AST, text: str) -> str:
+    """The module with a node's source replaced; columns are counted in bytes."""
+    first, last = node.lineno - 1, node.end_lineno - 1  # pyright: ignore
+    head = lines[first].encode()[: node.col_offset].decode()  # pyright: ignore
+    tail = lines[last].encode()[node.end_col_offset :].decode()  # pyright: ignore
+    return "".join([*lines[:first], head, text, tail, *lines[last + 1 :]])
+
+
+def native_mutants(path: Path) -> list[Mutant]:
+    """All changes of operators in one C++ file; comments and strings apart."""
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines(keepends=True)
+    found: list[Mutant] = []
+    for number, line in enumerate(lines):
+        code = re.split(r"//", re.sub(r'"[^"]*"', lambda text: "_" * len(text[0]), line))[0]
+        if code.lstrip().startswith(("#", "template", "static_assert")):
+            continue
+        for pattern, other in _NATIVE_SWAPS:
+            for match in re.finditer(pattern, code):
+                new = line[: match.start()] + other + line[match.end() :]
+                text = "".join([*lines[:number], new, *lines[number + 1 :]])
+                found.append(Mutant(path, number + 1, line.strip(), new.strip(), text))
+    return found
+
+
+def tests_of(mutant: Mutant) -> list[str]:
+    """The tests that have to notice a change: those of its stage."""
+    if mutant.path.suffix != ".py":
+        prefix = mutant.path.stem.partition("_")[0]
+        return NATIVE_TESTS.get(prefix, NATIVE_TESTS[""])
+    if not mutant.stage:
+        own = Path("tests") / f"test_{mutant.path.stem}.py"
+        rest = sorted(path.relative_to(ROOT) for path in (ROOT / "tests").glob("test_*.py"))
+        return [str(path) for path in sorted(rest, key=lambda path: path != own)]
+    stage = f"tests/{mutant.stage}"
+    own = f"{stage}/test_{mutant.path.stem}.py"
+    first = [own] if (ROOT / own).exists() else []
+    return [*first, stage, *MORE_TESTS.get(mutant.stage, [])]
+
+
+def draw(arguments: argparse.Namespace) -> list[Mutant]:
+    """The sample, or all changes of the line that was asked for."""
+    if arguments.place:
+        name, _, line = arguments.place.partition(":")
+        path = Path(name) if (ROOT / name).exists() else SOURCE / name
+        make = python_mutants if path.suffix == ".py" else native_mutants
+        return [mutant for mutant in make(path) if not line or mutant.line == int(line)]
+    if arguments.native:
+        paths = sorted(path.relative_to(ROOT) for path in (ROOT / "native").glob("*.cpp"))
+        mutants = [mutant for path in paths for mutant in native_mutants(path)]
+    else:
+        paths = sorted(path.relative_to(ROOT) for path in (ROOT / SOURCE).rglob("*.py"))
+        mutants = [mutant for path in paths for mutant in python_mutants(path)]
+        if arguments.stage:
+            mutants = [mutant for mutant in mutants if mutant.stage == arguments.stage]
+    return random.Random(arguments.seed).sample(mutants, min(arguments.count, len(mutants)))
+
+
+def make_copy(folder: Path) -> Path:
+    """What tests need of the repository: no history, no environment, no built files."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+    ).stdout.split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def check_tests(mutants: list[Mutant], folder: Path) -> None:
+    """Run the tests of every stage drawn without a change: where they fail, nothing is proven."""
+    chosen = {tuple(sorted(set(tests_of(mutant)))): mutant for mutant in mutants}
+    stages = {(mutant.path.suffix, mutant.stage): mutant for mutant in chosen.values()}
+    for mutant in stages.values():
+        code = run_pytest(mutant, folder, None, seconds=1800)
+        if code != 0:
+            sys.exit(f"error: unchanged, the tests of {mutant.path} end with {code}")
+
+
+def run_tests(mutant: Mutant, folder: Path, seconds: int) -> str:
+    """Make the change in a copy, run the tests until one fails, undo it."""
+    target = folder / mutant.path
+    original = target.read_text(encoding="utf-8")
+    target.write_text(mutant.text, encoding="utf-8")
+    try:
+        native = None
+        if mutant.path.suffix != ".py":
+            native = build_native(folder)
+            if native is None:
+                return "caught (does not compile)"
+        return judge(run_pytest(mutant, folder, native, seconds))
+    finally:
+        target.write_text(original, encoding="utf-8")
+
+
+def build_native(folder: Path) -> Path | None:
+    """The changed native module, in a folder to import it from; None if it does not compile."""
+    built = folder / "built"
+    command = [
+        sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
+        "--no-build-isolation", "--no-deps", "--upgrade", "--target", str(built),
+        f"--config-settings=build-dir={folder / 'objects'}", str(folder),
+    ]  # fmt: skip
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, check=False, capture_output=True, env=environment)
+    return None if done.returncode else built
+
+
+# The editable install must step aside, in the tests and in every program that they start.
+_SITE = """
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "Redirecting" not in type(f).__name__]
+"""
+
+
+def run_pytest(mutant: Mutant, folder: Path, native: Path | None, seconds: int) -> int | None:
+    """The exit code of the tests; None if they took too long."""
+    tests = [name for name in tests_of(mutant) if (folder / name).exists()]
+    module = next((native / "lowtide" if native else installed_package()).glob("_native*.so"))
+    shutil.copy2(module, folder / SOURCE / module.name)
+    (folder / "sitecustomize.py").write_text(_SITE)
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    paths = [str(folder), str(folder / "src")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "2"}
+    temporary = folder / "tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    environment["TMPDIR"] = str(temporary)
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.wait()
+        return None
+
+
+def installed_package() -> Path:
+    """Where the installed native module is."""
+    import lowtide._native as native
+
+    return Path(native.__file__).parent
+
+
+def judge(code: int | None) -> str:
+    if code is None:
+        return "caught (out of time)"
+    return {0: "SURVIVED", 1: "caught"}.get(code, f"caught (pytest ended with {code})")
+
+
+def main() -> None:
+    """Run the sample and print the figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=60, help="how many changes to draw")
+    parser.add_argument("--seed", type=int, default=0, help="which ones")
+    parser.add_argument("--stage", default="", help="only this folder of src/lowtide")
+    parser.add_argument("--place", default="", help="FILE[:LINE]: every change there instead")
+    parser.add_argument("--native", action="store_true", help="the C++ core instead of Python")
+    parser.add_argument("--workers", type=int, default=1, help="changes tried at a time")
+    parser.add_argument("--seconds", type=int, default=300, help="limit of one run of the tests")
+    parser.add_argument("--list", action="store_true", help="only print the changes")
+    parser.add_argument("--trust", action="store_true", help="the tests pass without a change")
+    arguments = parser.parse_args()
+    mutants = draw(arguments)
+    if arguments.list:
+        print(*mutants, sep="\n")
+        return
+    survivors: list[Mutant] = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as root:
+        folders: SimpleQueue[Path] = SimpleQueue()
+        for number in range(arguments.workers):
+            folders.put(make_copy(Path(root) / str(number)))
+        if not arguments.trust:
+            check_tests(mutants, Path(root) / "0")
+
+        def try_one(mutant: Mutant) -> tuple[Mutant, str, float]:
+            folder, begin = folders.get(), time.monotonic()
+            try:
+                return (
+                    mutant,
+                    run_tests(mutant, folder, arguments.seconds),
+                    time.monotonic() - begin,
+                )
+            finally:
+                folders.put(folder)
+
+        with ThreadPoolExecutor(arguments.workers) as pool:
+            for mutant, verdict, took in pool.map(try_one, mutants):
+                print(f"{verdict:24} {took:4.0f} s  {mutant}", flush=True)
+                if verdict == "SURVIVED":
+                    survivors.append(mutant)
+    caught = len(mutants) - len(survivors)
+    print(f"\n{caught} of {len(mutants)} caught ({caught / max(len(mutants), 1):.0%}); survivors:")
+    print(*survivors, sep="\n")
+    sys.exit(bool(survivors))
+
+
+if __name__ == "__main__":
+    main()
