@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import copy
+import itertools
 import os
 import random
 import re
@@ -29,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src/lowtide")
@@ -67,22 +68,28 @@ _NATIVE_SWAPS = [
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file."""
+    """One change of one file: the bytes from `begin` to `end` become `after`."""
 
     path: Path
     line: int
+    begin: int
+    end: int
     before: str
     after: str
-    text: str
-    """The whole file with the change."""
 
     @property
     def stage(self) -> str:
+        """The folder of src/lowtide that it is in; none for modules at the top and for C++."""
         parts = self.path.relative_to(SOURCE).parts if self.path.suffix == ".py" else ()
         return parts[0] if len(parts) > 1 else ""
 
+    def apply(self, text: bytes) -> bytes:
+        """The file's content with the change."""
+        return text[: self.begin] + self.after.encode() + text[self.end :]
+
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.before}  ->  {self.after}"
+        before, after = (" ".join(part.split())[:100] for part in (self.before, self.after))
+        return f"{self.path}:{self.line}: {before}  ->  {after}"
 
 
 def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -147,59 +154,49 @@ def skipped_parts(tree: ast.Module) -> set[int]:
 
 def python_mutants(path: Path) -> list[Mutant]:
     """All changes of one module, in the order of its lines."""
-    text = (ROOT / path).read_text(encoding="utf-8")
-    tree = ast.parse(text)
+    data = (ROOT / path).read_bytes()
+    starts = [0, *(match.end() for match in re.finditer(b"\n", data))]
+    tree = ast.parse(data)
     skipped = skipped_parts(tree)
-    lines = text.splitlines(keepends=True)
     found: list[Mutant] = []
     for node in ast.walk(tree):
         if id(node) in skipped or not hasattr(node, "lineno"):
             continue
         for changed in changed_nodes(node):
-            after = ast.unparse(ast.fix_missing_locations(copy.deepcopy(changed)))
-            before = ast.get_source_segment(text, node) or ""
-            if isinstance(node, ast.If | ast.While):  # the test alone: the body stays as written
-                node_here, before = node.test, ast.get_source_segment(text, node.test) or ""
-                after = f"not ({before})"
-            else:
-                node_here = node
-            new = replace_span(
-                lines, node_here, f"({after})" if isinstance(node_here, ast.expr) else after
-            )
-            try:
-                ast.parse(new)
-            except SyntaxError:
-                continue
-            found.append(Mutant(path, node.lineno, one_line(before), one_line(after), new))
-    return sorted(found, key=lambda mutant: (mutant.line, mutant.before, mutant.after))
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())[:100]
-
-
-def replace_span(lines: list[str], node: ast.AST, text: str) -> str:
-    """The module with a node's source replaced; columns are counted in bytes."""
-    first, last = node.lineno - 1, node.end_lineno - 1  # pyright: ignore
-    head = lines[first].encode()[: node.col_offset].decode()  # pyright: ignore
-    tail = lines[last].encode()[node.end_col_offset :].decode()  # pyright: ignore
-    return "".join([*lines[:first], head, text, tail, *lines[last + 1 :]])
+            place: Any = node.test if isinstance(node, ast.If | ast.While) else node
+            begin = starts[place.lineno - 1] + place.col_offset
+            end = starts[place.end_lineno - 1] + place.end_col_offset
+            before = data[begin:end].decode()
+            after = f"not ({before})" if place is not node else ast.unparse(changed)
+            after = f"({after})" if isinstance(place, ast.expr) else after
+            found.append(Mutant(path, place.lineno, begin, end, before, after))
+    return sorted(found, key=lambda mutant: (mutant.begin, mutant.end, mutant.after))
 
 
 def native_mutants(path: Path) -> list[Mutant]:
     """All changes of operators in one C++ file; comments and strings apart."""
-    lines = (ROOT / path).read_text(encoding="utf-8").splitlines(keepends=True)
     found: list[Mutant] = []
-    for number, line in enumerate(lines):
-        code = re.split(r"//", re.sub(r'"[^"]*"', lambda text: "_" * len(text[0]), line))[0]
-        if code.lstrip().startswith(("#", "template", "static_assert")):
-            continue
-        for pattern, other in _NATIVE_SWAPS:
-            for match in re.finditer(pattern, code):
-                new = line[: match.start()] + other + line[match.end() :]
-                text = "".join([*lines[:number], new, *lines[number + 1 :]])
-                found.append(Mutant(path, number + 1, line.strip(), new.strip(), text))
+    start = 0
+    for number, line in enumerate((ROOT / path).read_text(encoding="ascii").splitlines(True), 1):
+        code = re.sub(r'"[^"]*"', lambda text: "_" * len(text[0]), line).split("//")[0]
+        if not code.lstrip().startswith(("#", "template", "static_assert")):
+            for pattern, other in _NATIVE_SWAPS:
+                for match in re.finditer(pattern, code):
+                    begin, end = start + match.start(), start + match.end()
+                    found.append(Mutant(path, number, begin, end, match[0], other))
+        start += len(line)
     return found
+
+
+def parses(mutant: Mutant) -> bool:
+    """False for a change that is no Python: not one that anybody could make."""
+    if mutant.path.suffix != ".py":
+        return True
+    try:
+        ast.parse(mutant.apply((ROOT / mutant.path).read_bytes()))
+    except SyntaxError:
+        return False
+    return True
 
 
 def tests_of(mutant: Mutant) -> list[str]:
@@ -232,7 +229,8 @@ def draw(arguments: argparse.Namespace) -> list[Mutant]:
         mutants = [mutant for path in paths for mutant in python_mutants(path)]
         if arguments.stage:
             mutants = [mutant for mutant in mutants if mutant.stage == arguments.stage]
-    return random.Random(arguments.seed).sample(mutants, min(arguments.count, len(mutants)))
+    random.Random(arguments.seed).shuffle(mutants)
+    return list(itertools.islice(filter(parses, mutants), arguments.count))
 
 
 def make_copy(folder: Path) -> Path:
@@ -260,8 +258,8 @@ def check_tests(mutants: list[Mutant], folder: Path) -> None:
 def run_tests(mutant: Mutant, folder: Path, seconds: int) -> str:
     """Make the change in a copy, run the tests until one fails, undo it."""
     target = folder / mutant.path
-    original = target.read_text(encoding="utf-8")
-    target.write_text(mutant.text, encoding="utf-8")
+    original = target.read_bytes()
+    target.write_bytes(mutant.apply(original))
     try:
         native = None
         if mutant.path.suffix != ".py":
@@ -270,7 +268,7 @@ def run_tests(mutant: Mutant, folder: Path, seconds: int) -> str:
                 return "caught (does not compile)"
         return judge(run_pytest(mutant, folder, native, seconds))
     finally:
-        target.write_text(original, encoding="utf-8")
+        target.write_bytes(original)
 
 
 def build_native(folder: Path) -> Path | None:
