@@ -35,7 +35,7 @@ from lowtide.dataset.preparation import (
     run_encoding,
     run_sharding,
 )
-from lowtide.dataset.resources import Shares, check_disk, plan_shares
+from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards, remove_other_shards
 from lowtide.errors import DataError
@@ -76,8 +76,11 @@ def _append(settings: AppendSettings) -> AppendResult:
     if (done := _finish_cleaning_up(info)) is not None:
         return done
     stored = _stored_settings(info, settings)
+    notices: list[str] = []
+    inputs = _number_inputs(info, expand_inputs(settings.input_files, on_notice=notices.append))
+    needs = Inputs.of(inputs, stored)  # first: what it imports is a part of the program
     budget = MemoryBudget.from_setting(settings.memory)
-    shares = plan_shares(stored, budget)
+    shares = plan_shares(stored, budget, needs)
     with (
         Progress(
             "append",
@@ -86,7 +89,8 @@ def _append(settings: AppendSettings) -> AppendResult:
         ) as progress,
         WorkerPool(shares.num_workers) as pool,
     ):
-        inputs = _number_inputs(info, expand_inputs(settings.input_files, on_notice=progress.note))
+        for notice in notices:
+            progress.note(notice)
         check_disk(info.root, inputs, progress, one_pass_bytes=0)
         return _Append(info, settings, stored, shares, inputs, pool, progress).run()
 
@@ -164,7 +168,9 @@ class _Append:
         self.inputs = inputs
         self.pool = pool
         self.progress = progress
-        self.reading = stored.reading(max_row_bytes=shares.max_row_bytes)
+        self.reading = stored.reading(
+            reader_bytes=shares.reader_bytes, budget_bytes=progress.budget_bytes
+        )
         self.streams = plan_streams(inputs, self.reading)
         # Shards of this command that a kill left behind would look like ones moved in by hand.
         before = [shard for split in layout.SPLITS for shard in info.shards[split]]

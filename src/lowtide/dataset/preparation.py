@@ -37,7 +37,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, encode_corpus, keep_block
 from lowtide.dataset.journal import WORK_NAME, has_plan, open_journal, remove_work
 from lowtide.dataset.onepass import OnePass
-from lowtide.dataset.resources import Shares, check_disk, plan_shares
+from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import (
     ShardJob,
@@ -111,13 +111,17 @@ def run_preparation(
 def _prepare(
     settings: PrepareSettings, load_tokenizer: Callable[[], Tokenizer] | None
 ) -> PrepareResult:
+    notices: list[str] = []
+    inputs = expand_inputs(settings.input_files, on_notice=notices.append)
+    needs = Inputs.of(inputs, settings)  # first: what it imports is a part of the program
     budget = MemoryBudget.from_setting(settings.memory)
-    shares = plan_shares(settings, budget)
+    shares = plan_shares(settings, budget, needs)
     with (
         Progress("prepare", budget_bytes=budget.total_bytes) as progress,
         WorkerPool(shares.num_workers) as pool,
     ):
-        inputs = expand_inputs(settings.input_files, on_notice=progress.note)
+        for notice in notices:
+            progress.note(notice)
         check_disk(settings.out_dir, inputs, progress, one_pass_bytes=shares.one_pass_bytes)
         created = not settings.out_dir.exists()
         with (
@@ -281,7 +285,9 @@ class _Preparation:
         self.pool = pool
         self.progress = progress
         self.created = created
-        self.reading = settings.reading(max_row_bytes=shares.max_row_bytes)
+        self.reading = settings.reading(
+            reader_bytes=shares.reader_bytes, budget_bytes=progress.budget_bytes
+        )
         self.streams = plan_streams(inputs, self.reading)
         self.work, _ = open_journal(
             settings.out_dir,
