@@ -193,11 +193,11 @@ def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
 
 def smallest_budget_bytes(num_threads: int) -> int:
     """Give the smallest budget that plain text can be trained on with."""
-    fixed = _fixed_bytes(num_threads, is_plain=True, reading=0)
+    fixed = _fixed_bytes(num_threads, is_plain=True)
     return _PROGRAM_BYTES + sum(fixed.values()) + _SMALLEST_TABLES
 
 
-def _fixed_bytes(num_threads: int, *, is_plain: bool, reading: int) -> dict[str, int]:
+def _fixed_bytes(num_threads: int, *, is_plain: bool, reading: int = 0) -> dict[str, int]:
     """Give what counting takes whatever the text is."""
     return {
         "threads": num_threads * _THREAD_BYTES,
