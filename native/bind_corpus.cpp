@@ -261,6 +261,13 @@ void bind_corpus(nb::module_& m) {
   m.def("clean_text", &clean_text, "data"_a, "separator"_a, "segments"_a, "continues"_a,
         "continued"_a, "options"_a, "compose"_a);
   m.def("extract_jsonl", &extract_rows, "data"_a, "field"_a);
+  m.def(
+      "extract_long_row",
+      [](int row_file, const std::string& field, int text_file) {
+        const nb::gil_scoped_release release;
+        return extract_long_row(row_file, field, text_file);
+      },
+      "row_file"_a, "field"_a, "text_file"_a);
   m.def("keep_documents", &keep_block, "text"_a, "documents"_a, "removed"_a, "options"_a);
   m.def("keep_freed_memory", &keep_freed_memory, "keep"_a,
         "Give freed memory back; say whether what is freed from now on stays with this process.");

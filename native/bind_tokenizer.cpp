@@ -275,6 +275,16 @@ std::vector<std::vector<uint32_t>> merge_pieces(const NativeVocabulary& self,
   return ids;
 }
 
+// The ids of one piece, merged in chunks of at least `chunk` bytes.
+std::vector<uint32_t> merge_long(const NativeVocabulary& self, nb::bytes piece, size_t chunk) {
+  LongPieceMerger merger(*self.vocabulary, chunk);
+  std::vector<uint32_t> ids;
+  merger.merge(
+      static_cast<const uint8_t*>(piece.data()), piece.size(),
+      [&](std::span<const uint32_t> part) { ids.insert(ids.end(), part.begin(), part.end()); });
+  return ids;
+}
+
 // Where the first special token begins; -1 if there is none.
 int64_t find_special(const NativeVocabulary& self, nb::bytes text) {
   const SpecialFinder::Match match = self.vocabulary->special_finder().find(
@@ -346,7 +356,8 @@ void bind_tokenizer(nb::module_& m) {
           "encode_file",
           [](NativeVocabulary& self, FileName input_path, uint64_t begin, uint64_t stop,
              uint64_t end, int output_file, FileName output_path, uint64_t output_offset,
-             size_t id_bytes, bool specials, size_t num_threads, size_t window_bytes) {
+             size_t id_bytes, bool specials, size_t num_threads, size_t window_bytes,
+             size_t largest_window) {
             require_id_bytes(id_bytes);
             require_threads(num_threads);
             require(window_bytes >= 1, "window_bytes must be at least 1");
@@ -354,14 +365,16 @@ void bind_tokenizer(nb::module_& m) {
             require(output_offset <= INT64_MAX, "output_offset is larger than any file");
             const nb::gil_scoped_release release;
             return encode_file(
-                self.pool,
-                {std::move(input_path.bytes), std::move(output_path.bytes), begin, stop, end,
-                 output_file, output_offset, id_bytes, specials, num_threads, window_bytes});
+                self.pool, {std::move(input_path.bytes), std::move(output_path.bytes), begin, stop,
+                            end, output_file, output_offset, id_bytes, specials, num_threads,
+                            window_bytes, largest_window});
           },
           nb::kw_only(), nb::arg("input_path"), nb::arg("begin"), nb::arg("stop"), nb::arg("end"),
           nb::arg("output_file"), nb::arg("output_path"), nb::arg("output_offset"),
-          nb::arg("id_bytes"), nb::arg("specials"), nb::arg("num_threads"), nb::arg("window_bytes"))
+          nb::arg("id_bytes"), nb::arg("specials"), nb::arg("num_threads"), nb::arg("window_bytes"),
+          nb::arg("largest_window") = size_t{1} << 31)
       .def("merge_pieces", &merge_pieces, nb::arg("pieces"), nb::arg("at_most") = "avx512")
+      .def("merge_long", &merge_long, nb::arg("piece"), nb::arg("chunk"))
       .def("find_special", &find_special, nb::arg("text"))
       .def("decode", &decode, nb::arg("ids"));
 

@@ -18,4 +18,9 @@ struct JsonRows {
 // `field` is compared with the key as it would read without escapes.
 JsonRows extract_jsonl(std::string_view block, std::string_view field);
 
+// The same of one row of any size that lies in a file: its text goes to another file, from its
+// beginning. Returns the bytes of the text, or -1 where the row has none.
+// Memory:  about 2 MiB
+int64_t extract_long_row(int row_file, std::string_view field, int text_file);
+
 }  // namespace lowtide

@@ -26,7 +26,8 @@ constexpr size_t kBatch = 128;      // pieces per shard before they are handed o
 constexpr size_t kLongBatchBytes = 4096;
 constexpr size_t kEndsBatch = 4096;
 constexpr size_t kRunBufferBytes = 1 << 16;
-constexpr size_t kSmallestLimit = 4 << 20;  // of a window; a piece is held up to four times
+constexpr size_t kSmallestLimit = 4 << 20;  // of a window; its one piece is held once more
+constexpr size_t kLongPiece = 1 << 16;      // goes to the shared table at once
 constexpr size_t kRunsAtOnce = 64;          // that are read together: open files, and a buffer each
 
 int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length) {
@@ -221,6 +222,8 @@ void CountShard::add_long(const uint8_t* bytes, size_t length, uint64_t hash, ui
   }
   long_slots_[i] = {hash, count, static_cast<uint32_t>(arena_.size()),
                     static_cast<uint32_t>(length)};
+  // What is short may grow by doubling; a long piece takes its own size.
+  if (length > kLongPiece) arena_.reserve(arena_.size() + length);
   arena_.insert(arena_.end(), bytes, bytes + length);
   piece_bytes_ += length;
   if (++long_used_ * 4 > long_slots_.size() * 3) grow_long();
@@ -290,8 +293,11 @@ uint64_t PieceCounter::count_file(const std::string& path, uint64_t begin, uint6
   FileWindows windows(path, begin, stop, end, window_bytes_, specials_, largest_window_);
   run_threads(num_threads_, [&](size_t thread) {
     Local& local = *locals_[thread];
-    uint64_t index;
-    while (windows.next(local.window, index)) {
+    FileWindows::Window window;
+    while (windows.next(window)) {
+      std::unique_lock<std::mutex> lock(large_window_, std::defer_lock);
+      if (windows.is_large(window)) lock.lock();
+      windows.read(window, local.window);
       count_window(local, local.window.data(), local.window.size());
       bytes_done_.fetch_add(local.window.size(), std::memory_order_relaxed);
       if (local.window.capacity() > 4 * window_bytes_) local.window = {};
@@ -374,13 +380,31 @@ inline void PieceCounter::count_short(Local& local, const PieceKey& key, uint64_
 }
 
 void PieceCounter::count_long(Local& local, const uint8_t* piece, size_t length) {
-  const size_t shard = hash_bytes(piece, length) >> 58;
+  const uint64_t hash = hash_bytes(piece, length);
+  const size_t shard = hash >> 58;
+  if (length > kLongPiece) return count_very_long(piece, length, hash);
   std::vector<uint8_t>& batch = local.long_batches[shard];
   const uint32_t length32 = static_cast<uint32_t>(length);
   const uint8_t* const header = reinterpret_cast<const uint8_t*>(&length32);
   batch.insert(batch.end(), header, header + sizeof(length32));
   batch.insert(batch.end(), piece, piece + length);
   if (batch.size() > kLongBatchBytes) flush_long(local, shard);
+}
+
+// A piece that alone is larger than a batch may be larger than a table's part of the memory too: it
+// is held once besides the text, and does not stay.
+void PieceCounter::count_very_long(const uint8_t* piece, size_t length, uint64_t hash) {
+  const size_t index = hash >> 58;
+  Shard& shard = shards_[index];
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  if (shard.table.size() > 0 && shard.table.bytes() + length > shard_bytes_) spill(index);
+  const size_t before = shard.table.size();
+  shard.table.add_long(piece, length, hash, 1);
+  distinct_.fetch_add(shard.table.size() - before, std::memory_order_relaxed);
+  uint64_t longest = longest_piece_.load(std::memory_order_relaxed);
+  while (longest < length && !longest_piece_.compare_exchange_weak(longest, length)) {
+  }
+  if (shard.table.bytes() > shard_bytes_) spill(index);
 }
 
 template <typename Way>
@@ -463,8 +487,11 @@ std::string PieceCounter::spill(size_t index) {
 // The files of merged runs stay: a checkpoint may name them, and the caller clears the folder.
 void PieceCounter::merge_many_runs(size_t index) {
   std::vector<std::string>& runs = shards_[index].runs;
-  while (runs.size() > kRunsAtOnce) {
-    const auto taken = runs.begin() + kRunsAtOnce;
+  // A reader holds one piece, and all of them may be at a long one.
+  const uint64_t longest = std::max<uint64_t>(longest_piece_.load(std::memory_order_relaxed), 1);
+  const size_t at_once = std::clamp<size_t>(kShards * shard_bytes_ / 8 / longest, 2, kRunsAtOnce);
+  while (runs.size() > at_once) {
+    const auto taken = runs.begin() + static_cast<ptrdiff_t>(at_once);
     const std::string path = new_run_path(index);
     RunWriter writer(path);
     merge_runs({runs.begin(), taken}, [&](const uint8_t* bytes, size_t length, uint64_t count) {
@@ -496,7 +523,10 @@ void PieceCounter::adopt(std::vector<std::string> runs) {
       throw std::system_error(EBADMSG, std::generic_category(), run);
     }
     shards_[index].runs.push_back(run);
-    spilled_bytes_ += std::filesystem::file_size(run);
+    const uint64_t size = std::filesystem::file_size(run);
+    spilled_bytes_ += size;
+    // Which piece of it is the longest is not known; none is longer than the run.
+    longest_piece_ = std::max<uint64_t>(longest_piece_, size);
     runs_made_ = std::max<uint64_t>(runs_made_, number + 1);
   }
 }

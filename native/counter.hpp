@@ -114,6 +114,7 @@ class PieceCounter {
   void count_segment(Local& local, const uint8_t* text, size_t length);
   void count_short(Local& local, const PieceKey& key, uint64_t hash);
   void count_long(Local& local, const uint8_t* piece, size_t length);
+  void count_very_long(const uint8_t* piece, size_t length, uint64_t hash);
   template <typename Way>
   void hand_on(Local& local, const Way& way);  // what fell out of the thread's own table
   void flush_shard(Local& local, size_t shard);
@@ -131,10 +132,11 @@ class PieceCounter {
   const size_t shard_bytes_;
   const size_t window_bytes_, largest_window_;
   const std::string spill_dir_;
+  std::mutex large_window_;  // held while a window without a place to cut is at work
   std::vector<Shard> shards_{kShards};
   std::vector<std::unique_ptr<Local>> locals_;
   std::atomic<uint64_t> bytes_done_{0}, pieces_done_{0}, runs_made_{0}, distinct_{0};
-  std::atomic<uint64_t> spilled_bytes_{0};
+  std::atomic<uint64_t> spilled_bytes_{0}, longest_piece_{0};
 };
 
 }  // namespace lowtide

@@ -36,13 +36,37 @@ namespace {
 
 constexpr size_t kShareBytes = 1 << 18;  // of text that a thread takes at a time
 
+// A text, or a part of a long one that no piece and no special token reaches across.
+struct Part {
+  size_t text;
+  std::string_view bytes;
+};
+
+std::vector<Part> cut_texts(const std::vector<std::string_view>& texts,
+                            const SpecialFinder& specials) {
+  std::vector<Part> parts;
+  parts.reserve(texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    std::string_view rest = texts[i];
+    while (rest.size() > 2 * kShareBytes) {
+      const size_t cut = find_cut(reinterpret_cast<const uint8_t*>(rest.data()), rest.size(),
+                                  kShareBytes, specials);
+      if (cut == rest.size()) break;
+      parts.push_back({i, rest.substr(0, cut)});
+      rest.remove_prefix(cut);
+    }
+    parts.push_back({i, rest});
+  }
+  return parts;
+}
+
 // Splits the list into runs of about kShareBytes, so that small texts do not cost a lock each.
-std::vector<size_t> share_ends(const std::vector<std::string_view>& texts) {
+std::vector<size_t> share_ends(const std::vector<Part>& parts) {
   std::vector<size_t> ends;
   size_t bytes = 0;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    bytes += texts[i].size();
-    if (bytes >= kShareBytes || i + 1 == texts.size()) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    bytes += parts[i].bytes.size();
+    if (bytes >= kShareBytes || i + 1 == parts.size()) {
       ends.push_back(i + 1);
       bytes = 0;
     }
@@ -54,8 +78,12 @@ std::vector<size_t> share_ends(const std::vector<std::string_view>& texts) {
 
 EncodedTexts encode_texts(EncoderPool& pool, const std::vector<std::string_view>& texts,
                           bool specials, size_t num_threads) {
-  const std::vector<size_t> shares = share_ends(texts);
+  static const SpecialFinder no_specials;
+  const std::vector<Part> cuts =
+      cut_texts(texts, specials ? pool.vocabulary()->special_finder() : no_specials);
+  const std::vector<size_t> shares = share_ends(cuts);
   std::vector<std::vector<uint32_t>> parts(shares.size());
+  std::vector<uint64_t> ends(cuts.size());  // within the share
   EncodedTexts result;
   result.ends.resize(texts.size());
   std::atomic<size_t> next{0};
@@ -65,17 +93,17 @@ EncodedTexts encode_texts(EncoderPool& pool, const std::vector<std::string_view>
       std::vector<uint32_t>& ids = parts[share];
       for (size_t i = share == 0 ? 0 : shares[share - 1]; i < shares[share]; ++i) {
         if (specials) {
-          encoder->encode_with_specials(texts[i], ids);
+          encoder->encode_with_specials(cuts[i].bytes, ids);
         } else {
-          encoder->encode_ordinary(texts[i], ids);
+          encoder->encode_ordinary(cuts[i].bytes, ids);
         }
-        result.ends[i] = ids.size();
+        ends[i] = ids.size();
       }
     }
   });
-  size_t total = 0, text = 0;
+  size_t total = 0, cut = 0;
   for (size_t share = 0; share < shares.size(); ++share) {
-    for (; text < shares[share]; ++text) result.ends[text] += total;
+    for (; cut < shares[share]; ++cut) result.ends[cuts[cut].text] = total + ends[cut];
     total += parts[share].size();
   }
   if (parts.size() == 1) {
@@ -113,14 +141,26 @@ class Turns {
   // Waits for the windows before `index`, then takes `size` bytes of the output. False if another
   // thread failed: that one reports it.
   bool take(uint64_t index, uint64_t size, uint64_t& offset) {
+    if (!wait(index)) return false;
+    offset = extend(size);
+    pass();
+    return true;
+  }
+  // The same in steps, for who writes part by part: nobody else is at work between wait and pass.
+  bool wait(uint64_t index) {
     std::unique_lock<std::mutex> lock(mutex_);
     turn_.wait(lock, [&] { return now_ == index || failed_; });
-    if (failed_) return false;
-    offset = next_offset_;
+    return !failed_;
+  }
+  uint64_t extend(uint64_t size) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     next_offset_ += size;
+    return next_offset_ - size;
+  }
+  void pass() {
+    const std::lock_guard<std::mutex> lock(mutex_);
     ++now_;
     turn_.notify_all();
-    return true;
   }
   void fail() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -140,11 +180,23 @@ template <typename Id>
 void encode_windows(EncoderPool& pool, const FileEncoding& job, FileWindows& windows,
                     Turns& turns) {
   EncoderPool::Lease encoder(pool);
-  std::vector<uint8_t> window;
+  std::vector<uint8_t> buffer;
   std::vector<Id> ids;
-  uint64_t index;
-  while (windows.next(window, index)) {
-    const std::string_view text(reinterpret_cast<const char*>(window.data()), window.size());
+  FileWindows::Window window;
+  while (windows.next(window)) {
+    const bool large = windows.is_large(window);
+    if (large && !turns.wait(window.index)) return;
+    windows.read(window, buffer);
+    const std::string_view text(reinterpret_cast<const char*>(buffer.data()), buffer.size());
+    const auto write = [&](const Id* part, size_t count) {
+      write_at(job, turns.extend(count * sizeof(Id)), part, count * sizeof(Id));
+    };
+    if (large) {
+      encoder->encode_in_parts<Id>(text, job.specials, write);
+      turns.pass();
+      buffer = {};
+      continue;
+    }
     ids.clear();
     if (job.specials) {
       encoder->encode_with_specials(text, ids);
@@ -153,7 +205,7 @@ void encode_windows(EncoderPool& pool, const FileEncoding& job, FileWindows& win
     }
     const size_t size = ids.size() * sizeof(Id);
     uint64_t offset;
-    if (!turns.take(index, size, offset)) return;
+    if (!turns.take(window.index, size, offset)) return;
     write_at(job, offset, ids.data(), size);
   }
 }
@@ -167,7 +219,7 @@ std::pair<uint64_t, uint64_t> encode_file(EncoderPool& pool, const FileEncoding&
   }
   static const SpecialFinder no_specials;
   FileWindows windows(job.input_path, job.begin, job.stop, job.end, job.window_bytes,
-                      job.specials ? vocabulary.special_finder() : no_specials);
+                      job.specials ? vocabulary.special_finder() : no_specials, job.largest_window);
   Turns turns(job.output_offset);
   run_threads(job.num_threads, [&](size_t) {
     try {

@@ -2,7 +2,8 @@
 //
 // In:      texts in memory, or a file read through windows
 // Out:     ids in the order of the text, in memory or in a file of raw little-endian ids
-// Memory:  per thread one encoder's caches, one window and its ids; texts in memory: their ids
+// Memory:  per thread one encoder's caches, one window and its ids; one window at a time that has no
+//          place to cut; texts in memory: their ids
 #pragma once
 
 #include <cstdint>
@@ -66,6 +67,8 @@ struct FileEncoding {
   size_t id_bytes;
   bool specials;
   size_t num_threads, window_bytes;
+  // Text without a place to cut is refused (std::length_error) beyond this many bytes.
+  size_t largest_window = size_t{1} << 31;
 };
 // Gives how many ids were written, and where the next part begins.
 std::pair<uint64_t, uint64_t> encode_file(EncoderPool& pool, const FileEncoding& job);

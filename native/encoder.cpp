@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <type_traits>
 
 #include "windows.hpp"
 
@@ -11,7 +12,7 @@ namespace lowtide {
 namespace {
 constexpr size_t kEndsBatch = 2048;
 constexpr size_t kLargestPart = size_t{1} << 30;
-constexpr size_t kLargestScratch = 1 << 20;
+constexpr size_t kLargestScratch = LongPieceMerger::kChunk;  // of pieces whose ids are together
 // Of a piece that is in no slot; no key of a piece has this length.
 constexpr PieceKey kNoKey = {0, ~uint64_t{0}};
 }  // namespace
@@ -20,6 +21,7 @@ template <typename Id>
 TextEncoder<Id>::TextEncoder(const Vocabulary& vocabulary, size_t cache_bytes)
     : vocabulary_(vocabulary),
       split_(splitter(vocabulary.pattern())),
+      long_merger_(vocabulary),
       // Three quarters for short pieces, the rest for long ones.
       cache_(std::max<size_t>(cache_bytes / 4 * 3, 1 << 14)),
       long_cache_(std::max<size_t>(cache_bytes / 4, 1 << 14)),
@@ -31,6 +33,11 @@ void TextEncoder<Id>::encode_part(const uint8_t* text, size_t length, const Sink
   size_t begin = 0, position = 0;
   while (position < length) {
     const size_t count = split_(text, length, &position, ends_.data(), ends_.size());
+    if (position - begin > kLargestScratch) [[unlikely]] {
+      encode_long_batch({text, length, begin, ends_.data(), count}, sink);
+      begin = position;
+      continue;
+    }
     const size_t room = position - begin + PieceCache<Id>::kIds;
     if (scratch_.size() < room) scratch_.resize(room);
     Id* out = scratch_.data();
@@ -41,8 +48,35 @@ void TextEncoder<Id>::encode_part(const uint8_t* text, size_t length, const Sink
     }
     sink(scratch_.data(), static_cast<size_t>(out - scratch_.data()));
   }
-  if (scratch_.size() > kLargestScratch) scratch_ = {};
-  if (long_scratch_.size() > kLargestScratch) long_scratch_ = {};
+}
+
+template <typename Id>
+template <typename Sink>
+void TextEncoder<Id>::encode_long_batch(const Batch& batch, const Sink& sink) {
+  size_t begin = batch.begin;
+  for (size_t first = 0; first < batch.count;) {
+    size_t count = 0;  // of pieces that fit the scratch together
+    while (first + count < batch.count && count < kBatch &&
+           batch.ends[first + count] - begin <= kLargestScratch) {
+      ++count;
+    }
+    if (count == 0) {
+      const size_t length = batch.ends[first] - begin;
+      long_merger_.merge(batch.text + begin, length, [&](std::span<const uint32_t> ids) {
+        scratch_.assign(ids.begin(), ids.end());
+        sink(scratch_.data(), scratch_.size());
+      });
+      begin = batch.ends[first++];
+      continue;
+    }
+    const size_t room = batch.ends[first + count - 1] - begin + PieceCache<Id>::kIds;
+    if (scratch_.size() < room) scratch_.resize(room);
+    Id* const out =
+        encode_batch({batch.text, batch.length, begin, batch.ends + first, count}, scratch_.data());
+    sink(scratch_.data(), static_cast<size_t>(out - scratch_.data()));
+    first += count;
+    begin = batch.ends[first - 1];
+  }
 }
 
 template <typename Id>
@@ -225,5 +259,29 @@ void Encoder::encode_ordinary(std::string_view text, std::vector<uint16_t>& ids)
 void Encoder::encode_with_specials(std::string_view text, std::vector<uint16_t>& ids) {
   std::visit([&](auto& encoder) { encoder.encode(text, true, append_to(ids)); }, encoder_);
 }
+
+template <typename Id>
+void Encoder::encode_in_parts(std::string_view text, bool specials,
+                              const std::function<void(const Id*, size_t)>& sink) {
+  std::vector<Id> wide;
+  std::visit(
+      [&](auto& encoder) {
+        encoder.encode(text, specials, [&]<typename From>(const From* data, size_t count) {
+          if constexpr (std::is_same_v<From, Id>) {
+            sink(data, count);
+          } else if constexpr (sizeof(From) < sizeof(Id)) {
+            wide.assign(data, data + count);
+            sink(wide.data(), count);
+          } else {
+            throw std::invalid_argument("ids of this vocabulary do not fit 16 bits");
+          }
+        });
+      },
+      encoder_);
+}
+template void Encoder::encode_in_parts(std::string_view, bool,
+                                       const std::function<void(const uint16_t*, size_t)>&);
+template void Encoder::encode_in_parts(std::string_view, bool,
+                                       const std::function<void(const uint32_t*, size_t)>&);
 
 }  // namespace lowtide

@@ -2,7 +2,7 @@
 //
 // In:      bytes (any bytes)
 // Out:     ids, the same as merging each piece by rank gives
-// Memory:  `cache_bytes` for the caches; scratch in proportion to the longest piece
+// Memory:  `cache_bytes` for the caches; scratch of a few MiB, whatever the length of a piece
 //
 // Most pieces were seen before: one of up to 15 bytes with few ids is found in one cache line
 // (PieceCache), a longer one in a second cache (LongPieceCache). What is in neither is merged.
@@ -14,11 +14,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "long_merge.hpp"
 #include "piece_cache.hpp"
 #include "piece_merge.hpp"
 #include "vocabulary.hpp"
@@ -60,6 +62,9 @@ class TextEncoder {
   void encode_text(const uint8_t* text, size_t length, const Sink& sink);
   template <typename Sink>
   void encode_part(const uint8_t* text, size_t length, const Sink& sink);
+  // The same of pieces of which some are very long: these do not go through the scratch.
+  template <typename Sink>
+  void encode_long_batch(const Batch& batch, const Sink& sink);
   Id* encode_batch(const Batch& batch, Id* out);
   template <bool kInside>
   void make_keys(const Batch& batch);
@@ -73,6 +78,7 @@ class TextEncoder {
   const Vocabulary& vocabulary_;
   SplitFunction split_;
   PieceMerger merger_;
+  LongPieceMerger long_merger_;
   PieceCache<Id> cache_;
   LongPieceCache long_cache_;
   std::vector<uint32_t> ends_;
@@ -99,6 +105,11 @@ class Encoder {
   // The same into 16 bits an id; the vocabulary must fit.
   void encode_ordinary(std::string_view text, std::vector<uint16_t>& ids);
   void encode_with_specials(std::string_view text, std::vector<uint16_t>& ids);
+
+  // Calls sink(ids, count) part by part, so that the ids are never all held.
+  template <typename Id>
+  void encode_in_parts(std::string_view text, bool specials,
+                       const std::function<void(const Id*, size_t)>& sink);
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
 

@@ -9,17 +9,29 @@
 
 namespace lowtide {
 
+// Text that does not lie in memory as a whole: where more of it comes from, and where a long string
+// goes while it is read.
+class JsonSource {
+ public:
+  virtual ~JsonSource() = default;
+  // The text from `rest` on, of which `rest` is all there is in memory, and more if there is any.
+  virtual std::string_view refill(std::string_view rest) = 0;
+  // Takes what a string has so far, and empties it.
+  virtual void take(std::string& text) = 0;
+};
+
 // Accepts what Python's json.loads accepts (NaN and Infinity among it); every function returns false
 // where the text is not JSON.
 class JsonCursor {
  public:
-  explicit JsonCursor(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
+  explicit JsonCursor(std::string_view text, JsonSource* source = nullptr)
+      : at_(text.data()), end_(text.data() + text.size()), source_(source) {}
 
   const char* at() const { return at_; }
-  bool sees(char wanted) const { return at_ < end_ && *at_ == wanted; }
+  bool sees(char wanted) { return has(1) && *at_ == wanted; }
 
   void skip_blanks() {
-    while (at_ < end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\r' || *at_ == '\n')) ++at_;
+    while (has(1) && (*at_ == ' ' || *at_ == '\t' || *at_ == '\r' || *at_ == '\n')) ++at_;
   }
 
   // Nothing but blanks from here on.
@@ -29,7 +41,7 @@ class JsonCursor {
   }
 
   bool take(char wanted) {
-    if (at_ >= end_ || *at_ != wanted) return false;
+    if (!has(1) || *at_ != wanted) return false;
     ++at_;
     return true;
   }
@@ -37,10 +49,14 @@ class JsonCursor {
   // Appends a string to `out`, or passes over it where that is null.
   bool read_string(std::string* out) {
     if (!take('"')) return false;
-    while (at_ < end_) {
+    while (has(1)) {
       const char* run = at_;
       while (at_ < end_ && *at_ != '"' && *at_ != '\\' && static_cast<uint8_t>(*at_) >= ' ') ++at_;
-      if (out != nullptr) out->append(run, at_);
+      if (out != nullptr) {
+        out->append(run, at_);
+        if (source_ != nullptr && out->size() >= kLongString) source_->take(*out);
+      }
+      if (at_ == end_) continue;
       if (take('"')) return true;
       if (!take('\\') || !read_escape(out)) return false;
     }
@@ -83,6 +99,7 @@ class JsonCursor {
       if (take('{')) {
         skip_blanks();
         if (!take('}')) {
+          if (open_.size() >= kDeepest) return false;
           open_.push_back('}');
           if (!skip_key()) return false;
           continue;
@@ -90,6 +107,7 @@ class JsonCursor {
       } else if (take('[')) {
         skip_blanks();
         if (!take(']')) {
+          if (open_.size() >= kDeepest) return false;
           open_.push_back(']');
           continue;
         }
@@ -106,8 +124,21 @@ class JsonCursor {
   }
 
  private:
+  static constexpr size_t kLongString = 1 << 20;
+  static constexpr size_t kDeepest = 1 << 20;  // lists in lists; Python gives up far before
+
+  // Whether so many bytes are in sight.
+  bool has(size_t count) {
+    if (static_cast<size_t>(end_ - at_) >= count) return true;
+    if (source_ == nullptr) return false;
+    const std::string_view text = source_->refill({at_, static_cast<size_t>(end_ - at_)});
+    at_ = text.data();
+    end_ = at_ + text.size();
+    return text.size() >= count;
+  }
+
   bool read_hex(uint32_t& code) {
-    if (end_ - at_ < 4) return false;
+    if (!has(4)) return false;
     code = 0;
     for (int digit = 0; digit < 4; ++digit) {
       const char c = *at_++;
@@ -122,7 +153,7 @@ class JsonCursor {
   }
 
   bool read_escape(std::string* out) {
-    if (at_ >= end_) return false;
+    if (!has(1)) return false;
     const char kind = *at_++;
     static constexpr std::string_view kNames = "\"\\/bfnrt", kValues = "\"\\/\b\f\n\r\t";
     if (const size_t which = kNames.find(kind); which != std::string_view::npos) {
@@ -131,8 +162,8 @@ class JsonCursor {
     }
     uint32_t code = 0;
     if (kind != 'u' || !read_hex(code)) return false;
-    if (code >= 0xD800 && code <= 0xDBFF && end_ - at_ >= 6 && at_[0] == '\\' && at_[1] == 'u') {
-      const char* const before = at_;
+    if (code >= 0xD800 && code <= 0xDBFF && has(6) && at_[0] == '\\' && at_[1] == 'u') {
+      const char* const before = at_;  // stays: six bytes are in sight
       uint32_t low = 0;
       at_ += 2;
       if (read_hex(low) && low >= 0xDC00 && low <= 0xDFFF) {
@@ -147,15 +178,15 @@ class JsonCursor {
   }
 
   bool take_word(std::string_view word) {
-    if (!std::string_view(at_, end_).starts_with(word)) return false;
+    if (!has(word.size()) || !std::string_view(at_, end_).starts_with(word)) return false;
     at_ += word.size();
     return true;
   }
 
   bool take_digits() {
-    const char* const begin = at_;
-    while (at_ < end_ && is_digit(*at_)) ++at_;
-    return at_ > begin;
+    if (!has(1) || !is_digit(*at_)) return false;
+    while (has(1) && is_digit(*at_)) ++at_;
+    return true;
   }
 
   bool skip_number() {
@@ -169,7 +200,7 @@ class JsonCursor {
   }
 
   bool skip_scalar() {
-    if (at_ < end_ && *at_ == '"') return read_string(nullptr);
+    if (sees('"')) return read_string(nullptr);
     return take_word("true") || take_word("false") || take_word("null") || take_word("NaN") ||
            skip_number();
   }
@@ -191,6 +222,7 @@ class JsonCursor {
 
   const char* at_;
   const char* end_;
+  JsonSource* source_;
   std::string open_;
 };
 

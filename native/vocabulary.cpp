@@ -1,5 +1,6 @@
 #include "vocabulary.hpp"
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 
@@ -119,6 +120,7 @@ Vocabulary::Vocabulary(Pattern pattern, std::vector<std::string> tokens,
       specials_(std::move(specials)),
       finder_(bytes_of(specials_)) {
   if (tokens_.size() > kMaxTokens) throw std::invalid_argument("more than 2^24 tokens");
+  for (const std::string& token : tokens_) longest_ = std::max(longest_, token.size());
   const std::vector<std::string_view> ordinary = without_specials(tokens_, specials_);
   const std::array<uint32_t, 256> byte_ids = find_byte_ids(ordinary);
   merges_ = MergeTable(byte_ids, merges ? merges->size() : tokens_.size());

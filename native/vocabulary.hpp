@@ -46,6 +46,7 @@ class Vocabulary {
 
   Pattern pattern() const { return pattern_; }
   size_t size() const { return tokens_.size(); }
+  size_t longest() const { return longest_; }  // bytes of a token
   const std::string& token(uint32_t id) const { return tokens_[id]; }
   const SpecialFinder& special_finder() const { return finder_; }
   uint32_t special_id(size_t index) const { return specials_[index].id; }
@@ -56,6 +57,7 @@ class Vocabulary {
 
   Pattern pattern_;
   std::vector<std::string> tokens_;
+  size_t longest_ = 1;
   std::vector<Special> specials_;
   SpecialFinder finder_;
   MergeTable merges_;

@@ -84,23 +84,29 @@ uint64_t FileWindows::cut_at_or_after(uint64_t at) {
   return end_;
 }
 
-bool FileWindows::next(std::vector<uint8_t>& buffer, uint64_t& index) {
-  uint64_t begin, end;
+bool FileWindows::next(Window& window) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    begin = next_;
+    const uint64_t begin = next_;
     if (begin >= end_ || begin >= stop_) return false;
-    end = end_ - begin <= window_bytes_ ? end_ : cut_at_or_after(begin + window_bytes_);
+    const uint64_t end =
+        end_ - begin <= window_bytes_ ? end_ : cut_at_or_after(begin + window_bytes_);
     next_ = end;
-    index = next_index_++;
+    window = {next_index_++, begin, end};
   }
-  if (end - begin > largest_window_) {
-    throw std::runtime_error("no place to cut in " + std::to_string(end - begin) +
-                             " bytes from byte " + std::to_string(begin) + " on");
+  if (window.end - window.begin > largest_window_) {
+    throw std::length_error(std::to_string(window.end - window.begin) +
+                            " bytes without a place to cut from byte " +
+                            std::to_string(window.begin) + " on");
   }
-  buffer.resize(static_cast<size_t>(end - begin));
-  read(begin, buffer.data(), buffer.size());
   return true;
+}
+
+void FileWindows::read(const Window& window, std::vector<uint8_t>& buffer) const {
+  const size_t size = static_cast<size_t>(window.end - window.begin);
+  if (buffer.capacity() < size) buffer = {};  // before the next: both would be twice the memory
+  buffer.resize(size);
+  read(window.begin, buffer.data(), size);
 }
 
 }  // namespace lowtide

@@ -26,13 +26,22 @@ class FileWindows {
   FileWindows(const FileWindows&) = delete;
   FileWindows& operator=(const FileWindows&) = delete;
 
-  // Fills `buffer` with the next window and returns true, or false at the end; `index` counts the
-  // windows. Thread-safe.
-  bool next(std::vector<uint8_t>& buffer, uint64_t& index);
+  struct Window {
+    uint64_t index, begin, end;
+  };
+  // Finds the next window and returns true, or false at the end. Thread-safe.
+  bool next(Window& window);
+  // Fills `buffer` with a window.
+  void read(const Window& window, std::vector<uint8_t>& buffer) const;
+  // True if there was no place to cut near: only one such window is to be held at a time.
+  bool is_large(const Window& window) const {
+    return window.end - window.begin > kLargeTimes * window_bytes_;
+  }
   // Where the next window would begin.
   uint64_t position() const { return next_; }
 
  private:
+  static constexpr size_t kLargeTimes = 4;
   uint64_t cut_at_or_after(uint64_t at);
   size_t read(uint64_t offset, uint8_t* data, size_t size) const;
 

@@ -29,6 +29,7 @@ __all__ = [
     "release_free_memory",
     "reset_process_peak",
     "round_up_mib",
+    "smallest_budget",
     "tree_resident_bytes",
     "usable_cores",
 ]
@@ -398,7 +399,7 @@ class MemoryBudget:
         parts = ", ".join(f"{name} {format_size(size)}" for name, size in needs.items() if size)
         raise BudgetError(
             f"a budget of {format_size(self.total_bytes)} is too small: {parts}",
-            next_step=f"give at least --memory {round_up_mib(needed)}MiB",
+            next_step=smallest_budget(needed),
         )
 
     def release(self, name: str) -> None:
@@ -407,8 +408,20 @@ class MemoryBudget:
 
 
 def round_up_mib(size: int) -> int:
-    """Give whole MiB above `size`, with the few that a program differs by from start to start."""
-    return -(-size // (8 * MIB)) * 8
+    """Give whole MiB above `size`, with the few that a program differs by from start to start.
+
+    What the interpreter and its libraries hold differs by up to a MiB, so one at least is to spare.
+    """
+    return -(-(size + MIB) // (8 * MIB)) * 8
+
+
+def smallest_budget(needed_bytes: int) -> str:
+    """The advice to give at least so much.
+
+    >>> smallest_budget(63 << 20)
+    'give at least --memory 64MiB'
+    """
+    return f"give at least --memory {round_up_mib(needed_bytes)}MiB"
 
 
 def usable_cores() -> int:

@@ -19,7 +19,7 @@ from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.rows import iter_row_blocks
 from lowtide.errors import DataError
 
-SMALL = reading.ReadingOptions(block_bytes=64, max_row_bytes=1000)
+SMALL = reading.ReadingOptions(block_bytes=64)
 STREAM = reading.Stream(0, (InputFile(3, Path("a.parquet"), "parquet", None, 100),), False, None)
 LONG = st.integers(80, 700).map(lambda size: b"some words\nand lines " * (size // 21 + 1))
 
@@ -40,13 +40,6 @@ def test_every_row_once_and_in_order(texts: list[bytes]) -> None:
             joined[document.ordinal] = joined.get(document.ordinal, b"") + document.text
     assert not open_row
     assert joined == {row: text for row, text in enumerate(texts) if text}
-
-
-def test_a_row_too_large_for_the_memory_is_named() -> None:
-    rows = [(b"short", 1), (b"x" * 2000, 1)]
-    with pytest.raises(DataError, match=r"the row 1 has 2.0 KiB, too much") as raised:
-        list(iter_row_blocks(STREAM, SMALL, iter(rows)))
-    assert raised.value.next_step is not None and "--memory 256MiB" in raised.value.next_step
 
 
 def test_ends_are_counted_within_the_block() -> None:

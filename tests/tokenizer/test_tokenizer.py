@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide import _native
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.tokenizer import Tokenizer, reference, tokenizer
 from lowtide.tokenizer.formats import ranked_vocabulary
@@ -418,3 +420,55 @@ def test_a_token_is_special_or_made_by_a_merge() -> None:
     message = "b'ab' is a special token, and an ordinary one of the merge of b'a' and b'b'"
     with pytest.raises(DataError, match=message):
         Tokenizer.from_vocabulary(vocabulary, merges, ["ab"])
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_long_piece_merges_in_chunks_as_it_does_whole(data: st.DataObject) -> None:
+    """Any merges, also such as no training makes: a later one may need what an earlier one took."""
+    tokens = [b"a", b"b", b"c"]
+    merges: list[Pair] = []
+    for _ in range(data.draw(st.integers(0, 12))):
+        left, right = (data.draw(st.sampled_from(tokens)) for _ in range(2))
+        if len(left + right) <= 9 and (left, right) not in merges:
+            merges.append((left, right))
+            tokens.append(left + right)
+    merges = data.draw(st.permutations(merges))
+    vocabulary = {id: bytes([id]) for id in range(256)}
+    vocabulary |= {256 + n: token for n, token in enumerate(sorted(set(tokens[3:])))}
+    ours = Tokenizer.from_vocabulary(vocabulary, merges)
+    letters = data.draw(st.sampled_from(["a", "ab", "abc"]))
+    seed = data.draw(st.integers(0, 1 << 30))
+    text = "".join(random.Random(seed).choices(letters, k=data.draw(st.integers(1, 1500)))).encode()
+    assert ours.native.merge_long(text, 1) == ours.native.merge_pieces([text])[0]
+
+
+@pytest.mark.parametrize("letters", [b"a", b"ACGT", b"-", b" ", bytes(range(128, 256))])
+def test_text_without_a_place_to_cut(tmp_path: Path, letters: bytes) -> None:
+    """In memory, and in a file that is larger than the window it is read through."""
+    text = bytes(random.Random(1).choices(letters, k=600_000))
+    tokenizer = Tokenizer.load("gpt2")
+    pieces = _native.split("gpt2", text).tolist()
+    expected = tokenizer.native.merge_pieces(
+        [text[begin:end] for begin, end in pairwise([0, *pieces])]
+    )
+    ids = [id for piece in expected for id in piece]
+    assert tokenizer.encode(text).tolist() == ids
+    (tmp_path / "text").write_bytes(text)
+    out = (tmp_path / "ids").open("w+b")
+    with out:
+        count, position = tokenizer.native.encode_file(
+            input_path=str(tmp_path / "text"),
+            begin=0,
+            stop=len(text),
+            end=len(text),
+            output_file=out.fileno(),
+            output_path="ids",
+            output_offset=0,
+            id_bytes=2,
+            specials=True,
+            num_threads=2,
+            window_bytes=1 << 14,
+        )
+        assert (count, position) == (len(ids), len(text))
+        assert np.fromfile(tmp_path / "ids", dtype="<u2").tolist() == ids

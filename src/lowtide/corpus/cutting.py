@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from typing import BinaryIO
 
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.textblocks import ReadingOptions
-from lowtide.errors import DataError
-from lowtide.memory import format_size
 
-__all__ = ["PROBE_BYTES", "cut_text", "find_cut", "long_row", "read_at"]
+__all__ = ["PROBE_BYTES", "cut_text", "find_cut", "read_at"]
 
 PROBE_BYTES = 64 << 10
 _LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -43,7 +40,7 @@ def find_cut(
     if nominal >= source.size_bytes:
         return source.size_bytes, False
     if source.kind == "jsonl":
-        return _find_line_end(file, source, nominal, options), False
+        return _find_line_end(file, source, nominal), False
     back = max(len(options.separator) - 1, 1)
     wanted = min(PROBE_BYTES, options.window_bytes)
     while True:  # a border is usually near: look close first, then all over the window
@@ -59,7 +56,7 @@ def find_cut(
         wanted = min(wanted * 8, options.window_bytes)
 
 
-def _find_line_end(file: BinaryIO, source: InputFile, nominal: int, options: ReadingOptions) -> int:
+def _find_line_end(file: BinaryIO, source: InputFile, nominal: int) -> int:
     position = nominal - 1
     while position < source.size_bytes:
         window = read_at(file, position, PROBE_BYTES)
@@ -69,36 +66,7 @@ def _find_line_end(file: BinaryIO, source: InputFile, nominal: int, options: Rea
         if not window:  # it became shorter meanwhile
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(source.path))
         position += len(window)
-        if position - nominal > options.max_row_bytes:
-            begin = _find_line_begin(file, nominal)
-            while window and found < 0:
-                window = read_at(file, position, 1 << 20)
-                found = window.find(b"\n")
-                position += len(window) if found < 0 else found
-            raise long_row(source.path, f"at byte {begin}", position - begin)
     return source.size_bytes
-
-
-def _find_line_begin(file: BinaryIO, position: int) -> int:
-    while position > 0:
-        size = min(PROBE_BYTES, position)
-        found = read_at(file, position - size, size).rfind(b"\n")
-        if found >= 0:
-            return position - size + found + 1
-        position -= size
-    return 0
-
-
-def long_row(path: Path, place: str, size: int) -> DataError:
-    """Say that a row is too large for the memory, and how much would do."""
-    # A row may take a quarter of what one worker and its reader have beside the program.
-    needed = 8 * size + (256 << 20)
-    return DataError(
-        f"the row {place} has {format_size(size)}, too much for the memory given",
-        path=path,
-        next_step=f"--memory {needed // (1 << 20)}MiB --processes 1; or write the row as a text "
-        "file of its own, which may have any size",
-    )
 
 
 def cut_text(window: bytes, start: int, separator: bytes, limit: int) -> tuple[int, bool] | None:

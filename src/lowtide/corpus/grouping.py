@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from lowtide.corpus.encodings import is_utf8
 from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.longrows import has_long_rows
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
 
 __all__ = ["is_plain_text", "join_blocks", "join_small_blocks", "plan_streams"]
@@ -47,6 +48,8 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
             group.append(source)
             continue
         flush()
+        if in_place and source.kind == "jsonl":
+            in_place = not has_long_rows(source, options)
         count = -(-source.size_bytes // options.block_bytes) if in_place else None
         streams.append(Stream(len(streams), (source,), in_place, count))
     flush()

@@ -15,6 +15,7 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.textblocks import ReadingOptions, Segment, TextBlock
 from lowtide.errors import DataError
+from lowtide.memory import format_size
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     ]
 
 __all__ = ["extract_json_rows"]
+
+_LONG_ROW = 1 << 18
 
 
 def extract_json_rows(
@@ -73,6 +76,8 @@ def _extract_segment(
 
 
 def _explain_row(line: bytes, field: str) -> str:
+    if len(line) > _LONG_ROW:  # as objects it might be many times as large
+        return f"{format_size(len(line))} that are no JSON object with text in field {field!r}"
     try:
         row = json.loads(line.decode("utf-8", "replace").lstrip("\ufeff"))
     except (json.JSONDecodeError, RecursionError) as error:

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lowtide import files
-from lowtide.corpus.cutting import PROBE_BYTES, cut_text, find_cut, long_row, read_at
+from lowtide.corpus.cutting import PROBE_BYTES, cut_text, find_cut, read_at
 from lowtide.corpus.grouping import (
     is_plain_text,
     join_blocks,
@@ -30,6 +30,7 @@ from lowtide.corpus.grouping import (
 from lowtide.corpus.hub import iter_hub_texts
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.jsonrows import extract_json_rows
+from lowtide.corpus.longrows import iter_jsonl_blocks
 from lowtide.corpus.rows import iter_parquet_rows, iter_row_blocks
 from lowtide.corpus.streams import open_stream
 from lowtide.corpus.textblocks import (
@@ -228,24 +229,27 @@ def _iter_stream(stream: int, source: InputFile, options: ReadingOptions) -> Ite
     """Cut a compressed or re-encoded file into blocks, by the same rule as a plain one."""
     back = max(len(options.separator) - 1, 1)
     held = bytearray()
-    base = window = number = stored = 0  # a long row fills several windows, and is one block
+    base = number = stored = 0
     inside = ended = False
     on_damage = partial(_tell_damage, source, options) if options.skip_bad else None
-    with open_stream(source, encoding=options.encoding, on_damage=on_damage) as reader:
+    with open_stream(source, options, on_damage=on_damage) as reader:
+        if source.kind == "jsonl":
+            yield from iter_jsonl_blocks(
+                stream, source, options, reader, partial(check_text, source)
+            )
+            return
         while not ended:
-            nominal = (window + 1) * options.block_bytes
+            nominal = (number + 1) * options.block_bytes
             wanted = nominal + options.window_bytes + back - base
             while len(held) < wanted and not ended:
                 part = reader.read(wanted - len(held))
                 ended = not part
                 held += part
-            if window == 0:
+            if number == 0:
                 check_text(source, bytes(held[:PROBE_BYTES]))
             end, cut = len(held), False
             if not ended or len(held) > nominal - base:
-                end, cut, ended = _cut_stream(
-                    held, nominal - base, ended, reader, source, options, base
-                )
+                end, cut = _cut_stream(held, nominal - base, ended, options)
             if end > 0:
                 data = bytes(held[:end])
                 del held[:end]
@@ -262,54 +266,21 @@ def _iter_stream(stream: int, source: InputFile, options: ReadingOptions) -> Ite
                 )
                 stored, base, inside = read_so_far, base + end, cut
                 number += 1
-            window += 1
             ended = ended and not held
 
 
 def _cut_stream(
-    held: bytearray,
-    nominal: int,
-    ended: bool,
-    reader: Any,
-    source: InputFile,
-    options: ReadingOptions,
-    base: int,
-) -> tuple[int, bool, bool]:
-    """Give (end, inside a document, stream ended) for the block that should end at `nominal`."""
-    if nominal <= 0:  # a long row took this block's bytes as well
-        return 0, False, ended
-    if source.kind == "jsonl":
-        position = held.find(b"\n", nominal - 1)
-        while position < 0 and not ended:
-            if len(held) - nominal > options.max_row_bytes:
-                begin = held.rfind(b"\n", 0, nominal) + 1
-                size = len(held) - begin + _measure_row(reader)
-                raise long_row(source.path, f"at byte {base + begin}", size)
-            start = len(held)
-            part = reader.read(options.block_bytes)
-            ended = not part
-            held += part
-            position = held.find(b"\n", start)
-        return (position + 1 if position >= 0 else len(held)), False, ended
+    held: bytearray, nominal: int, ended: bool, options: ReadingOptions
+) -> tuple[int, bool]:
+    """Give (end, inside a document) for the block that should end at `nominal`."""
     back = max(len(options.separator) - 1, 1)
     window = bytes(held[max(nominal - back, 0) : nominal + options.window_bytes + back])
     start = min(nominal, back)
     cut = cut_text(window, start, options.separator, len(window) - back)
     at_end = ended and len(held) <= nominal + options.window_bytes
     if cut is None or (cut[1] and at_end):
-        return len(held), False, ended
-    return nominal - start + cut[0], cut[1], ended
-
-
-def _measure_row(reader: Any) -> int:
-    """Give how many bytes of a row are still to be read."""
-    size = 0
-    while part := reader.read(1 << 20):
-        found = part.find(b"\n")
-        if found >= 0:
-            return size + found
-        size += len(part)
-    return size
+        return len(held), False
+    return nominal - start + cut[0], cut[1]
 
 
 def iter_documents(

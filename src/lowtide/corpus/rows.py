@@ -2,36 +2,41 @@
 
 In:      texts in the order of the rows
 Out:     TextBlock; a text larger than a block in parts, cut between lines
-Memory:  one block, one batch of rows, and six times the largest text; a compressed parquet file is
-         unpacked in the temporary folder (TMPDIR)
+Memory:  one block, one batch of rows by their bytes, and of parquet the largest page a few times,
+         which is refused where a reader may not hold it; a compressed parquet file is unpacked in
+         the temporary folder (TMPDIR)
 """
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, cast
 
 from lowtide.arrays import np
-from lowtide.corpus.cutting import cut_text, long_row
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.streams import open_stream
+from lowtide.corpus.longrows import iter_text_parts
+from lowtide.corpus.pages import ColumnPages, PageError, read_column_pages
+from lowtide.corpus.streams import check_reader_bytes, open_stream, window_bytes
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
 from lowtide.errors import DataError
+from lowtide.memory import format_size
 
-__all__ = ["iter_parquet_rows", "iter_row_blocks"]
+__all__ = ["iter_parquet_rows", "iter_row_blocks", "parquet_bytes"]
 
 _BATCH_ROWS = 256
+_BATCH_BYTES = 2 << 20
+_ROW_GROUPS_PLANNED = 256
 
 
 def iter_row_blocks(
-    stream: Stream, options: ReadingOptions, rows: Iterator[tuple[bytes, int]]
+    stream: Stream, options: ReadingOptions, rows: Iterator[tuple[bytes | memoryview, int]]
 ) -> Iterator[TextBlock]:
     """Gather rows (text, stored bytes) into blocks; a text larger than a block comes in parts."""
-    texts: list[bytes] = []
+    texts: list[bytes | memoryview] = []
     held = stored = number = row = 0
     for text, stored_bytes in rows:
         stored += stored_bytes
@@ -46,57 +51,117 @@ def iter_row_blocks(
             yield _rows_block(stream, number, texts, first, stored)
             number, held, stored, texts = number + 1, 0, 0, []
         if len(text) > options.block_bytes + options.window_bytes:
-            if len(text) > options.max_row_bytes:
-                raise long_row(stream.inputs[0].path, f"{row - 1}", len(text))
-            for begin, end in _cut_long_text(text, options):
-                part = _rows_block(stream, number, [text[begin:end]], row - 1, stored)
-                yield replace(part, continues=begin > 0, continued=end < len(text))
+            done = 0
+            for part in iter_text_parts(_reader_of(text), len(text), options):
+                begun, done = done > 0, done + len(part)
+                block = _rows_block(stream, number, [part], row - 1, stored)
+                yield replace(block, continues=begun, continued=done < len(text))
                 number, stored = number + 1, 0
     if texts:
         yield _rows_block(stream, number, texts, row - len(texts), stored)
 
 
-def _cut_long_text(text: bytes, options: ReadingOptions) -> Iterator[tuple[int, int]]:
-    begin = 0
-    while len(text) - begin > options.block_bytes + options.window_bytes:
-        start = begin + options.block_bytes
-        window = text[start - 1 : start + options.window_bytes]
-        cut = cut_text(window, 1, b"", len(window) - 1)
-        end = start - 1 + cut[0] if cut is not None else start + options.window_bytes
-        yield begin, end
-        begin = end
-    yield begin, len(text)
+def _reader_of(text: bytes | memoryview) -> Callable[[int], bytes]:
+    view = memoryview(text)
+    position = 0
+
+    def read(size: int) -> bytes:
+        nonlocal position
+        part = bytes(view[position : position + size])
+        position += len(part)
+        return part
+
+    return read
 
 
-def iter_parquet_rows(source: InputFile, options: ReadingOptions) -> Iterator[tuple[bytes, int]]:
+def iter_parquet_rows(
+    source: InputFile, options: ReadingOptions
+) -> Iterator[tuple[bytes | memoryview, int]]:
     """Give the texts of a parquet file's column, each with its share of the stored bytes."""
+    import pyarrow as pa
+
+    with _opened(source, options) as (file, stored):
+        row_bytes = source.size_bytes // max(file.metadata.num_rows, 1)
+        try:
+            for group in range(file.metadata.num_row_groups):
+                pages = _group_pages(file, stored, group, options.text_field)
+                num_rows = pages.batch_rows(_BATCH_ROWS, _BATCH_BYTES)
+                check_reader_bytes(
+                    pages.held_bytes(num_rows),
+                    options,
+                    path=source.path,
+                    what=f"row group {group} has a page of {format_size(pages.unpacked_bytes)}, "
+                    f"and texts of up to {format_size(pages.value_bytes)}",
+                    remedy="; or write the file again with smaller pages, the long texts as files",
+                )
+                for batch in file.iter_batches(
+                    batch_size=num_rows,
+                    row_groups=[group],
+                    columns=[options.text_field],
+                    use_threads=False,
+                ):
+                    for value in batch.column(0).cast(pa.large_binary()):
+                        text = value.as_buffer()
+                        yield memoryview(text) if text is not None else b"", row_bytes
+        except (pa.ArrowException, PageError) as error:
+            raise DataError(f"damaged parquet file: {error}", path=source.path) from None
+
+
+def parquet_bytes(source: InputFile, options: ReadingOptions) -> int:
+    """What reading a parquet file holds besides its block, as its first row groups say."""
+    needed = window_bytes(source)
+    if source.compression is not None:
+        return needed  # what is inside is seen when it is unpacked
+    try:
+        with _opened(source, options) as (file, stored):
+            for group in range(min(file.metadata.num_row_groups, _ROW_GROUPS_PLANNED)):
+                pages = _group_pages(file, stored, group, options.text_field)
+                num_rows = pages.batch_rows(_BATCH_ROWS, _BATCH_BYTES)
+                needed = max(needed, pages.held_bytes(num_rows))
+    except (DataError, PageError, OSError):
+        return needed  # whoever reads it says what is wrong
+    return needed
+
+
+@contextlib.contextmanager
+def _opened(source: InputFile, options: ReadingOptions) -> Generator[tuple[Any, BinaryIO]]:
+    """Give a file as pyarrow reads it, and as it is stored."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with contextlib.ExitStack() as stack:
-        stored = (
-            source.path if source.compression is None else stack.enter_context(_unpacked(source))
+        stored = stack.enter_context(
+            cast("BinaryIO", source.path.open("rb"))
+            if source.compression is None
+            else _unpacked(source, options)
         )
         try:
-            opened = pq.ParquetFile(stored, pre_buffer=False, buffer_size=1 << 20)
+            opened = pq.ParquetFile(
+                source.path if source.compression is None else stored,
+                pre_buffer=False,
+                buffer_size=1 << 20,
+            )
         except pa.ArrowInvalid as error:
             raise DataError(f"not a parquet file: {error}", path=source.path) from None
         file = stack.enter_context(opened)
         _check_column(file.schema_arrow, source.path, options.text_field)
-        row_bytes = source.size_bytes // max(file.metadata.num_rows, 1)
-        try:
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=[options.text_field]):
-                for value in batch.column(0).cast(pa.large_binary()).to_pylist():
-                    yield value or b"", row_bytes
-        except pa.ArrowException as error:
-            raise DataError(f"damaged parquet file: {error}", path=source.path) from None
+        yield file, cast("BinaryIO", stored)
+
+
+def _group_pages(file: Any, stored: BinaryIO, group: int, name: str) -> ColumnPages:
+    metadata = file.metadata.row_group(group)
+    for number in range(metadata.num_columns):
+        chunk = metadata.column(number)
+        if chunk.path_in_schema == name:
+            return read_column_pages(stored, chunk)
+    raise PageError(f"row group {group} has no column {name!r}")
 
 
 @contextlib.contextmanager
-def _unpacked(source: InputFile) -> Generator[IO[bytes]]:
+def _unpacked(source: InputFile, options: ReadingOptions) -> Generator[IO[bytes]]:
     """Give a decompressed copy without a name: a parquet file has to be read from its end."""
     with tempfile.TemporaryFile() as copy:
-        with open_stream(source) as stream:
+        with open_stream(source, replace(options, encoding="utf-8")) as stream:
             while block := stream.read(1 << 20):
                 copy.write(block)
         copy.seek(0)
@@ -121,7 +186,11 @@ def _check_column(schema: Any, path: Path, name: str) -> None:
 
 
 def _rows_block(
-    stream: Stream, number: int, texts: list[bytes], first_row: int, stored_bytes: int
+    stream: Stream,
+    number: int,
+    texts: Sequence[bytes | memoryview],
+    first_row: int,
+    stored_bytes: int,
 ) -> TextBlock:
     data = b"".join(texts)
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.uint64, count=len(texts)))

@@ -2,7 +2,8 @@
 
 In:      an InputFile
 Out:     a reader of UTF-8 bytes that knows how far it is in the stored file
-Memory:  one buffer of 1 MiB, and what the decompressor needs
+Memory:  one buffer of 1 MiB, and the window that the file was compressed with; one that is larger
+         than a reader may hold is refused
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from io import BufferedReader
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from lowtide.corpus.encodings import explain_undecodable, make_decoder
 from lowtide.corpus.inputs import InputFile
-from lowtide.errors import DataError
+from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.errors import BudgetError, DataError
+from lowtide.memory import format_size, smallest_budget
 from lowtide.settings import import_when_used
 
 if TYPE_CHECKING:
@@ -26,24 +31,113 @@ if TYPE_CHECKING:
 else:
     zstandard = import_when_used("zstandard")
 
-__all__ = ["StreamReader", "open_stream"]
+__all__ = ["StreamReader", "check_reader_bytes", "open_stream", "window_bytes"]
 
 _BUFFER_BYTES = 1 << 20
 _ZSTD_MAGIC, _ZSTD_SKIPPABLE = 0xFD2FB528, 0x184D2A50
-_ZSTD_WINDOW_LOG = 27
+_LARGEST_WINDOW = 1 << 31
+_OTHER_BYTES = 1 << 20  # buffers and tables of a decompressor
 
 
 def open_stream(
     source: InputFile,
+    options: ReadingOptions | None = None,
     *,
-    encoding: str = "utf-8",
     on_damage: Callable[[DataError], None] | None = None,
 ) -> StreamReader:
     """Open an input for reading in order, decompressed and as UTF-8.
 
     Damage is an error; or `on_damage` is told, and what came before it is all there is.
     """
-    return StreamReader(source, encoding, on_damage)
+    return StreamReader(source, options or ReadingOptions(), on_damage)
+
+
+def check_reader_bytes(
+    needed: int, options: ReadingOptions, *, path: Path, what: str, remedy: str = ""
+) -> None:
+    """Refuse what a reader cannot hold, with the budget that would do."""
+    if needed <= options.reader_bytes:
+        return
+    budget = options.budget_bytes or options.reader_bytes
+    advice = smallest_budget(budget + needed - options.reader_bytes)
+    raise BudgetError(
+        f"{what}: reading it takes {format_size(needed)}, "
+        f"{format_size(options.reader_bytes)} of the budget are left for that",
+        path=path,
+        next_step=advice + remedy,
+    )
+
+
+def window_bytes(source: InputFile) -> int:
+    """What decompressing a file holds, as its first bytes say; 0 where they say nothing."""
+    try:
+        with source.path.open("rb") as file:
+            if source.compression == "zstd":
+                frame = _read_frame(file)
+                return frame.window_bytes + _OTHER_BYTES if frame else 0
+            if source.compression == "xz":
+                return _xz_dictionary_bytes(file.read(1024)) + _OTHER_BYTES
+    except (OSError, EOFError, ValueError, IndexError):
+        return 0  # whoever reads it says what is wrong
+    return _OTHER_BYTES if source.compression else 0
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The header of a zstd frame."""
+
+    header: bytes
+    window_bytes: int
+    has_checksum: bool
+
+
+def _read_frame(file: BinaryIO) -> _Frame | None:
+    """Read up to the first block of the next frame; None at the end of the file."""
+    while magic := file.read(4):
+        number = int.from_bytes(magic.ljust(4, b"\0"), "little")
+        if number & 0xFFFFFFF0 == _ZSTD_SKIPPABLE and len(magic) == 4:
+            file.seek(int.from_bytes(_take(file, 4), "little"), os.SEEK_CUR)
+            continue
+        if number != _ZSTD_MAGIC:
+            raise ValueError("what follows is no zstd frame")
+        flags = _take(file, 1)
+        single = flags[0] >> 5 & 1
+        window = b"" if single else _take(file, 1)
+        dictionary = _take(file, (0, 1, 2, 4)[flags[0] & 3])
+        size = _take(file, (single, 2, 4, 8)[flags[0] >> 6])
+        content = int.from_bytes(size, "little") + (256 if len(size) == 2 else 0)
+        needed = content
+        if window:  # a text shorter than the window does not fill it
+            needed = (1 << (10 + (window[0] >> 3))) // 8 * (8 + (window[0] & 7))
+            needed = min(needed, content) if size else needed
+        header = magic + flags + window + dictionary + size
+        return _Frame(header, needed, bool(flags[0] >> 2 & 1))
+    return None
+
+
+def _take(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError("the file ends inside a zstd frame")
+    return data
+
+
+def _xz_dictionary_bytes(head: bytes) -> int:
+    """The dictionary of an xz file's first block, or of a file of the older lzma format."""
+    if not head.startswith(b"\xfd7zXZ\0"):
+        return int.from_bytes(head[1:5], "little") if head[:1] == b"\x5d" else 0
+    flags, at = head[13], 14
+    for _ in range(flags >> 6):  # sizes, where they are there
+        while head[at] & 0x80:
+            at += 1
+        at += 1
+    for _ in range((flags & 3) + 1):
+        kind, size = head[at], head[at + 1]
+        if kind == 0x21:
+            bits = head[at + 2] & 63
+            return min((2 | bits & 1) << (bits // 2 + 11), (1 << 32) - 1)
+        at += 2 + size
+    return 0
 
 
 class _ZstdReader:
@@ -53,8 +147,9 @@ class _ZstdReader:
     that repeats itself), or are silent about a cut-off end.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, check: Callable[[int], None]) -> None:
         self._file = file
+        self._check = check
         self._decoder: Any = None
         self._has_checksum = False
 
@@ -67,44 +162,29 @@ class _ZstdReader:
 
     def _begin_frame(self) -> bool:
         """Read up to the first block of the next frame; False at the end of the file."""
-        while magic := self._file.read(4):
-            number = int.from_bytes(magic.ljust(4, b"\0"), "little")
-            if number & 0xFFFFFFF0 == _ZSTD_SKIPPABLE and len(magic) == 4:
-                self._file.seek(int.from_bytes(self._take(4), "little"), os.SEEK_CUR)
-                continue
-            if number != _ZSTD_MAGIC:
-                raise zstandard.ZstdError("what follows is no zstd frame")
-            flags = self._take(1)
-            single, self._has_checksum = flags[0] >> 5 & 1, bool(flags[0] >> 2 & 1)
-            window = b"" if single else self._take(1)
-            if window and window[0] >> 3 > _ZSTD_WINDOW_LOG - 10:
-                raise zstandard.ZstdError("made with --long, it needs more than 128 MiB to be read")
-            size_bytes = (single, 2, 4, 8)[flags[0] >> 6]
-            rest = self._take((0, 1, 2, 4)[flags[0] & 3] + size_bytes)
-            self._decoder = zstandard.ZstdDecompressor().decompressobj()
-            self._decoder.decompress(magic + flags + window + rest)
-            return True
-        return False
+        frame = _read_frame(self._file)
+        if frame is None:
+            return False
+        self._check(frame.window_bytes + _OTHER_BYTES)
+        self._has_checksum = frame.has_checksum
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
+        self._decoder = decompressor.decompressobj()
+        self._decoder.decompress(frame.header)
+        return True
 
     def _read_block(self) -> bytes:
         """Decompress one block, which is at most 128 KiB of text."""
-        header = self._take(3)
+        header = _take(self._file, 3)
         word = int.from_bytes(header, "little")
         is_run, size = word >> 1 & 3 == 1, word >> 3
-        data = header + self._take(1 if is_run else size)
+        data = header + _take(self._file, 1 if is_run else size)
         last = bool(word & 1)
         if last and self._has_checksum:
-            data += self._take(4)
+            data += _take(self._file, 4)
         text: bytes = self._decoder.decompress(data)
         if last:
             self._decoder = None
         return text
-
-    def _take(self, size: int) -> bytes:
-        data = self._file.read(size)
-        if len(data) < size:
-            raise EOFError("the file ends inside a zstd frame")
-        return data
 
     def close(self) -> None:
         self._file.close()
@@ -114,24 +194,43 @@ class StreamReader:
     """Gives decompressed UTF-8 bytes; damage is an error that names the file."""
 
     def __init__(
-        self, source: InputFile, encoding: str, on_damage: Callable[[DataError], None] | None
+        self,
+        source: InputFile,
+        options: ReadingOptions,
+        on_damage: Callable[[DataError], None] | None,
     ) -> None:
         self._source = source
-        self._encoding = encoding
-        self._decoder: codecs.IncrementalDecoder | None = make_decoder(encoding)
+        self._options = options
+        self._encoding = options.encoding
+        self._decoder: codecs.IncrementalDecoder | None = make_decoder(options.encoding)
         self._on_damage = on_damage
         self._file = cast("BufferedReader", source.path.open("rb", buffering=_BUFFER_BYTES))
-        self._reader: Any = self._open(source.compression)
+        try:
+            self._reader: Any = self._open(source.compression)
+        except BaseException:
+            self._file.close()
+            raise
         self._done = False
 
     def _open(self, compression: str | None) -> Any:
         if compression == "gzip":
             return gzip.GzipFile(fileobj=self._file)
         if compression == "xz":
+            self._check_window(window_bytes(self._source))
             return lzma.LZMAFile(cast("IO[bytes]", self._file))
         if compression == "zstd":
-            return _ZstdReader(self._file)
+            return _ZstdReader(self._file, self._check_window)
         return self._file
+
+    def _check_window(self, needed: int) -> None:
+        size = format_size(needed - _OTHER_BYTES)
+        check_reader_bytes(
+            needed,
+            self._options,
+            path=self._source.path,
+            what=f"this file was compressed with a window of {size}",
+            remedy="; or compress it again with a smaller window, without --long or --ultra",
+        )
 
     def __enter__(self) -> StreamReader:
         return self
@@ -181,6 +280,7 @@ class StreamReader:
             gzip.BadGzipFile,
             lzma.LZMAError,
             zstandard.ZstdError,
+            ValueError,
         ) as error:
             damage = DataError(
                 f"damaged or cut-off {self._source.compression} file: {error}",

@@ -39,8 +39,11 @@ class ReadingOptions:
     """The field of a jsonl row, the column of a parquet file."""
     encoding: str = "utf-8"
     block_bytes: int = BLOCK_BYTES
-    max_row_bytes: int = 256 << 20
-    """A jsonl row longer than this is refused; text has no such limit."""
+    reader_bytes: int = 1 << 30
+    """What a reader may hold besides its block: a decompressor's window, a parquet page. What needs
+    more is refused."""
+    budget_bytes: int | None = None
+    """The whole budget, for the advice of a refusal."""
     skip_bad: bool = False
     """Leave out what cannot be read, and say so, instead of stopping."""
     on_notice: Callable[[str], None] = field(default=lambda _: None, compare=False)

@@ -22,7 +22,14 @@ import numpy.typing as npt
 from lowtide import files
 from lowtide.corpus.blocks import BlockTable, CleanJob, load_block_table, write_block
 from lowtide.corpus.inputs import InputFile, expand_inputs
-from lowtide.corpus.reading import BLOCK_BYTES, Segment, Stream, TextBlock, plan_streams
+from lowtide.corpus.reading import (
+    BLOCK_BYTES,
+    ReadingOptions,
+    Segment,
+    Stream,
+    TextBlock,
+    plan_streams,
+)
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
@@ -42,7 +49,7 @@ from lowtide.dataset.preparation import (
     run_encoding,
     run_sharding,
 )
-from lowtide.dataset.resources import Shares, check_disk, plan_shares
+from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.seen import iter_seen, write_seen, write_seen_block
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards, remove_other_shards
@@ -86,8 +93,11 @@ def _append(settings: AppendSettings) -> AppendResult:
     if (done := _finish_cleaning_up(info)) is not None:
         return done
     stored = _stored_settings(info, settings)
+    notices: list[str] = []
+    found = expand_inputs(settings.input_files, on_notice=notices.append)
+    needs = Inputs.of(found, stored)  # first: what it imports is a part of the program
     budget = MemoryBudget.from_setting(settings.memory)
-    shares = plan_shares(stored, budget)
+    shares = plan_shares(stored, budget, needs)
     with (
         Progress(
             "append",
@@ -96,7 +106,10 @@ def _append(settings: AppendSettings) -> AppendResult:
         ) as progress,
         WorkerPool(shares.num_workers) as pool,
     ):
-        inputs = _find_new(info, settings, stored, shares, progress.note)
+        for notice in notices:
+            progress.note(notice)
+        reading = stored.reading(reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes)
+        inputs = _find_new(info, found, stored, reading, progress.note)
         if not inputs:
             progress.metrics_path = None
             if settings.restart:
@@ -155,14 +168,12 @@ def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prep
 
 def _find_new(
     info: layout.DatasetInfo,
-    settings: AppendSettings,
+    inputs: list[InputFile],
     stored: PrepareSettings,
-    shares: Shares,
+    reading: ReadingOptions,
     on_notice: Callable[[str], None],
 ) -> list[InputFile]:
     """Inputs the dataset was not made of yet, numbered after those it was."""
-    reading = stored.reading(max_row_bytes=shares.max_row_bytes)
-    inputs = expand_inputs(settings.input_files, on_notice=on_notice)
     if stored.dedup:
         inputs = drop_copies(inputs, reading, on_notice=on_notice)
     rows = info.metadata.get("sources", [])
@@ -191,7 +202,9 @@ class _Append:
         self.inputs = inputs
         self.pool = pool
         self.progress = progress
-        self.reading = stored.reading(max_row_bytes=shares.max_row_bytes)
+        self.reading = stored.reading(
+            reader_bytes=shares.reader_bytes, budget_bytes=progress.budget_bytes
+        )
         self.streams = plan_streams(inputs, self.reading)
         # Shards of this command that a kill left behind would look like ones moved in by hand.
         before = [shard for split in layout.SPLITS for shard in info.shards[split]]

@@ -43,7 +43,7 @@ from lowtide.dataset.identity import (
 )
 from lowtide.dataset.journal import WORK_NAME, has_plan, open_journal, remove_work
 from lowtide.dataset.onepass import OnePass
-from lowtide.dataset.resources import Shares, check_disk, plan_shares
+from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.seen import write_seen
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import (
@@ -94,7 +94,8 @@ class PrepareResult:
 def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) -> PrepareResult:
     """Prepare a dataset from text files, in a fixed amount of memory.
 
-    >>>     >>> folder = Path(tempfile.mkdtemp())
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "a.txt").write_text("a few words to learn from, one after the other\\n")
     >>> result = prepare_dataset(
     ...     input_files=[folder / "a.txt"], out_dir=folder / "out", tokenization="char"
@@ -121,15 +122,21 @@ def run_preparation(
 def _prepare(
     settings: PrepareSettings, load_tokenizer: Callable[[], Tokenizer] | None
 ) -> PrepareResult:
+    notices: list[str] = []
+    inputs = expand_inputs(settings.input_files, on_notice=notices.append)
+    needs = Inputs.of(inputs, settings)  # first: what it imports is a part of the program
     budget = MemoryBudget.from_setting(settings.memory)
-    shares = plan_shares(settings, budget)
+    shares = plan_shares(settings, budget, needs)
     with (
         Progress("prepare", budget_bytes=budget.total_bytes) as progress,
         WorkerPool(shares.num_workers) as pool,
     ):
-        inputs = expand_inputs(settings.input_files, on_notice=progress.note)
+        for notice in notices:
+            progress.note(notice)
         if settings.dedup:
-            reading = settings.reading(max_row_bytes=shares.max_row_bytes)
+            reading = settings.reading(
+                reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
+            )
             inputs = drop_copies(inputs, reading, on_notice=progress.note)
         check_disk(settings.out_dir, inputs, progress, one_pass_bytes=shares.one_pass_bytes)
         created = not settings.out_dir.exists()
@@ -220,9 +227,10 @@ def _find_difference(settings: PrepareSettings, metadata: dict[str, Any]) -> str
         if before.get(name) != value:
             flag = name.replace("_", "-")
             return f"it was made with --{flag} {before.get(name)}, now it is {value}"
-    shares = plan_shares(settings, MemoryBudget.from_setting(settings.memory))
-    reading = settings.reading(max_row_bytes=shares.max_row_bytes)
     inputs = expand_inputs(settings.input_files)
+    budget = MemoryBudget.from_setting(settings.memory)
+    shares = plan_shares(settings, budget, Inputs.of(inputs, settings))
+    reading = settings.reading(reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes)
     if settings.dedup:
         inputs = drop_copies(inputs, reading, on_notice=lambda _: None)
     appended = sum(len(event["input_files"]) for event in metadata.get("appended", []))
@@ -322,7 +330,9 @@ class _Preparation:
         self.pool = pool
         self.progress = progress
         self.created = created
-        self.reading = settings.reading(max_row_bytes=shares.max_row_bytes)
+        self.reading = settings.reading(
+            reader_bytes=shares.reader_bytes, budget_bytes=progress.budget_bytes
+        )
         self.streams = plan_streams(inputs, self.reading)
         self.work, _ = open_journal(
             settings.out_dir,

@@ -3,7 +3,8 @@
 In:      FILE (plain text; or compressed, jsonl, parquet, by documents)
 Out:     FILE with the suffix .npy: a NumPy header, then ids (uint16 where they fit, else int32);
          its record FILE.npy.json; the tokenizer in FILE.tokenizer, unless it is gpt2
-Memory:  windows of text and their ids, for each worker
+Memory:  windows of text and their ids, for each worker; text of a plain file without any place to
+         cut is held once, or refused with the size it takes
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +22,7 @@ import numpy as np
 import xxhash
 
 from lowtide import files
+from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
 from lowtide.corpus.reading import (
     ReadingOptions,
@@ -41,8 +43,8 @@ from lowtide.dataset.provenance import (
     write_provenance,
 )
 from lowtide.dataset.settings import PretokenizeSettings
-from lowtide.errors import DataError, UsageError
-from lowtide.memory import MemoryBudget, format_size, usable_cores
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_cores
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
@@ -51,9 +53,12 @@ __all__ = ["PretokenizeResult", "pretokenize_file", "pretokenize_files"]
 
 _STEP_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
-_WORKER_BYTES = 24 << 20
-_BATCH_BYTES = 8 << 20
 _UNFINISHED = "unfinished"
+_WORKER_BYTES = 24 << 20  # a cache, a window and its ids, and what merging a long piece takes
+_BATCH_BYTES = 2 << 20
+_BLOCK_BYTES = 1 << 20
+_SLACK_BYTES = 16 << 20  # the vocabulary, and what Python grows by
+_STREAM_BYTES = 44 << 20  # a block a few times, a batch of them, and its ids
 
 
 @dataclass(frozen=True)
@@ -165,22 +170,32 @@ def _text_settings(settings: PretokenizeSettings) -> dict[str, Any]:
 
 
 def _encode(settings: PretokenizeSettings, source: InputFile, out: Path) -> PretokenizeResult:
+    is_plain = is_plain_text(source, encoding=settings.encoding)
+    reading = _reading(settings)
+    needed = reader_bytes([source], reading)  # first: what it imports is a part of the program
     budget = MemoryBudget.from_setting(settings.memory)
-    workers = settings.processes or usable_cores()
-    budget.reserve("windows and caches", wanted_bytes=_WORKER_BYTES * workers + _BATCH_BYTES * 4)
+    stream_bytes = 0 if is_plain else _STREAM_BYTES + needed
+    workers = _plan_workers(settings, budget, stream_bytes=stream_bytes)
+    reading = replace(
+        reading,
+        reader_bytes=needed + budget.remaining_bytes,
+        budget_bytes=budget.total_bytes,
+    )
     metrics_path = out.with_name(f".{out.name}.{METRICS_NAME}")  # hidden: no text beside the text
     with Progress(
         "pretokenize", budget_bytes=budget.total_bytes, metrics_path=metrics_path
     ) as progress:
-        tokenizer = _load_tokenizer(settings, source, progress)
+        reading = replace(reading, on_notice=progress.note)
+        tokenizer = _load_tokenizer(settings, source, reading, progress)
         dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
         _check_disk(source, out, dtype)
         finish = _Finish(settings, source, out, tokenizer, dtype)
         with progress.phase("encode", total=source.size_bytes, unit="B") as phase:
-            if tokenizer.kind == "bpe" and is_plain_text(source, encoding=settings.encoding):
-                count = _encode_plain(source, out, tokenizer, dtype, workers, phase.update, finish)
+            if tokenizer.kind == "bpe" and is_plain:
+                plain = _Plain(source, out, tokenizer, dtype, workers, budget)
+                count = plain.encode(phase.update, finish)
             else:
-                batches = _iter_batches(source, _reading(settings, progress))
+                batches = _iter_batches(source, reading)
                 count = _encode_batches(
                     batches, source, out, tokenizer, dtype, phase.update, finish
                 )
@@ -242,69 +257,99 @@ def _check_disk(source: InputFile, out: Path, dtype: np.dtype[Any]) -> None:
 
 
 def _load_tokenizer(
-    settings: PretokenizeSettings, source: InputFile, progress: Progress
+    settings: PretokenizeSettings, source: InputFile, reading: ReadingOptions, progress: Progress
 ) -> Tokenizer:
     if settings.tokenization != "char":
         return Tokenizer.load(settings.tokenization)
     characters: set[str] = set()
     with progress.phase("characters", total=source.size_bytes, unit="B") as phase:
-        for document in iter_documents([source], _reading(settings, progress)):
+        for document in iter_documents([source], reading):
             characters.update(document.text.decode("utf-8", "replace"))
             phase.advance(len(document.text))
     return Tokenizer.from_characters(sorted(characters))
 
 
-def _reading(settings: PretokenizeSettings, progress: Progress) -> ReadingOptions:
+def _reading(settings: PretokenizeSettings) -> ReadingOptions:
     return ReadingOptions(
         text_field=settings.text_field,
         encoding=settings.encoding,
+        block_bytes=_BLOCK_BYTES,
         skip_bad=settings.skip_bad_inputs,
-        on_notice=progress.note,
     )
 
 
-def _encode_plain(
-    source: InputFile,
-    out: Path,
-    tokenizer: Tokenizer,
-    dtype: np.dtype[Any],
-    workers: int,
-    on_progress: Callable[[int], None],
-    finish: _Finish,
-) -> int:
-    """Encode natively, on all cores, straight into the file; an interrupted run goes on."""
-    work = _open_unfinished(source, out, tokenizer)
-    position, count = work.position, work.count
-    digest = _Digest(source.path)
-    with os.fdopen(work.descriptor, "r+b") as file:
-        while position < source.size_bytes:
-            added, position = tokenizer.native.encode_file(
+def _plan_workers(settings: PretokenizeSettings, budget: MemoryBudget, *, stream_bytes: int) -> int:
+    """How many workers the budget allows; one too small for a single one is refused."""
+    shares = {"windows and caches": _WORKER_BYTES, "reading": stream_bytes, "slack": _SLACK_BYTES}
+    budget.require(shares)
+    spare = budget.remaining_bytes - stream_bytes - _SLACK_BYTES
+    workers = min(settings.processes or usable_cores(), spare // _WORKER_BYTES)
+    for name, size in {**shares, "windows and caches": _WORKER_BYTES * workers}.items():
+        budget.reserve(name, wanted_bytes=size)
+    return workers
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """Encoding a plain file natively, on all cores, straight into the output."""
+
+    source: InputFile
+    out: Path
+    tokenizer: Tokenizer
+    dtype: np.dtype[Any]
+    workers: int
+    budget: MemoryBudget
+
+    def encode(self, on_progress: Callable[[int], None], finish: _Finish) -> int:
+        """Encode all of the file; an interrupted run goes on."""
+        work = _open_unfinished(self.source, self.out, self.tokenizer)
+        position, count = work.position, work.count
+        digest = _Digest(self.source.path)
+        with os.fdopen(work.descriptor, "r+b") as file:
+            while position < self.source.size_bytes:
+                added, position = self.encode_step(file, position, count)
+                count += added
+                digest.advance(position)
+                if position < self.source.size_bytes:
+                    os.fsync(file.fileno())
+                    files.write_json(work.note_path, asdict(work.note(position, count)))
+                on_progress(position)
+            _finish(file, count, self.dtype)
+            finish.write(count, digest.finish())
+            file.flush()
+            os.fsync(file.fileno())
+        work.path.replace(self.out)
+        files.sync_directory(self.out.parent)
+        work.note_path.unlink(missing_ok=True)
+        return count
+
+    def encode_step(self, file: BinaryIO, position: int, count: int) -> tuple[int, int]:
+        """Encode some of the file from `position` on: ids added, and the next position."""
+        source, largest = self.source, max(self.budget.remaining_bytes, 4 * _WINDOW_BYTES)
+        try:
+            return self.tokenizer.native.encode_file(
                 input_path=os.fspath(source.path),
                 begin=position,
                 stop=min(position + _STEP_BYTES, source.size_bytes),
                 end=source.size_bytes,
                 output_file=file.fileno(),
-                output_path=os.fspath(out),
-                output_offset=layout.NPY_HEADER_BYTES + count * dtype.itemsize,
-                id_bytes=dtype.itemsize,
+                output_path=os.fspath(self.out),
+                output_offset=layout.NPY_HEADER_BYTES + count * self.dtype.itemsize,
+                id_bytes=self.dtype.itemsize,
                 specials=True,
-                num_threads=workers,
+                num_threads=self.workers,
                 window_bytes=_WINDOW_BYTES,
+                largest_window=largest,
             )
-            count += added
-            digest.advance(position)
-            if position < source.size_bytes:
-                os.fsync(file.fileno())
-                files.write_json(work.note_path, asdict(work.note(position, count)))
-            on_progress(position)
-        _finish(file, count, dtype)
-        finish.write(count, digest.finish())
-        file.flush()
-        os.fsync(file.fileno())
-    work.path.replace(out)
-    files.sync_directory(out.parent)
-    work.note_path.unlink(missing_ok=True)
-    return count
+        except ValueError as error:  # no place to cut
+            size = int(str(error).split()[0])
+            needed = self.budget.total_bytes + size - largest
+            raise BudgetError(
+                f"there is no place to cut in {format_size(size)} of text "
+                f"({str(error).partition('cut ')[2]}), which are held at once",
+                path=source.path,
+                next_step=f"{smallest_budget(needed)}, or put line ends into it if it may be cut",
+            ) from None
 
 
 class _Digest:
@@ -398,7 +443,7 @@ def _encode_batches(
         file.write(layout.npy_header(0, dtype))
         for texts, marks in batches:
             for ids, marked in zip(tokenizer.encode_batch(texts), marks, strict=True):
-                file.write(ids.astype(dtype).tobytes())
+                file.write(np.ascontiguousarray(ids, dtype=dtype).data)
                 count += len(ids)
                 if marked and tokenizer.end_of_text_id is not None:
                     file.write(np.array([tokenizer.end_of_text_id], dtype=dtype).tobytes())
@@ -418,12 +463,12 @@ def _iter_batches(
     held = 0
     pieces = _iter_pieces(source, reading) if source.kind == "text" else _iter_rows(source, reading)
     for text, marked in pieces:
+        if held and held + len(text) > _BATCH_BYTES:
+            yield texts, marks
+            texts, marks, held = [], [], 0
         texts.append(text)
         marks.append(marked)
         held += len(text)
-        if held >= _BATCH_BYTES:
-            yield texts, marks
-            texts, marks, held = [], [], 0
     if texts:
         yield texts, marks
 

@@ -7,12 +7,14 @@ Memory:  a few numbers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide import files
 from lowtide.corpus.blocks import BLOCK_BYTES_HELD
 from lowtide.corpus.deduplication import MIN_TABLE_BYTES, TABLE_ROW_BYTES, partition_bytes
+from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import BLOCK_BYTES
 from lowtide.dataset.settings import PrepareSettings
@@ -21,7 +23,9 @@ from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
 
 __all__ = [
+    "FILE_BYTES",
     "LINE_BYTES",
+    "Inputs",
     "Shares",
     "check_disk",
     "estimate_text_bytes",
@@ -35,6 +39,8 @@ __all__ = [
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
 LINE_BYTES = 200  # of English prose; lines of code are shorter
 _PROGRAM_BYTES = 25 << 20  # the interpreter and what it imports for this
+FILE_BYTES = 700
+"""Of an input file: its row in the list, in the journal and in the metadata, as it is written."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +53,49 @@ class Shares:
     table_bytes: int
     """A worker's table of hashes once they are on disk."""
     range_bytes: int
-    max_row_bytes: int
+    reader_bytes: int
+    """What a reader may hold besides its block."""
 
 
-def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
+@dataclass(frozen=True)
+class Inputs:
+    """What the inputs take, whatever is made of them."""
+
+    num_files: int = 0
+    num_in_order: int = 0
+    """Compressed and parquet files; several are read side by side."""
+    reader_bytes: int = 0
+    """The most that reading one of them holds besides its block."""
+
+    @classmethod
+    def of(cls, inputs: Sequence[InputFile], settings: PrepareSettings) -> Inputs:
+        """Look into the files' beginnings."""
+        in_order = sum(bool(row.compression) or row.kind == "parquet" for row in inputs)
+        return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()))
+
+
+_NO_INPUTS = Inputs()
+
+
+def plan_shares(
+    settings: PrepareSettings, budget: MemoryBudget, inputs: Inputs = _NO_INPUTS
+) -> Shares:
     """Divide the budget; one too small is refused with the smallest that would do."""
     workers = settings.processes or usable_cores()
-    block = settings.reading(max_row_bytes=1).block_bytes * BLOCK_BYTES_HELD
-    budget.require(_smallest_shares(block))
+    block = settings.reading().block_bytes * BLOCK_BYTES_HELD
+    budget.require(_smallest_shares(block, inputs))
+    budget.reserve("list of files", wanted_bytes=inputs.num_files * FILE_BYTES)
     budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES)
-    spare = max(budget.remaining_bytes - MIN_TABLE_BYTES, 2 * block)
-    workers = max(min(workers, spare // block - 1), 1)  # rather fewer workers than no work at all
+
+    def needed(workers: int) -> int:
+        readers = min(workers, max(inputs.num_in_order, 1))
+        return block * (workers + 1) + inputs.reader_bytes * readers + MIN_TABLE_BYTES
+
+    while workers > 1 and needed(workers) > budget.remaining_bytes:
+        workers -= 1  # rather fewer workers than no work at all
     budget.reserve("blocks in work", wanted_bytes=block * (workers + 1))
+    readers = min(workers, max(inputs.num_in_order, 1))
+    budget.reserve("reading", wanted_bytes=inputs.reader_bytes * readers)
     rest = budget.remaining_bytes
     table = budget.reserve("table of hashes", wanted_bytes=max(rest // 2, MIN_TABLE_BYTES))
     return Shares(
@@ -66,8 +103,7 @@ def plan_shares(settings: PrepareSettings, budget: MemoryBudget) -> Shares:
         one_pass_bytes=table,
         table_bytes=table // workers,
         range_bytes=max(table // (workers + 1), 1 << 20),
-        # A long row takes 3 to 6 times its size: raw, its text, clean, ids.
-        max_row_bytes=max(rest // 4 // (workers + 1), 8 << 20),
+        reader_bytes=inputs.reader_bytes + max(rest - table, 0) // 2 // readers,
     )
 
 
@@ -103,10 +139,12 @@ def smallest_budget_bytes() -> int:
     return _PROGRAM_BYTES + sum(_smallest_shares(BLOCK_BYTES * BLOCK_BYTES_HELD).values())
 
 
-def _smallest_shares(block_bytes: int) -> dict[str, int]:
+def _smallest_shares(block_bytes: int, inputs: Inputs = _NO_INPUTS) -> dict[str, int]:
     return {
+        "list of files": inputs.num_files * FILE_BYTES,
         "tokenizer": _TOKENIZER_BYTES,
         "blocks in work": 2 * block_bytes,
+        "reading": inputs.reader_bytes,
         "table of hashes": MIN_TABLE_BYTES,
     }
 

@@ -118,14 +118,17 @@ class PrepareSettings:
             **{name: getattr(self, name) for name in CleaningOptions.__dataclass_fields__}
         )
 
-    def reading(self, *, max_row_bytes: int) -> ReadingOptions:
+    def reading(
+        self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
+    ) -> ReadingOptions:
         """The part of the settings that reading takes."""
         return ReadingOptions(
             separator=self.document_separator.encode(),
             text_field=self.text_field,
             encoding=self.encoding,
             block_bytes=BLOCK_BYTES,
-            max_row_bytes=max_row_bytes,
+            reader_bytes=reader_bytes or ReadingOptions.reader_bytes,
+            budget_bytes=budget_bytes,
             skip_bad=self.skip_bad_inputs,
         )
 

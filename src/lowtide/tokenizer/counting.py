@@ -25,8 +25,9 @@ from lowtide.corpus.reading import (
     plan_streams,
 )
 from lowtide.corpus.streams import StreamReader, open_stream
-from lowtide.errors import DataError
+from lowtide.errors import BudgetError, DataError
 from lowtide.files import checksum_bytes, read_json, read_whole, write_json
+from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
 
 __all__ = ["CountingJournal", "Place", "count_pieces"]
@@ -210,8 +211,9 @@ class _Job:
             stop = min(offset + _ROUND_BYTES, source.size_bytes)
             try:
                 offset = self.counter.count_file(str(source.path), offset, stop, source.size_bytes)
-            except RuntimeError as error:  # no place to cut
-                raise _not_countable(str(error), source) from None
+            except ValueError as error:  # no place to cut
+                size = int(str(error).split()[0])
+                raise self._not_countable(size, self.counter.largest_window, source) from None
             meter.settle(start + offset)
             yield offset
 
@@ -222,7 +224,7 @@ class _Job:
         held = bytearray()
         skip = offset
         is_first = True
-        with open_stream(source, encoding=self.options.encoding) as reader:
+        with open_stream(source, self.options) as reader:
             while part := self._read_part(reader):
                 if is_first and not is_text(source, part, self.options):
                     return
@@ -233,8 +235,10 @@ class _Job:
                 if len(held) < self.batch_bytes:
                     continue
                 cut = _native.last_cut(bytes(held), self.specials)
-                if not cut and len(held) > max(self.counter.largest_window, self.batch_bytes):
-                    raise _not_countable(f"no place to cut in {len(held)} bytes", source)
+                # It is held twice more: when it is looked at, and when it is counted.
+                largest = max(self.counter.largest_window // 2, self.batch_bytes)
+                if not cut and len(held) > largest:
+                    raise self._not_countable(len(held), largest, source)
                 if cut:
                     self.counter.count_texts([bytes(held[:cut])])
                     del held[:cut]
@@ -242,6 +246,17 @@ class _Job:
                     meter.settle(start + reader.stored_position())
                     yield offset
         self.counter.count_texts([bytes(held)])
+
+    def _not_countable(self, size: int, largest: int, source: InputFile) -> BudgetError:
+        """Say how large a stretch without a place to cut is, and what budget would do."""
+        budget = self.options.budget_bytes or 0
+        tables = self.counter.largest_window * 8  # an eighth of them is what a stretch may have
+        needed = budget + max(size * tables // largest - tables, 0) * 4 // 3
+        return BudgetError(
+            f"there is no place to cut in {format_size(size)} of text, which are held at once",
+            path=source.path,
+            next_step=f"{smallest_budget(needed)}, or put line ends into it if it may be cut",
+        )
 
     def _read_part(self, reader: StreamReader) -> bytes:
         try:
@@ -267,11 +282,3 @@ class _Job:
                 stored += block.stored_bytes
                 meter.settle(start + min(stored, source.size_bytes))
                 yield number
-
-
-def _not_countable(message: str, source: InputFile) -> DataError:
-    return DataError(
-        message,
-        path=source.path,
-        next_step="is it text? If so, give more --memory, or put line ends into it",
-    )

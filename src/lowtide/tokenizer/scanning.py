@@ -2,7 +2,7 @@
 
 In:      input files (plain, compressed, jsonl, parquet)
 Out:     the set of characters, and how many bytes of text there were
-Memory:  one block of text; the set has at most 1.1 million members
+Memory:  one block of text a few times, and a byte for each of the 1.1 million characters there are
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from lowtide.arrays import np
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import (
     ReadingOptions,
@@ -51,16 +52,17 @@ def scan_characters(
     """
     tokens = sorted({text.encode() for text in specials}, key=len, reverse=True)
     expression = re.compile(b"|".join(map(re.escape, tokens))) if tokens else None
-    characters: set[str] = set()
+    seen = np.zeros(0x110000, dtype=np.bool_)
     num_bytes = start = 0
     for source in inputs:
         for text, stored in _iter_texts(source, tokens, options):
             for part in expression.split(text) if expression else [text]:
-                characters.update(part.decode("utf-8", "replace"))
+                codes = part.decode("utf-8", "replace").encode("utf-32-le")
+                seen[np.frombuffer(codes, dtype="<u4")] = True
             num_bytes += len(text)
-            phase.update(start + stored, characters=len(characters))
+            phase.update(start + stored, characters=int(seen.sum()))
         start += source.size_bytes
-    return ScannedCharacters(frozenset(characters), num_bytes)
+    return ScannedCharacters(frozenset(map(chr, seen.nonzero()[0].tolist())), num_bytes)
 
 
 def _tell_damage(source: InputFile, options: ReadingOptions, error: DataError) -> None:
@@ -74,7 +76,7 @@ def _iter_texts(
     if source.kind == "text":
         held, is_first = b"", True
         on_damage = partial(_tell_damage, source, options) if options.skip_bad else None
-        with open_stream(source, encoding=options.encoding, on_damage=on_damage) as reader:
+        with open_stream(source, options, on_damage=on_damage) as reader:
             while part := reader.read(_READ_BYTES):
                 if is_first and not is_text(source, part, options):
                     return

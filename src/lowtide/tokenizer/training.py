@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from lowtide import _native
 from lowtide.corpus.encodings import check_encoding
+from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import ReadingOptions, is_plain_text
 from lowtide.errors import DataError, UsageError
@@ -47,6 +48,9 @@ _THREAD_BYTES = 6 * _WINDOW_BYTES  # tables and batches of a thread, its window 
 _BATCH_BYTES = 8 << 20
 _SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
 _SMALLEST_TABLES = 8 << 20
+_SCAN_BYTES = 24 << 20  # a block, its documents, and their characters as 32 bits each
+_CHARACTER_BYTES = 900  # of a vocabulary, as it is made and written
+_FILE_BYTES = 700  # of an input: its row in the list, in the key and in the record
 _PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 
 
@@ -120,7 +124,8 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Learn a tokenizer; options are the fields of TokenizerTrainingSettings.
 
-    >>>     >>> path = Path(tempfile.mkdtemp()) / "text.txt"
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "text.txt"
     >>> _ = path.write_text("low lower lowest")
     >>> trained = train_tokenizer(input=[path], vocab_size=260)
     >>> trained.tokenizer.merges
@@ -138,7 +143,10 @@ def train_tokenizer(
             # A run that ended between its last file and the clearing up left this.
             shutil.rmtree(settings.out_dir / _WORK, ignore_errors=True)
             return finished
+    needed = reader_bytes(inputs, _reading_options(settings))  # first: what it imports is program
     budget = MemoryBudget.from_setting(settings.memory)
+    budget.require({"list of files": len(inputs) * _FILE_BYTES})
+    budget.reserve("list of files", wanted_bytes=len(inputs) * _FILE_BYTES)
     with contextlib.ExitStack() as stack:
         if settings.out_dir is not None:
             stack.enter_context(hold_lock(settings.out_dir, create_folder=True))
@@ -151,10 +159,10 @@ def train_tokenizer(
             "train-tokenizer", budget_bytes=budget.total_bytes, metrics_path=metrics_path
         ) as progress:
             if settings.kind == "char":
-                vocabulary, counts = _scan_characters(settings, inputs, progress)
+                vocabulary, counts = _scan_characters(settings, inputs, budget, progress, needed)
             else:
                 vocabulary, counts = _learn_merges(
-                    settings, inputs, budget, progress, CountingJournal(work_dir, key)
+                    settings, inputs, budget, progress, CountingJournal(work_dir, key), needed
                 )
             record = {**json.loads(key), "counts": counts, "fingerprint": vocabulary.fingerprint}
             name = settings.out_dir.name if settings.out_dir else settings.kind
@@ -190,12 +198,13 @@ def smallest_budget_bytes(num_threads: int) -> int:
     return _PROGRAM_BYTES + sum(fixed.values()) + _SMALLEST_TABLES
 
 
-def _fixed_bytes(num_threads: int, *, is_plain: bool) -> dict[str, int]:
+def _fixed_bytes(num_threads: int, *, is_plain: bool, reading: int = 0) -> dict[str, int]:
     """Give what counting takes whatever the text is."""
     return {
         "threads": num_threads * _THREAD_BYTES,
         # Rows and compressed blocks are held twice.
         "batch of text": _BATCH_BYTES if is_plain else 4 * _BATCH_BYTES,
+        "reading": reading,
         "slack": _SLACK_BYTES,
     }
 
@@ -257,9 +266,10 @@ def _learn_merges(
     budget: MemoryBudget,
     progress: Progress,
     journal: CountingJournal,
+    reading: int,
 ) -> tuple[Vocabulary, dict[str, Any]]:
     specials = tuple(dict.fromkeys(settings.special_tokens))
-    counter, counts = _count(settings, inputs, budget, progress, journal)
+    counter, counts = _count(settings, inputs, budget, progress, journal, reading)
     budget.release("counting tables")
     merges = learn_merges(
         counter,
@@ -316,11 +326,15 @@ def _count(
     budget: MemoryBudget,
     progress: Progress,
     journal: CountingJournal,
+    reading: int,
 ) -> tuple[_native.PieceCounter, dict[str, Any]]:
     num_threads = settings.processes or usable_cores()
     is_plain = all(is_plain_text(row, encoding=settings.encoding) for row in inputs)
-    fixed = _fixed_bytes(num_threads, is_plain=is_plain)
+    fixed = _fixed_bytes(1, is_plain=is_plain, reading=reading)
     budget.require({**fixed, "counting tables": _SMALLEST_TABLES})
+    spare = budget.remaining_bytes - sum(fixed.values()) - _SMALLEST_TABLES
+    num_threads = min(num_threads, 1 + spare // _THREAD_BYTES)  # rather fewer than none at all
+    fixed["threads"] = num_threads * _THREAD_BYTES
     for name, size in fixed.items():
         budget.reserve(name, wanted_bytes=size)
     table_bytes = budget.reserve(
@@ -340,7 +354,12 @@ def _count(
         counter,
         inputs,
         specials=settings.special_tokens,
-        options=_reading_options(settings, progress),
+        options=dataclasses.replace(
+            _reading_options(settings),
+            on_notice=progress.note,
+            reader_bytes=reading + budget.remaining_bytes,
+            budget_bytes=budget.total_bytes,
+        ),
         journal=journal,
         progress=progress,
         batch_bytes=_BATCH_BYTES,
@@ -353,29 +372,44 @@ def _count(
     }
 
 
-def _reading_options(settings: TokenizerTrainingSettings, progress: Progress) -> ReadingOptions:
+def _reading_options(settings: TokenizerTrainingSettings) -> ReadingOptions:
     return ReadingOptions(
         text_field=settings.text_field,
         encoding=settings.encoding,
         skip_bad=settings.skip_bad_inputs,
-        on_notice=progress.note,
     )
 
 
 def _scan_characters(
-    settings: TokenizerTrainingSettings, inputs: list[InputFile], progress: Progress
+    settings: TokenizerTrainingSettings,
+    inputs: list[InputFile],
+    budget: MemoryBudget,
+    progress: Progress,
+    reading: int,
 ) -> tuple[Vocabulary, dict[str, Any]]:
     specials = tuple(dict.fromkeys([*settings.special_tokens, UNKNOWN]))
     total = sum(row.size_bytes for row in inputs)
+    shares = {"blocks of text": _SCAN_BYTES, "reading": reading, "slack": _SLACK_BYTES}
+    budget.require(shares)
+    for name, size in shares.items():
+        budget.reserve(name, wanted_bytes=size)
+    options = dataclasses.replace(
+        _reading_options(settings),
+        on_notice=progress.note,
+        block_bytes=_WINDOW_BYTES,
+        reader_bytes=reading + budget.remaining_bytes,
+        budget_bytes=budget.total_bytes,
+    )
     with progress.phase("scanning", total=total, unit="B") as phase:
         scanned = scan_characters(
             inputs,
             specials=settings.special_tokens,
-            options=_reading_options(settings, progress),
+            options=options,
             phase=phase,
         )
     if not scanned.num_bytes:
         raise DataError("there is no text in the input files", next_step="name other files")
+    budget.reserve("characters", wanted_bytes=len(scanned.characters) * _CHARACTER_BYTES)
     vocabulary = Vocabulary.from_characters(scanned.characters, special_tokens=specials)
     return vocabulary, {"bytes": scanned.num_bytes, "vocab_size": len(vocabulary.tokens)}
 

@@ -1,0 +1,369 @@
+"""Does the budget hold on hostile inputs? Peak, time and exit code of every verb on each of them.
+
+In:      nothing; the inputs are made (--scale makes them larger or smaller), or kept with --folder
+Out:     a Markdown table on stdout; exit code 1 if a row passed its budget and looked like success
+
+    python benchmarks/budget.py
+    python benchmarks/budget.py --inputs jsonl parquet-cell --verbs pretokenize --budgets 128MiB
+
+A row is one verb on one input at one budget. "smallest" is the budget that the verb itself names
+when it refuses 1 MiB. A verb may refuse an input (exit code 1), but not at a budget that it named.
+The peak is the kernel's (VmHWM) of the command, and of its whole process tree where it has one.
+A new input is a row of INPUTS, a new verb a row of VERBS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import lzma
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from lowtide.memory import parse_size
+
+MIB = 1 << 20
+SMALLEST = "smallest"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did."""
+
+    exit_code: int | None
+    """None: stopped at the time limit."""
+    peak_bytes: int
+    seconds: float
+    output: str
+
+
+# Inputs: each function writes into a folder and returns what the verbs take.
+
+
+def word_lines(scale: float, seed: int = 1) -> Iterator[bytes]:
+    """Lines of words with a long tail, as real text has."""
+    source = random.Random(seed)
+    words = [
+        "".join(source.choices("etaoinshrdlucm", k=source.randrange(2, 11))) for _ in range(30_000)
+    ]
+    weights = [1 / (rank + 1) for rank in range(len(words))]
+    left = int(24 * MIB * scale)
+    while left > 0:
+        line = " ".join(source.choices(words, weights, k=2000)).encode()
+        for begin in range(0, len(line), 200):
+            yield line[begin : begin + 200] + b"\n"
+        left -= len(line)
+
+
+def make_txt(folder: Path, scale: float) -> Path:
+    """Ordinary text."""
+    path = folder / "text.txt"
+    with path.open("wb") as file:
+        for number, line in enumerate(word_lines(scale)):
+            file.write(line)
+            if number % 20 == 19:
+                file.write(b"<|endoftext|>")
+    return path
+
+
+def make_one_line(folder: Path, scale: float) -> Path:
+    """The same words on one line."""
+    path = folder / "one_line.txt"
+    with path.open("wb") as file:
+        for line in word_lines(scale):
+            file.write(line.replace(b"\n", b" "))
+    return path
+
+
+def make_uncuttable(folder: Path, scale: float) -> Path:
+    """Letters of DNA, one word as long as the file."""
+    path = folder / "dna.txt"
+    source = random.Random(2)
+    with path.open("wb") as file:
+        for _ in range(max(int(60 * scale), 1)):
+            file.write(bytes(source.choices(b"ACGT", k=MIB)))
+    return path
+
+
+def make_jsonl(folder: Path, scale: float, *, escapes: bool = False) -> Path:
+    """One row of tens of MB among short ones."""
+    path = folder / ("escaped.jsonl" if escapes else "long.jsonl")
+    text = b"".join(word_lines(2 * scale)).decode()
+    if escapes:
+        text = "".join(chr(0x400 + ord(letter)) for letter in text[: len(text) // 4])
+    short = json.dumps({"text": "a short row of a few words\nand another line of it"})
+    with path.open("w") as file:
+        for row in (short, json.dumps({"id": 1, "text": text}), short):
+            file.write(row + "\n")
+    return path
+
+
+def make_cell(folder: Path, scale: float) -> Path:
+    """A parquet file with one very large cell."""
+    text = b"".join(word_lines(3 * scale)).decode()
+    path = folder / "cell.parquet"
+    pq.write_table(pa.table({"text": ["a few words", text, "a few more"]}), path)
+    return path
+
+
+def make_unpacking(folder: Path, scale: float) -> Path:
+    """A parquet column that unpacks far beyond its file: the same two long texts."""
+    lines = b"".join(word_lines(0.1)).decode()
+    texts = [lines[begin : begin + 1_000_000] for begin in range(0, 2_000_000, 1_000_000)]
+    path = folder / "unpacking.parquet"
+    pq.write_table(pa.table({"text": [texts[n % 2] for n in range(int(600 * scale))]}), path)
+    return path
+
+
+def make_documents(folder: Path, scale: float) -> Path:
+    """Ordinary parquet with documents of 330 KB."""
+    text = b"".join(word_lines(max(scale, 0.2))).decode()
+    path = folder / "documents.parquet"
+    cells = [text[at : at + 330_000] for at in range(0, len(text) - 330_000, 11_000)]
+    pq.write_table(pa.table({"text": cells[: int(800 * scale)]}), path)
+    return path
+
+
+def make_gzip(folder: Path, scale: float) -> Path:
+    """Gzip of a gigabyte of one letter."""
+    path = folder / "letter.txt.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(max(int(1024 * scale), 8)):
+            file.write(b"a" * MIB)
+    return path
+
+
+def make_xz(folder: Path, scale: float) -> Path:
+    """xz with a dictionary of 64 MiB."""
+    path = folder / "large.txt.xz"
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 64 * MIB}]
+    with lzma.open(path, "wb", filters=filters) as file:
+        for line in word_lines(4 * scale):
+            file.write(line)
+    return path
+
+
+def make_zstd(folder: Path, scale: float, *, window_log: int = 27) -> Path:
+    """zstd with a window of 128 MiB (27), or of 2 GiB as --long=31 has."""
+    path = folder / f"window{window_log}.txt.zst"
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        1, window_log=window_log, enable_ldm=True
+    )
+    compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    with path.open("wb") as file, compressor.stream_writer(file) as writer:
+        for line in word_lines(8 * scale):
+            writer.write(line)
+    return path
+
+
+def make_small_files(folder: Path, scale: float) -> Path:
+    """Two hundred thousand tiny files."""
+    root = folder / "tiny"
+    for number in range(int(200_000 * scale)):
+        if number % 1000 == 0:
+            (root / f"{number // 1000:04d}").mkdir(parents=True, exist_ok=True)
+        path = root / f"{number // 1000:04d}" / f"a_file_of_some_name_{number:06d}.txt"
+        path.write_text(f"a few words in file number {number}, and no more\n")
+    return root
+
+
+def make_verse(folder: Path, scale: float) -> Path:
+    """Lines of Chinese characters: many distinct pieces, of which each is a line."""
+    path = folder / "verse.txt"
+    source = random.Random(3)
+    characters = [chr(0x4E00 + number) for number in range(4000)]
+    weights = [1 / (rank + 10) for rank in range(4000)]
+    with path.open("w") as file:
+        for _ in range(int(150 * scale)):
+            drawn = source.choices(characters, weights, k=100_000)
+            for at in range(0, 100_000, 7):
+                file.write("".join(drawn[at : at + 7]) + ("，" if at % 2 else "。\n"))
+    return path
+
+
+INPUTS: dict[str, Callable[[Path, float], Path]] = {
+    "txt": make_txt,
+    "one-line": make_one_line,
+    "uncuttable": make_uncuttable,
+    "jsonl": make_jsonl,
+    "jsonl-escapes": lambda folder, scale: make_jsonl(folder, scale, escapes=True),
+    "parquet-cell": make_cell,
+    "parquet-unpacking": make_unpacking,
+    "parquet-documents": make_documents,
+    "gz": make_gzip,
+    "xz": make_xz,
+    "zst": make_zstd,
+    "zst-long": lambda folder, scale: make_zstd(folder, scale, window_log=31),
+    "small-files": make_small_files,
+    "verse": make_verse,
+}
+
+
+# Verbs: each gives the words after `lowtide` for an input and a folder that it may write to.
+
+Words = list[str | Path]
+VERBS: dict[str, Callable[[Path, Path], Words]] = {
+    "train-tokenizer": lambda source, out: [
+        *("train-tokenizer", "--input", source, "--vocab-size", "8000", "--out-dir", out / "tok")
+    ],
+    "train-tokenizer-char": lambda source, out: [
+        *("train-tokenizer", "--input", source, "--kind", "char", "--out-dir", out / "tok")
+    ],
+    "prepare": lambda source, out: [
+        *("prepare", "--input-files", source, "--out-dir", out / "data")
+    ],
+    "append": lambda source, out: [
+        *("append", "--dataset-dir", out / "data", "--input-files", source)
+    ],
+    "pretokenize": lambda source, out: ["pretokenize", source, "--out-path", out / "ids.npy"],
+}
+ONE_FILE = ("pretokenize",)
+"""Verbs that take no folder."""
+
+
+def set_up(verb: str, out: Path) -> None:
+    """Make what a verb needs besides its input."""
+    if verb == "append":
+        first = out / "first.txt"
+        first.write_text("".join(f"some words to begin with, line {n}\n" for n in range(2000)))
+        words = ["prepare", "--input-files", first, "--out-dir", out / "data"]
+        subprocess.run(
+            [sys.executable, "-m", "lowtide", *map(str, words)], check=True, capture_output=True
+        )
+
+
+# A small process in between: the kernel charges a child with what its parent held when it started
+# it. Children are added up as sampled; each one's own peak is the kernel's.
+_MEASURE = """
+import os, signal, sys, time
+limit = float(sys.argv[1])
+def peaks(pid):
+    found = []
+    try:
+        for line in open(f"/proc/{pid}/status"):
+            if line.startswith("VmHWM:"):
+                found.append(int(line.split()[1]) * 1024)
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for child in open(f"/proc/{pid}/task/{task}/children").read().split():
+                found += peaks(child)
+    except OSError:
+        pass
+    return found
+pid = os.posix_spawn(sys.executable, [sys.executable, "-m", "lowtide", *sys.argv[2:]], os.environ)
+began, peak, stopped = time.monotonic(), 0, False
+while True:
+    done, status, usage = os.wait4(pid, os.WNOHANG)
+    if done:
+        break
+    peak = max(peak, sum(peaks(pid)))
+    if time.monotonic() - began > limit and not stopped:
+        os.kill(pid, signal.SIGKILL)
+        stopped = True
+    time.sleep(0.02)
+code = "late" if stopped else os.waitstatus_to_exitcode(status)
+print("MEASURED", code, max(peak, usage.ru_maxrss * 1024), time.monotonic() - began)
+"""
+
+
+def run(words: Words, memory: str, limit: float) -> Outcome:
+    """Run one command with a budget."""
+    command = [sys.executable, "-S", "-c", _MEASURE, str(limit), *map(str, words)]
+    ended = subprocess.run(
+        [*command, "--memory", memory], capture_output=True, text=True, check=False
+    )
+    _, code, peak, seconds = ended.stdout.splitlines()[-1].split()
+    exit_code = None if code == "late" else int(code)
+    return Outcome(exit_code, int(peak), float(seconds), ended.stdout + ended.stderr)
+
+
+def named_budget(output: str) -> str | None:
+    """The budget that a refusal names."""
+    found = re.findall(r"--memory (\d+MiB)", output)
+    return found[-1] if found else None
+
+
+def measure(verb: str, source: Path, folder: Path, budget: str, limit: float) -> tuple[str, ...]:
+    """One row of the table; the last cell says whether the budget was kept."""
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    set_up(verb, out)
+    words = VERBS[verb](source, out)
+    named = None
+    if budget == SMALLEST:
+        named = named_budget(run(words, "1MiB", limit).output)
+        if named is None:
+            return (budget, "-", "-", "-", "FAILED: names no smallest budget")
+    memory = named or budget
+    outcome = run(words, memory, limit)
+    if named is not None and outcome.exit_code == 1:  # the input itself may need more: once
+        named = named_budget(outcome.output)
+        if named is not None:
+            memory = named
+            outcome = run(words, memory, limit)
+    verdict = "kept"
+    if outcome.exit_code is None:
+        verdict = f"FAILED: no end in {limit:.0f} s"
+    elif outcome.exit_code == 1 and named is None and named_budget(outcome.output):
+        verdict = f"refused: {named_budget(outcome.output)}"
+    elif outcome.exit_code:
+        verdict = "FAILED: " + next(
+            (row for row in outcome.output.splitlines() if "error" in row), "?"
+        )
+    if outcome.peak_bytes > parse_size(memory) and not verdict.startswith("refused"):
+        verdict = "FAILED: over the budget"
+    code = "-" if outcome.exit_code is None else str(outcome.exit_code)
+    peak = f"{outcome.peak_bytes / MIB:.0f}"
+    return (memory, peak, f"{outcome.seconds:.1f}", code, verdict)
+
+
+def main() -> None:
+    """Make the inputs, run every verb on each at each budget, print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--inputs", nargs="+", choices=INPUTS, default=list(INPUTS))
+    parser.add_argument("--verbs", nargs="+", choices=VERBS, default=list(VERBS))
+    parser.add_argument("--budgets", nargs="+", default=[SMALLEST, "256MiB", "1GiB"])
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the inputs")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds a command may take")
+    parser.add_argument("--folder", type=Path, help="where inputs are kept for the next time")
+    arguments = parser.parse_args()
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="lowtide-budget-") as scratch:
+        folder = arguments.folder or Path(scratch)
+        print("| input | verb | budget | peak MiB | seconds | exit code | budget |")
+        print("|---|---|---|---|---|---|---|", flush=True)
+        for name in arguments.inputs:
+            place = folder / name
+            if not place.exists():
+                partial = folder / f".{name}"
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir(parents=True)
+                INPUTS[name](partial, arguments.scale)
+                partial.rename(place)
+            source = next(path for path in place.iterdir())
+            for verb in arguments.verbs:
+                if verb in ONE_FILE and source.is_dir():
+                    continue
+                for budget in arguments.budgets:
+                    row = measure(verb, source, Path(scratch), budget, arguments.limit)
+                    failed += row[-1].startswith("FAILED")
+                    print(f"| {name} | {verb} | " + " | ".join(row) + " |", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""What reading inputs holds besides blocks, known before they are read: windows and pages.
+
+In:      InputFile rows
+Out:     bytes, for a command's budget
+Memory:  a file's first bytes; of parquet its footer and the headers of its pages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.rows import parquet_bytes
+from lowtide.corpus.streams import window_bytes
+from lowtide.corpus.textblocks import ReadingOptions
+
+__all__ = ["reader_bytes"]
+
+
+def reader_bytes(inputs: Sequence[InputFile], options: ReadingOptions) -> int:
+    """The most that one reader holds besides its block, over all inputs.
+
+    A later part of a file may need more than its beginning says; reading refuses it then.
+    """
+    needed = 0
+    for source in inputs:
+        if source.kind == "parquet":
+            needed = max(needed, parquet_bytes(source, options))
+        elif source.compression is not None:
+            needed = max(needed, window_bytes(source))
+    return needed

@@ -1,0 +1,95 @@
+"""Page headers tell what a parquet column takes, and what takes too much is refused beforehand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lowtide.corpus import reading
+from lowtide.corpus.footprint import reader_bytes
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.pages import ColumnPages, PageError, read_column_pages
+from lowtide.errors import BudgetError
+
+MIB = 1 << 20
+
+
+def pages_of(path: Path, texts: list[str | None], **options: Any) -> ColumnPages:
+    pq.write_table(pa.table({"number": range(len(texts)), "text": texts}), path, **options)
+    with path.open("rb") as file, pq.ParquetFile(path) as opened:
+        return read_column_pages(file, opened.metadata.row_group(0).column(1))
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_plain_pages(tmp_path: Path, compression: str, version: str) -> None:
+    texts = [chr(97 + number % 26) * 1000 for number in range(3000)]
+    pages = pages_of(
+        tmp_path / "a.parquet",
+        [*texts, None],
+        compression=compression,
+        use_dictionary=False,
+        data_page_size=64 << 10,
+        data_page_version=version,
+    )
+    assert 64_000 <= pages.unpacked_bytes <= 1_100_000
+    assert 1000 <= pages.row_bytes <= 1010
+    assert pages.value_bytes == pages.unpacked_bytes
+    assert (pages.packed_bytes < pages.unpacked_bytes // 4) == (compression != "none")
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+def test_a_dictionary_that_unpacks_far_beyond_its_file(tmp_path: Path, compression: str) -> None:
+    texts = ["a" * 300_000, "b" * 400_000] * 500
+    path = tmp_path / "a.parquet"
+    pages = pages_of(path, texts, compression=compression)
+    assert pages.row_bytes == pages.value_bytes == 400_000
+    assert pages.batch_rows(256, 2 * MIB) == 5
+    (source,) = expand_inputs([path])
+    needed = reader_bytes([source], reading.ReadingOptions())
+    assert needed == pages.held_bytes(5) < 20 * MIB
+    options = reading.ReadingOptions(reader_bytes=needed, block_bytes=64 << 10)
+    found: dict[int, int] = {}
+    for document in reading.iter_documents([source], options):
+        found[document.ordinal] = found.get(document.ordinal, 0) + len(document.text)
+    assert list(found.values()) == [len(text) for text in texts]
+
+
+def test_incremental_pages_may_repeat_all_of_a_row(tmp_path: Path) -> None:
+    pages = pages_of(
+        tmp_path / "a.parquet",
+        ["a" * 50_000] * 1000,
+        use_dictionary=False,
+        column_encoding={"number": "PLAIN", "text": "DELTA_BYTE_ARRAY"},
+    )
+    assert pages.row_bytes == pages.unpacked_bytes >= 50_000
+
+
+def test_a_cell_too_large_for_the_memory_is_refused_with_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pages = pages_of(path, ["short", "x" * 3_000_000])
+    (source,) = expand_inputs([path])
+    needed = reader_bytes([source], reading.ReadingOptions())
+    assert needed == pages.held_bytes(1) >= 3 * 3_000_000
+    options = reading.ReadingOptions(reader_bytes=MIB, budget_bytes=40 * MIB)
+    with pytest.raises(BudgetError, match=r"row group 0 has a page of 2.9 MiB") as raised:
+        list(reading.iter_documents([source], options))
+    assert raised.value.next_step is not None
+    assert f"--memory {-(-(40 * MIB + needed) // (8 * MIB)) * 8}MiB" in raised.value.next_step
+
+
+def test_what_is_no_page_header_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pages_of(path, ["some text"] * 10)
+    with path.open("rb") as file, pq.ParquetFile(path) as opened:
+        chunk = opened.metadata.row_group(0).column(1)
+        for filler in (b"\xff" * 5000, b"\x1d" * 5000, b""):
+            bad = tmp_path / "bad"
+            bad.write_bytes(b"\0" * chunk.data_page_offset + filler)
+            with bad.open("rb") as stored, pytest.raises(PageError):
+                read_column_pages(stored, chunk)
+        assert file.read(4) == b"PAR1"
