@@ -79,8 +79,10 @@ def iter_parquet_rows(source: InputFile, options: ReadingOptions) -> Iterator[tu
         )
         try:
             opened = pq.ParquetFile(stored, pre_buffer=False, buffer_size=1 << 20)
-        except pa.ArrowInvalid as error:
-            raise DataError(f"not a parquet file: {error}", path=source.path) from None
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"not a parquet file: {error}", path=source.path, next_step="fetch the file again"
+            ) from None
         file = stack.enter_context(opened)
         _check_column(file.schema_arrow, source.path, options.text_field)
         row_bytes = source.size_bytes // max(file.metadata.num_rows, 1)
@@ -88,8 +90,12 @@ def iter_parquet_rows(source: InputFile, options: ReadingOptions) -> Iterator[tu
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=[options.text_field]):
                 for value in batch.column(0).cast(pa.large_binary()).to_pylist():
                     yield value or b"", row_bytes
-        except pa.ArrowException as error:
-            raise DataError(f"damaged parquet file: {error}", path=source.path) from None
+        except (pa.ArrowException, OSError) as error:  # OSError: also what cannot be unpacked
+            raise DataError(
+                f"damaged parquet file: {error}",
+                path=source.path,
+                next_step="fetch the file again, or keep what is readable with --skip-bad-inputs",
+            ) from None
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ Memory:  one buffer of 8 MiB of ids, and where the documents of a shard or a Meg
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from lowtide.dataset import layout
 from lowtide.errors import DataError
+from lowtide.files import require_file
 
 __all__ = [
     "LLMC_KINDS",
@@ -103,10 +105,16 @@ def _read_ends(part: _Part) -> npt.NDArray[np.int64]:
     assert part.ends_path is not None
     with part.ends_path.open("rb") as file:
         file.seek(part.ends_offset)
-        if part.ends_are_lengths:
-            lengths = np.frombuffer(file.read(4 * part.num_documents), dtype="<i4")
-            return np.cumsum(lengths, dtype=np.int64)
-        return np.frombuffer(file.read(8 * part.num_documents), dtype="<u8").astype(np.int64)
+        item = np.dtype("<i4" if part.ends_are_lengths else "<u8")
+        size = os.fstat(file.fileno()).st_size - part.ends_offset
+        if item.itemsize * part.num_documents > size:  # before so much is asked for
+            raise DataError(
+                f"{part.num_documents} documents, of which the file has {max(size, 0)} bytes",
+                path=part.ends_path,
+                next_step="bring the file back: it was cut short or changed",
+            )
+        rows = np.frombuffer(file.read(item.itemsize * part.num_documents), dtype=item)
+        return np.cumsum(rows, dtype=np.int64) if part.ends_are_lengths else rows.astype(np.int64)
 
 
 def open_source(
@@ -154,6 +162,7 @@ def _list_files(path: Path, kind: str) -> list[Path]:
 
 
 def _open_part(path: Path, kind: str, dtype: np.dtype[Any]) -> _Part:
+    require_file(path)
     size = path.stat().st_size
     if kind == "npy":
         return _open_npy(path)
@@ -169,7 +178,7 @@ def _open_part(path: Path, kind: str, dtype: np.dtype[Any]) -> _Part:
 def _open_npy(path: Path) -> _Part:
     try:
         array = np.load(path, mmap_mode="r")
-    except ValueError as error:
+    except (ValueError, EOFError, SyntaxError) as error:
         raise DataError(
             f"not a .npy file: {error}", path=path, next_step="a headerless one: --from nanogpt"
         ) from None
