@@ -6,14 +6,17 @@ Out:     an instance of it; help and usage errors are printed by tyro, where the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
-from lowtide.errors import UsageError
-from lowtide.flags import read_int, read_plain_flags
+from lowtide.errors import UsageError, printable
+from lowtide.flags import read_int, read_path, read_plain_flags
 from lowtide.settings import read_config_file, read_preset
 
 if TYPE_CHECKING:
@@ -53,14 +56,32 @@ def parse_settings(
     if options:
         default = _partial_settings(cls, options, missing=tyro.MISSING)
     description = "\n\n".join([f"{summary}.", *examples, f"Also:{also}"])
-    return tyro.cli(
-        cls,
-        args=words,
-        default=default,
-        prog=program,
-        description=description,
-        registry=_plain_values(),
-    )
+    with _quoting(words):
+        return tyro.cli(
+            cls,
+            args=words,
+            default=default,
+            prog=program,
+            description=description,
+            registry=_plain_values(),
+        )
+
+
+@contextlib.contextmanager
+def _quoting(words: Sequence[str]) -> Generator[None]:
+    """Keep tyro, which quotes the words, from printing what is in them for the terminal to act on.
+
+    Only where there is such a thing: its colours would be written out too.
+    """
+    if all(printable(word) == word for word in words):
+        yield
+        return
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            yield
+    finally:
+        sys.stderr.write(printable(said.getvalue()))
 
 
 def _plain_values() -> ConstructorRegistry:
@@ -73,7 +94,7 @@ def _plain_values() -> ConstructorRegistry:
 
     readers: dict[Any, tuple[str, Callable[[str], Any]]] = {
         str: ("TEXT", str),
-        Path: ("PATH", Path),
+        Path: ("PATH", read_path),
         int: ("INT", read_int),
         float: ("FLOAT", float),
     }

@@ -44,6 +44,7 @@ __all__ = [
     "publish",
     "read_json",
     "read_whole",
+    "require_file",
     "sync_directory",
     "unused_name",
     "write_bytes",
@@ -317,15 +318,23 @@ def read_whole(path: PathLike) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123
         status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), os.fspath(path))
+        _require_regular(status, path)
         if status.st_size > _MOST_WHOLE_BYTES:
             raise DataError(
                 f"a file of {status.st_size} bytes, expected {_MOST_WHOLE_BYTES} at most", path=path
             )
         return file.read()
+
+
+def require_file(path: PathLike) -> None:
+    """Refuse what is there but is no file: opening a pipe waits for ever."""
+    _require_regular(os.stat(path), path)  # noqa: PTH116
+
+
+def _require_regular(status: os.stat_result, path: PathLike) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.ENXIO
+        raise OSError(number, os.strerror(number), os.fspath(path))
 
 
 def read_json(path: PathLike) -> Any:

@@ -10,13 +10,14 @@ explain, and for the few kinds of fields that are not read here.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_int", "read_plain_flags"]
+__all__ = ["read_int", "read_path", "read_plain_flags"]
+
+_LARGEST_INT = 1 << 63  # no count is as large, and native code takes no larger one
 
 _POSITIONAL = "Annotated[", ", tyro.conf.Positional]"
 _MANY = "tuple[", ", ...]"
@@ -25,17 +26,29 @@ _MANY = "tuple[", ", ...]"
 def read_int(word: str) -> int:
     """Read a whole number, also as people write large ones: 1_000_000, 1e6."""
     try:
-        return int(word)
+        number = int(word)
     except ValueError:
-        with contextlib.suppress(ValueError):
-            if float(word).is_integer():
-                return int(float(word))
-    raise ValueError(f"{word!r} is not a whole number")
+        try:
+            number = int(float(word)) if float(word).is_integer() else None
+        except ValueError:
+            number = None
+    if number is None:
+        raise ValueError(f"{word!r} is not a whole number")
+    if abs(number) >= _LARGEST_INT:
+        raise ValueError(f"{word!r} is too large")
+    return number
+
+
+def read_path(word: str) -> Path:
+    """Read a path; an empty word would be this folder, which nobody means by it."""
+    if not word or "\0" in word:
+        raise ValueError(f"{word!r} names no file or folder")
+    return Path(word)
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "str": str,
-    "Path": Path,
+    "Path": read_path,
     "int": read_int,
     "float": float,
 }

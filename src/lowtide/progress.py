@@ -274,7 +274,10 @@ class Progress:
         if self._device_memory is not None:
             row["device_bytes"], row["device_total_bytes"] = self._device_memory()
         try:
-            with path.open("a", encoding="utf-8") as file:
+            # A pipe in its place must not keep the job waiting for a reader.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(path, flags, 0o666)
+            with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(json.dumps(row) + "\n")
         except OSError as error:
             self.note(f"no more metrics: {path}: {error.strerror}")

@@ -32,6 +32,8 @@ __all__ = [
 
 SettingsT = TypeVar("SettingsT")
 
+_LARGEST_INT = 1 << 63  # no count is as large, and native code takes no larger one
+
 # Keys a config file may carry for its reader's sake, whatever the settings are.
 _REMARK_KEYS = ("name", "description")
 
@@ -174,13 +176,15 @@ def _convert_mapping(value: Any, kind: Any, name: str) -> Any:
 
 
 def _convert_scalar(value: Any, kind: type[Any], name: str) -> Any:
+    if kind in (int, float) and isinstance(value, int) and abs(value) >= _LARGEST_INT:
+        raise _wrong_type(value, "a number below 2^63", name)
     if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
         return value
-    if kind is Path and isinstance(value, str):
+    if kind is Path and isinstance(value, str) and value and "\0" not in value:
         return Path(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if kind is int and isinstance(value, float) and value.is_integer():
+    if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)  # JSON writers like 1e6 for a count
     if kind is str and isinstance(value, Path):
         return str(value)
@@ -195,7 +199,9 @@ def _type_name(kind: Any) -> str:
 
 
 def _wrong_type(value: Any, expected: str, name: str) -> UsageError:
-    return UsageError(f"setting {name} is {value!r}, expected {expected}")
+    shown = repr(value)
+    shown = shown if len(shown) <= 200 else f"{shown[:200]}…"
+    return UsageError(f"setting {name} is {shown}, expected {expected}")
 
 
 def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:

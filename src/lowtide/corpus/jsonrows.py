@@ -80,7 +80,7 @@ def _explain_row(line: bytes, field: str) -> str:
         return f"{format_size(len(line))} that are no JSON object with text in field {field!r}"
     try:
         row = json.loads(line.decode("utf-8", "replace").lstrip("\ufeff"))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
         return f"not JSON: {error}"
     if not isinstance(row, dict):
         return f"no JSON object with text in field {field!r}, but a {type(row).__name__}"

@@ -103,8 +103,12 @@ def iter_parquet_rows(
                     for value in batch.column(0).cast(pa.large_binary()):
                         text = value.as_buffer()
                         yield memoryview(text) if text is not None else b"", row_bytes
-        except (pa.ArrowException, PageError) as error:
-            raise DataError(f"damaged parquet file: {error}", path=source.path) from None
+        except (pa.ArrowException, PageError, OSError) as error:  # OSError: cannot be unpacked
+            raise DataError(
+                f"damaged parquet file: {error}",
+                path=source.path,
+                next_step="fetch the file again, or keep what is readable with --skip-bad-inputs",
+            ) from None
 
 
 def parquet_bytes(source: InputFile, options: ReadingOptions) -> int:
@@ -141,8 +145,10 @@ def _opened(source: InputFile, options: ReadingOptions) -> Generator[tuple[Any, 
                 pre_buffer=False,
                 buffer_size=1 << 20,
             )
-        except pa.ArrowInvalid as error:
-            raise DataError(f"not a parquet file: {error}", path=source.path) from None
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"not a parquet file: {error}", path=source.path, next_step="fetch the file again"
+            ) from None
         file = stack.enter_context(opened)
         _check_column(file.schema_arrow, source.path, options.text_field)
         yield file, cast("BinaryIO", stored)

@@ -23,6 +23,7 @@ from lowtide import files
 from lowtide.dataset import layout
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.errors import DataError
+from lowtide.files import require_file
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary
 
@@ -264,6 +265,7 @@ def _list_files(path: Path, kind: str) -> list[Path]:
 def _open_part(
     path: Path, kind: str, dtype: np.dtype[Any], on_notice: Callable[[str], None]
 ) -> _Part:
+    require_file(path)
     size = path.stat().st_size
     if kind == "npy":
         return _open_npy(path)
@@ -281,7 +283,7 @@ def _open_part(
 def _open_npy(path: Path) -> _Part:
     try:
         array = np.load(path, mmap_mode="r")
-    except ValueError as error:
+    except (ValueError, EOFError, SyntaxError) as error:
         raise DataError(
             f"not a .npy file: {error}", path=path, next_step="a headerless one: --from nanogpt"
         ) from None

@@ -25,6 +25,13 @@ __all__ = [
     "VerifySettings",
 ]
 
+_MOST_PROCESSES = 4096
+
+
+def _check_processes(count: int | None) -> None:
+    if count is not None and not 1 <= count <= _MOST_PROCESSES:
+        raise UsageError(f"--processes {count} must be at least 1, and {_MOST_PROCESSES} at most")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareSettings:
@@ -101,8 +108,7 @@ class PrepareSettings:
             )
         if self.tokens_per_shard < 2:
             raise UsageError(f"--tokens-per-shard {self.tokens_per_shard} must be at least 2")
-        if self.processes is not None and self.processes < 1:
-            raise UsageError(f"--processes {self.processes} must be at least 1")
+        _check_processes(self.processes)
         if not 0 < self.max_repetition <= 1:
             raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
         if len(self.document_separator.encode()) > 1024:
@@ -159,8 +165,7 @@ class PretokenizeSettings:
         object.__setattr__(self, "file", paths)
         if not paths:
             raise UsageError("no file is named", next_step="lowtide pretokenize FILE")
-        if self.processes is not None and self.processes < 1:
-            raise UsageError(f"--processes {self.processes} must be at least 1")
+        _check_processes(self.processes)
         if self.out_path is not None:
             object.__setattr__(self, "out_path", Path(self.out_path))
 
@@ -187,8 +192,7 @@ class AppendSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
         object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
-        if self.processes is not None and self.processes < 1:
-            raise UsageError(f"--processes {self.processes} must be at least 1")
+        _check_processes(self.processes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +208,7 @@ class VerifySettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
-        if self.processes is not None and self.processes < 1:
-            raise UsageError(f"--processes {self.processes} must be at least 1")
+        _check_processes(self.processes)
 
 
 OtherKind = Literal["nanogpt", "llmc", "megatron", "npy"]

@@ -201,6 +201,7 @@ def write_shard_stream(
 
 def checksum_head(path: str | Path) -> str:
     """Give the xxh3-64 of a shard's first bytes."""
+    files.require_file(path)
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         return xxhash.xxh3_64_hexdigest(file.read(_HEAD_BYTES))
 
@@ -248,6 +249,7 @@ def shard_from_row(root: Path, row: Mapping[str, Any]) -> ShardInfo:
 
 def scan_shard(path: Path, *, dtype: np.dtype[Any], vocab_size: int) -> ShardInfo:
     """Describe a shard that no metadata does: its size, its ids, whether it can belong here."""
+    files.require_file(path)
     size = path.stat().st_size
     if size == 0 or size % dtype.itemsize:
         raise DataError(

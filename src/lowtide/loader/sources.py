@@ -20,7 +20,7 @@ import numpy.typing as npt
 from lowtide.dataset.layout import METADATA_NAME, DatasetInfo, documents_path, load_dataset_info
 from lowtide.dataset.provenance import Provenance, read_provenance, record_path
 from lowtide.errors import DataError, UsageError, from_os_error
-from lowtide.files import checksum_bytes
+from lowtide.files import checksum_bytes, require_file
 
 __all__ = ["ShardSpan", "Split", "TokenSource", "find_tokens", "sample_fingerprint"]
 
@@ -95,7 +95,12 @@ def find_tokens(
 
 
 def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    result = np.dtype(dtype)
+    try:
+        result = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):  # SyntaxError: NumPy takes "1,2" for a program
+        raise UsageError(
+            f"{dtype!r} is no type of numbers", next_step="give uint16, uint32 or int32"
+        ) from None
     if result.kind not in "iu" or result.itemsize not in (1, 2, 4, 8):
         raise UsageError(
             f"dtype {result} cannot hold ids", next_step="give uint16, uint32 or int32"
@@ -178,6 +183,7 @@ def _from_files(
 def _describe_file(path: Path, *, dtype: np.dtype[Any] | None) -> TokenSource:
     """Describe a whole .npy or .bin file."""
     try:
+        require_file(path)
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             header = _read_npy_header(file, path) or _read_llmc_header(file, path)

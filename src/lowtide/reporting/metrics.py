@@ -48,6 +48,8 @@ class MetricsFile:
     def iter_rows(self) -> Iterator[dict[str, Any]]:
         """Give the rows written since; a line cut off in the middle comes next time or never."""
         try:
+            if not self.path.is_file():  # a pipe would keep us waiting for ever
+                return
             file = self.path.open("rb")
         except FileNotFoundError:
             return

@@ -104,8 +104,8 @@ class TokenizerTrainingSettings:
         check_encoding(self.encoding)
         if self.min_frequency < 1:
             raise UsageError(f"--min-frequency {self.min_frequency} is below 1")
-        if self.processes is not None and self.processes < 1:
-            raise UsageError(f"--processes {self.processes} is below 1")
+        if self.processes is not None and not 1 <= self.processes <= 4096:
+            raise UsageError(f"--processes {self.processes} must be at least 1, and 4096 at most")
 
 
 @dataclasses.dataclass(frozen=True)

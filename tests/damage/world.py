@@ -1,0 +1,199 @@
+"""A small world with one of everything that is read: made once, copied for every blow.
+
+Out:     WORLD_FILES: what to damage, and the commands that read it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import lzma
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide import cli
+
+__all__ = ["BASES", "TARGETS", "Target", "copy_world", "make_world", "run_command"]
+
+_WORDS = "the tide is low and the water leaves the sand, says document number"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file of the world, and commands that read it; `strict`: any change must be refused."""
+
+    path: str
+    commands: tuple[tuple[str, ...], ...]
+    strict: bool = False
+
+
+def run_command(words: list[str]) -> tuple[int, str, str]:
+    """Run a command in this process; its exit code, stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(words)
+    return code, out.getvalue(), err.getvalue()
+
+
+_TRAIN = "--target-params 10000 --seq-len 16 --batch-size 2 --max-iters 2 --memory 4GiB"
+_MAKE = [
+    "train-tokenizer --input a.txt --vocab-size 300 --out-dir tok --processes 1",
+    "prepare --input-files a.txt --tokenization tok --out-dir data --tokens-per-shard 2000 "
+    "--processes 1",
+    "prepare --input-files a.txt --tokenization char --out-dir chars --processes 1",
+    "pretokenize a.txt --tokenization tok --processes 1",
+    "convert data llmc --to llmc",
+    "convert data megatron --to megatron",
+    "convert data nanogpt --to nanogpt",
+    f"train --dataset-dir data --model-name run {_TRAIN}",
+    "export --model-name run --out-dir hf",
+]
+
+
+def make_world(folder: Path, *, with_model: bool) -> None:
+    """Make everything in `folder`; without a model it takes a second, and needs no torch."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import zstandard
+
+    lines = [f"{_WORDS} {number}\n" for number in range(400)]
+    (folder / "a.txt").write_text("<|endoftext|>".join(lines))
+    rows = "".join(json.dumps({"text": line}) + "\n" for line in lines)
+    (folder / "a.jsonl").write_text(rows)
+    pq.write_table(pa.table({"text": lines}), folder / "a.parquet")
+    (folder / "a.txt.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    (folder / "a.jsonl.xz").write_bytes(lzma.compress(rows.encode()))
+    compressor = zstandard.ZstdCompressor(write_checksum=True)
+    (folder / "a.txt.zst").write_bytes(compressor.compress("".join(lines).encode()))
+    (folder / "flags.json").write_text(json.dumps({"vocab_size": 290, "input": ["a.txt"]}))
+    with contextlib.chdir(folder):
+        for line in _MAKE:
+            if with_model or line.split()[0] not in ("train", "export"):
+                code, _, err = run_command(line.split())
+                assert code == 0, err
+        (folder / "bpe").mkdir()
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copy(folder / "tok" / name, folder / "bpe" / name)
+        from lowtide.tokenizer import Tokenizer
+
+        Tokenizer.load("tok").save_tiktoken("gpt2.tiktoken")
+
+
+def copy_world(world: Path, target: Path) -> None:
+    """Copy by links: nobody writes into a file but the metrics, and damage makes a new one."""
+
+    def copy(source: str, destination: str) -> None:
+        (shutil.copyfile if source.endswith(".jsonl") else os.link)(source, destination)
+
+    shutil.copytree(world, target, copy_function=copy, symlinks=True)
+
+
+def _words(*lines: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(line.split()) for line in lines)
+
+
+def _reading(path: str) -> tuple[tuple[str, ...], ...]:
+    return _words(
+        f"prepare --input-files {path} --tokenization tok --out-dir new --processes 1",
+        f"train-tokenizer --input {path} --vocab-size 280 --out-dir new2 --processes 1",
+        f"pretokenize {path} --tokenization tok --out-path new.npy --processes 1",
+    )
+
+
+_TOKENIZER = (
+    "inspect {} --text low",
+    "pretokenize a.txt --tokenization {} --out-path new.npy --processes 1",
+    "report {} --out new.html",
+)
+_DATASET = (
+    "verify data --processes 1",
+    "inspect data",
+    "inspect data --test-loading",
+    "report data --out new.html",
+    "append data --input-files a.jsonl --processes 1",
+    "convert data new --to nanogpt",
+)
+_MODEL = (
+    "generate --model-name run --prompt low --max-new-tokens 3",
+    "export --model-name run --out-dir new",
+    f"train --dataset-dir data --model-name run {_TRAIN.replace('iters 2', 'iters 3')}",
+    "report run --out new.html",
+)
+_FROM_BASE = f"train --dataset-dir data --model-name b --init-from-model hf {_TRAIN}"
+
+
+def _for(names: tuple[str, ...], source: str) -> tuple[tuple[str, ...], ...]:
+    return _words(*(name.format(source) for name in names))
+
+
+TEXT_TARGETS = [
+    Target("a.txt", _reading("a.txt")),
+    Target("a.jsonl", _reading("a.jsonl")),
+    Target("a.parquet", _reading("a.parquet")),
+    Target("a.txt.gz", _reading("a.txt.gz"), strict=True),
+    Target("a.jsonl.xz", _reading("a.jsonl.xz"), strict=True),
+    Target("a.txt.zst", _reading("a.txt.zst"), strict=True),
+    Target("flags.json", _words("train-tokenizer --config-file flags.json --out-dir new")),
+    Target("tok/tokenizer.json", _for(_TOKENIZER, "tok")),
+    Target("tok/training.json", _words("report tok --out new.html", _MAKE[0])),
+    Target("tok/metrics.jsonl", _words("report tok --out new.html", _MAKE[0])),
+    Target("bpe/vocab.json", _for(_TOKENIZER, "bpe")),
+    Target("bpe/merges.txt", _for(_TOKENIZER, "bpe")),
+    Target("gpt2.tiktoken", _for(_TOKENIZER, "gpt2.tiktoken")),
+    Target("chars/tokenizer.json", _for(_TOKENIZER, "chars/tokenizer.json")),
+    Target("data/dataset_metadata.json", _for(_DATASET, "data")),
+    Target("data/tokenizer.json", _for(_DATASET, "data")),
+    Target("data/metrics.jsonl", _words("report data --out new.html", "verify data")),
+    Target("data/train/shard_00000.bin", _for(_DATASET, "data"), strict=True),
+    Target("data/train/shard_00000.docs", _for(_DATASET, "data"), strict=True),
+    Target(
+        "a.npy",
+        _words(
+            "inspect a.npy",
+            "inspect a.npy --test-loading",
+            "convert a.npy new --from npy --tokenizer tok",
+        ),
+    ),
+    Target(
+        "llmc/train_000000.bin",
+        _words("convert llmc new --from llmc --tokenizer tok", "convert llmc new --tokenizer tok"),
+    ),
+    Target("megatron/train.bin", _words("convert megatron new --from megatron --tokenizer tok")),
+    Target("megatron/train.idx", _words("convert megatron new --from megatron --tokenizer tok")),
+    Target("nanogpt/train.bin", _words("convert nanogpt new --from nanogpt --tokenizer tok")),
+]
+MODEL_TARGETS = [
+    Target("checkpoints/run/config.json", _for(_MODEL, "run")),
+    Target("checkpoints/run/settings.json", _for(_MODEL, "run")),
+    Target("checkpoints/run/tokenizer.json", _for(_MODEL, "run")),
+    Target("checkpoints/run/metrics.jsonl", _for(_MODEL, "run")),
+    Target("checkpoints/run/model.safetensors", _for(_MODEL, "run")),
+    Target("checkpoints/run/checksums.json", _for(_MODEL, "run")),
+    Target("checkpoints/run/steps/*/*.json", _for(_MODEL, "run")),
+    Target("checkpoints/run/steps/*/*.safetensors", _for(_MODEL, "run")),
+    Target("hf/config.json", _words(_FROM_BASE)),
+    Target("hf/model.safetensors", _words(_FROM_BASE)),
+    Target("hf/tokenizer.json", _words(_FROM_BASE)),
+]
+TARGETS = {False: TEXT_TARGETS, True: [*TEXT_TARGETS, *MODEL_TARGETS]}
+
+# A command of each verb that works in the world: flags with nonsense are added to it.
+BASES = {
+    "train-tokenizer": "--input a.txt --vocab-size 280 --out-dir new --processes 1",
+    "prepare": "--input-files a.txt --tokenization tok --out-dir new --processes 1",
+    "pretokenize": "a.txt --tokenization tok --out-path new.npy --processes 1",
+    "append": "data --input-files a.jsonl --processes 1",
+    "verify": "data --processes 1",
+    "inspect": "data",
+    "convert": "data new --to nanogpt",
+    "report": "data --out new.html",
+    "plan": "--input-files a.txt --size 1M --no-measure",
+    "train": f"--dataset-dir data --model-name new {_TRAIN}",
+    "generate": "--model-name run --prompt low --max-new-tokens 3",
+    "evaluate": "--model-name run --dataset-dir data",
+    "export": "--model-name run --out-dir new",
+}
