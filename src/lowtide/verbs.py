@@ -260,6 +260,16 @@ def _generate(settings: GenerateSettings) -> None:
     lowtide generate --model-name books --prompt 'Once upon a time' --max-new-tokens 200
     lowtide generate --model-name books --prompt-file prompts.txt --each-line --temperature 0
     """
+    from lowtide.model.inference import refuse_hopeless
+
+    refuse_hopeless(
+        settings.model_name,
+        settings.checkpoints_dir,
+        settings.memory,
+        device=settings.device,
+        generates=True,
+    )
+
     from lowtide.generation.decoding import generate
 
     for text in generate(settings):
@@ -271,6 +281,16 @@ def _evaluate(settings: EvaluateSettings) -> None:
 
     lowtide evaluate --model-name books --dataset-dir data/books --dataset-dir general=data/wiki
     """
+    from lowtide.model.inference import refuse_hopeless
+
+    refuse_hopeless(
+        settings.model_name,
+        settings.checkpoints_dir,
+        settings.memory,
+        device=settings.device,
+        tokens=settings.seq_len,
+    )
+
     from lowtide.training.evaluation import evaluate
 
     for name, result in evaluate(settings).items():

@@ -9,10 +9,10 @@ import pytest
 from lowtide import cli
 from lowtide.errors import BudgetError
 from lowtide.memory import parse_size
+from lowtide.model.program import MIB, Program
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import admission, texts
 from lowtide.training.admission import refuse_hopeless
-from lowtide.training.program import MIB, Program
 from lowtide.training.settings import TrainSettings
 
 PROGRAM = Program(300 * MIB, 320 * MIB)

@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowtide.errors import DataError
+from lowtide.generation.prompts import Prompt, count_prompts, encode_end, iter_prompts
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import GenerateSettings, SamplingSettings
+from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT, KVCache
-from lowtide.model.weights import find_model_dir, load_model
+from lowtide.model.inference import budget_of, fit_rows
+from lowtide.model.weights import load_model
 from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import UNKNOWN, Tokenizer
@@ -121,7 +123,7 @@ def _overlap(text: str, stop: str) -> int:
 def stream_text(
     model: GPT,
     tokenizer: Tokenizer,
-    prompt: str,
+    prompt: str | Prompt,
     *,
     num_samples: int = 1,
     max_new_tokens: int = 100,
@@ -130,7 +132,8 @@ def stream_text(
     seed: int | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Yield (sample number, new text) as the model writes."""
-    ids = encode_prompt(tokenizer, prompt)
+    prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
+    ids = encode_prompt(tokenizer, prompt, model.config.context_length)
     streams = [_TextStream(tokenizer, stop) for _ in range(num_samples)]
     tokens = iter_tokens(
         model,
@@ -165,12 +168,14 @@ def _ends(tokenizer: Tokenizer) -> list[int]:
     return [] if tokenizer.end_of_text_id is None else [tokenizer.end_of_text_id]
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Encode a prompt; an empty one becomes the token that separates documents, or a line break.
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
+    """Encode what a model reads of a prompt: its last `context` ids.
+
+    An empty one becomes the token that separates documents, or a line break.
 
     By characters the line break comes first: single files have nothing that separates documents.
     """
-    ids = [int(token) for token in tokenizer.encode(prompt)]
+    ids = encode_end(tokenizer, prompt, context)
     if ids:
         return ids
     line_break = [int(token) for token in tokenizer.encode("\n")]
@@ -179,12 +184,15 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return _ends(tokenizer) or line_break or [0]
 
 
-def _note_unknown(tokenizer: Tokenizer, prompt: str) -> None:
+def _note_unknown(tokenizer: Tokenizer, prompt: Prompt) -> None:
     """Say which characters of a prompt a model by characters has never seen."""
     unknown = set(_not_text(tokenizer))
     if tokenizer.kind != "char" or not unknown:
         return
-    strange = [c for c in dict.fromkeys(prompt) if int(tokenizer.encode(c)[0]) in unknown]
+    characters: dict[str, None] = {}
+    for text in prompt.iter_text():
+        characters.update(dict.fromkeys(text))
+    strange = [c for c in characters if int(tokenizer.encode(c)[0]) in unknown]
     if strange:
         shown = " ".join(strange[:20]) + (" …" if len(strange) > 20 else "")
         print(f"note: not in the model's vocabulary, read as {UNKNOWN}: {shown}", file=sys.stderr)
@@ -226,31 +234,40 @@ def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Ite
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir
     device = pick_device(settings.device)
-    prompts = _prompts(settings)
+    num_prompts = count_prompts(settings)
+    budget = budget_of(settings.memory)
     # On a terminal the text itself is the progress; a line between its words would tear it apart.
     stream = None if sys.stdout.isatty() else "stderr"
     with Progress(
         "generate",
+        budget_bytes=budget,
         metrics_path=run_metrics_path(run_dir),
         device_memory=device_memory(device),
         stream=stream,
     ) as progress:
         tokenizer = Tokenizer.load(folder)
+        if device.type == "cpu":
+            config = load_config(run_dir)
+            fit_rows(config, 1, budget, tokens=config.context_length, generates=True)
         model = load_model(folder, device=device)
-        total = len(prompts) * settings.num_samples
+        total = num_prompts * settings.num_samples
         with progress.phase("generate", total=total, unit="texts") as phase:
-            yield from _continue_all(model, tokenizer, prompts, settings, phase)
+            yield from _continue_all(model, tokenizer, iter_prompts(settings), settings, phase)
 
 
 def _continue_all(
-    model: GPT, tokenizer: Tokenizer, prompts: list[str], settings: GenerateSettings, phase: Phase
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: Iterator[Prompt],
+    settings: GenerateSettings,
+    phase: Phase,
 ) -> Iterator[str]:
     for position, prompt in enumerate(prompts):
         _note_unknown(tokenizer, prompt)
         for number in range(settings.num_samples):
             if settings.num_samples > 1:
                 yield f"--- {position + 1}.{number + 1}\n"
-            yield prompt
+            yield from prompt.iter_text()
             seed = None if settings.seed is None else settings.seed + number
             pieces = stream_text(
                 model,
@@ -265,21 +282,3 @@ def _continue_all(
                 yield text
             yield "\n"
             phase.advance()
-
-
-def _prompts(settings: GenerateSettings) -> list[str]:
-    if settings.prompt_file is None:
-        return [settings.prompt]
-    try:
-        text = settings.prompt_file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(
-            "prompt file not found",
-            path=settings.prompt_file,
-            next_step="check the path for typing errors, or give the text itself with --prompt",
-        ) from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"prompt file is not UTF-8: {error}", path=settings.prompt_file) from None
-    if not settings.each_line:
-        return [text]
-    return [line for line in text.splitlines() if line]

@@ -53,7 +53,7 @@ class GenerateSettings:
     prompt: str = ""
     """Text to continue."""
     prompt_file: Path | None = None
-    """File whose text is continued; with --each-line every line of it by itself."""
+    """File of any size whose text is continued; with --each-line every line of it by itself."""
     each_line: bool = False
     """Take every line of --prompt-file as a prompt of its own."""
     checkpoints_dir: Path = Path("checkpoints")
@@ -80,6 +80,8 @@ class GenerateSettings:
     """The same seed gives the same text; random if not given."""
     device: str = "auto"
     """cpu, cuda, or auto."""
+    memory: str | None = None
+    """Budget of resident memory, such as 2GiB; half of what is available if not given."""
 
     def __post_init__(self) -> None:
         require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "at least 1")

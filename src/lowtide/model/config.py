@@ -16,7 +16,7 @@ from lowtide.errors import DataError
 from lowtide.files import read_json
 from lowtide.settings import build_settings, require
 
-__all__ = ["GPTConfig", "load_config", "padded_vocab_size"]
+__all__ = ["GPTConfig", "find_model_dir", "load_config", "padded_vocab_size"]
 
 Layout = Literal["qwen3", "gpt2"]
 
@@ -221,4 +221,22 @@ def _from_gpt2(fields: Mapping[str, Any], path: Path | None) -> GPTConfig:
         layout="gpt2",
         dropout=fields.get("resid_pdrop", 0.0),
         norm_eps=fields.get("layer_norm_epsilon", 1e-5),
+    )
+
+
+def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints") -> Path:
+    """Give the folder a model's name or path means, with an error that lists the runs there are.
+
+    `base`, `checkpoints/base` and any folder with a config.json are understood.
+    """
+    tried = [Path(checkpoints_dir) / name, Path(name)]
+    for folder in tried:
+        if (folder / "config.json").is_file():
+            return folder
+    runs = sorted(path.parent.name for path in Path(checkpoints_dir).glob("*/config.json"))
+    known = f"runs in {checkpoints_dir}: {', '.join(runs)}" if runs else "there are no runs yet"
+    raise DataError(
+        f"no model {str(name)!r}: {known}",
+        path=tried[1] if tried[1].is_dir() else tried[0],
+        next_step="lowtide train --model-name NAME …, or give the folder of a model",
     )

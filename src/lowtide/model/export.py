@@ -2,7 +2,7 @@
 
 In:      the folder of a run, or of a Qwen3 or GPT-2 model
 Out:     model.safetensors, config.json, tokenizer.json and what transformers wants beside them
-Memory:  one copy of the weights in the wanted type
+Memory:  pieces of one tensor (tensorfiles.py), whatever the size of the model; no torch
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lowtide.errors import DataError, UsageError
-from lowtide.files import checksum_file, hold_lock, read_json, write_json
+from lowtide.files import checksum_bytes, checksum_file, hold_lock, read_json, write_json
+from lowtide.memory import MemoryBudget
+from lowtide.model.checksums import find_intact, record_files
+from lowtide.model.config import GPTConfig, find_model_dir, load_config
+from lowtide.model.sizing import count_parameters
+from lowtide.model.tensorfiles import PIECE_BYTES, copy_tensors
 from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
 
 __all__ = ["ExportSettings", "export_model"]
 
 _WEIGHTS = "model.safetensors"
+_TOKENIZER_TIMES = 16  # what a vocabulary takes as it is read and written, in sizes of its file
 _RECORD = "export.json"
 """What an export was made of, for the same command given again."""
 
@@ -37,14 +44,13 @@ class ExportSettings:
     """Take the run's best weights instead of the last."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of the written weights."""
+    memory: str | None = None
+    """Budget of resident memory, such as 100MiB; half of what is available if not given."""
 
 
 def export_model(settings: ExportSettings | None = None, /, **options: Any) -> Path:
     """Write the folder and give its path."""
     settings = settings or build_settings(ExportSettings, options)
-
-    from lowtide.model.weights import find_model_dir  # here: the settings need no torch
-
     out_dir = settings.out_dir
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir
@@ -52,9 +58,13 @@ def export_model(settings: ExportSettings | None = None, /, **options: Any) -> P
         raise DataError("no tokenizer.json here", path=folder)
     if _is_there(settings, folder):
         return out_dir
+    budget = MemoryBudget.from_setting(settings.memory)
+    names = (folder / "tokenizer.json").stat().st_size
+    budget.require({"a piece of a tensor": PIECE_BYTES, "tokenizer": _TOKENIZER_TIMES * names})
+    metrics_path = run_metrics_path(run_dir)
     with (
         hold_lock(out_dir, create_folder=True),
-        Progress("export", metrics_path=run_metrics_path(run_dir)) as progress,
+        Progress("export", budget_bytes=budget.total_bytes, metrics_path=metrics_path) as progress,
     ):
         if not _is_there(settings, folder):  # by a command that ended just now
             _write_folder(settings, folder, progress)
@@ -85,30 +95,30 @@ def _describe_export(settings: ExportSettings, folder: Path) -> dict[str, Any]:
     """What the written folder depends on."""
     return {
         "dtype": settings.dtype,
-        "weights": checksum_file(folder / _WEIGHTS),
+        "weights": _weights_checksum(folder),
         "tokenizer": checksum_file(folder / "tokenizer.json"),
     }
 
 
+def _weights_checksum(folder: Path) -> str:
+    """The checksum of a folder's weights, in one file or in several."""
+    if (folder / _WEIGHTS).is_file():
+        return checksum_file(folder / _WEIGHTS)
+    parts = sorted(folder.glob("*.safetensors"))
+    return checksum_bytes("".join(map(checksum_file, parts)).encode())
+
+
 def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) -> None:
-    import torch  # here, so that the settings above need no torch
-
-    from lowtide.model.checksums import record_files
-    from lowtide.model.weights import load_model, portable_tensors, save_weights
-    from lowtide.tokenizer import Tokenizer
-
     out_dir = settings.out_dir
+    weights_dir = find_intact(folder, note=progress.note)
+    model_config = load_config(weights_dir)
     tokenizer = Tokenizer.load(folder)
-    size = (folder / _WEIGHTS).stat().st_size
-    with progress.phase("read", total=size, unit="B") as phase:
-        model = load_model(folder)
-        phase.update(size)
     write_json(out_dir / _RECORD, _describe_export(settings, folder))
     tokenizer.save(out_dir)
     end = tokenizer.end_of_text_id
-    config = {**model.config.to_huggingface(), "dtype": settings.dtype, "eos_token_id": end}
+    config = {**model_config.to_huggingface(), "dtype": settings.dtype, "eos_token_id": end}
     write_json(out_dir / "config.json", {**config, "bos_token_id": end})
-    write_json(out_dir / "tokenizer_config.json", _tokenizer_config(tokenizer, model.config))
+    write_json(out_dir / "tokenizer_config.json", _tokenizer_config(tokenizer, model_config))
     write_json(
         out_dir / "generation_config.json",
         {
@@ -119,17 +129,20 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
             "top_k": 50,
         },
     )
-    dtype = getattr(torch, settings.dtype)
-    tensors = portable_tensors(model.state_dict(), model.config, dtype)
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    size = count_parameters(model_config) * (4 if settings.dtype == "float32" else 2)
     names = ("tokenizer.json", "config.json", "tokenizer_config.json", "generation_config.json")
     record_files(out_dir, names)
     with progress.phase("write", total=size, unit="B") as phase:
-        save_weights(out_dir / _WEIGHTS, tensors)  # last: its presence means it is whole
-        phase.update(size)
+        copy_tensors(  # last: its presence means it is whole
+            weights_dir,
+            out_dir / _WEIGHTS,
+            config=model_config,
+            dtype=settings.dtype,
+            on_bytes=phase.advance,
+        )
 
 
-def _tokenizer_config(tokenizer: Any, config: Any) -> dict[str, Any]:
+def _tokenizer_config(tokenizer: Tokenizer, config: GPTConfig) -> dict[str, Any]:
     """Tell transformers to take tokenizer.json as it is."""
     fields: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -19,7 +19,7 @@ from torch import Tensor
 from lowtide.errors import DataError
 from lowtide.files import atomic_path, checksum_file, read_json
 from lowtide.model.checksums import find_intact, record_checksums, verify_folder
-from lowtide.model.config import GPTConfig, load_config
+from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.gpt import GPT
 
 __all__ = [
@@ -217,21 +217,3 @@ def load_model(
     model.reset_buffers()
     load_weights(model, folder, verify=False)
     return model.eval()
-
-
-def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints") -> Path:
-    """Give the folder a model's name or path means, with an error that lists the runs there are.
-
-    `base`, `checkpoints/base` and any folder with a config.json are understood.
-    """
-    tried = [Path(checkpoints_dir) / name, Path(name)]
-    for folder in tried:
-        if (folder / "config.json").is_file():
-            return folder
-    runs = sorted(path.parent.name for path in Path(checkpoints_dir).glob("*/config.json"))
-    known = f"runs in {checkpoints_dir}: {', '.join(runs)}" if runs else "there are no runs yet"
-    raise DataError(
-        f"no model {str(name)!r}: {known}",
-        path=tried[1] if tried[1].is_dir() else tried[0],
-        next_step="lowtide train --model-name NAME …, or give the folder of a model",
-    )

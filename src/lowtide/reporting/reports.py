@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from lowtide.dataset.layout import METADATA_NAME
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock, write_bytes
-from lowtide.progress import METRICS_NAME
+from lowtide.memory import MemoryBudget
+from lowtide.progress import METRICS_NAME, Progress
 from lowtide.reporting.datasets import DatasetReader
 from lowtide.reporting.jobs import JobReader
 from lowtide.reporting.pages import GENERATOR, render_page
@@ -25,6 +26,9 @@ from lowtide.settings import build_settings
 from lowtide.tokenizer.inspection import is_tokenizer
 
 __all__ = ["PageReader", "ReportResult", "make_report", "open_reader"]
+
+
+_PAGE_BYTES = 16 << 20
 
 
 class PageReader(Protocol):
@@ -51,6 +55,13 @@ class ReportResult:
 def make_report(settings: ReportSettings | None = None, /, **options: Any) -> ReportResult:
     """Write the page; an earlier page of lowtide is replaced, any other file is not."""
     settings = settings or build_settings(ReportSettings, options)
+    budget = MemoryBudget.from_setting(settings.memory)
+    budget.require({"curves and page": _PAGE_BYTES})
+    with Progress("report", budget_bytes=budget.total_bytes):
+        return _make_report(settings)
+
+
+def _make_report(settings: ReportSettings) -> ReportResult:
     reader = open_reader(settings)
     path = settings.out or _default_path(settings)
     path.parent.mkdir(parents=True, exist_ok=True)

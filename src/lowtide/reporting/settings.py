@@ -36,6 +36,8 @@ class ReportSettings:
     """Seconds between looks of a live page."""
     checkpoints_dir: Path = Path("checkpoints")
     """Where runs are kept, for a run given by its name."""
+    memory: str | None = None
+    """Budget of resident memory, such as 128MiB; half of what is available if not given."""
 
     def __post_init__(self) -> None:
         require(0 <= self.port <= 65535, "port", self.port, "0 to 65535")

@@ -16,13 +16,13 @@ import os
 import sys
 from pathlib import Path
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, printable
 from lowtide.files import hold_lock
 from lowtide.memory import parse_size
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
+from lowtide.model.program import Program, find_program
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
-from lowtide.training.program import Program, find_program
 from lowtide.training.resuming import continued_settings
 from lowtide.training.settings import TrainSettings, model_config
 from lowtide.training.texts import count_vocabulary, find_text_tokens
@@ -51,7 +51,11 @@ def admit(settings: TrainSettings) -> None:
         if (base[0] / "tokenizer.json").is_file():
             tokenizer = Tokenizer.load(base[0])
     with hold_lock(settings.run_dir, create_folder=True):
-        find_text_tokens(settings, lambda text: print(text, file=sys.stderr, flush=True), tokenizer)
+        find_text_tokens(settings, _note, tokenizer)
+
+
+def _note(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def refuse_hopeless(

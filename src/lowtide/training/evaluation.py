@@ -21,8 +21,10 @@ from torch import Tensor, nn
 from lowtide.errors import DataError
 from lowtide.generation.decoding import generate_text
 from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
-from lowtide.model.weights import find_model_dir, load_model
+from lowtide.model.inference import budget_of, fit_rows
+from lowtide.model.weights import load_model
 from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
@@ -64,11 +66,16 @@ def token_byte_counts(tokenizer: Tokenizer) -> Tensor:
     return counts
 
 
-def evaluation_windows(num_windows: int, wanted: int | None) -> np.ndarray[Any, Any]:
-    """Choose windows evenly over a dataset: always the same, from all of it."""
-    if wanted is None or wanted >= num_windows:
-        return np.arange(num_windows)
-    return (np.arange(wanted) * num_windows) // wanted
+def evaluation_windows(
+    num_windows: int, wanted: int | None, *, first: int = 0, count: int | None = None
+) -> np.ndarray[Any, Any]:
+    """Choose windows evenly over a dataset: always the same, from all of it.
+
+    With `count` only so many of them, from number `first` on: all of a large dataset's are many.
+    """
+    total = num_windows if wanted is None else min(wanted, num_windows)
+    places = np.arange(first, total if count is None else min(first + count, total))
+    return places if total == num_windows else places * num_windows // total
 
 
 @torch.no_grad()
@@ -90,20 +97,21 @@ def evaluate_loss(
 
     With several processes each takes every `world_size`-th batch, and `total` adds up.
     """
-    windows = evaluation_windows(len(dataset), num_windows)
+    total_windows = len(dataset) if num_windows is None else min(num_windows, len(dataset))
     precise = torch.float32 if device.type == "mps" else torch.float64
     sums = torch.zeros(3, dtype=precise, device=device)  # nats, tokens, bytes
     was_training = isinstance(network, nn.Module) and network.training
     if isinstance(network, nn.Module):
         network.eval()
     counts = None if byte_counts is None else byte_counts.to(device)
-    starts = range(0, len(windows), batch_size)
+    starts = range(0, total_windows, batch_size)
     # Every process runs as many batches, so that none waits for another (FSDP gathers in forward).
     for turn in range(-(-len(starts) // world_size)):
         mine = turn * world_size + rank
         counted = mine < len(starts)
         first = starts[mine if counted else 0]
-        inputs, targets = dataset.get_batch(windows[first : first + batch_size])
+        windows = evaluation_windows(len(dataset), num_windows, first=first, count=batch_size)
+        inputs, targets = dataset.get_batch(windows)
         ids = torch.from_numpy(inputs).to(device)
         wanted_ids = torch.from_numpy(targets).to(device)
         # A last, smaller batch is not worth compiling the network for another shape.
@@ -223,7 +231,10 @@ def evaluate(settings: EvaluateSettings | None = None, /, **options: Any) -> dic
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     device = pick_device(settings.device)
     with Progress(
-        "evaluate", metrics_path=run_metrics_path(run_dir), device_memory=device_memory(device)
+        "evaluate",
+        budget_bytes=budget_of(settings.memory),
+        metrics_path=run_metrics_path(run_dir),
+        device_memory=device_memory(device),
     ) as progress:
         folder = run_dir / "best" if settings.best else run_dir
         return _evaluate_all(settings, folder, device, progress)
@@ -232,8 +243,15 @@ def evaluate(settings: EvaluateSettings | None = None, /, **options: Any) -> dic
 def _evaluate_all(
     settings: EvaluateSettings, folder: Path, device: torch.device, progress: Progress
 ) -> dict[str, EvalResult]:
-    model = load_model(folder, device=device)
     tokenizer = Tokenizer.load(settings.tokenization or folder)
+    rows = settings.batch_size
+    if device.type == "cpu":
+        config = load_config(folder)
+        tokens = settings.seq_len or config.context_length
+        rows = fit_rows(config, rows, progress.budget_bytes or 0, tokens=tokens)
+        if rows < settings.batch_size:
+            progress.note(f"{rows} rows at once keep the budget")
+    model = load_model(folder, device=device)
     counts = token_byte_counts(tokenizer)
     results: dict[str, EvalResult] = {}
     for entry in settings.dataset_dir:
@@ -249,13 +267,13 @@ def _evaluate_all(
         )
         require_same_tokenizer(dataset, tokenizer, f"model {settings.model_name}")
         wanted = settings.eval_iters and settings.eval_iters * EVAL_BATCH_ROWS
-        num_windows = len(evaluation_windows(len(dataset), wanted))
+        num_windows = min(wanted or len(dataset), len(dataset))
         with progress.phase(name, total=num_windows, unit="windows") as phase:
             results[name] = evaluate_loss(
                 model,
                 dataset,
                 device=device,
-                batch_size=settings.batch_size,
+                batch_size=rows,
                 num_windows=wanted,
                 byte_counts=counts,
                 on_windows=phase.advance,

@@ -13,13 +13,13 @@ from lowtide.loader.batches import planned_bytes as loader_bytes
 from lowtide.loader.streaming import planned_bytes as stream_bytes
 from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
+from lowtide.model.program import Program, find_program
 from lowtide.model.sizing import (
     activation_bytes,
     count_parameters,
     device_activation_bytes,
     loss_chunk_tokens,
 )
-from lowtide.training.program import Program, find_program
 from lowtide.training.settings import TrainSettings, choose_optimizer
 
 __all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]

@@ -27,6 +27,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.model.devices import device_memory
 from lowtide.model.gpt import GPT
+from lowtide.model.program import program_here
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings
@@ -38,7 +39,6 @@ from lowtide.training.evaluation import EvalResult, ForgettingWatch, RunEvaluato
 from lowtide.training.feeding import BatchSource, Feed, open_batches
 from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
-from lowtide.training.program import program_here
 from lowtide.training.reports import (
     MetricSinks,
     Pace,

@@ -336,6 +336,8 @@ class EvaluateSettings:
     """Tokenizer of the data, for bits per byte; the run's own if not given."""
     device: str = "auto"
     """cpu, cuda, or auto."""
+    memory: str | None = None
+    """Budget of resident memory, such as 2GiB; half of what is available if not given."""
 
     def __post_init__(self) -> None:
         require(bool(self.dataset_dir), "dataset_dir", "", "at least one dataset")

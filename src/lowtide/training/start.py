@@ -18,6 +18,7 @@ from lowtide.errors import DataError, UsageError, printable
 from lowtide.memory import PeakMeter
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
+from lowtide.model.program import program_here
 from lowtide.model.weights import find_model_dir, load_weights
 from lowtide.settings import build_settings, require
 from lowtide.tokenizer import Tokenizer
@@ -27,7 +28,6 @@ from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.identity import optimizer_of
 from lowtide.training.loop import Trainer, TrainResult
-from lowtide.training.program import program_here
 from lowtide.training.resuming import continued_settings, run_exists
 from lowtide.training.settings import SHAPE_FIELDS, TrainSettings, model_config
 

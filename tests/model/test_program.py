@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from lowtide.errors import LowtideError
-from lowtide.training import program as program_module
-from lowtide.training.program import MIB, Program, find_program, program_here
+from lowtide.model import program as program_module
+from lowtide.model.program import MIB, Program, find_program, program_here
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_the_probe_measures_what_a_real_start_takes(tmp_path):
     """The one test that runs it: in an environment of its own, as a command does."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     code = (
-        "import dataclasses, json, sys; from lowtide.training.program import find_program\n"
+        "import dataclasses, json, sys; from lowtide.model.program import find_program\n"
         "print(json.dumps([dataclasses.asdict(find_program('cpu')), 'torch' in sys.modules]))"
     )
     done = subprocess.run(

@@ -21,6 +21,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,14 +128,16 @@ def _probe(part: str, device: str) -> Program:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):  # one process, whatever started this one
         environment.pop(name, None)
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-            env=environment,
-        )
+        # What is compiled already takes no compiler: a folder of its own, to see all of it.
+        with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_SECONDS,
+                check=False,
+                env={**environment, "TORCHINDUCTOR_CACHE_DIR": folder},
+            )
         return Program(**json.loads(done.stdout.splitlines()[-1]))
     except subprocess.TimeoutExpired:
         reason = f"no end in {_TIMEOUT_SECONDS} seconds"

@@ -1,0 +1,184 @@
+"""Prompts of any length: what is printed streams by, what the model reads is the end of it.
+
+In:      GenerateSettings: a text, a file, or a file with a prompt on each line
+Out:     Prompt: its text in pieces, and the ids of its end
+Memory:  pieces of 1 MiB; the end of a prompt, a few bytes for each token of the context
+
+A model looks at its context and no further, so only the last tokens count. They are found exactly:
+the end is cut where no piece of text can reach across, and encoded from there on.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide import _native
+from lowtide.errors import BudgetError, DataError
+from lowtide.generation.settings import GenerateSettings
+from lowtide.memory import format_size
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["Prompt", "count_prompts", "encode_end", "iter_prompts"]
+
+_READ_BYTES = 1 << 20
+_FIRST_END_BYTES = 1 << 14
+_LARGEST_END_BYTES = 8 << 20
+"""The longest end that is looked at for a place to cut; encoding it takes some 50 MiB."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text, or a part of a file."""
+
+    text: str = ""
+    path: Path | None = None
+    begin: int = 0
+    size_bytes: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.size_bytes)
+
+    def iter_text(self) -> Iterator[str]:
+        """Give the text in pieces, line ends as in any text file."""
+        if self.path is None:
+            yield self.text
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        held = ""
+        for data in _iter_bytes(self.path, self.begin, self.size_bytes):
+            text = held + _decode(decoder, data, self.path)
+            held = "\r" if text.endswith("\r") else ""  # perhaps the first half of a line end
+            yield _plain_lines(text[: len(text) - len(held)])
+        yield _plain_lines(held + _decode(decoder, b"", self.path, final=True))
+
+    def end(self, size: int) -> tuple[bytes, bool]:
+        """Give the last bytes, about `size` of them, and whether that is all there is."""
+        if self.path is None:
+            text = self.text[-size:]
+            return text.encode("utf-8", "replace"), len(text) == len(self.text)
+        begin = max(self.begin, self.begin + self.size_bytes - size)
+        left = self.begin + self.size_bytes - begin
+        data = b"".join(_iter_bytes(self.path, begin, left))
+        is_all = begin == self.begin
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), is_all
+
+
+def encode_end(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
+    """Give the last `context` ids of a prompt, the same as if all of it were encoded."""
+    size = max(_FIRST_END_BYTES, 8 * context)
+    while True:
+        data, is_all = prompt.end(size)
+        cut = 0 if is_all else _first_cut(tokenizer, data)
+        if cut is not None:
+            ids = tokenizer.encode(data[cut:])
+            if is_all or len(ids) >= context:
+                return [int(token) for token in ids[-context:]]
+        if size >= _LARGEST_END_BYTES:
+            raise BudgetError(
+                f"the last {format_size(size)} of the prompt have no place to cut before the "
+                f"{context} tokens that the model reads",
+                path=prompt.path,
+                next_step="give a shorter prompt: only its end is read",
+            )
+        size = min(2 * size, _LARGEST_END_BYTES)
+
+
+def _first_cut(tokenizer: Tokenizer, data: bytes) -> int | None:
+    """Give the first place at which text can be cut without changing its ids; None without one."""
+    if tokenizer.kind == "char":  # at any character
+        return next((place for place in range(min(4, len(data))) if data[place] & 0xC0 != 0x80), 0)
+    cuts = [int(place) for place in _native.safe_cuts(data, [])[:2]]
+    return next((place for place in cuts if 0 < place < len(data)), None)
+
+
+def iter_prompts(settings: GenerateSettings) -> Iterator[Prompt]:
+    """Give every prompt; a file is looked through before, so that nothing is printed in vain."""
+    path = settings.prompt_file
+    if path is None:
+        yield Prompt(settings.prompt)
+        return
+    size = _check(path)
+    if not settings.each_line:
+        yield Prompt(path=path, size_bytes=size)
+        return
+    for begin, end in _iter_lines(path, size):
+        yield Prompt(path=path, begin=begin, size_bytes=end - begin)
+
+
+def count_prompts(settings: GenerateSettings) -> int:
+    """Count the prompts, to say how far generating is."""
+    path = settings.prompt_file
+    if path is None or not settings.each_line:
+        return 1
+    return sum(1 for _ in _iter_lines(path, _check(path)))
+
+
+@functools.lru_cache(maxsize=1)
+def _check(path: Path) -> int:
+    """Refuse what is no regular file of UTF-8; give its size."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(
+                "prompts are read twice, and this can be read once",
+                path=path,
+                next_step="write it into a file first, or give the text itself with --prompt",
+            )
+        decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        for data in _iter_bytes(path, 0, status.st_size):
+            _decode(decoder, data, path)
+        _decode(decoder, b"", path, final=True)
+    except FileNotFoundError:
+        raise DataError(
+            "prompt file not found",
+            path=path,
+            next_step="check the path for typing errors, or give the text itself with --prompt",
+        ) from None
+    return status.st_size
+
+
+def _decode(
+    decoder: codecs.IncrementalDecoder, data: bytes, path: Path, *, final: bool = False
+) -> str:
+    try:
+        return decoder.decode(data, final)
+    except UnicodeDecodeError as error:
+        raise DataError(f"prompt file is not UTF-8: {error}", path=path) from None
+
+
+def _plain_lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _iter_lines(path: Path, size: int) -> Iterator[tuple[int, int]]:
+    """Give where the lines with something on them begin and end."""
+    begin = position = 0
+    for data in _iter_bytes(path, 0, size):
+        place = 0
+        while (place := _line_end(data, place)) >= 0:
+            if position + place > begin:
+                yield begin, position + place
+            place += 1
+            begin = position + place
+        position += len(data)
+    if position > begin:
+        yield begin, position
+
+
+def _line_end(data: bytes, start: int) -> int:
+    found = [place for sign in (b"\n", b"\r") if (place := data.find(sign, start)) >= 0]
+    return min(found, default=-1)
+
+
+def _iter_bytes(path: Path, begin: int, size: int) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        os.lseek(file.fileno(), begin, os.SEEK_SET)
+        while size > 0 and (data := file.read(min(size, _READ_BYTES))):
+            size -= len(data)
+            yield data

@@ -1,0 +1,133 @@
+"""What running a network takes, without training it: for evaluation and generation, before torch.
+
+In:      a GPTConfig, rows and tokens at once, a budget
+Out:     bytes by part; BudgetError with the smallest budget that would do
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.errors import BudgetError, DataError
+from lowtide.memory import default_budget_bytes, format_size, parse_size
+from lowtide.model.config import GPTConfig, find_model_dir, load_config
+from lowtide.model.program import Program, find_program, program_here
+from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
+
+__all__ = ["InferenceNeed", "budget_of", "fit_rows", "planned_bytes", "refuse_hopeless"]
+
+_MARGIN = 1.1
+
+
+@dataclass(frozen=True)
+class InferenceNeed:
+    """Bytes of running a network, by part."""
+
+    weights: int
+    working: int
+    """Activations of one block, logits; or a tensor beside its place while weights are read."""
+    cache: int
+    """Keys and values of the context, where text is generated."""
+    program: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What a machine that computes on its CPU must hold."""
+        return self.weights + self.working + self.cache + self.program
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget to give for it: a tenth to spare."""
+        return int(self.total_bytes * _MARGIN)
+
+    @property
+    def running_budget_bytes(self) -> int:
+        """The same where the program has been measured in the process that computes."""
+        return self.program + int((self.total_bytes - self.program) * _MARGIN)
+
+
+def planned_bytes(
+    config: GPTConfig, *, rows: int, tokens: int, program: Program, generates: bool = False
+) -> InferenceNeed:
+    """Say what it takes to run `rows` rows of `tokens` tokens at once."""
+    block = activation_bytes(
+        config.replace(num_layers=1),
+        tokens=rows * tokens,
+        half=False,
+        checkpointing=False,
+        accumulating=False,
+    )
+    chunk = 1 if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
+    logits = 2 * 4 * config.vocab_size * min(rows * tokens, chunk)
+    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * config.context_length
+    return InferenceNeed(
+        weights=4 * count_parameters(config),
+        working=max(block + logits, 4 * config.vocab_size * config.width),
+        cache=4 * numbers * rows if generates else 0,
+        program=program.trained_bytes,
+    )
+
+
+def budget_of(memory: str | None) -> int:
+    """Bytes of a `--memory` setting; half of what is available where it is not given."""
+    return default_budget_bytes() if memory is None else parse_size(memory)
+
+
+def refuse_hopeless(
+    model_name: str,
+    checkpoints_dir: Path,
+    memory: str | None,
+    *,
+    device: str = "auto",
+    tokens: int | None = None,
+    generates: bool = False,
+) -> None:
+    """Refuse a budget that one row at a time passes, before torch is loaded."""
+    if memory is None:
+        return
+    program = find_program(device)
+    if program.device != "cpu":  # the GPU's own memory decides
+        return
+    try:
+        config = load_config(find_model_dir(model_name, checkpoints_dir))
+    except DataError:
+        return  # told by whoever loads it
+    fit_rows(
+        config,
+        1,
+        budget_of(memory),
+        tokens=tokens or config.context_length,
+        program=program,
+        generates=generates,
+    )
+
+
+def fit_rows(
+    config: GPTConfig,
+    rows: int,
+    budget_bytes: int,
+    *,
+    tokens: int,
+    program: Program | None = None,
+    generates: bool = False,
+) -> int:
+    """The largest number of rows, halved from `rows`, that the budget holds; refuse if none does.
+
+    Without `program` it is measured here, in the process that computes, before weights are loaded.
+    """
+    is_running = program is None
+    program = program or program_here(0)
+    while True:
+        need = planned_bytes(config, rows=rows, tokens=tokens, program=program, generates=generates)
+        if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget_bytes:
+            return rows
+        if rows == 1:
+            raise BudgetError(
+                f"running this model needs {format_size(need.budget_bytes)} even one row at a time "
+                f"(weights {format_size(need.weights)}, activations {format_size(need.working)}, "
+                f"cache {format_size(need.cache)}, program {format_size(need.program)}), the "
+                f"budget is {format_size(budget_bytes)}",
+                next_step=f"give at least --memory {-(-need.budget_bytes // (1 << 20))}MiB",
+            )
+        rows = -(-rows // 2)

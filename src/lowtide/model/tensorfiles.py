@@ -1,0 +1,196 @@
+"""Copy the tensors of safetensors files into one, in another type, without holding any of them.
+
+In:      a folder with safetensors under transformers' names, and the shape they must have
+Out:     one safetensors file, byte for byte as the library writes it
+Memory:  one piece of a tensor, read and converted; no torch
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+
+from lowtide.errors import DataError
+from lowtide.files import atomic_path, checksum_file, read_json
+from lowtide.model.checksums import record_checksums
+from lowtide.model.config import GPTConfig
+
+__all__ = ["PIECE_BYTES", "copy_tensors", "portable_shapes"]
+
+PIECE_BYTES = 24 << 20
+"""What a piece takes at most: as it is read, as float32, and as it is written."""
+_PIECE_NUMBERS = 1 << 20
+_LARGEST_HEADER = 100 << 20
+_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where a tensor is."""
+
+    path: Path
+    kind: str
+    shape: tuple[int, ...]
+    offset: int
+    """From the beginning of the file."""
+
+
+def portable_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a network's tensors, as transformers has them."""
+    width, inner = config.width, config.mlp_width
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    vocabulary = (config.vocab_size, width)
+    shapes: dict[str, tuple[int, ...]] = {}
+    if config.layout == "gpt2":
+        shapes["transformer.wte.weight"] = vocabulary
+        shapes["transformer.wpe.weight"] = (config.context_length, width)
+        rows = {"ln_1": (width,), "attn.c_attn": (width, query + 2 * key), "ln_2": (width,)}
+        rows |= {"attn.c_proj": (query, width), "mlp.c_fc": (width, inner)}
+        rows |= {"mlp.c_proj": (inner, width)}
+        layers = {f"transformer.h.{number}.": rows for number in range(config.num_layers)}
+        for place, parts in {"transformer.": {"ln_f": (width,)}, **layers}.items():
+            for name, shape in parts.items():
+                shapes[f"{place}{name}.weight"] = shape
+                shapes[f"{place}{name}.bias"] = shape[-1:]
+    else:
+        shapes["model.embed_tokens.weight"] = vocabulary
+        shapes["model.norm.weight"] = (width,)
+        rows = {"input_layernorm": (width,), "post_attention_layernorm": (width,)}
+        rows |= {"self_attn.q_proj": (query, width), "self_attn.o_proj": (width, query)}
+        rows |= {"self_attn.k_proj": (key, width), "self_attn.v_proj": (key, width)}
+        rows |= {"self_attn.q_norm": (config.head_dim,), "self_attn.k_norm": (config.head_dim,)}
+        rows |= {"mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width)}
+        rows |= {"mlp.down_proj": (width, inner)}
+        for number in range(config.num_layers):
+            for name, shape in rows.items():
+                shapes[f"model.layers.{number}.{name}.weight"] = shape
+    if not config.tie_weights:
+        shapes["lm_head.weight"] = vocabulary
+    return shapes
+
+
+def copy_tensors(
+    folder: Path,
+    path: Path,
+    *,
+    config: GPTConfig,
+    dtype: str,
+    on_bytes: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Write all tensors of a model's folder to `path`, atomically, its checksum first.
+
+    `on_bytes` is told how many more bytes are written.
+    """
+    stored = _find_tensors(folder)
+    kind = _NAMES[dtype]
+    wanted: dict[str, _Stored] = {}
+    for name, shape in sorted(portable_shapes(config).items()):
+        found = _find(stored, name, folder)
+        if found.shape != shape:
+            raise DataError(f"{name} is {found.shape}, config.json says {shape}", path=folder)
+        wanted[name] = found
+    with atomic_path(path) as partial:
+        with partial.open("r+b") as file:
+            file.write(_header({name: row.shape for name, row in wanted.items()}, kind))
+            for row in wanted.values():
+                _copy(row, kind, file, on_bytes)
+        record_checksums(path.parent, {path.name: checksum_file(partial)})
+
+
+def _find(stored: Mapping[str, _Stored], name: str, folder: Path) -> _Stored:
+    for known in (name, name.removeprefix("transformer."), name.removeprefix("model.")):
+        if known in stored:
+            return stored[known]
+    raise DataError(f"the weights lack {name}", path=folder)
+
+
+def _find_tensors(folder: Path) -> dict[str, _Stored]:
+    """Find every tensor of a folder, in one file or in those that its index names."""
+    index = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.exists():
+        names = sorted(set(read_json(index)["weight_map"].values()))
+    found: dict[str, _Stored] = {}
+    for name in names:
+        found.update(_read_header(folder / name))
+    return found
+
+
+def _read_header(path: Path) -> dict[str, _Stored]:
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > _LARGEST_HEADER:
+                raise ValueError(f"a header of {size} bytes")
+            header: dict[str, Any] = json.loads(file.read(size))
+        begin, end = 8 + size, path.stat().st_size
+        rows = {
+            name: _Stored(path, row["dtype"], tuple(row["shape"]), begin + row["data_offsets"][0])
+            for name, row in header.items()
+            if name != "__metadata__"
+        }
+        for name, row in rows.items():
+            if row.kind not in _ITEM_BYTES:
+                raise ValueError(f"{name} is of type {row.kind}, expected {', '.join(_ITEM_BYTES)}")
+            if row.offset + math.prod(row.shape) * _ITEM_BYTES[row.kind] > end:
+                raise ValueError(f"{name} ends beyond the file")
+        return rows
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"not a readable safetensors file: {error}", path=path) from None
+
+
+def _header(shapes: Mapping[str, tuple[int, ...]], kind: str) -> bytes:
+    rows: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, shape in shapes.items():
+        end = offset + math.prod(shape) * _ITEM_BYTES[kind]
+        rows[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _copy(row: _Stored, kind: str, out: IO[bytes], on_bytes: Callable[[int], None]) -> None:
+    with row.path.open("rb", buffering=0) as file:
+        file.seek(row.offset)
+        for data in _iter_pieces(file, row):
+            piece = data if row.kind == kind else _convert(data, row.kind, kind)
+            out.write(piece)
+            on_bytes(len(piece))
+
+
+def _iter_pieces(file: BinaryIO, row: _Stored) -> Iterator[bytes]:
+    item = _ITEM_BYTES[row.kind]
+    left = math.prod(row.shape) * item
+    while left:
+        data = file.read(min(left, _PIECE_NUMBERS * item))
+        if not data or len(data) % item:
+            raise DataError("the file was cut short while it was read", path=row.path)
+        left -= len(data)
+        yield data
+
+
+def _convert(data: bytes, kind: str, wanted: str) -> bytes:
+    """Convert numbers as torch does: through float32, to the nearest, ties to even."""
+    if kind == "BF16":
+        numbers = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    else:
+        numbers = np.frombuffer(data, {"F64": "<f8", "F32": "<f4", "F16": "<f2"}[kind])
+    with np.errstate(over="ignore", invalid="ignore"):
+        numbers = numbers.astype("<f4", copy=False)
+        if wanted == "F16":
+            return numbers.astype("<f2").tobytes()
+    if wanted == "F32":
+        return numbers.tobytes()
+    bits = numbers.view("<u4")
+    rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
+    rounded[np.isnan(numbers)] = 0x7FC0
+    return rounded.astype("<u2").tobytes()

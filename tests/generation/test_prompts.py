@@ -1,0 +1,105 @@
+"""Prompts of any length: all of it is printed, its end is encoded as if all of it were."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.errors import BudgetError, DataError
+from lowtide.generation import prompts
+from lowtide.generation.prompts import Prompt, count_prompts, encode_end, iter_prompts
+from lowtide.generation.settings import GenerateSettings
+from lowtide.tokenizer import Tokenizer
+
+NASTY = "The tide,  it's\tlow…\r\n\r\n  123456 潮が引く 👩‍🚀\n<|endoftext|>don't\u2028x=1;;;\n"
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Tokenizer:
+    return Tokenizer.load("gpt2")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends and pieces so small that every prompt has many."""
+    monkeypatch.setattr(prompts, "_FIRST_END_BYTES", 16)
+    monkeypatch.setattr(prompts, "_READ_BYTES", 7)
+
+
+def settings(**options: object) -> GenerateSettings:
+    return GenerateSettings(model_name="m", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "char"])
+@given(text=st.text(st.sampled_from(NASTY), max_size=300), context=st.integers(1, 40))
+def test_the_end_is_encoded_as_if_all_of_it_were(
+    kind: str, text: str, context: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tokenizer = Tokenizer.load("gpt2") if kind == "gpt2" else Tokenizer.from_characters(set(NASTY))
+    folder = tmp_path_factory.mktemp("prompts")
+    path = folder / "prompt.txt"
+    path.write_bytes(text.encode())
+    read = path.read_text(encoding="utf-8")  # line ends as in any text file
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompts, "_FIRST_END_BYTES", 16)
+        patch.setattr(prompts, "_READ_BYTES", 7)
+        prompts._check.cache_clear()
+        (prompt,) = iter_prompts(settings(prompt_file=path))
+        assert "".join(prompt.iter_text()) == read
+        assert encode_end(tokenizer, prompt, context) == [
+            int(token) for token in tokenizer.encode(read)[-context:]
+        ]
+        assert encode_end(tokenizer, Prompt(text), context) == [
+            int(token) for token in tokenizer.encode(text)[-context:]
+        ]
+
+
+def test_only_the_end_of_a_long_prompt_is_read(
+    gpt2: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text("word " * 200_000 + "the end")
+    (prompt,) = iter_prompts(settings(prompt_file=path))
+    sizes: list[int] = []
+    encode = gpt2.encode
+    monkeypatch.setattr(gpt2, "encode", lambda data: sizes.append(len(data)) or encode(data))
+    ids = encode_end(gpt2, prompt, 64)
+    assert gpt2.decode(ids).endswith("word word the end") and len(ids) == 64
+    assert max(sizes) <= 16384
+
+
+def test_an_end_without_a_place_to_cut_is_refused(
+    gpt2: Tokenizer, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "_LARGEST_END_BYTES", 256)
+    with pytest.raises(BudgetError, match=r"the last 256 B of the prompt have no place to cut"):
+        encode_end(gpt2, Prompt("a" * 1000), 2)
+
+
+def test_every_line_is_a_prompt_of_its_own(tmp_path: Path, small: None) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes("one\r\n\r\n  two, 潮が引く\rthree\n\n\nfour".encode())
+    prompts._check.cache_clear()
+    chosen = settings(prompt_file=path, each_line=True)
+    texts = ["".join(prompt.iter_text()) for prompt in iter_prompts(chosen)]
+    assert texts == ["one", "  two, 潮が引く", "three", "four"]
+    assert count_prompts(chosen) == 4
+    path.write_bytes(b"")
+    prompts._check.cache_clear()
+    assert count_prompts(chosen) == 0
+
+
+def test_what_cannot_be_a_prompt_is_told_before_anything_is_printed(tmp_path: Path) -> None:
+    missing = settings(prompt_file=tmp_path / "no.txt")
+    with pytest.raises(DataError, match="prompt file not found"):
+        next(iter_prompts(missing))
+    (tmp_path / "bad.txt").write_bytes(b"good \xff bad")
+    with pytest.raises(DataError, match="not UTF-8"):
+        next(iter_prompts(settings(prompt_file=tmp_path / "bad.txt")))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="can be read once"):
+        next(iter_prompts(settings(prompt_file=tmp_path / "pipe")))
