@@ -171,7 +171,8 @@ def _convert(settings: ConvertSettings) -> None:
     from lowtide.dataset.conversion import convert_dataset
 
     result = convert_dataset(settings)
-    _show("\n".join([f"{result.num_tokens:,} tokens", *map(str, result.paths)]))
+    first = "is there already, nothing was touched: " if result.was_there else ""
+    _show("\n".join([f"{first}{result.num_tokens:,} tokens", *map(str, result.paths)]))
 
 
 def _inspect(settings: InspectSettings) -> None:
@@ -182,6 +183,14 @@ def _inspect(settings: InspectSettings) -> None:
     lowtide inspect data/books --test-loading
     lowtide inspect tokens.npy --test-loading
     """
+    from lowtide.dataset.inspection import plan_inspection
+    from lowtide.progress import Progress
+
+    with Progress("inspect", budget_bytes=plan_inspection(settings)):
+        _inspect_any(settings)
+
+
+def _inspect_any(settings: InspectSettings) -> None:
     from lowtide.dataset.inspection import inspect_dataset
     from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
 

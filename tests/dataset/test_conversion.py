@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowtide import files
 from lowtide.cli import main
-from lowtide.dataset import layout
+from lowtide.dataset import conversion, foreign, layout
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.verification import verify_dataset
@@ -19,7 +21,7 @@ from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from corpora import make_documents, read_tokens, write_corpus
+from corpora import make_documents, read_tokens, snapshot, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +142,10 @@ def test_damaged_files_are_named(
 def test_command_line(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(dataset), str(tmp_path / "npy"), "--to", "npy"]) == 0
     assert "train.npy" in capsys.readouterr().out
-    assert main(["convert", str(dataset), str(tmp_path / "npy"), "--to", "npy"]) == 2
+    assert main(["convert", str(dataset), str(tmp_path / "npy"), "--to", "npy"]) == 0
+    assert "is there already, nothing was touched" in capsys.readouterr().out
+    assert main(["convert", str(dataset), str(tmp_path / "npy"), "--to", "nanogpt"]) == 2
+    assert "its to is npy, now it is nanogpt" in capsys.readouterr().err
     arguments = [str(tmp_path / "npy" / "train.npy"), str(tmp_path / "out"), "--from", "npy"]
     assert main(["convert", *arguments, "--tokenizer", str(dataset)]) == 0
     tokenizer = Tokenizer.load(tmp_path / "out")
@@ -169,3 +174,128 @@ def test_an_interrupted_import_leaves_nothing_behind(
     (tmp_path / "other" / "train").mkdir(parents=True)
     with pytest.raises(UsageError, match="no dataset that it belongs to"):
         convert_dataset(in_path=tmp_path / "train.bin", out_path=tmp_path / "other")
+
+
+@pytest.mark.parametrize("kind", ["nanogpt", "llmc", "megatron", "npy"])
+def test_an_interrupted_export_goes_on(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    convert_dataset(in_path=dataset, out_path=tmp_path / "fresh", to=kind)
+    real = conversion._export_file
+    written: list[str] = []
+
+    @contextlib.contextmanager
+    def fail_at_the_second(path: Path) -> Any:
+        with real(path) as file:
+            yield file
+            if file is not None:
+                written.append(path.name)
+            if len(written) == 2:
+                raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion, "_export_file", fail_at_the_second)
+        with pytest.raises(OSError, match="No space"):
+            convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
+    assert not (tmp_path / "out" / written[1]).exists()
+    stamp = (tmp_path / "out" / written[0]).stat().st_mtime_ns
+    with pytest.raises(UsageError, match="its to is"):
+        convert_dataset(
+            in_path=dataset, out_path=tmp_path / "out", to="npy" if kind != "npy" else "llmc"
+        )
+    convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
+    assert (tmp_path / "out" / written[0]).stat().st_mtime_ns == stamp, "written twice"
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+    # Killed after its last file, before it could say so: finished all the same.
+    record = files.read_json(tmp_path / "out" / "conversion.json")
+    files.write_json(tmp_path / "out" / "conversion.json", {**record, "finished": False})
+    convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
+    assert convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind).was_there
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+
+
+def test_a_folder_with_something_else_in_it_is_refused(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(UsageError, match=r"not empty: it holds mine\.txt"):
+        convert_dataset(in_path=dataset, out_path=tmp_path, to="npy")
+
+
+def test_the_same_import_again_touches_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    np.arange(1000, dtype="<u2").tofile(path)
+    convert_dataset(in_path=path, out_path=tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+    assert convert_dataset(in_path=path, out_path=tmp_path / "out").was_there
+    with pytest.raises(UsageError, match=r"its val-fraction is 0\.1, now it is 0\.2"):
+        convert_dataset(in_path=path, out_path=tmp_path / "out", val_fraction=0.2)
+    np.arange(1000, dtype="<u2")[::-1].tofile(path)
+    with pytest.raises(UsageError, match="it was made with other files"):
+        convert_dataset(in_path=path, out_path=tmp_path / "out")
+    assert snapshot(tmp_path / "out") == before
+
+
+def write_megatron(folder: Path, lengths: list[int]) -> None:
+    """Write ids 1, 2, 3, … as documents of these lengths."""
+    np.arange(1, sum(lengths) + 1, dtype="<u2").tofile(folder / "x.bin")
+    count = len(lengths)
+    begins = np.cumsum([0, *lengths], dtype="<i8")[:-1] * 2
+    with (folder / "x.idx").open("wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, count, count + 1))
+        file.write(np.array(lengths, "<i4").tobytes() + begins.tobytes())
+        file.write(np.arange(count + 1, dtype="<i8").tobytes())
+
+
+def test_documents_without_an_id_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(foreign, "_INDEX_ROWS", 3)
+    monkeypatch.setattr(foreign, "STEP_TOKENS", 4)
+    write_megatron(tmp_path, [0, 3, 0, 0, 0, 5, 1, 0, 2, 0])
+    convert_dataset(in_path=tmp_path / "x.idx", out_path=tmp_path / "out", val_fraction=0)
+    info = layout.load_dataset_info(tmp_path / "out")
+    assert read_tokens(info, "train").tolist() == list(range(1, 12))
+    assert ends_of(info, "train") == [3, 8, 9, 11]
+    assert "6 documents without a single id are left out" in capsys.readouterr().err
+    assert verify_dataset(dataset_dir=tmp_path / "out").problems == []
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [(34, -1, "a document of -1 ids"), (34, 7, "the index says"), (34 + 12 + 8, 2, "not follow")],
+)
+def test_a_damaged_index_is_an_error(tmp_path: Path, at: int, value: int, message: str) -> None:
+    write_megatron(tmp_path, [3, 5, 2])
+    data = bytearray((tmp_path / "x.idx").read_bytes())
+    data[at : at + 4] = struct.pack("<i", value)
+    (tmp_path / "x.idx").write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        convert_dataset(in_path=tmp_path / "x.idx", out_path=tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "char"])
+def test_a_dataset_of_the_guides_program_comes_in_whole(tmp_path: Path, kind: str) -> None:
+    theirs = tmp_path / "theirs"
+    characters = sorted("abc \n")
+    ids = {"train": np.array([0, 1, 2, 3, 4, 4, 3]), "val": np.array([2, 2, 1])}
+    for number, (split, values) in enumerate(ids.items()):
+        (theirs / split).mkdir(parents=True)
+        values.astype("<u4").tofile(theirs / split / f"shard_{number:05d}.bin")
+    metadata = {"total_tokens": 10, "tokenization": kind, "vocab_size": 5, "train_shards": 1}
+    files.write_json(theirs / "dataset_metadata.json", metadata)
+    state = {"token_kind": kind, "chars": characters if kind == "char" else None}
+    files.write_json(theirs / "tokenizer_state.json", state)
+    convert_dataset(in_path=theirs, out_path=tmp_path / "ours")
+    info = layout.load_dataset_info(tmp_path / "ours")
+    assert {split: read_tokens(info, split).tolist() for split in layout.SPLITS} == {
+        split: values.tolist() for split, values in ids.items()
+    }
+    assert info.dtype.itemsize == 2
+    tokenizer = Tokenizer.load(tmp_path / "ours")
+    if kind == "char":
+        assert tokenizer.decode(ids["train"]) == "".join(characters[n] for n in ids["train"])
+    else:
+        assert tokenizer.vocab_size == 50257
+    assert verify_dataset(dataset_dir=tmp_path / "ours").problems == []
+    with pytest.raises(DataError, match="was it made by another program") as caught:
+        layout.load_dataset_info(theirs)
+    assert "lowtide convert" in str(caught.value)

@@ -16,11 +16,21 @@ from lowtide.dataset import layout
 from lowtide.dataset.settings import InspectSettings
 from lowtide.dataset.summary import describe_cleaning
 from lowtide.errors import UsageError
-from lowtide.memory import format_size
+from lowtide.memory import MemoryBudget, format_size
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["inspect_dataset", "read_window"]
+__all__ = ["inspect_dataset", "plan_inspection", "read_window"]
+
+_TOKENIZER_BYTES = 32 << 20
+_TOKEN_BYTES = 64  # of a window: its id, its bytes, its number in words
+
+
+def plan_inspection(settings: InspectSettings) -> int:
+    """The budget of a look at a dataset; a window that cannot fit it is refused."""
+    budget = MemoryBudget.from_setting(settings.memory)
+    budget.require({"tokenizer": _TOKENIZER_BYTES, "window": settings.tokens * _TOKEN_BYTES})
+    return budget.total_bytes
 
 
 def inspect_dataset(settings: InspectSettings | None = None, /, **options: Any) -> str:

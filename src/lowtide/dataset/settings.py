@@ -184,6 +184,8 @@ class AppendSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
         object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
+        if self.processes is not None and self.processes < 1:
+            raise UsageError(f"--processes {self.processes} must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,12 +196,18 @@ class VerifySettings:
     """The dataset's folder."""
     processes: int | None = None
     """Workers; default: one for each core."""
+    memory: str | None = None
+    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
+        if self.processes is not None and self.processes < 1:
+            raise UsageError(f"--processes {self.processes} must be at least 1")
 
 
-Kind = Literal["lowtide", "nanogpt", "llmc", "megatron", "npy"]
+OtherKind = Literal["nanogpt", "llmc", "megatron", "npy"]
+Kind = Literal["lowtide", OtherKind]
+SourceKind = Literal[Kind, "mypt"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,16 +221,20 @@ class ConvertSettings:
     to: Kind = "lowtide"
     """lowtide imports; the others export: nanogpt (raw .bin), llmc (.bin with the header of llm.c
     and modded-nanogpt), megatron (.bin and .idx), npy."""
-    source_kind: Annotated[Kind | None, tyro.conf.arg(name="from")] = None
-    """What to import; default: by what the files look like."""
+    source_kind: Annotated[SourceKind | None, tyro.conf.arg(name="from")] = None
+    """What to import; default: by what the files look like. mypt is a folder of uint32 shards in
+    train and val with a dataset_metadata.json of that program."""
     tokenizer: str = "gpt2"
-    """The tokenizer imported ids were made with: gpt2, or a tokenizer's folder."""
+    """The tokenizer imported ids were made with: gpt2, or a tokenizer's folder; mypt brings the
+    characters of a char dataset along."""
     dtype: Literal["uint16", "uint32"] = "uint16"
     """The type of headerless ids."""
     val_fraction: float = 0.1
     """Where an import has no validation file: the share at its end."""
     tokens_per_shard: int = 10_000_000
     """The size of an import's shards."""
+    memory: str | None = None
+    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "in_path", Path(self.in_path))
@@ -238,7 +250,8 @@ class ConvertSettings:
 def _guess_kind(path: Path) -> str:
     """Tell whose files these are."""
     if (path / "dataset_metadata.json").exists():
-        return "lowtide"
+        ours = b'"format_version"' in (path / "dataset_metadata.json").read_bytes()
+        return "lowtide" if ours else "mypt"
     names = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else [path]
     if any(name.suffix == ".idx" or name.with_suffix(".idx").is_file() for name in names):
         return "megatron"
@@ -274,6 +287,8 @@ class InspectSettings:
     """Of a tokenizer: a text file to measure bytes per token on."""
     text: str | None = None
     """Of a tokenizer: what to show as tokens; the sample's beginning by default."""
+    memory: str | None = None
+    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))

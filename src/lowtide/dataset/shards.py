@@ -49,6 +49,7 @@ NPY_HEADER_BYTES = 128
 ID_BYTES = {"uint16": 2, "uint32": 4}
 _SCAN_BYTES = 4 << 20
 _HEAD_BYTES = 4096
+_ENDS_STEP = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -165,8 +166,11 @@ def write_shard_stream(
     digest = xxhash.xxh3_128()
     low, high, position = 1 << 32, 0, 0
     head = bytearray()
-    ends = array("Q")
-    with files.atomic_file(path, sync_folder=False) as file:
+    num_documents = 0
+    with (
+        files.atomic_file(documents_path(path), sync_folder=False) as ends_file,
+        files.atomic_file(path, sync_folder=False) as file,
+    ):
         for ids, chunk_ends in chunks:
             if not len(ids):
                 continue
@@ -177,13 +181,17 @@ def write_shard_stream(
             digest.update(ids)
             file.write(ids)
             head += ids[: _HEAD_BYTES - len(head)]
-            ends.extend([end + position for end in chunk_ends.cast("Q")])
+            ends = chunk_ends.cast("Q")
+            for begin in range(0, len(ends), _ENDS_STEP):  # a list of all would take 40 bytes each
+                ends_file.write(
+                    array("Q", [end + position for end in ends[begin : begin + _ENDS_STEP]])
+                )
+            num_documents += len(ends)
             position += len(ids) // item_bytes
-    files.write_bytes(documents_path(path), ends.tobytes(), sync_folder=False)
     return ShardInfo(
         path=path,
         num_tokens=position,
-        num_documents=len(ends),
+        num_documents=num_documents,
         min_id=low,
         max_id=high,
         checksum=digest.hexdigest(),

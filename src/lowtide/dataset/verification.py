@@ -2,7 +2,7 @@
 
 In:      a dataset folder
 Out:     a list of problems, each naming the file; empty when all is well
-Memory:  one buffer of 4 MiB per worker, and one shard's document ends
+Memory:  per worker one buffer of ids, and a piece of the document ends beside it
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from lowtide import files
@@ -21,13 +22,17 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
 from lowtide.dataset.settings import VerifySettings
 from lowtide.errors import DataError
+from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["VerifyResult", "verify_dataset"]
 
-_BUFFER_BYTES = 4 << 20
+_BUFFER_BYTES = 2 << 20
+_ENDS_BYTES = 1 << 19
+_WORKER_BYTES = 10 << 20  # ids, a comparison of them, ends, and what a thread takes
+_TOKENIZER_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,10 @@ def verify_dataset(settings: VerifySettings | None = None, /, **options: Any) ->
     """Check all files of a dataset; nothing is changed."""
     settings = settings or build_settings(VerifySettings, options)
     root = settings.dataset_dir
+    budget = MemoryBudget.from_setting(settings.memory)
+    budget.require({"tokenizer": _TOKENIZER_BYTES, "a worker": _WORKER_BYTES})
+    budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES)
+    workers = min(settings.processes or usable_cores(), budget.remaining_bytes // _WORKER_BYTES)
     metadata = layout.read_metadata(root)
     problems = _check_tokenizer(root, metadata)
     shards = _list_shards(root, metadata, problems)
@@ -75,8 +84,8 @@ def verify_dataset(settings: VerifySettings | None = None, /, **options: Any) ->
     # A dataset that may only be read can be verified all the same.
     metrics_path = root / METRICS_NAME if os.access(root, os.W_OK) else None
     with (
-        Progress("verify", metrics_path=metrics_path) as progress,
-        WorkerPool(settings.processes) as pool,
+        Progress("verify", budget_bytes=budget.total_bytes, metrics_path=metrics_path) as progress,
+        WorkerPool(workers) as pool,
         progress.phase("verify", total=total, unit="B") as phase,
     ):
         for size, count, found in pool.run(tasks()):
@@ -173,19 +182,20 @@ def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:
         )
     if problems:
         return size, count, problems
+    ends = _Ends(shard, name, count)
     try:
-        found = _read_shard(shard)
+        found = _read_shard(shard, ends)
     except DataError as error:
         return size, count, [error.message]
     if found.max_id >= shard.vocab_size:
         problems.append(f"{name}: id {found.max_id}, the vocabulary ends at {shard.vocab_size - 1}")
     if described is not None:
         problems += _compare(name, found, described)
-    problems += _check_ends(shard, name, count)
+    problems += ends.finish()
     return size, count, problems
 
 
-def _read_shard(shard: _Expected) -> layout.ShardInfo:
+def _read_shard(shard: _Expected, ends: _Ends) -> layout.ShardInfo:
     """Read a whole shard, and say what is in it; one that cannot belong here is an error."""
     if shard.described is None:
         layout.scan_shard(shard.path, dtype=shard.dtype, vocab_size=shard.vocab_size)
@@ -195,6 +205,7 @@ def _read_shard(shard: _Expected) -> layout.ShardInfo:
         while block := file.read(_BUFFER_BYTES):
             digest.update(block)
             ids = np.frombuffer(block, dtype=shard.dtype)
+            ends.check(ids, size)
             low, high, size = min(low, int(ids.min())), max(high, int(ids.max())), size + len(ids)
     head = layout.checksum_head(shard.path)
     return layout.ShardInfo(shard.path, size, 0, low, high, digest.hexdigest(), head)
@@ -214,27 +225,64 @@ def _compare(name: str, found: layout.ShardInfo, described: layout.ShardInfo) ->
     ][:1]
 
 
-def _check_ends(shard: _Expected, name: str, count: int) -> list[str]:
-    info = layout.ShardInfo(shard.path, count, 0, 0, 0, None)
-    if shard.documents is not None and not layout.documents_path(shard.path).is_file():
-        return [f"{layout.documents_path(shard.path).name}: missing"]
-    try:
-        ends = layout.load_document_ends(info)
-    except DataError as error:
-        return [f"{layout.documents_path(shard.path).name}: {error.message}"]
-    if shard.documents is not None and len(ends) != shard.documents:
-        return [
-            f"{layout.documents_path(shard.path).name}: {len(ends)} documents, "
-            f"{layout.METADATA_NAME} says {shard.documents}"
-        ]
-    if shard.end_id is None or not len(ends):
-        return []
-    tokens = layout.load_shard_tokens(info, shard.dtype)
-    wrong = np.flatnonzero(tokens[ends.astype(np.int64) - 1] != shard.end_id)
-    if len(wrong):
-        place = int(ends[wrong[0]]) - 1
-        return [
-            f"{layout.documents_path(shard.path).name}: says a document ends at token {place} of "
-            f"{name}, but id {int(tokens[place])} is there, not end-of-text ({shard.end_id})"
-        ]
-    return []
+class _Ends:
+    """The document ends of a shard, gone through beside its ids."""
+
+    def __init__(self, shard: _Expected, name: str, num_tokens: int) -> None:
+        self._shard = shard
+        self._name = name
+        self._num_tokens = num_tokens
+        self._path = layout.documents_path(shard.path)
+        self._problem: str | None = None
+        self._size = self._path.stat().st_size if self._path.is_file() else None
+        self._read = 0
+        self._last = 0
+        self._held = np.empty(0, dtype=np.int64)
+        if self._size is None and shard.documents is not None:
+            self._problem = "missing"
+        elif self._size is not None and self._size % 8:
+            self._problem = f"{self._size} bytes, expected a multiple of 8"
+        elif self._size is not None and shard.documents not in (None, self._size // 8):
+            self._problem = (
+                f"{self._size // 8} documents, {layout.METADATA_NAME} says {shard.documents}"
+            )
+
+    def check(self, ids: npt.NDArray[Any], base: int) -> None:
+        """Check the ends in the ids that begin at token `base`."""
+        while self._problem is None and self._fill():
+            inside = self._held[self._held <= base + len(ids)]
+            end_id = self._shard.end_id
+            if end_id is not None and len(inside):
+                wrong = np.flatnonzero(ids[inside - base - 1] != end_id)
+                if len(wrong):
+                    place = int(inside[wrong[0]]) - 1
+                    self._problem = (
+                        f"says a document ends at token {place} of {self._name}, but id "
+                        f"{int(ids[place - base])} is there, not end-of-text ({end_id})"
+                    )
+            self._held = self._held[len(inside) :]
+            if len(self._held):
+                return
+
+    def _fill(self) -> bool:
+        """Read more ends, where those held are used up; True if there are any."""
+        if not len(self._held) and self._size is not None and self._read < self._size:
+            with self._path.open("rb", buffering=0) as file:
+                file.seek(self._read)
+                part = file.read(_ENDS_BYTES)
+            self._read += len(part) or self._size
+            self._held = np.frombuffer(part[: len(part) // 8 * 8], dtype="<u8").astype(np.int64)
+            if len(self._held) and (
+                bool(np.any(np.diff(self._held, prepend=self._last) <= 0))
+                or int(self._held[-1]) > self._num_tokens
+            ):
+                self._problem = (
+                    f"document ends must rise and stay within the shard's {self._num_tokens} tokens"
+                )
+                return False
+            self._last = int(self._held[-1]) if len(self._held) else self._last
+        return len(self._held) > 0
+
+    def finish(self) -> list[str]:
+        """What is wrong with them, once all ids were read."""
+        return [] if self._problem is None else [f"{self._path.name}: {self._problem}"]
