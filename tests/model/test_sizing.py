@@ -1,12 +1,19 @@
 """Counts equal the network's, and a target number of parameters is met."""
 
+import re
+
 import pytest
 import torch
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.sizing import count_parameters, flops_per_token, shape_for_parameters
+from lowtide.model.sizing import (
+    count_parameters,
+    flops_per_token,
+    shape_for_parameters,
+    suitable_vocabulary,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,10 +54,8 @@ def test_targets_are_met_within_five_percent(layout, target, vocab_size):
 
 
 def test_a_vocabulary_that_takes_everything_is_refused():
-    with pytest.raises(
-        UsageError, match=r"no shape has 100,000 parameters.*smallest has 403,"
-    ) as no:
-        shape_for_parameters(100_000, vocab_size=50304)
+    with pytest.raises(UsageError, match=r"no shape has 100 parameters.*smallest has ") as no:
+        shape_for_parameters(100, vocab_size=20)
     assert "smaller vocabulary" in str(no.value.next_step)
 
 
@@ -60,14 +65,25 @@ def test_a_size_beyond_all_shapes_is_refused():
     assert "--num-layers and --width" in str(caught.value.next_step)
 
 
-def test_a_size_between_two_shapes_names_both():
-    with pytest.raises(UsageError, match="the nearest have ") as caught:
-        shape_for_parameters(500_000, vocab_size=50304)
-    nearest = [int(word.replace(",", "")) for word in caught.value.message.split()[-3::2]]
-    assert nearest[0] < 500_000 < nearest[1]
-    for size in nearest:
-        found = count_parameters(shape_for_parameters(size, vocab_size=50304))
-        assert found == pytest.approx(size, rel=0.05)
+@pytest.mark.parametrize("target", [100_000, 500_000, 1_000_000])
+def test_a_vocabulary_that_leaves_no_network_is_refused_with_a_remedy_that_works(target):
+    with pytest.raises(UsageError, match="takes nearly all of") as caught:
+        shape_for_parameters(target, vocab_size=50304)
+    vocab_size, enough = map(int, re.findall(r"--[a-z-]+ (\d+)", caught.value.next_step))
+    for count, size in ((target, vocab_size), (enough, 50304)):
+        config = shape_for_parameters(count, vocab_size=size)
+        assert count_parameters(config, embeddings=False) >= 0.1 * count
+
+
+def test_vocabularies_grow_with_the_model_and_stay_below_the_text():
+    sizes = [suitable_vocabulary(10**power) for power in range(4, 11)]
+    assert sizes == sorted(sizes) and sizes[0] == 300 and sizes[-1] == 32000
+    assert suitable_vocabulary(10**6, text_bytes=10**5) == 600
+    assert suitable_vocabulary(10**6, text_bytes=100) == 300
+    for power in (5, 6, 7, 8):
+        config = shape_for_parameters(10**power, vocab_size=suitable_vocabulary(10**power))
+        share = config.vocab_size * config.width / count_parameters(config)
+        assert 0.1 < share < 0.35
 
 
 def test_flops_are_nanogpts():

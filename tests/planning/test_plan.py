@@ -129,7 +129,7 @@ def test_a_stream_is_one_command_with_a_buffer_by_the_machine(machine, buffer):
     settings = train_settings(command)
     assert settings.dataset_id == "owner/name" and settings.shuffle_buffer_size == buffer
     assert [need.stage for need in plan.needs] == ["load", "train"]
-    plain = make_plan(**machine, tokens="20M", size="1M", vocab_size=50257)
+    plain = make_plan(**machine, tokens="20M", size="1M", vocab_size=plan.data.vocab_size)
     held = 4 * 4 * buffer * settings.seq_len  # two blocks of ids, each twice
     more = plan.needs[0].memory_bytes - plain.needs[-2].memory_bytes
     assert held < more < held + (16 << 20)

@@ -66,6 +66,35 @@ def test_a_tokenizer_is_learned_for_a_stream_and_epochs_end_it(text, tmp_path, c
     assert steps == pytest.approx(2 * tokens / 16 / 8, rel=0.1)
 
 
+@pytest.mark.parametrize("flag", ["--input-file", "--dataset-id"])
+def test_without_a_tokenizer_one_that_suits_the_size_is_learned(text, tmp_path, capsys, flag):
+    size = ["--target-params", "50000", "--seq-len", "16"]
+    words = [flag, text, "--model-name", "m", *size, "--batch-size", "4", "--sample-tokens", "2"]
+    run("train", *words, "--max-iters", "2")
+    err = capsys.readouterr().err
+    assert "tokens learned from" in err
+    tokenizer = Tokenizer.load(tmp_path / "checkpoints/m")
+    assert 256 < tokenizer.vocab_size <= 400
+    assert not (tmp_path / "checkpoints/m/data/head.txt").exists()
+    run("train", *words, "--max-iters", "3")
+    assert "going on from step 2" in capsys.readouterr().err
+    assert Tokenizer.load(tmp_path / "checkpoints/m").fingerprint == tokenizer.fingerprint
+    # What plan says of the same flags.
+    run("plan", flag, text, *size, "--no-measure", "--json")
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["data"]["vocab_size"] == (300 if flag == "--input-file" else 400)
+
+
+def test_a_vocabulary_that_leaves_no_network_is_refused_with_the_remedy(text, tmp_path, capsys):
+    letters = [chr(0x4E00 + number) for number in range(20000)]
+    Tokenizer.from_characters(sorted({*letters, *text.read_text()})).save(tmp_path / "tok")
+    words = ["--input-file", text, "--tokenization", "tok", "--target-params", "170000"]
+    assert main(["train", *map(str, words), "--seq-len", "16", "--max-iters", "1"]) == 2
+    err = capsys.readouterr().err
+    assert "takes nearly all of 170,000 parameters" in err
+    assert "leave --tokenization out" in err
+
+
 def test_npy_files_and_their_own_validation(tmp_path, capsys):
     ids = np.random.default_rng(0).integers(300, size=2000)
     np.save("train.npy", ids.astype(np.int32))

@@ -18,9 +18,13 @@ __all__ = [
     "flops_per_token",
     "loss_chunk_tokens",
     "shape_for_parameters",
+    "suitable_vocabulary",
 ]
 
 _TOLERANCE = 0.05
+_LEAST_NETWORK = 0.1  # share of the parameters outside the tables of the vocabulary
+_VOCABULARY_AT_A_MILLION = 2000
+_SMALLEST_VOCABULARY, _LARGEST_VOCABULARY = 300, 32000
 _RETURNED_BYTES = 32 << 20
 _LOSS_CHUNK_BYTES = 64 << 20
 # Matrix products on a big GPU need more rows to be efficient than a CPU has caches for.
@@ -151,6 +155,22 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
     return [between * size for size in narrow] + [number * float(size) for size in wide]
 
 
+def suitable_vocabulary(num_parameters: int, text_bytes: int | None = None) -> int:
+    """Tokens of a vocabulary that suits a model and the text it is learned from.
+
+    2,000 at a million parameters, growing with the square root as the width does, so that the
+    embedding takes about a fifth of the model at every size; never more than twice the square root
+    of the text's bytes, since rarer merges are learned from too few places. From 300 to 32,000.
+
+    >>> [suitable_vocabulary(count) for count in (10**5, 10**6, 10**7, 10**9)]
+    [600, 2000, 6300, 32000]
+    """
+    size = _VOCABULARY_AT_A_MILLION * math.sqrt(num_parameters / 1e6)
+    if text_bytes is not None:
+        size = min(size, 2 * math.sqrt(text_bytes))
+    return min(_LARGEST_VOCABULARY, max(_SMALLEST_VOCABULARY, int(size) // 100 * 100))
+
+
 def shape_for_parameters(
     target_params: int,
     *,
@@ -166,9 +186,41 @@ def shape_for_parameters(
     >>> count_parameters(shape_for_parameters(1_000_000, vocab_size=2048)) // 10_000
     99
     """
+    best, below, above = _best_shape(
+        target_params,
+        vocab_size=vocab_size,
+        context_length=context_length,
+        layout=layout,
+        tie_weights=tie_weights,
+    )
+    if best is None and vocab_size > 10 * suitable_vocabulary(target_params):
+        best = GPTConfig(vocab_size, context_length, 1, 8, 1, layout=layout)
+        raise _no_network(target_params, best.replace(tie_weights=tie_weights))
+    if best is None:
+        raise _no_shape(target_params, vocab_size, below, above)
+    if not _is_network(best):
+        raise _no_network(target_params, best)
+    return best
+
+
+def _is_network(config: GPTConfig) -> bool:
+    """True if the tables of the vocabulary leave parameters that compute."""
+    whole = count_parameters(config)
+    return count_parameters(config, embeddings=False) >= _LEAST_NETWORK * whole
+
+
+def _best_shape(
+    target_params: int,
+    *,
+    vocab_size: int,
+    context_length: int,
+    layout: Layout,
+    tie_weights: bool,
+) -> tuple[GPTConfig | None, int, float]:
+    """The best shape, and the nearest sizes that are too far off: 0 and infinity for none."""
     best: GPTConfig | None = None
     best_score = math.inf
-    below, above = 0, math.inf  # the nearest sizes that are too far off
+    below, above = 0, math.inf
     for num_layers in (*range(1, 17), *range(18, 49, 2)):
         for width in _widths():
             config = GPTConfig(
@@ -193,9 +245,7 @@ def shape_for_parameters(
                 break
             else:
                 below = max(below, count)
-    if best is None:
-        raise _no_shape(target_params, vocab_size, below, above)
-    return best
+    return best, below, above
 
 
 def _widths() -> list[int]:
@@ -215,11 +265,30 @@ def _num_heads(width: int) -> int:
     return min(fits, key=lambda heads: abs(heads - wanted))
 
 
+def _no_network(target: int, config: GPTConfig) -> UsageError:
+    """Say that the vocabulary takes it all, and which of the two sizes to change to what."""
+    suited, enough = suitable_vocabulary(target), target
+    larger: GPTConfig | None = config
+    while larger is None or not _is_network(larger):
+        enough = math.ceil(enough * 1.25 / 10**5) * 10**5
+        larger, _, _ = _best_shape(
+            enough,
+            vocab_size=config.vocab_size,
+            context_length=config.context_length,
+            layout=config.layout,
+            tie_weights=config.tie_weights,
+        )
+    return UsageError(
+        f"a vocabulary of {config.vocab_size:,} takes nearly all of {target:,} parameters: one "
+        f"layer of width {config.width} would be left",
+        next_step=f"a tokenizer of {suited:,} tokens suits it (leave --tokenization out, or "
+        f"lowtide train-tokenizer --vocab-size {suited}), or give --target-params {enough}",
+    )
+
+
 def _no_shape(target: int, vocab_size: int, below: int, above: float) -> UsageError:
     """Say which sizes there are instead; 0 and infinity stand for none."""
-    if below and above < math.inf:
-        instead, advice = f"the nearest have {below:,} and {above:,}", "give one of these as"
-    elif below:
+    if below:
         instead, advice = f"the largest has {below:,}", "give --num-layers and --width, or lower"
     else:
         instead = f"the smallest has {above:,}"

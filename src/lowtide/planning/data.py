@@ -19,8 +19,10 @@ from lowtide.memory import format_size
 from lowtide.planning.machine import Machine
 from lowtide.planning.settings import PlanSettings
 from lowtide.progress import format_count
+from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.footprint import estimate_distinct_bytes
+from lowtide.training.settings import TrainSettings, learned_vocabulary
 
 __all__ = ["DataFacts", "bytes_per_token", "find_data"]
 
@@ -120,10 +122,7 @@ def find_data(settings: PlanSettings, machine: Machine) -> DataFacts:
 def _streamed(name: str, settings: PlanSettings, vocabulary: int, ratio: float) -> DataFacts:
     """Look at what is to be streamed: files have a size, a dataset of the hub has none yet."""
     local = names_files(name)
-    learns = settings.tokenization is None and local
-    if not local and settings.tokenization is None:
-        vocabulary = _GPT2_VOCABULARY  # what lowtide train takes where nothing can be learned first
-        ratio = bytes_per_token(vocabulary)
+    learns = settings.tokenization is None
     tokens = settings.num_tokens
     if local and tokens is None:
         tokens = int(estimate_text_bytes(expand_inputs([name])) / ratio)
@@ -158,9 +157,13 @@ def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
     files = list(settings.input_files)
     if settings.dataset_id is not None and names_files(settings.dataset_id):
         files = [settings.dataset_id]
-    if not files:
+    text = estimate_text_bytes(expand_inputs(files)) if files else None
+    if settings.names_a_model:  # what lowtide train would learn by itself
+        training = build_settings(TrainSettings, settings.training_options())
+        streamed = settings.dataset_id is not None
+        return learned_vocabulary(training, None if streamed else text)
+    if text is None:
         return usual
-    text = estimate_text_bytes(expand_inputs(files))
     return min(usual, max(_SMALLEST_VOCABULARY, int(0.8 * math.sqrt(text)) // 100 * 100))
 
 

@@ -24,7 +24,7 @@ from lowtide.model.program import Program, find_program
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
 from lowtide.training.resuming import continued_settings
-from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.settings import TrainSettings, learned_vocabulary, model_config
 from lowtide.training.texts import count_vocabulary, find_text_tokens
 
 __all__ = ["admit", "refuse_hopeless"]
@@ -125,4 +125,9 @@ def _vocabulary(settings: TrainSettings) -> int:
         return Tokenizer.load(settings.dataset_dir).vocab_size
     if settings.tokenization == "char" and settings.input_file is not None:
         return count_vocabulary(settings.input_file)
+    path = settings.input_file
+    if settings.tokenization is None and path is not None and path.suffix != ".npy":
+        return learned_vocabulary(settings, path.stat().st_size if path.is_file() else None)
+    if settings.tokenization is None and settings.dataset_id is not None:
+        return learned_vocabulary(settings, None)
     return Tokenizer.load(settings.tokenization or "gpt2").vocab_size

@@ -18,11 +18,12 @@ from lowtide.dataset.provenance import load_own_tokenizer, read_provenance, toke
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.streaming import StreamingDataLoader
+from lowtide.loader.texts import FileTexts, HubTexts, TextSource
 from lowtide.loader.windows import TokenDataset
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.evaluation import require_same_tokenizer
 from lowtide.training.settings import TrainSettings
-from lowtide.training.texts import find_text_tokens, learn_tokenizer
+from lowtide.training.texts import find_text_tokens, learn_from_head, learn_tokenizer
 
 __all__ = ["TrainingData", "open_training_data"]
 
@@ -96,15 +97,12 @@ def _open_stream(
     assert name is not None
     local = names_files(name)
     tokenizer = known
-    if settings.vocab_size is not None:
-        if not local:
-            raise UsageError(
-                "--vocab-size learns from files, and --dataset-id is not one",
-                next_step="lowtide train-tokenizer on a sample, then --tokenization FOLDER",
-            )
+    if settings.tokenization is not None:
+        tokenizer = Tokenizer.load(settings.tokenization)
+    elif settings.vocab_size is not None and local:
         tokenizer = learn_tokenizer(settings, name, note)
-    elif tokenizer is None or settings.tokenization is not None:
-        tokenizer = Tokenizer.load(settings.tokenization or "gpt2")
+    elif tokenizer is None or settings.vocab_size is not None:
+        tokenizer = learn_from_head(settings, _texts(settings, name, local=local), note)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     stream = StreamingDataLoader(
         None if local else name,
@@ -129,6 +127,13 @@ def _open_stream(
     if settings.val_data_path is not None:
         val = _open(settings, settings.val_data_path, tokenizer, "all")
     return TrainingData(stream, val, _others(settings, tokenizer), tokenizer)
+
+
+def _texts(settings: TrainSettings, name: str, *, local: bool) -> TextSource:
+    """The texts a stream is made of, from their beginning."""
+    if local:
+        return FileTexts([name], text_column=settings.text_column)
+    return HubTexts(name, split=settings.split, text_column=settings.text_column)
 
 
 def _own_tokenizer(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig, Layout
-from lowtide.model.sizing import shape_for_parameters
+from lowtide.model.sizing import count_parameters, shape_for_parameters, suitable_vocabulary
 from lowtide.settings import import_when_used, require
 from lowtide.training.schedule import Schedule
 
@@ -25,6 +25,7 @@ __all__ = [
     "EvaluateSettings",
     "TrainSettings",
     "choose_optimizer",
+    "learned_vocabulary",
     "model_config",
 ]
 
@@ -78,9 +79,9 @@ class TrainSettings:
     max_examples: int | None = None
     """Texts to take from --dataset-id; all of them if not given."""
     vocab_size: int | None = None
-    """Learn a tokenizer of this size from the text of --input-file or --dataset-id first."""
+    """Size of the tokenizer to learn from the text; what suits the model if not given."""
     tokenization: str | None = None
-    """Tokenizer for text and .npy: gpt2, char, or a path. A prepared dataset brings its own."""
+    """Tokenizer for text and .npy: gpt2, char, or a path; learned from text if not given."""
     dtype: str | None = None
     """Type of ids in files that do not say it (uint16, uint32, int32)."""
     val_fraction: float = 0.1
@@ -385,3 +386,11 @@ def model_config(settings: TrainSettings, vocab_size: int) -> GPTConfig:
         norm_eps=1e-5 if settings.layout == "gpt2" else 1e-6,
         **given,
     )
+
+
+def learned_vocabulary(settings: TrainSettings, text_bytes: int | None) -> int:
+    """The size of the tokenizer to learn: as asked for, or what suits the model and the text."""
+    if settings.vocab_size is not None:
+        return settings.vocab_size
+    count = settings.target_params or count_parameters(model_config(settings, 256))
+    return suitable_vocabulary(count, text_bytes)

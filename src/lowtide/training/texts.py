@@ -25,17 +25,20 @@ from lowtide.dataset.provenance import (
     record_path,
     tokenizer_dir,
 )
+from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.errors import DataError
-from lowtide.files import checksum_file, read_json, write_json
+from lowtide.files import atomic_file, checksum_file, read_json, write_json
+from lowtide.loader.texts import TextSource
 from lowtide.progress import Progress
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.scanning import scan_characters
 from lowtide.tokenizer.training import train_tokenizer
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import TrainSettings, learned_vocabulary
 
-__all__ = ["count_vocabulary", "find_text_tokens", "learn_tokenizer"]
+__all__ = ["count_vocabulary", "find_text_tokens", "learn_from_head", "learn_tokenizer"]
 
+_HEAD_BYTES = 32 << 20
 _TOKENS_NAME, _IDENTITY_NAME = "tokens.npy", "source.json"
 
 
@@ -109,28 +112,77 @@ def _why_not_beside(
 def _choose_tokenizer(
     settings: TrainSettings, path: Path, note: Callable[[str], None], known: Tokenizer | None
 ) -> Tokenizer:
-    """Return the tokenizer that is named, learned from the text, the base model's, or gpt2."""
-    if settings.vocab_size is not None:
-        return learn_tokenizer(settings, str(path), note)
+    """Return the tokenizer that is named, the base model's, or one learned from the text."""
     if settings.tokenization == "char":
         return Tokenizer.from_characters(sorted(_characters(path)))
-    if known is not None and settings.tokenization is None:
+    if settings.tokenization is not None:
+        return Tokenizer.load(settings.tokenization)
+    if known is not None and settings.vocab_size is None:
         return known
-    return Tokenizer.load(settings.tokenization or "gpt2")
+    return learn_tokenizer(settings, str(path), note)
 
 
 def learn_tokenizer(settings: TrainSettings, source: str, note: Callable[[str], None]) -> Tokenizer:
     """Learn a tokenizer from the run's own text, once; it is kept in the run."""
+    size = learned_vocabulary(settings, estimate_text_bytes(expand_inputs([source])))
+    return _learn(settings, source, size, note, described=source)
+
+
+def _learn(
+    settings: TrainSettings,
+    source: str,
+    vocab_size: int,
+    note: Callable[[str], None],
+    *,
+    described: str,
+) -> Tokenizer:
     folder = settings.run_dir / "data" / "tokenizer"
     trained = train_tokenizer(
         input=[source],
         out_dir=folder,
-        vocab_size=settings.vocab_size,
+        vocab_size=vocab_size,
         text_field=settings.text_column,
         memory=settings.memory,
     )
-    note(f"tokenizer of {trained.tokenizer.vocab_size:,} tokens learned from {source}: {folder}")
+    note(f"tokenizer of {trained.tokenizer.vocab_size:,} tokens learned from {described}: {folder}")
     return trained.tokenizer
+
+
+def learn_from_head(
+    settings: TrainSettings, texts: TextSource, note: Callable[[str], None]
+) -> Tokenizer:
+    """Learn a tokenizer from the first texts of a stream, once; it is kept in the run."""
+    folder = settings.run_dir / "data"
+    sample, identity_path = folder / "head.txt", folder / "head.json"
+    size = learned_vocabulary(settings, None)
+    identity = {"texts": texts.fingerprint, "vocab_size": size}
+    learned = folder / "tokenizer"
+    if identity_path.is_file() and read_json(identity_path) == identity:
+        return Tokenizer.load(learned)
+    shutil.rmtree(learned, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    count = _write_head(sample, texts, settings.max_examples)
+    described = f"the first {count:,} texts of {settings.dataset_id}"
+    tokenizer = _learn(settings, str(sample), size, note, described=described)
+    write_json(identity_path, identity)
+    sample.unlink()
+    return tokenizer
+
+
+def _write_head(path: Path, texts: TextSource, max_examples: int | None) -> int:
+    """Write the first texts of a stream to a file, some tens of MiB; count them."""
+    count = written = 0
+    with atomic_file(path) as file:
+        for text in texts.iter_texts(seed=None):
+            written += file.write(text.data)
+            if text.ends_document:
+                written += file.write(END_OF_TEXT.encode())
+                count += 1
+            if written >= _HEAD_BYTES or count == max_examples:
+                break
+    if not count and not written:
+        raise DataError("there is no text to learn a tokenizer from", path=path.name)
+    return count
 
 
 def count_vocabulary(path: Path) -> int:
