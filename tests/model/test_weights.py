@@ -93,7 +93,7 @@ def test_errors_name_the_folder_and_the_tensor(tmp_path):
     save_weights(tmp_path / "model.safetensors", tensors)
     with pytest.raises(DataError, match=r"lack model\.norm\.weight"):
         load_model(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
+    (tmp_path / "model.safetensors").write_bytes(b"not safetensors" * 10_000)
     (tmp_path / "checksums.json").unlink()  # as other programs' folders are
     with pytest.raises(DataError, match="not a readable safetensors file"):
         load_model(tmp_path)

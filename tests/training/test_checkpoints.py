@@ -11,8 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from lowtide import files
-from lowtide.errors import BudgetError, DataError
+from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.loader.windows import TokenDataset
+from lowtide.model.checksums import record_files
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import load_model, load_weights
@@ -268,3 +269,21 @@ def test_damaged_weights_are_named_where_models_are_used(two_checkpoints, tmp_pa
         load_model(run / "best")
     with pytest.raises(DataError, match=r"model.safetensors is damaged"):
         load_weights(model, run)
+
+
+@pytest.mark.parametrize("field", ["data", "counters", "state", "optimizers", "loss_scale"])
+@pytest.mark.parametrize("value", [None, 3, [], {"no": 1}])
+def test_numbers_of_another_kind_name_the_file(two_checkpoints, tmp_path, field, value):
+    shutil.copytree(two_checkpoints, tmp_path, dirs_exist_ok=True)
+    folder = RunFolder(tmp_path / "run").step_dirs()[-1]
+    path = folder / "state.json"
+    numbers = json.loads(path.read_text())
+    if value is None:
+        del numbers[field]
+    else:
+        numbers[field] = value
+    path.write_text(json.dumps(numbers))
+    record_files(folder, ["state.json"])  # as a program that writes such files would
+    with pytest.raises((DataError, UsageError)) as caught:
+        make_small_trainer(tmp_path).fit()
+    assert caught.value.next_step or "loader state of version" in caught.value.message

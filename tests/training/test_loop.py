@@ -15,6 +15,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.model.checksums import record_files
 from lowtide.model.gpt import GPT
 from lowtide.training import stepping
+from lowtide.training.distributed import open_process_group
 from lowtide.training.loop import Trainer
 
 from .conftest import VOCAB, write_tokens
@@ -346,3 +347,21 @@ def test_a_loss_that_is_no_number_is_never_the_best(make_trainer):
     record_files(path.parent, [path.name])
     result = trainer.fit()
     assert result.best_val_loss == best and result.skipped_steps == 2
+
+
+def test_out_of_memory_before_fit_is_told(make_trainer, capsys):
+    """As in the trial of `lowtide plan`, which takes steps without a run."""
+    trainer = make_trainer(batch_size=4)
+    forward = trainer.model.forward
+
+    def too_large(ids, targets=None):
+        if len(ids) > 2:
+            raise MemoryError
+        return forward(ids, targets)
+
+    trainer.model.forward = too_large
+    with open_process_group("cpu") as group:
+        trainer.prepare(group)
+        trainer.train_step()
+        trainer.feed.close()
+    assert "out of memory: micro-batches of 2 rows now" in capsys.readouterr().err

@@ -7,18 +7,32 @@ Out:     GPTConfig, checked
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.files import read_json
 from lowtide.settings import build_settings, require
 
 __all__ = ["GPTConfig", "find_model_dir", "load_config", "padded_vocab_size"]
 
 Layout = Literal["qwen3", "gpt2"]
+
+# Beyond all models there are, and small enough to build tables of: a wrong number in a file must
+# not take all memory, or hours.
+_LARGEST = {
+    "vocab_size": 1 << 22,
+    "context_length": 1 << 20,
+    "num_layers": 1 << 10,
+    "width": 1 << 17,
+    "num_heads": 1 << 10,
+    "num_kv_heads": 1 << 10,
+    "head_dim": 1 << 12,
+    "mlp_width": 1 << 19,
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,11 @@ class GPTConfig:
         self._require(self.layout in ("qwen3", "gpt2"), "layout", "qwen3 or gpt2")
         for name in ("vocab_size", "context_length", "num_layers", "width", "num_heads"):
             self._require(getattr(self, name) >= 1, name, "at least 1")
+        for name, largest in _LARGEST.items():
+            self._require(0 <= getattr(self, name) <= largest, name, f"at most {largest:,}")
         self._require(0.0 <= self.dropout < 1.0, "dropout", "from 0 to below 1")
+        self._require(0.0 < self.rope_theta < math.inf, "rope_theta", "more than 0, and finite")
+        self._require(0.0 <= self.norm_eps < 1.0, "norm_eps", "from 0 to below 1")
         if self.num_kv_heads == 0:
             object.__setattr__(self, "num_kv_heads", self.num_heads)
         self._require(
@@ -134,9 +152,24 @@ def load_config(path: str | Path) -> GPTConfig:
     fields = read_json(path)
     if not isinstance(fields, dict):
         raise DataError("config.json does not hold an object", path=path)
-    if "model_type" not in fields:
-        return build_settings(GPTConfig, fields)
-    return GPTConfig.from_huggingface(fields, path=path)
+    try:
+        if "model_type" not in fields:
+            return build_settings(GPTConfig, fields)
+        return GPTConfig.from_huggingface(fields, path=path)
+    except KeyError as error:
+        raise _bad_config(path, f"{error.args[0]} is missing") from None
+    except UsageError as error:
+        raise _bad_config(path, error.message) from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise _bad_config(path, str(error)) from None
+
+
+def _bad_config(path: Path, what: str) -> DataError:
+    return DataError(
+        f"{path.name} does not describe a network: {what}",
+        path=path,
+        next_step="bring back the config.json that belongs to this model",
+    )
 
 
 def _to_qwen3(config: GPTConfig) -> dict[str, Any]:
@@ -185,13 +218,17 @@ def _to_gpt2(config: GPTConfig) -> dict[str, Any]:
     }
 
 
+def _build(**fields: Any) -> GPTConfig:
+    return build_settings(GPTConfig, fields)  # which looks at types, as files may hold anything
+
+
 def _from_qwen3(fields: Mapping[str, Any]) -> GPTConfig:
     if fields.get("attention_bias"):
         raise DataError("attention_bias is true; lowtide's qwen3 layout has no biases")
     rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     if rope.get("rope_type", "default") != "default":
         raise DataError(f"rope_type is {rope['rope_type']!r}, expected default")
-    return GPTConfig(
+    return _build(
         vocab_size=fields["vocab_size"],
         context_length=fields["max_position_embeddings"],
         num_layers=fields["num_hidden_layers"],
@@ -211,7 +248,7 @@ def _from_gpt2(fields: Mapping[str, Any], path: Path | None) -> GPTConfig:
     activation = fields.get("activation_function", "gelu_new")
     if activation not in ("gelu_new", "gelu_pytorch_tanh"):
         raise DataError(f"activation_function is {activation!r}, expected gelu_new", path=path)
-    return GPTConfig(
+    return _build(
         vocab_size=fields["vocab_size"],
         context_length=fields.get("n_positions", fields.get("n_ctx", 1024)),
         num_layers=fields["n_layer"],
@@ -237,6 +274,7 @@ def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints"
     known = f"runs in {checkpoints_dir}: {', '.join(runs)}" if runs else "there are no runs yet"
     raise DataError(
         f"no model {str(name)!r}: {known}",
-        path=tried[1] if tried[1].is_dir() else tried[0],
+        # A path is meant as it stands; only a bare name is looked for among the runs.
+        path=tried[1] if tried[1].is_dir() or len(tried[1].parts) > 1 else tried[0],
         next_step="lowtide train --model-name NAME …, or give the folder of a model",
     )

@@ -20,8 +20,9 @@ from lowtide.errors import DataError
 from lowtide.files import atomic_path, checksum_file, read_json
 from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import count_parameters
 
-__all__ = ["PIECE_BYTES", "copy_tensors", "portable_shapes"]
+__all__ = ["PIECE_BYTES", "copy_tensors", "portable_shapes", "require_weights", "weight_files"]
 
 PIECE_BYTES = 24 << 20
 """What a piece takes at most: as it is read, as float32, and as it is written."""
@@ -88,6 +89,7 @@ def copy_tensors(
 
     `on_bytes` is told how many more bytes are written.
     """
+    require_weights(folder, config)
     stored = _find_tensors(folder)
     kind = _NAMES[dtype]
     wanted: dict[str, _Stored] = {}
@@ -111,15 +113,62 @@ def _find(stored: Mapping[str, _Stored], name: str, folder: Path) -> _Stored:
     raise DataError(f"the weights lack {name}", path=folder)
 
 
+def weight_files(folder: Path) -> dict[str, Path] | Path:
+    """The file of each tensor, where an index names them; else the one file there is.
+
+    Files lie in the folder itself and are ordinary files: an index from elsewhere must not make us
+    read other people's data, or wait for a pipe.
+    """
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        path = folder / "model.safetensors"
+        if not path.exists():
+            raise DataError(
+                "no model.safetensors here",
+                path=folder,
+                next_step="name the folder of a run, or of a model in transformers' format",
+            )
+        return _require_plain(path, folder)
+    content: Any = read_json(index)
+    names: Any = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise DataError("weight_map is missing, or does not name a file per tensor", path=index)
+    for name in sorted(set(names.values())):
+        if name in ("", ".", "..") or Path(name).name != name:
+            raise DataError(f"the index names {name!r}, which is not in its folder", path=index)
+        _require_plain(folder / name, index)
+    return {tensor: folder / name for tensor, name in names.items()}
+
+
+def _require_plain(path: Path, place: Path) -> Path:
+    if not path.is_file():
+        raise DataError(f"{path.name} is missing, or not a file", path=place)
+    return path
+
+
+def require_weights(folder: Path, config: GPTConfig) -> None:
+    """Refuse a config.json whose network is larger than the files of its weights could hold.
+
+    Compared before anything is allocated: a wrong number there must not take all memory.
+    """
+    files = weight_files(folder)
+    paths = {files} if isinstance(files, Path) else set(files.values())
+    stored = sum(path.stat().st_size for path in paths)
+    count = count_parameters(config)
+    if count > stored:
+        raise DataError(
+            f"config.json describes {count:,} parameters, the weights have {stored:,} bytes",
+            path=folder,
+            next_step="bring back the config.json that belongs to these weights",
+        )
+
+
 def _find_tensors(folder: Path) -> dict[str, _Stored]:
     """Find every tensor of a folder, in one file or in those that its index names."""
-    index = folder / "model.safetensors.index.json"
-    names = ["model.safetensors"]
-    if index.exists():
-        names = sorted(set(read_json(index)["weight_map"].values()))
+    files = weight_files(folder)
     found: dict[str, _Stored] = {}
-    for name in names:
-        found.update(_read_header(folder / name))
+    for path in [files] if isinstance(files, Path) else sorted(set(files.values())):
+        found.update(_read_header(path))
     return found
 
 

@@ -17,10 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lowtide.errors import DataError
-from lowtide.files import atomic_path, checksum_file, read_json
+from lowtide.files import atomic_path, checksum_file
 from lowtide.model.checksums import find_intact, record_checksums, verify_folder
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.gpt import GPT
+from lowtide.model.tensorfiles import require_weights, weight_files
 
 __all__ = [
     "TensorFile",
@@ -151,19 +152,11 @@ def load_weights(model: GPT, folder: str | Path, *, verify: bool = True) -> None
 
 
 def _tensor_files(folder: Path) -> dict[str, Path]:
-    """Give the file each tensor of a folder is in."""
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        names: dict[str, str] = read_json(index)["weight_map"]
-        return {name: folder / file for name, file in names.items()}
-    path = folder / "model.safetensors"
-    if not path.exists():
-        raise DataError(
-            "no model.safetensors here",
-            path=folder,
-            next_step="name the folder of a run, or of a model in transformers' format",
-        )
-    return dict.fromkeys(_open(path, lambda file: list(file.keys())), path)
+    """The file each tensor of a folder is in."""
+    files = weight_files(folder)
+    if isinstance(files, Path):
+        return dict.fromkeys(_open(files, lambda file: list(file.keys())), files)
+    return files
 
 
 def _read_tensor(files: Mapping[str, Path], name: str, folder: Path) -> Tensor:
@@ -211,6 +204,7 @@ def load_model(
     """
     folder = find_intact(folder, note=note)
     config = load_config(folder)
+    require_weights(folder, config)
     with torch.device("meta"):
         model = GPT(config)
     model.to_empty(device=device)

@@ -55,7 +55,7 @@ from lowtide.model.gpt import GPT
 from lowtide.model.weights import TensorFile, load_weights, save_weights
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["WEIGHTS_NAME", "Checkpoint", "RunFolder", "all_tensors"]
+__all__ = ["WEIGHTS_NAME", "Checkpoint", "RunFolder", "all_tensors", "readable_numbers"]
 
 WEIGHTS_NAME = "model.safetensors"
 _STATE = "state.safetensors"
@@ -336,6 +336,17 @@ def _read_numbers(path: Path) -> dict[str, Any]:
     if not isinstance(numbers, dict):
         raise DataError(f"{path.name} holds no object", path=path)
     return numbers
+
+
+@contextlib.contextmanager
+def readable_numbers(folder: Path) -> Generator[None]:
+    """Name the file where a number of a checkpoint is missing, or is none."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        wrong = DataError(f"{_NUMBERS} is not what a run writes: {what}", path=folder / _NUMBERS)
+        raise _with_advice(wrong, folder) from error
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ def weights_fingerprint(model: GPT) -> str:
 def optimizer_of(numbers: Mapping[str, Any]) -> str | None:
     """The --optimizer whose moments a checkpoint holds; None for one that is not lowtide's."""
     rows = numbers.get("optimizers", [])
+    rows = rows if isinstance(rows, list) else []
     kinds = {row.get("kind") for row in rows if isinstance(row, dict)}
     if "Muon" in kinds:
         return "muon"

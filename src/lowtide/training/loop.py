@@ -32,7 +32,7 @@ from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.checkpoints import Checkpoint, RunFolder
+from lowtide.training.checkpoints import Checkpoint, RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.distributed import ProcessGroup, open_process_group, whole_tensors
 from lowtide.training.evaluation import EvalResult, ForgettingWatch, RunEvaluator
@@ -418,14 +418,15 @@ class Trainer:
                 self._write_identity()
             return
         numbers = self.run.load_numbers()
-        folder = self._load_moments(numbers)
-        self.feed.load_state_dict(numbers["data"])
-        self.stepper.scale.load_state_dict(numbers["loss_scale"])
-        self.counters.load_state_dict(numbers["counters"])
-        self.watch.load_state_dict(numbers["forgetting"])
-        micro = min(self.state.micro_batch, numbers["state"]["micro_batch"])
-        self.state = self.stepper.state = RunState(**numbers["state"])
-        self.state.micro_batch = micro
+        with readable_numbers(self.run.newest_dir()):
+            folder = self._load_moments(numbers)
+            self.feed.load_state_dict(numbers["data"])
+            self.stepper.scale.load_state_dict(numbers["loss_scale"])
+            self.counters.load_state_dict(numbers["counters"])
+            self.watch.load_state_dict(numbers["forgetting"])
+            micro = min(self.state.micro_batch, numbers["state"]["micro_batch"])
+            self.state = self.stepper.state = RunState(**numbers["state"])
+            self.state.micro_batch = micro
         if self._group.is_first:
             change_settings(self.run.root, self.settings, step=self.state.step, note=self._tell)
             self.run.forget_metrics_after(self.state.step, self.state.evaluated_step)

@@ -19,6 +19,7 @@ from lowtide.memory import PeakMeter
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
 from lowtide.model.program import program_here
+from lowtide.model.tensorfiles import require_weights
 from lowtide.model.weights import find_model_dir, load_weights
 from lowtide.settings import build_settings, require
 from lowtide.tokenizer import Tokenizer
@@ -101,6 +102,8 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
             next_step=f"lowtide prepare … --tokenization {base_dir} makes data that fits",
         )
     config = _shape(settings, run, data, base_dir)
+    if run.exists() or base_dir is not None:
+        require_weights(base_dir or run.newest_dir(), config)
     torch.manual_seed(settings.seed)
     model = GPT(config)
     if settings.zero_init:

@@ -39,6 +39,7 @@ from lowtide.training.settings import TrainSettings, learned_vocabulary
 __all__ = ["count_vocabulary", "find_text_tokens", "learn_from_head", "learn_tokenizer"]
 
 _HEAD_BYTES = 32 << 20
+_LARGE_BYTES = 64 << 20
 _TOKENS_NAME, _IDENTITY_NAME = "tokens.npy", "source.json"
 
 
@@ -79,6 +80,11 @@ def find_text_tokens(
     shutil.rmtree(tokenizer_dir(tokens_path), ignore_errors=True)
     tokenizer = _choose_tokenizer(settings, path, note, known)
     tokenizer.save(folder)
+    if path.stat().st_size >= _LARGE_BYTES:
+        note(
+            f"{path} is tokenized for this run alone; lowtide pretokenize {path} --tokenization "
+            f"{folder} does it once for all runs"
+        )
     made = pretokenize_file(
         file=path, out_path=tokens_path, tokenization=str(folder), memory=settings.memory
     )
