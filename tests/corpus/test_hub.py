@@ -12,6 +12,8 @@ from lowtide.corpus import reading
 from lowtide.corpus.hub import parse_hub_name
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import DataError, UsageError
+from lowtide.loader.texts import HubTexts
+from lowtide.tokenizer.training import train_tokenizer
 
 pytest.importorskip("datasets")
 pytestmark = pytest.mark.filterwarnings("default")  # the package's own are not ours to mend
@@ -57,3 +59,21 @@ def test_mistakes_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UsageError, match="needs the package datasets"):
         list(reading.iter_documents(expand_inputs([f"hf://{folder}"])))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_the_same_name_works_in_training_preparing_and_learning(
+    folder: Path, tmp_path: Path, saved: bool
+) -> None:
+    import datasets
+
+    name = f"hf://{folder}:train"
+    if saved:
+        datasets.load_dataset(str(folder), split="train").save_to_disk(tmp_path / "saved")
+        name = f"hf://{tmp_path / 'saved'}"
+    texts = [row.data for row in HubTexts(name).iter_texts(seed=None)]
+    inputs = expand_inputs([name])
+    prepared = [row.text for row in reading.iter_documents(inputs, reading.ReadingOptions())]
+    learned = train_tokenizer(input=[name], kind="char")
+    assert texts == prepared
+    assert learned.tokenizer.vocab_size == len(set(b"".join(texts))) + 2

@@ -9,6 +9,7 @@ import pytest
 
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import DataError, LowtideError
+from lowtide.tokenizer.training import train_tokenizer
 
 
 def names(inputs: list) -> list[str]:
@@ -80,3 +81,28 @@ def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
             expand_inputs([given])
     (tmp_path / "a.txt").write_text("x")
     assert names(expand_inputs([tmp_path])) == ["a.txt"]
+
+
+def test_outputs_of_ours_are_never_inputs(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words of a text to learn a few merges from, and more words")
+    words = {"input": [tmp_path], "out_dir": tmp_path / "tok", "vocab_size": 300}
+    first = train_tokenizer(**words)
+    assert (tmp_path / "tok" / "metrics.jsonl").exists()
+    assert (tmp_path / "tok" / "merges.txt").exists()
+    notices: list[str] = []
+    for given in ([tmp_path], [tmp_path / "*.txt", tmp_path / "tok" / "*"]):
+        found = [source.path.name for source in expand_inputs(given, on_notice=notices.append)]
+        assert "merges.txt" not in found and "metrics.jsonl" not in found
+    assert any("merges.txt is an output of lowtide" in text for text in notices)
+    (tmp_path / "tok" / "training.json").unlink()  # as if it had been killed just before
+    (tmp_path / "tok" / "tokenizer.json").unlink()
+    again = train_tokenizer(**words)
+    assert again.record["input_files"] == first.record["input_files"]
+    assert train_tokenizer(**words).was_there
+
+
+def test_a_text_of_the_user_may_have_such_a_name(tmp_path: Path) -> None:
+    (tmp_path / "merges.txt").write_text("a story of two firms that merge\n")
+    (tmp_path / "metrics.jsonl").write_text('{"text": "a row of text"}\n')
+    found = [source.path.name for source in expand_inputs([tmp_path])]
+    assert found == ["merges.txt", "metrics.jsonl"]

@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from lowtide.dataset import layout
+from lowtide.dataset.inspection import inspect_dataset
+from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.summary import describe_verification
+from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError
+from lowtide.loader.windows import TokenDataset
 
 
 def make_dataset(root: Path, *, vocab_size: int = 300) -> layout.DatasetInfo:
@@ -179,3 +184,40 @@ def test_what_is_no_dataset_gets_a_next_step(tmp_path: Path, place: str, next_st
         layout.load_dataset_info(tmp_path / place)
     assert raised.value.next_step is not None
     assert re.search(next_step, raised.value.next_step)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocab_size", "many"), ("vocab_size", None), ("vocab_size", -1), ("vocab_size", True),
+        ("dtype", 3), ("dtype", "float32"), ("shards", []), ("shards", {"train": 3}),
+        ("shards", {"train": [3]}), ("shards", {"train": [{"file": "x"}]}),
+        ("tokenizer_fingerprint", None), ("sources", {}), ("sources", [3]), ("appended", [{}]),
+        ("seen", 1), ("split", []), ("settings", 3), ("input_files", 5), ("total_tokens", "9"),
+        ("format_version", [1]), ("cleaning", 1), ("tokenization", None),
+    ],
+)  # fmt: skip
+def test_metadata_of_other_types_is_called_damaged(tmp_path: Path, key: str, value: Any) -> None:
+    (tmp_path / "a.txt").write_text("a few words to learn from, one after the other\n")
+    root = tmp_path / "out"
+    prepare_dataset(input_files=[tmp_path / "a.txt"], out_dir=root, tokenization="char")
+    metadata = json.loads((root / layout.METADATA_NAME).read_text())
+    (root / layout.METADATA_NAME).write_text(json.dumps({**metadata, key: value}))
+    with pytest.raises(DataError) as caught:
+        layout.load_dataset_info(root)
+    assert caught.value.next_step or "dtype" in caught.value.message
+    assert layout.METADATA_NAME in str(caught.value)
+
+
+def test_what_cannot_be_checked_of_a_shard_moved_in_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a few words to learn from, one after the other\n" * 40)
+    root = tmp_path / "out"
+    options: Any = {"tokenization": "char", "dedup": False}
+    prepare_dataset(input_files=[tmp_path / "a.txt"], out_dir=root, **options)
+    assert layout.load_dataset_info(root).describe_moved_in() is None
+    shutil.copy(root / "train" / "shard_00000.bin", root / "train" / "other.bin")
+    expected = "1 shards were moved in by hand (train/other.bin): their ids are in the vocabulary"
+    assert expected in (layout.load_dataset_info(root).describe_moved_in() or "")
+    assert "nothing says which tokenizer" in TokenDataset(root, sequence_length=8).describe()
+    assert "nothing says which tokenizer" in inspect_dataset(dataset_dir=root)
+    assert "nothing says which tokenizer" in describe_verification(verify_dataset(dataset_dir=root))

@@ -494,3 +494,20 @@ def test_full_disk_midway_loses_nothing(
 def test_senseless_settings_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(options)).replace("_", "-")):
         prepare([tmp_path / "a.txt"], tmp_path / "out", **options)
+
+
+def test_a_share_of_validation_that_was_missed_is_said(tmp_path: Path) -> None:
+    documents = make_documents(150)
+    info = prepare([write_corpus(tmp_path / "a.txt", documents)], tmp_path / "fair")
+    held_out = read_documents(tmp_path / "fair", "val")[0]
+    assert "were asked for" not in describe_preparation(info)
+    long = "\n".join(f"{held_out} {number}" for number in range(40))
+    for number in range(40):  # one that the hash of its text puts into validation
+        texts = [*documents, f"{long} {number}"]
+        result = prepare([write_corpus(tmp_path / "b.txt", texts)], tmp_path / f"b{number}")
+        assert result.info is not None
+        share = result.info.num_tokens("val") / result.info.metadata["total_tokens"]
+        if abs(share - 0.1) > 0.04:
+            break
+    text = describe_preparation(result)
+    assert f"Validation has {100 * share:.1f} % of the tokens, 10.0 % were asked for" in text

@@ -13,21 +13,26 @@ from typing import Any
 
 from lowtide.errors import DataError, UsageError
 
-__all__ = ["HUB_PREFIX", "iter_hub_texts", "parse_hub_name"]
+__all__ = ["HUB_PREFIX", "is_saved_dataset", "iter_hub_texts", "parse_hub_name"]
 
 HUB_PREFIX = "hf://"
 
 
-def parse_hub_name(given: str) -> tuple[str, str]:
-    """Give the name and the split of an input that begins with hf://.
+def parse_hub_name(given: str, *, split: str = "train") -> tuple[str, str]:
+    """Give the name and the split of an input that begins with hf://, `split` if it names none.
 
     >>> parse_hub_name("hf://roneneldan/TinyStories:validation")
     ('roneneldan/TinyStories', 'validation')
     """
-    name, _, split = given.removeprefix(HUB_PREFIX).partition(":")
+    name, _, named = given.removeprefix(HUB_PREFIX).partition(":")
     if not name:
         raise UsageError(f"{given} names no dataset", next_step="write it as hf://owner/name:split")
-    return name, split or "train"
+    return name, named or split
+
+
+def is_saved_dataset(name: str) -> bool:
+    """True for a folder that the datasets package saved, which it opens in another way."""
+    return any((Path(name) / file).exists() for file in ("dataset_info.json", "state.json"))
 
 
 def iter_hub_texts(name: str, *, split: str, text_field: str) -> Iterator[bytes]:
@@ -58,7 +63,7 @@ def _open(name: str, split: str) -> Any:
             next_step="pip install 'lowtide[datasets]'",
         ) from None
     try:
-        if (Path(name) / "dataset_info.json").exists() or (Path(name) / "state.json").exists():
+        if is_saved_dataset(name):
             return datasets.load_from_disk(name)
         return datasets.load_dataset(name, split=split, streaming=True)
     except Exception as error:  # the package raises errors of many other packages

@@ -30,6 +30,13 @@ _KINDS = {
 }
 
 
+_OUR_NAMES = {
+    "metrics.jsonl": b'{"time": ',
+    "merges.txt": b"#version",
+}
+"""Files of ours that a folder of texts may hold, and how they begin."""
+
+
 @dataclass(frozen=True)
 class InputFile:
     """One file of the corpus."""
@@ -157,6 +164,21 @@ def _is_known(path: Path) -> bool:
     return bool(suffixes) and suffixes[-1] in _KINDS
 
 
+def is_our_output(path: Path) -> bool:
+    """True for a log or a vocabulary that lowtide wrote, whose suffix is that of a text.
+
+    They are told by what is in them: anybody may call a text so.
+    """
+    if path.name not in _OUR_NAMES:
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return False
+    return head.startswith(_OUR_NAMES[path.name]) or not head
+
+
 def _no_file(path: Path) -> DataError:
     return DataError(
         "this is a pipe or a device, expected a file",
@@ -181,6 +203,8 @@ def _expand(given: str | Path, notice: Callable[[str], None]) -> Iterator[Path]:
         for match in matches:
             if Path(match).is_dir():
                 yield from _walk(Path(match), notice)
+            elif is_our_output(Path(match)):
+                notice(f"{match} is an output of lowtide: left out")
             else:
                 yield Path(match)
     else:
@@ -208,6 +232,9 @@ def _walk(root: Path, notice: Callable[[str], None]) -> Iterator[Path]:
             path = Path(folder, name)
             if name.startswith(".") or not _is_known(path) or not path.is_file():
                 ignored += 1
+                continue
+            if is_our_output(path):
+                notice(f"{path} is an output of lowtide: left out")
                 continue
             found += 1
             yield path

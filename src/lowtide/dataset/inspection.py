@@ -68,10 +68,8 @@ def _describe(info: layout.DatasetInfo) -> list[str]:
             f"  {split:<9}  {info.num_tokens(split):,} tokens, {documents:,} documents, "
             f"{len(shards):,} shards"
         )
-        strangers = [shard.path.name for shard in shards if shard.checksum is None]
-        if strangers:
-            lines.append(f"             moved in by hand: {', '.join(strangers[:5])}")
-    return lines
+    moved_in = info.describe_moved_in()
+    return lines if moved_in is None else [*lines, f"  note       {moved_in}"]
 
 
 def read_window(

@@ -74,6 +74,18 @@ FORMAT_VERSION = 1
 METADATA_NAME = "dataset_metadata.json"
 TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "val")
+_TYPES: dict[str, type] = {
+    "dtype": str, "vocab_size": int, "tokenizer_fingerprint": str, "shards": dict,
+    "total_tokens": int, "total_shards": int, "tokens_per_shard": int, "tokenization": str,
+    "input_files": list, "split": dict, "cleaning": dict, "notices": list, "settings": dict,
+    "sources": list, "appended": list, "seen": list,
+}  # fmt: skip
+"""What is read of the metadata, where it is there."""
+_ROW_KEYS = {
+    "sources": {"file"},
+    "appended": {"input_files", "first_shard", "tokens"},
+    "seen": {"file"},
+}
 MOVED_IN_NAME = "moved_in.json"
 """What was found in shards moved in by hand, so that they are not read whole each time."""
 
@@ -104,6 +116,27 @@ class DatasetInfo:
     def id_bytes(self) -> int:
         """Bytes of an id."""
         return ID_BYTES[self.dtype_name]
+
+    @property
+    def moved_in(self) -> list[str]:
+        """Shards that somebody moved in by hand, by their names."""
+        return [
+            f"{split}/{shard.path.name}"
+            for split in SPLITS
+            for shard in self.shards[split]
+            if shard.checksum is None
+        ]
+
+    def describe_moved_in(self) -> str | None:
+        """Say what could not be checked of shards that were moved in; None if there are none."""
+        names = self.moved_in
+        if not names:
+            return None
+        shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+        return (
+            f"{len(names)} shards were moved in by hand ({shown}): their ids are in the "
+            "vocabulary, but nothing says which tokenizer made them"
+        )
 
     @property
     def tokenizer_path(self) -> Path:
@@ -234,6 +267,7 @@ def read_metadata(root: Path) -> dict[str, Any]:
             path=path,
             next_step="lowtide convert imports datasets of other programs",
         )
+    _check_types(metadata, path)
     if metadata["format_version"] != FORMAT_VERSION:
         raise DataError(
             f"format version {metadata['format_version']}, this lowtide reads {FORMAT_VERSION}",
@@ -241,6 +275,31 @@ def read_metadata(root: Path) -> dict[str, Any]:
             next_step="use the lowtide that wrote it, or prepare the text again",
         )
     return metadata
+
+
+def _check_types(metadata: Mapping[str, Any], path: Path) -> None:
+    """Refuse metadata whose values are of other kinds than lowtide writes."""
+    for key, kind in _TYPES.items():
+        value = metadata.get(key)
+        if key in metadata and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise _damaged(path, f"{key} is {str(value)[:40]!r}, expected {kind.__name__}")
+    if not 0 < int(metadata["vocab_size"]) <= 1 << 32:
+        raise _damaged(path, f"vocab_size is {metadata['vocab_size']}")
+    for key in ("sources", "appended", "seen"):
+        for row in metadata.get(key, []):
+            if not isinstance(row, dict) or not _ROW_KEYS[key] <= row.keys():
+                raise _damaged(path, f"a row of {key} lacks {', '.join(sorted(_ROW_KEYS[key]))}")
+    for split, rows in metadata["shards"].items():
+        if not isinstance(rows, list):
+            raise _damaged(path, f"shards of {split} are {str(rows)[:40]!r}, expected list")
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(
+        f"{METADATA_NAME} is damaged: {what}",
+        path=path,
+        next_step="bring back the file as lowtide wrote it, or prepare the text again",
+    )
 
 
 def _suggest_dataset(root: Path) -> str:

@@ -102,6 +102,13 @@ def _describe_dataset(info: DatasetInfo) -> list[str]:
             f"{split.capitalize()} shards: {len(info.shards[split]):,} in {info.root / split}  "
             f"({info.num_tokens(split):,} tokens, {100 * share:.1f} %)"
         )
+    wanted = float(metadata.get("split", {}).get("val_fraction") or 0)
+    share = info.num_tokens("val") / max(metadata["total_tokens"], 1)
+    if wanted and abs(share - wanted) > wanted / 4:
+        lines.append(
+            f"Validation has {100 * share:.1f} % of the tokens, {100 * wanted:.1f} % were asked "
+            "for: documents are not cut in two, and some are long."
+        )
     if metadata.get("split", {}).get("mode") == "tail":
         lines.append("Validation is the end of the text: too few documents to choose from.")
     lines.append(f"Next: lowtide train --dataset-dir {info.root} --model-name NAME")
@@ -133,5 +140,8 @@ def describe_verification(result: VerifyResult) -> str:
     """Say what `lowtide verify` found."""
     lines = [f"{result.num_shards:,} shards, {result.num_tokens:,} tokens checked"]
     if result.num_strangers:
-        lines.append(f"{result.num_strangers} of them were moved in by hand and have no checksum")
+        lines.append(
+            f"{result.num_strangers} of them were moved in by hand and have no checksum; nothing "
+            "says which tokenizer made them"
+        )
     return "\n".join(lines + (["all is well"] if not result.problems else []))

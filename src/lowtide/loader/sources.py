@@ -59,6 +59,8 @@ class TokenSource:
     vocab_size: int | None = None
     tokenizer_fingerprint: str | None = None
     tokenizer_dir: Path | None = None
+    notice: str | None = None
+    """What could not be checked."""
 
     @property
     def num_tokens(self) -> int:
@@ -156,6 +158,7 @@ def _from_dataset(info: DatasetInfo, split: Split) -> TokenSource:
         vocab_size=info.vocab_size,
         tokenizer_fingerprint=info.tokenizer_fingerprint,
         tokenizer_dir=info.root,
+        notice=info.describe_moved_in(),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.corpus.hub import HUB_PREFIX, is_saved_dataset, parse_hub_name
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import (
     BLOCK_BYTES,
@@ -128,19 +129,26 @@ class HubTexts:
         config_name: str | None = None,
         streaming: bool = True,
     ) -> None:
+        if dataset_id.startswith(HUB_PREFIX):  # as prepare and train-tokenizer take it
+            dataset_id, split = parse_hub_name(dataset_id, split=split)
         self._identity = f"{dataset_id}\n{config_name}\n{split}\n{text_column}"
         self._dataset_id = dataset_id
         self._text_column = text_column
         try:
-            from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+            from datasets import (  # pyright: ignore[reportMissingImports]
+                load_dataset,
+                load_from_disk,
+            )
         except ImportError:
             raise LowtideError(
                 f"reading {dataset_id!r} needs the package datasets",
                 next_step="pip install 'lowtide[datasets]'",
             ) from None
         try:
-            self._rows: Any = load_dataset(
-                dataset_id, config_name, split=split, streaming=streaming
+            self._rows: Any = (
+                load_from_disk(dataset_id)
+                if is_saved_dataset(dataset_id)
+                else load_dataset(dataset_id, config_name, split=split, streaming=streaming)
             )
         except (ValueError, OSError) as error:  # their errors for unknown names, splits, no network
             raise DataError(

@@ -282,6 +282,8 @@ class TokenDataset:
             + (f" (indices {source.first_token:,} to {last:,})" if source.path.is_file() else ""),
             f"TokenDataset ({self.split}): {len(self):,} sequences from {self.num_tokens:,} tokens",
         ]
+        if source.notice is not None:
+            lines.append(f"   Note: {source.notice}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
