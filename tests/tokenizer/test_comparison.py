@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from lowtide.cli import main
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.tokenizer import comparison
 from lowtide.tokenizer.comparison import Comparison, WayResult, compare_memory
 
 MIB = 1 << 20
@@ -87,3 +89,20 @@ def test_mistakes_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     (tmp_path / "empty.txt").write_text("")
     assert main(["compare-memory", "--input", str(tmp_path / "empty.txt")]) == 1
     assert "there is no text" in capfd.readouterr().err
+
+
+def test_a_budget_that_is_too_small_is_told_first_and_the_advice_works(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("low tide, high tide, " * 50)
+    options = {"input": [path], "vocab_size": 270, "ordinary": "reference"}
+    ran: list[str] = []
+    real = comparison._run_way
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "_run_way", lambda way, s: ran.append(way) or real(way, s))
+        with pytest.raises(LowtideError) as refused:
+            compare_memory(memory="1MiB", **options)
+    assert ran == ["lowtide"]  # nothing was held the ordinary way before
+    advice = re.search(r"give at least --memory (\w+)", str(refused.value))
+    assert advice is not None
+    result = compare_memory(memory=advice.group(1), **options)
+    assert result.first_difference is None

@@ -141,10 +141,9 @@ def compare_memory(settings: CompareMemorySettings | None = None, /, **options: 
             CompareMemorySettings, {**options, "input": [str(path) for path in paths]}
         )
     expand_inputs(settings.input)  # a missing file is refused before anything runs
-    return Comparison(
-        ordinary=_run_way(settings.ordinary_way, settings),
-        lowtide=_run_way("lowtide", settings),
-    )
+    ordinary_way = settings.ordinary_way
+    lowtide = _run_way("lowtide", settings)  # first: a budget that is too small is told at once
+    return Comparison(ordinary=_run_way(ordinary_way, settings), lowtide=lowtide)
 
 
 def _run_way(way: Way, settings: CompareMemorySettings) -> WayResult:

@@ -28,6 +28,9 @@ __all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]
 _CUDA_PROGRAM_BYTES = 2 << 30
 _STACK_BYTES = 256 << 20
 _MARGIN = 1.1
+# What the C library keeps between many small tensors, beyond a tenth of them: a model of width 32
+# with thousands of rows took 13 % more than was estimated. Less than a tenth of any program.
+_HOLES_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Footprint:
     @property
     def running_budget_bytes(self) -> int:
         """The same where the program has been measured in the very process that trains."""
-        return self.program + int((self.total_bytes - self.program) * _MARGIN)
+        return self.program + int((self.total_bytes - self.program) * _MARGIN) + _HOLES_BYTES
 
     @property
     def device_budget_bytes(self) -> int:

@@ -1,0 +1,208 @@
+"""Train, evaluate, generate, export, report and plan keep their budgets on input of any size.
+
+Each verb runs as a command on an input and on one ten times larger; what is added must not show.
+That the tests can fail is tested too: the same command, made to hold its input, is found out.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lowtide.files import write_json
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.tokenizer import Tokenizer
+
+MIB = 1 << 20
+
+# A small process in between: the kernel charges a child with what its parent held when it started
+# it, and pytest holds much.
+_MEASURE = """
+import os, sys
+pid = os.posix_spawn(sys.executable, [sys.executable, "-c", *sys.argv[1:]], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print("\\npeak", usage.ru_maxrss * 1024)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+_COMMAND = "from lowtide import cli\nheld = []\n{}\ncli.run()"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A verb's words with {} for the input, a budget to keep, and how it is made to hold."""
+
+    words: str
+    budget: str
+    small_bytes: int
+    mutation: str
+
+
+CASES = {
+    # The text is tokenized before torch is there: the stage that could hold it, by itself.
+    "train": Case(
+        "train --input-file {} --checkpoints-dir {}.runs --num-layers 1 --width 8 "
+        "--num-heads 1 --seq-len 16 --batch-size 2 --max-iters 1 --eval-iters 1 --sample-tokens 0 "
+        "--device cpu --memory",
+        "600MiB",
+        3 * MIB,
+        "import lowtide.training.texts as t, pathlib\n"
+        "real = t.pretokenize_file\n"
+        "def hold(**options):\n"
+        "    held.append(pathlib.Path(options['file']).read_text())\n"
+        "    return real(**options)\n"
+        "t.pretokenize_file = hold",
+    ),
+    "evaluate": Case(
+        "evaluate --model-name {model} --dataset-dir {} --split all --eval-iters 2 --batch-size 4 "
+        "--device cpu --dtype uint16 --memory",
+        "500MiB",
+        4 * MIB,
+        "import lowtide.loader.windows as w, numpy\n"
+        "real = w.TokenDataset.__init__\n"
+        "def hold(self, path, **options):\n"
+        "    held.append(numpy.fromfile(path, numpy.uint16) + 0)\n"
+        "    real(self, path, **options)\n"
+        "w.TokenDataset.__init__ = hold",
+    ),
+    "generate": Case(
+        "generate --model-name {model} --prompt-file {} --max-new-tokens 2 --device cpu --memory",
+        "500MiB",
+        3 * MIB,
+        "import lowtide.generation.prompts as p\n"
+        "real = p.Prompt.iter_text\n"
+        "p.Prompt.iter_text = lambda self: held.append(list(real(self))) or iter(held[-1])",
+    ),
+    "export": Case(
+        "export --model-name {} --out-dir {}.hf --memory",
+        "100MiB",
+        4 * MIB,
+        "import lowtide.model.tensorfiles as t\n"
+        "real = t._convert\n"
+        "real_pieces = t._iter_pieces\n"
+        "def hold(file, row):\n"
+        "    held.append(list(real_pieces(file, row)))\n"
+        "    return iter(held[-1])\n"
+        "t._iter_pieces = hold",
+    ),
+    "report": Case(
+        "report {} --out {}.html --memory",
+        "100MiB",
+        MIB,
+        "import lowtide.reporting.metrics as m\n"
+        "real = m.MetricsFile.iter_rows\n"
+        "def hold(self):\n"
+        "    held.append(list(real(self)))\n"
+        "    return iter(held[-1])\n"
+        "m.MetricsFile.iter_rows = hold",
+    ),
+    "plan": Case(
+        "plan --input-files {} --size 1M --no-measure --memory",
+        "2GiB",  # what is planned for, not what planning takes: see below
+        3 * MIB,
+        "import lowtide.planning.data as d\n"
+        "real = d._sample\n"
+        "def hold(inputs):\n"
+        "    held.append(inputs[0].path.read_bytes())\n"
+        "    return real(inputs)\n"
+        "d._sample = hold",
+    ),
+}
+_OWN_BUDGET = {"plan": 100 * MIB}  # of a verb whose --memory means something else
+
+
+def write_text(path: Path, size: int) -> None:
+    source = random.Random(0)
+    words = ["".join(source.choices("etaoinshrdlu", k=source.randrange(2, 9))) for _ in range(900)]
+    block = "".join(" ".join(source.choices(words, k=12)) + "\n" for _ in range(1200))
+    with path.open("w") as file:
+        for _ in range(-(-size // len(block))):
+            file.write(block)
+
+
+def write_model(folder: Path, config: GPTConfig) -> None:
+    folder.mkdir()
+    Tokenizer.load("gpt2").save(folder)
+    write_json(folder / "config.json", config.to_huggingface())
+    with torch.device("meta"):
+        model = GPT(config)
+    state = model.to_empty(device="cpu").state_dict()
+    tensors = portable_tensors({name: t.zero_() for name, t in state.items()}, config)
+    save_weights(folder / "model.safetensors", tensors)
+
+
+def write_metrics(folder: Path, size: int) -> None:
+    folder.mkdir()
+    write_json(folder / "settings.json", {"batch_size": 4})
+    with (folder / "metrics.jsonl").open("w") as file:
+        written = step = 0
+        while written < size:
+            step += 1
+            row = {"time": step / 10, "job": "train", "step": step, "loss": 1 / step}
+            row |= {"memory_bytes": step, "peak_memory_bytes": step, "budget_bytes": 1 << 30}
+            written += file.write(json.dumps(row) + "\n")
+
+
+def write_input(verb: str, path: Path, size: int) -> None:
+    if verb == "export":  # the bytes are those of the output: no float32 is read whole
+        write_model(path, GPTConfig(50304, 16, 1, max(8, size // 4 // 50304 // 8 * 8), 1))
+    elif verb == "report":
+        write_metrics(path, size)
+    elif verb == "evaluate":
+        np.zeros(size // 2, np.uint16).tofile(path)
+    else:
+        write_text(path, size)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "small"
+    write_model(folder, GPTConfig(50304, 16, 1, 8, 1))
+    return folder
+
+
+def peak_of(verb: str, path: Path, model: Path, mutation: str = "") -> int:
+    case = CASES[verb]
+    words = [word.format(path, model=model) for word in case.words.split()]
+    command = [_COMMAND.format(mutation), *words, case.budget]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", _MEASURE, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=path.parent,
+    )
+    assert done.returncode in ((0, 3) if mutation else (0,)), done.stderr
+    return int(re.findall(r"^peak (\d+)$", done.stdout, re.MULTILINE)[-1])
+
+
+@pytest.mark.parametrize("verb", CASES)
+def test_ten_times_the_input_takes_no_more_and_holding_it_is_found_out(
+    verb: str, tmp_path: Path, model: Path
+) -> None:
+    case = CASES[verb]
+    write_input(verb, tmp_path / "small", case.small_bytes)
+    write_input(verb, tmp_path / "large", 10 * case.small_bytes)
+    slack = int(0.45 * 9 * case.small_bytes)
+    small, large = (peak_of(verb, tmp_path / name, model) for name in ("small", "large"))
+    assert large - small < slack
+    size = int(float(case.budget[:-3]) * (1 << (30 if case.budget.endswith("GiB") else 20)))
+    assert large < _OWN_BUDGET.get(verb, size)
+    if verb == "export":
+        (tmp_path / "large.hf" / "model.safetensors").unlink()
+    if verb == "train":
+        write_text(tmp_path / "other", 10 * case.small_bytes)
+        held = peak_of(verb, tmp_path / "other", model, case.mutation)
+    else:
+        held = peak_of(verb, tmp_path / "large", model, case.mutation)
+    assert held - small > slack, "what holds its input passes this test: it proves nothing"
