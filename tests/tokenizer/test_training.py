@@ -231,7 +231,7 @@ def test_a_tokenizer_of_others_is_left_alone(
         ({"vocab_size": 300, "special_tokens": ["<s>", ""]}, "cannot be empty"),
         ({"vocab_size": 300, "special_tokens": ["a"]}, "single character"),
         ({"min_frequency": 0}, "below 1"),
-        ({"processes": 0}, "below 1"),
+        ({"processes": 0}, "at least 1"),
         ({"memory": "much"}, "not a size"),
         ({"pattern": "gpt5"}, "pattern"),
         ({"vocab_sise": 300}, "did you mean vocab_size"),
