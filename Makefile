@@ -17,7 +17,8 @@ NATIVE := $(wildcard native/*)
 CPP    := $(filter %.cpp %.hpp,$(NATIVE)) $(wildcard tests/*/*.cpp)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test chance mutants check sanitize sanitize-threads format setup clean help
+.PHONY: demo test chance mutants damage torture fuzz check sanitize sanitize-threads format setup \
+  clean help
 
 help:
 	@sed -n 's/^# \{0,3\}//p' Makefile | head -6
@@ -38,6 +39,16 @@ MUTANTS ?= --count 60 --seed 0
 mutants: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(BIN)/python tools/mutants.py $(MUTANTS)
 
+# Damage to every file and nonsense in every flag, for a while: only our own answers are accepted.
+DAMAGE ?= --seconds 600
+damage: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+	$(BIN)/python tests/damage/throw.py $(DAMAGE)
+
+# Every writing verb killed at random moments, given again, and compared byte for byte.
+TORTURE ?= --kills 200 --seed 0
+torture: $(STAMPS)/package-$(WERROR)
+	$(BIN)/python tests/torture/torture.py $(TORTURE)
+
 check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -50,7 +61,7 @@ check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 # the editable install must step aside for it to be found. Output is captured in Python only: the
 # sanitizers' last words must reach the terminal.
 SANITIZED_TESTS ?= tests/corpus tests/tokenizer tests/dataset tests/loader \
-  tests/model/test_rows.py tests/model/test_pool.py
+  tests/native tests/model/test_rows.py tests/model/test_pool.py
 THREAD_TESTS ?= tests/threads
 
 # $(call build_sanitized,FOLDER,SANITIZERS) and $(call run_sanitized,FOLDER,LIBRARY,TESTS)
@@ -59,18 +70,30 @@ PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --no-deps --upgrade 
   --target build/$(1) --config-settings=build-dir=build/$(1)-objects \
   --config-settings=cmake.define.LOWTIDE_SANITIZE=$(2) --config-settings=install.strip=false .
 endef
-define run_sanitized
+define start_sanitized
 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=$(2)) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
 PYTHONPATH=build/$(1) $(BIN)/python -c "import sys; \
   sys.meta_path[:] = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]; \
-  import lowtide._native as native; assert 'build/$(1)/' in native.__file__, native; \
-  import pytest; sys.exit(pytest.main(sys.argv[1:]))" -q -p no:cacheprovider --capture=sys $(3)
+  import lowtide._native as native; assert 'build/$(1)/' in native.__file__, native; $(3)"
+endef
+define run_sanitized
+$(call start_sanitized,$(1),$(2),import pytest; sys.exit(pytest.main(sys.argv[1:]))) \
+  -q -p no:cacheprovider --capture=sys $(3)
 endef
 
 sanitize: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(call build_sanitized,sanitized,address$(comma)undefined)
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	$(call run_sanitized,sanitized,libasan.so,$(wildcard $(SANITIZED_TESTS)))
+
+# The native readers, splitters, encoders and cleaners on random and damaged bytes, for a while.
+FUZZ_SECONDS ?= 3600
+fuzz: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+	$(call build_sanitized,sanitized,address$(comma)undefined)
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	$(call start_sanitized,sanitized,libasan.so,import runpy; \
+	  runpy.run_path('tests/native/fuzz.py'$(comma) run_name='__main__')) \
+	  --seconds $(FUZZ_SECONDS) $(FUZZ)
 
 # Without address randomization: the thread sanitizer of older compilers knows no high addresses.
 sanitize-threads: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools

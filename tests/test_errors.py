@@ -64,4 +64,4 @@ def test_escape_sequences_are_written_out() -> None:
 
 def test_the_advice_for_a_file_that_changed() -> None:
     error = from_os_error(OSError(errno.ESTALE, "Stale file handle", "a.txt"))
-    assert error.message == "this file was changed or replaced while it was read"
+    assert error.message == "this file was changed while it was read"

@@ -97,7 +97,7 @@ _OS_ADVICE = {
     errno.ENAMETOOLONG: ("the name is too long", "choose a shorter one"),
     errno.EFBIG: ("the file is larger than the system allows", "raise the limit: ulimit -f"),
     errno.ESTALE: (
-        "this file was changed or replaced while it was read",
+        "this file was changed while it was read",
         "leave it alone until the command has ended, then give the same command again",
     ),
     errno.EBADMSG: (

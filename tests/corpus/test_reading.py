@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import lzma
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -221,3 +222,21 @@ def test_error_of_the_system_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").unlink()
     with pytest.raises(LowtideError, match="no such file"):
         list(reading.iter_documents(inputs))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("rows", [3, 4000])
+@pytest.mark.parametrize("left", [0, 10, 60])
+def test_a_file_that_becomes_shorter_is_an_error(
+    tmp_path: Path, name: str, rows: int, left: int
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b'{"text": "some words of a document"}\n' * rows)
+    inputs = reading.expand_inputs([path])
+    os.truncate(path, left)
+    options = reading.ReadingOptions(block_bytes=1 << 12)
+    with pytest.raises(LowtideError) as caught:
+        list(reading.iter_documents(inputs, options))
+    assert str(caught.value.path) == str(path)
+    if not (name == "a.jsonl" and left):  # half a row is told first
+        assert "changed while it was read" in caught.value.message

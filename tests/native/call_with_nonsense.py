@@ -248,6 +248,11 @@ def call_corpus() -> None:
         call("keep_documents", _native.keep_documents, b"text", data or b"x", b"", options)
     rows = np.full(64, 255, np.uint8)
     call("keep_documents", _native.keep_documents, b"text", rows, rows, options)
+    hashes = np.full(48, 255, np.uint8)
+    for remnants in ([], [0], [1 << 63], [-1], [(1 << 64) - 1], [5, 5, 0]):
+        call("pick_hashes", _native.pick_hashes, hashes, rows, remnants, False)
+        call("pick_hashes", _native.pick_hashes, hashes, b"", remnants, True)
+        call("pick_hashes", _native.pick_hashes, hashes[1:], rows, remnants, False)
     for capacity in NUMBERS:
         finder = call("DuplicateFinder", _native.DuplicateFinder, capacity)
         if finder is not None:

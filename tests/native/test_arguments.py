@@ -16,8 +16,15 @@ import pytest
 from lowtide import _native
 
 PROGRAM = Path(__file__).parent / "call_with_nonsense.py"
-# Not callable with numbers or buffers.
-PLAIN = {"ReadError", "CleanOptions", "CleanedBlock", "EncodedBlock", "KeptDocuments"}
+# They take neither numbers nor buffers.
+PLAIN = {
+    "ReadError",
+    "character_classes",
+    "CleanOptions",
+    "CleanedBlock",
+    "EncodedBlock",
+    "KeptDocuments",
+}
 
 
 def entry_points() -> list[str]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -230,7 +231,7 @@ def test_a_tokenizer_of_others_is_left_alone(
         ({"vocab_size": 300, "special_tokens": ["<s>", ""]}, "cannot be empty"),
         ({"vocab_size": 300, "special_tokens": ["a"]}, "single character"),
         ({"min_frequency": 0}, "below 1"),
-        ({"processes": 0}, "below 1"),
+        ({"processes": 0}, "at least 1"),
         ({"memory": "much"}, "not a size"),
         ({"pattern": "gpt5"}, "pattern"),
         ({"vocab_sise": 300}, "did you mean vocab_size"),
@@ -396,3 +397,24 @@ def test_text_in_another_encoding_gets_the_batch_it_needs(tmp_path: Path) -> Non
         patch.setattr(training, "MemoryBudget", Budget)
         train_tokenizer(input=[path], vocab_size=260, encoding="latin-1", memory="2GiB")
     assert reserved["batch of text"] == decoded
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_a_text_that_changes_meanwhile_makes_no_tokenizer(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("low lower lowest " * 50)
+    name = "count_pieces" if kind == "bpe" else "scan_characters"
+    original = getattr(training, name)
+
+    def overwrite(*arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        path.write_text("other text")
+        return result
+
+    monkeypatch.setattr(training, name, overwrite)
+    with pytest.raises(DataError, match="changed while it was read") as caught:
+        train_tokenizer(input=[path], vocab_size=260, kind=kind, out_dir=tmp_path / "out")
+    assert caught.value.path == path
+    assert not (tmp_path / "out" / "tokenizer.json").exists()

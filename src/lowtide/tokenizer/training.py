@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 from lowtide import _native
 from lowtide.corpus.encodings import check_encoding
 from lowtide.corpus.footprint import reader_bytes
-from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
 from lowtide.corpus.reading import ReadingOptions, is_plain_text
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock, read_json, write_json
@@ -164,6 +164,9 @@ def train_tokenizer(
                 vocabulary, counts = _learn_merges(
                     settings, inputs, budget, progress, CountingJournal(work_dir, key), needed
                 )
+            for source in inputs:
+                if has_changed(source):  # what was counted may be neither the old nor the new text
+                    raise changed_input(source)
             record = {**json.loads(key), "counts": counts, "fingerprint": vocabulary.fingerprint}
             name = settings.out_dir.name if settings.out_dir else settings.kind
             tokenizer = Tokenizer(vocabulary, name=name)
