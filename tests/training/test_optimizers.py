@@ -1,11 +1,12 @@
-"""Optimizers: Muon equals torch's, 8-bit moments take a byte, bad steps are skipped."""
+"""Optimizers: who decays and learns how, 8-bit moments take a byte, bad steps are skipped."""
 
 import pytest
 import torch
 
+from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.training.optimizers import LossScale, Muon, build_optimizers, orthogonalize
+from lowtide.training.optimizers import LossScale, build_optimizers
 
 
 def model_with_gradients(**changes):
@@ -19,44 +20,6 @@ def model_with_gradients(**changes):
 
 def step(optimizers, *, divisor=1.0, skip=0.0):
     optimizers.step(divisor=torch.tensor(divisor), skip=torch.tensor(skip))
-
-
-def test_orthogonal_means_singular_values_near_one():
-    torch.manual_seed(0)
-    for shape in ((3, 16, 48), (2, 48, 16)):
-        values = torch.linalg.svdvals(orthogonalize(torch.randn(shape)))
-        assert values.min() > 0.3
-        assert values.max() < 1.3
-
-
-def test_muon_equals_torchs_matrix_by_matrix():
-    torch.manual_seed(0)
-    ours = [torch.nn.Parameter(torch.randn(shape)) for shape in ((24, 16), (16, 16), (24, 16))]
-    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
-    options = {"lr": 0.01, "momentum": 0.95, "weight_decay": 0.1}
-    mine = Muon(ours, **options, splits=[(p.shape[0],) for p in ours])
-    peer = torch.optim.Muon(theirs, **options, nesterov=True, adjust_lr_fn="match_rms_adamw")
-    for _ in range(4):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = torch.randn_like(one)
-            other.grad = one.grad.clone()
-        mine.step()
-        peer.step()
-    for one, other in zip(ours, theirs, strict=True):  # torch works in bfloat16, we in float32 here
-        torch.testing.assert_close(one, other, rtol=0.02, atol=2e-3)
-
-
-def test_muon_treats_the_matrices_of_a_fused_one_separately():
-    torch.manual_seed(0)
-    fused = torch.nn.Parameter(torch.zeros(48, 16))
-    fused.grad = torch.randn(48, 16)
-    parts = [torch.nn.Parameter(torch.zeros(16, 16)) for _ in range(3)]
-    for part, gradient in zip(parts, fused.grad.split(16), strict=True):
-        part.grad = gradient.clone()
-    options = {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}
-    Muon([fused], **options, splits=[(16, 16, 16)]).step()
-    Muon(parts, **options, splits=[(16,)] * 3).step()
-    torch.testing.assert_close(fused.detach(), torch.cat([p.detach() for p in parts]))
 
 
 @pytest.mark.parametrize("layout", ["qwen3", "gpt2"])
@@ -156,14 +119,35 @@ def test_momentum_can_change_during_training_and_is_muons_alone():
     torch.testing.assert_close(muon.state[parameter]["momentum"], parameter.grad * 0.5)
 
 
-@pytest.mark.parametrize("shape", [(2, 8, 8), (3, 16, 40), (3, 40, 16), (1, 5, 7)])
-def test_both_ways_to_orthogonalize_agree(shape):
-    """On a CPU long matrices go by their squares: the same numbers as the iteration as written."""
-    torch.manual_seed(0)
-    matrices = torch.randn(shape)
-    a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrices.double() / matrices.double().norm(dim=(-2, -1), keepdim=True)
-    for _ in range(5):
-        square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    torch.testing.assert_close(orthogonalize(matrices).double(), x, rtol=1e-3, atol=1e-4)
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_embeddings_can_learn_and_decay_in_their_own_way(name):
+    model = model_with_gradients(tie_weights=False)
+    optimizers = build_optimizers(
+        model,
+        name=name,
+        learning_rate=1e-3,
+        weight_decay=0.1,
+        embedding_rate=3.0,
+        embedding_decay=0.5,
+    )
+    groups = [group for o in optimizers.optimizers for group in o.param_groups]
+    outer = {id(model.embedding.weight), id(model.head.weight)}
+    for group in groups:
+        for parameter in group["params"]:
+            own = id(parameter) in outer
+            wanted = 0.0 if parameter.ndim < 2 else 0.5 if own else 0.1
+            assert group["weight_decay"] == wanted
+            assert group["lr"] == pytest.approx(3e-3 if own else 1e-3)
+    counted = [id(p) for group in groups for p in group["params"]]
+    assert sorted(counted) == sorted(id(p) for p in model.parameters())
+
+
+def test_cautious_decay_without_muon_is_refused():
+    with pytest.raises(UsageError, match="--optimizer muon"):
+        build_optimizers(
+            model_with_gradients(),
+            name="adamw",
+            learning_rate=1e-3,
+            weight_decay=0.1,
+            cautious_decay=True,
+        )

@@ -8,23 +8,20 @@ Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices) plus one st
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 
 from lowtide.errors import UsageError
-from lowtide.model.gpt import GPT, Attention, SwiGLU
+from lowtide.model.gpt import GPT
 from lowtide.training.distributed import shard_like
+from lowtide.training.muon import Muon, matrix_splits
 
-__all__ = ["LossScale", "Muon", "OptimizerSet", "build_optimizers", "orthogonalize"]
+__all__ = ["LossScale", "OptimizerSet", "build_optimizers"]
 
-_torch: Any = torch  # operations on lists of tensors are private by their names only
-_STACK_BYTES = 256 << 20
-_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 # bitsandbytes keeps smaller tensors in 32 bits: norms and biases, a thousandth of the model.
 _SMALLEST_8BIT = 4096
 _MOMENTS = "moments."
@@ -204,18 +201,34 @@ def build_optimizers(
     betas: tuple[float, float] = (0.9, 0.95),
     use_8bit: bool = False,
     momentum: float = 0.95,
+    cautious_decay: bool = False,
+    embedding_rate: float = 1.0,
+    embedding_decay: float | None = None,
 ) -> OptimizerSet:
     """Make the optimizers for a model: matrices decay, gains and biases do not.
 
-    With `muon`, matrices inside the blocks go to Muon, everything else to AdamW.
+    With `muon`, matrices inside the blocks go to Muon, everything else to AdamW. The learning rate
+    of embeddings and of the output matrix is `embedding_rate` times that of the others.
     """
-    splits = _matrix_splits(model)
+    if cautious_decay and name != "muon":
+        raise UsageError(
+            "cautious decay is Muon's, and the optimizer is AdamW",
+            next_step="give --optimizer muon, or leave out --cautious-decay",
+        )
+    splits = matrix_splits(model)
     inner = {id(p) for p in model.blocks.parameters() if p.ndim == 2}
     parameters = [p for p in model.parameters() if p.requires_grad]
     matrices = [p for p in parameters if id(p) in inner] if name == "muon" else []
     rest = [p for p in parameters if name != "muon" or id(p) not in inner]
     groups = [
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay},
+        *_decayed_groups(
+            [p for p in rest if p.ndim >= 2],
+            inner,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            embedding_rate=embedding_rate,
+            embedding_decay=weight_decay if embedding_decay is None else embedding_decay,
+        ),
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
@@ -228,9 +241,30 @@ def build_optimizers(
             momentum=momentum,
             weight_decay=weight_decay,
             splits=[splits.get(id(p), (p.shape[0],)) for p in matrices],
+            cautious=cautious_decay,
         )
         optimizers.append(muon)
     return OptimizerSet(optimizers, model=model)
+
+
+def _decayed_groups(
+    matrices: list[nn.Parameter],
+    inner: set[int],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    embedding_rate: float,
+    embedding_decay: float,
+) -> list[dict[str, Any]]:
+    """AdamW's matrices: one group, or two where embeddings learn or decay in their own way."""
+    if embedding_rate == 1 and embedding_decay == weight_decay:
+        return [{"params": matrices, "weight_decay": weight_decay}]
+    outer = [p for p in matrices if id(p) not in inner]
+    rate = learning_rate * embedding_rate
+    return [
+        {"params": outer, "weight_decay": embedding_decay, "lr": rate},
+        {"params": [p for p in matrices if id(p) in inner], "weight_decay": weight_decay},
+    ]
 
 
 def _adamw_fused(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> Any:
@@ -246,169 +280,6 @@ def _adamw_8bit(groups: list[dict[str, Any]], lr: float, betas: tuple[float, flo
             next_step='pip install "lowtide[8bit]"',
         ) from None
     return bitsandbytes.optim.AdamW8bit(groups, lr=lr, betas=betas, min_8bit_size=_SMALLEST_8BIT)
-
-
-def _matrix_splits(model: GPT) -> dict[int, tuple[int, ...]]:
-    """Give for each fused parameter the rows of the matrices in it: Muon treats each by itself."""
-    splits: dict[int, tuple[int, ...]] = {}
-    for module in model.modules():
-        if isinstance(module, Attention):
-            splits[id(module.query_key_value.weight)] = module.sizes
-        elif isinstance(module, SwiGLU):
-            rows = module.gate_up.out_features // 2
-            splits[id(module.gate_up.weight)] = (rows, rows)
-    return splits
-
-
-class Muon(torch.optim.Optimizer):
-    """Momentum made orthogonal (Jordan, 2024), for matrices; equal shapes are done in one batch.
-
-    Updates are scaled by 0.2 * sqrt(larger side), which gives them the size of AdamW's, so that one
-    learning rate serves both (Liu et al., 2025). Equals torch.optim.Muon matrix by matrix.
-    """
-
-    def __init__(
-        self,
-        parameters: list[nn.Parameter],
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        splits: list[tuple[int, ...]],
-    ) -> None:
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(parameters, defaults)
-        self._splits = {id(p): rows for p, rows in zip(parameters, splits, strict=True)}
-        self._step_supports_amp_scaling = True
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every matrix that has a gradient."""
-        divisor: Tensor | None = getattr(self, "grad_scale", None)
-        skip: Tensor | None = getattr(self, "found_inf", None)
-        keep = 1.0 if skip is None else 1.0 - skip
-        if skip is not None and skip.is_cpu:
-            if skip.item():
-                return
-            keep, skip = 1.0, None  # nothing to be careful about, without asking a device
-        for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            if not parameters:
-                continue
-            updates = self._momentum(parameters, group["momentum"], divisor, skip)
-            stacks: dict[tuple[int, ...], list[_Part]] = {}
-            for parameter, update in zip(parameters, updates, strict=True):
-                start = 0
-                for rows in self._splits[id(parameter)]:
-                    where = slice(start, start + rows)
-                    part = _Part(parameter, where, update[where])
-                    stacks.setdefault(tuple(part.update.shape), []).append(part)
-                    start += rows
-            del updates
-            for shape, parts in stacks.items():
-                limit = max(1, _STACK_BYTES // (4 * shape[0] * shape[1]))
-                for first in range(0, len(parts), limit):
-                    _apply(group, parts[first : first + limit], keep)
-
-    def _momentum(
-        self,
-        parameters: list[nn.Parameter],
-        momentum: float,
-        divisor: Tensor | None,
-        skip: Tensor | None,
-    ) -> list[Tensor]:
-        """Update the momenta; give the whole (never sharded) Nesterov updates."""
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if "momentum" not in self.state[parameter]:
-                self.state[parameter]["momentum"] = torch.zeros_like(gradient)
-        buffers: list[Tensor] = [self.state[parameter]["momentum"] for parameter in parameters]
-        updates: list[Tensor] = _torch._foreach_div(gradients, 1.0 if divisor is None else divisor)
-        if skip is not None:
-            # A bad gradient is replaced by the momentum, which then stays as it is.
-            bad = skip.bool()
-            for update, buffer in zip(updates, buffers, strict=True):
-                update.copy_(torch.where(bad, buffer, update))
-        _torch._foreach_lerp_(buffers, updates, 1 - momentum)
-        _torch._foreach_lerp_(updates, buffers, momentum)
-        return [u.full_tensor() if isinstance(u, DTensor) else u for u in updates]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One matrix of a (perhaps fused) parameter, and what its momentum asks for."""
-
-    parameter: nn.Parameter
-    where: slice
-    update: Tensor
-
-
-def _apply(group: dict[str, Any], parts: list[_Part], keep: Tensor | float) -> None:
-    """Make the updates of equal shapes orthogonal, all at once, and subtract them."""
-    updates = orthogonalize(torch.stack([part.update for part in parts]))
-    size = 0.2 * max(updates.shape[1:]) ** 0.5
-    steps = updates.float().mul_(group["lr"] * size * keep).unbind()
-    decay = 1 - group["lr"] * group["weight_decay"] * keep
-    if isinstance(parts[0].parameter, DTensor):
-        for part, step in zip(parts, steps, strict=True):
-            _apply_sharded(part.parameter, part.where, step, decay)  # pyright: ignore[reportArgumentType]
-        return
-    targets = [part.parameter[part.where] for part in parts]
-    _torch._foreach_mul_(targets, decay)
-    _torch._foreach_sub_(targets, steps)
-
-
-def _apply_sharded(parameter: DTensor, where: slice, step: Tensor, decay: Tensor | float) -> None:
-    """Subtract from the rows `where` of a sharded matrix; every rank keeps its own part."""
-    whole = torch.zeros(parameter.shape, dtype=step.dtype, device=step.device)
-    whole[where] = step
-    factors = torch.ones(parameter.shape[0], 1, dtype=step.dtype, device=step.device)
-    factors[where] = decay
-    mesh, placements = parameter.device_mesh, parameter.placements
-    copies = [Replicate()] * mesh.ndim
-    local = parameter.to_local()
-    local.mul_(DTensor.from_local(factors, mesh, copies).redistribute(mesh, placements).to_local())
-    local.sub_(DTensor.from_local(whole, mesh, copies).redistribute(mesh, placements).to_local())
-
-
-def orthogonalize(matrices: Tensor, *, iterations: int = 5) -> Tensor:
-    """Bring the singular values of each matrix [S, R, C] near 1 (Newton-Schulz, quintic)."""
-    short, long = sorted(matrices.shape[1:])
-    if not matrices.is_cuda and 2 * long >= 3 * short:
-        return _orthogonalize_squares(matrices.float(), iterations)
-    a, b, c = _NEWTON_SCHULZ
-    # bfloat16 is what matrix units are fast at and is enough here; CPUs mostly emulate it.
-    dtype = torch.bfloat16 if matrices.is_cuda else torch.float32
-    x = matrices.to(dtype)
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
-    tall = x.shape[-2] >= x.shape[-1]
-    for _ in range(iterations):
-        square = x.mT @ x if tall else x @ x.mT
-        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
-        x = torch.baddbmm(x, *((x, polynomial) if tall else (polynomial, x)), beta=a)
-    return x
-
-
-def _orthogonalize_squares(x: Tensor, iterations: int) -> Tensor:
-    """Do the same on X X^T, which is smaller where one side is longer; multiply once at the end.
-
-    All factors are polynomials of one symmetric matrix and commute. For sides of 1 to 2.7 it takes
-    three fifths of the time; in float32, since squaring costs half the digits.
-    """
-    a, b, c = _NEWTON_SCHULZ
-    tall = x.shape[-2] > x.shape[-1]
-    size = x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
-    square = (x.mT @ x if tall else x @ x.mT) / size**2
-    product = None
-    for left in reversed(range(iterations)):
-        factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
-        factor.diagonal(dim1=-2, dim2=-1).add_(a)
-        product = factor if product is None else factor @ product
-        if left:
-            square = factor @ (factor @ square)
-    assert product is not None
-    product = product / size
-    return x @ product if tall else product @ x
 
 
 class LossScale:

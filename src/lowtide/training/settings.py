@@ -156,6 +156,12 @@ class TrainSettings:
     """Share of the run over which linear-decay goes down."""
     weight_decay: float = 0.1
     """Decay of matrices; gains and biases have none."""
+    cautious_decay: bool = False
+    """Muon: decay only weights that the step makes smaller anyway."""
+    embedding_rate: float = 1.0
+    """Learning rate of embeddings and of the output matrix, as a multiple of the others'."""
+    embedding_decay: float | None = None
+    """Decay of embeddings and of the output matrix; --weight-decay if not given."""
     beta1: float = 0.9
     """Decay of AdamW's first moment."""
     beta2: float = 0.95
@@ -250,7 +256,7 @@ class TrainSettings:
             value = getattr(self, name)
             require(value is None or value >= 1, name, value, "at least 1")
         for name in ("max_iters", "epochs", "max_hours", "target_params", "learning_rate", "stride",
-                     "max_examples", "vocab_size", "tokens_per_param",
+                     "max_examples", "vocab_size", "tokens_per_param", "embedding_rate",
                      "loss_chunk_tokens"):  # fmt: skip
             value = getattr(self, name)
             finite = value is None or 0 < value < math.inf
@@ -262,6 +268,9 @@ class TrainSettings:
                      "sample_tokens", "forgetting_tolerance"):  # fmt: skip
             value = getattr(self, name)
             require(0 <= value < math.inf, name, value, "0 or more, and finite")
+        decay = self.embedding_decay
+        proper = decay is None or 0 <= decay < math.inf
+        require(proper, "embedding_decay", decay, "0 or more, and finite")
         final = self.final_learning_rate
         require(0 <= final <= 1, "final_learning_rate", final, "from 0 to 1: a share of the peak")
         require(0.1 <= self.momentum < 1, "momentum", self.momentum, "from 0.1 to below 1")

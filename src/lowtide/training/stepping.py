@@ -92,6 +92,9 @@ class Stepper:
             betas=(settings.beta1, settings.beta2),
             use_8bit=settings.use_8bit_optimizer,
             momentum=settings.momentum,
+            cautious_decay=settings.cautious_decay,
+            embedding_rate=settings.embedding_rate,
+            embedding_decay=settings.embedding_decay,
         )
 
     def compute(self, inputs: Tensor, targets: Tensor) -> Tensor:

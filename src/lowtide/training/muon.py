@@ -1,0 +1,251 @@
+"""Muon: momentum made orthogonal, each row of it brought to the size of the others.
+
+In:      gradients of matrices, some of which hold several matrices one above the other
+Out:     new weights; a step that is to be skipped changes nothing, without asking the host
+Memory:  4 bytes a parameter, 4 a row, and one stack of matrices of equal shape at a time
+
+The update of a matrix is its Nesterov momentum with all singular values brought near 1 (Jordan,
+2024), by the polynomials of Polar Express (Amsel et al., 2025). Rows of the result still differ
+in size, so each is divided by the root of a running mean of its squares, and the whole brought
+back to its size before (NorMuon, Li et al., 2025). Queries and keys are made orthogonal head by
+head: heads are independent, and one matrix over all of them would tie them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+
+from lowtide.model.gpt import GPT, Attention, SwiGLU
+
+__all__ = ["Muon", "matrix_splits", "orthogonalize"]
+
+_torch: Any = torch  # operations on lists of tensors are private by their names only
+_STACK_BYTES = 256 << 20
+_ROW_MEMORY = 0.95
+_POLAR_EXPRESS = (
+    (8.15655, -22.48329, 15.87877),
+    (4.04293, -2.80892, 0.50002),
+    (3.89167, -2.77248, 0.50606),
+    (3.28575, -2.36813, 0.46449),
+    (2.34654, -1.70978, 0.42324),
+)
+# The polynomials are made for singular values up to 1; rounding must not bring one above.
+_NORM_MARGIN = 1.02
+
+
+def matrix_splits(model: GPT) -> dict[int, tuple[int, ...]]:
+    """The rows of each matrix in every parameter that holds several, by the parameter's id."""
+    splits: dict[int, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, Attention):
+            queries, keys, values = module.sizes
+            heads = (queries + keys) // module.head_dim
+            splits[id(module.query_key_value.weight)] = (*[module.head_dim] * heads, values)
+        elif isinstance(module, SwiGLU):
+            rows = module.gate_up.out_features // 2
+            splits[id(module.gate_up.weight)] = (rows, rows)
+    return splits
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum made orthogonal with even rows, for matrices; equal shapes are done in one batch.
+
+    Updates are scaled by 0.2 * sqrt(larger side), which gives them the size of AdamW's, so that one
+    learning rate serves both (Liu et al., 2025). With `cautious` only weights that the update makes
+    smaller decay (Chen et al., 2025).
+    """
+
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        splits: list[tuple[int, ...]],
+        cautious: bool = False,
+    ) -> None:
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(parameters, {**defaults, "cautious": cautious})
+        self._splits = {id(p): rows for p, rows in zip(parameters, splits, strict=True)}
+        self._step_supports_amp_scaling = True
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update every matrix that has a gradient."""
+        divisor: Tensor | None = getattr(self, "grad_scale", None)
+        skip: Tensor | None = getattr(self, "found_inf", None)
+        keep = 1.0 if skip is None else 1.0 - skip
+        if skip is not None and skip.is_cpu:
+            if skip.item():
+                return
+            keep, skip = 1.0, None  # nothing to be careful about, without asking a device
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            updates = self._momentum(parameters, group["momentum"], divisor, skip)
+            stacks: dict[tuple[int, ...], list[_Part]] = {}
+            for parameter, update in zip(parameters, updates, strict=True):
+                for part in self._parts(parameter, update):
+                    stacks.setdefault(tuple(part.update.shape), []).append(part)
+            del updates
+            for shape, parts in stacks.items():
+                limit = max(1, _STACK_BYTES // (4 * shape[0] * shape[1]))
+                for first in range(0, len(parts), limit):
+                    _apply(group, parts[first : first + limit], keep)
+
+    def _momentum(
+        self,
+        parameters: list[nn.Parameter],
+        momentum: float,
+        divisor: Tensor | None,
+        skip: Tensor | None,
+    ) -> list[Tensor]:
+        """Update the momenta; return the whole (never sharded) Nesterov updates."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if "momentum" not in self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(gradient)
+        buffers: list[Tensor] = [self.state[parameter]["momentum"] for parameter in parameters]
+        updates: list[Tensor] = _torch._foreach_div(gradients, 1.0 if divisor is None else divisor)
+        if skip is not None:
+            # A bad gradient is replaced by the momentum, which then stays as it is.
+            bad = skip.bool()
+            for update, buffer in zip(updates, buffers, strict=True):
+                update.copy_(torch.where(bad, buffer, update))
+        _torch._foreach_lerp_(buffers, updates, 1 - momentum)
+        _torch._foreach_lerp_(updates, buffers, momentum)
+        return [u.full_tensor() if isinstance(u, DTensor) else u for u in updates]
+
+    def _parts(self, parameter: nn.Parameter, update: Tensor) -> list[_Part]:
+        """The matrices of a parameter; the mean squares of its rows are whole in every process."""
+        state = self.state[parameter]
+        if "rows" not in state:
+            state["rows"] = update.new_zeros((update.shape[0], 1))
+        parts: list[_Part] = []
+        start = 0
+        for rows in self._splits[id(parameter)]:
+            where = slice(start, start + rows)
+            parts.append(_Part(parameter, where, update[where], state["rows"][where]))
+            start += rows
+        return parts
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One matrix of a (perhaps fused) parameter, and what its momentum asks for."""
+
+    parameter: nn.Parameter
+    where: slice
+    update: Tensor
+    rows: Tensor
+    """Running means of the squares of each row of the orthogonal update."""
+
+
+def _apply(group: dict[str, Any], parts: list[_Part], keep: Tensor | float) -> None:
+    """Make the updates of equal shapes orthogonal, all at once, and subtract them."""
+    updates = orthogonalize(torch.stack([part.update for part in parts]))
+    factors = _row_factors(updates, [part.rows for part in parts], keep)
+    size = 0.2 * max(updates.shape[1:]) ** 0.5
+    steps = updates.float().mul_(factors.mul_(group["lr"] * size * keep)).unbind()
+    decay = group["lr"] * group["weight_decay"] * keep
+    cautious: bool = group["cautious"]
+    if isinstance(parts[0].parameter, DTensor):
+        for part, step in zip(parts, steps, strict=True):
+            _apply_sharded(part.parameter, part.where, step, decay, cautious=cautious)  # pyright: ignore[reportArgumentType]
+        return
+    targets = [part.parameter[part.where] for part in parts]
+    if cautious:
+        for target, step in zip(targets, steps, strict=True):
+            target.mul_(1 - decay * (target * step >= 0))
+    else:
+        _torch._foreach_mul_(targets, 1 - decay)
+    _torch._foreach_sub_(targets, steps)
+
+
+def _row_factors(updates: Tensor, rows: list[Tensor], keep: Tensor | float) -> Tensor:
+    """The factor of each row [S, R, 1] that evens rows out and keeps each matrix's norm.
+
+    A running mean that is too small because it is young is so by one factor for the whole matrix,
+    which the norm takes out again: it needs no correction.
+    """
+    squares = torch.linalg.vector_norm(updates, dim=-1, keepdim=True, dtype=torch.float32)
+    squares = squares.square_().div_(updates.shape[-1])
+    means = torch.stack(rows).lerp_(squares, (1 - _ROW_MEMORY) * squares.new_ones(()) * keep)
+    _torch._foreach_copy_(rows, list(means.unbind()))
+    factors = means.clamp_(min=1e-20).rsqrt_()
+    after = (squares * factors.square()).sum(dim=-2, keepdim=True)
+    norm = squares.sum(dim=-2, keepdim=True) / after.clamp(min=1e-20)
+    return factors.mul_(norm.sqrt_())
+
+
+def _apply_sharded(
+    parameter: DTensor, where: slice, step: Tensor, decay: Tensor | float, *, cautious: bool
+) -> None:
+    """Subtract from the rows `where` of a sharded matrix; every rank keeps its own part."""
+    whole = torch.zeros(parameter.shape, dtype=step.dtype, device=step.device)
+    whole[where] = step
+    decays = torch.zeros(parameter.shape[0], 1, dtype=step.dtype, device=step.device)
+    decays[where] = decay
+    local = parameter.to_local()
+    own_step, own_decays = (_own_share(value, parameter) for value in (whole, decays))
+    if cautious:
+        own_decays = own_decays * (local * own_step >= 0)
+    local.mul_(1 - own_decays)
+    local.sub_(own_step)
+
+
+def _own_share(value: Tensor, parameter: DTensor) -> Tensor:
+    """The part of a whole tensor that belongs to this rank's rows of `parameter`."""
+    mesh = parameter.device_mesh
+    copies = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim)
+    return copies.redistribute(mesh, parameter.placements).to_local()
+
+
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Bring the singular values of each matrix [S, R, C] near 1 (Polar Express, five quintics)."""
+    short, long = sorted(matrices.shape[1:])
+    if not matrices.is_cuda and 2 * long >= 3 * short:
+        return _orthogonalize_squares(matrices.float())
+    # bfloat16 is what matrix units are fast at and is enough here; CPUs mostly emulate it.
+    dtype = torch.bfloat16 if matrices.is_cuda else torch.float32
+    x = matrices.to(dtype)
+    x = x / _upper_norm(x)
+    tall = x.shape[-2] >= x.shape[-1]
+    for a, b, c in _POLAR_EXPRESS:
+        square = x.mT @ x if tall else x @ x.mT
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, *((x, polynomial) if tall else (polynomial, x)), beta=a)
+    return x
+
+
+def _upper_norm(x: Tensor) -> Tensor:
+    return (x.norm(dim=(-2, -1), keepdim=True) * _NORM_MARGIN).clamp(min=1e-7)
+
+
+def _orthogonalize_squares(x: Tensor) -> Tensor:
+    """Do the same on X X^T, which is smaller where one side is longer; multiply once at the end.
+
+    All factors are polynomials of one symmetric matrix and commute. For sides of 1 to 2.7 it takes
+    three fifths of the time; in float32, since squaring costs half the digits.
+    """
+    tall = x.shape[-2] > x.shape[-1]
+    size = _upper_norm(x)
+    square = (x.mT @ x if tall else x @ x.mT) / size**2
+    product = None
+    for number, (a, b, c) in enumerate(_POLAR_EXPRESS, 1):
+        factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        factor.diagonal(dim1=-2, dim2=-1).add_(a)
+        product = factor if product is None else factor @ product
+        if number < len(_POLAR_EXPRESS):
+            square = factor @ (factor @ square)
+    assert product is not None
+    product = product / size
+    return x @ product if tall else product @ x
