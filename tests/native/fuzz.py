@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -277,8 +278,8 @@ def fuzz_rows(source: random.Random, folder: Path) -> None:
         line = data[offset:].split(b"\n", 1)[0]
         value = json.loads(line.decode("utf-8", "replace").lstrip("\ufeff"))
         found = bytes(text[begin:end]).decode("utf-8", "replace")
-        wanted = value["text"].encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-        assert found == wanted
+        # Half of a surrogate pair is one character that is none.
+        assert found == re.sub(r"[\ud800-\udfff]", "\ufffd", value["text"])
         begin = end
     for offset in bad.tolist():
         assert 0 <= offset < len(data)
