@@ -269,6 +269,21 @@ def call_corpus() -> None:
         call("keep_freed_memory", _native.keep_freed_memory, keep)
 
 
+def call_long_rows(folder: Path) -> None:
+    for data in (b"", b"{", b'{"text": "low"}', b'{"text": "' + b"x" * 100_000, b"[" * 100_000):
+        row, text = folder / "row", folder / "row-text"
+        row.write_bytes(data)
+        with row.open("rb") as given, text.open("w+b") as taken:
+            for first, second in (
+                (given.fileno(), taken.fileno()),
+                (-1, taken.fileno()),
+                (given.fileno(), -1),
+                (9999, 9999),
+                (1 << 40, 0),
+            ):
+                call("extract_long_row", _native.extract_long_row, first, "text", second)
+
+
 def call_dataset(folder: Path) -> None:
     codes = np.array([1, 0xFFFFFFFF], np.uint32)
     for ids, unknown in itertools.product((codes, codes[:1]), NUMBERS):
@@ -464,6 +479,7 @@ def main() -> None:
     call_tokenizer(folder)
     call_vocabulary_files()
     call_corpus()
+    call_long_rows(folder)
     call_dataset(folder)
     call_loader(folder)
     call_model()
