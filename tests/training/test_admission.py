@@ -89,17 +89,26 @@ def lowtide(*words, cwd):
 
 def test_what_was_advised_trains_and_keeps_it(tmp_path):
     (tmp_path / "text.txt").write_text("some words, and then some more of them. " * 500)
-    words = ["train", "--input-file", "text.txt", "--tokenization", "char", "--target-params"]
-    words += [
-        "50000",
-        "--seq-len",
-        "64",
-        "--max-iters",
-        "2",
-        "--eval-iters",
-        "2",
+    words = [
+        "train",
+        "--input-file",
+        "text.txt",
+        "--tokenization",
+        "char",
         "--device",
         "cpu",
+        "--max-iters",
+        "2",
+    ]
+    words += [
+        "--target-params",
+        "50000",
+        "--seq-len",
+        "128",
+        "--batch-size",
+        "64",
+        "--eval-iters",
+        "2",
     ]
     refused = lowtide(*words, "--memory", "64MiB", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (1, "False\n")
@@ -107,6 +116,7 @@ def test_what_was_advised_trains_and_keeps_it(tmp_path):
     done = lowtide(*words, "--memory", advice(refused.stderr), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "finished at step 2" in done.stdout
+    assert "a step still sees 64 rows" in done.stderr  # in micro-batches of fewer
     # The text is tokenized before torch is there, once.
     assert done.stderr.index("tokenized text.txt") < done.stderr.index("model: ")
     assert Tokenizer.load(tmp_path / "checkpoints/model/data").kind == "char"

@@ -198,17 +198,6 @@ def test_config_files_of_the_guides_are_understood(text, tmp_path, capsys):
     assert "3 steps x 128 tokens" in capsys.readouterr().err
 
 
-def test_memory_budgets_shrink_the_micro_batch_or_are_refused(text, capsys):
-    words = ["--input-file", text, "--tokenization", "char", "--num-layers", "2", "--width", "64"]
-    words += ["--num-heads", "2", "--seq-len", "128", "--batch-size", "64", "--max-iters", "1"]
-    run("train", *words, "--model-name", "fits", "--memory", "470MiB")
-    assert "a step still sees 64 rows" in capsys.readouterr().err
-    assert (
-        main([str(w) for w in ["train", *words, "--model-name", "no", "--memory", "100MiB"]]) == 1
-    )
-    assert "give at least --memory" in capsys.readouterr().err
-
-
 def test_a_hopeless_budget_is_refused_before_the_data_is_read(text, tmp_path, capsys):
     words = ["--input-file", text, "--vocab-size", "300", "--model-name", "m", "--memory", "1MiB"]
     for shape in (SMALL, ["--target-params", "50000", "--seq-len", "16"]):
