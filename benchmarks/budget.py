@@ -102,7 +102,8 @@ def make_jsonl(folder: Path, scale: float, *, escapes: bool = False) -> Path:
     path = folder / ("escaped.jsonl" if escapes else "long.jsonl")
     text = b"".join(word_lines(2 * scale)).decode()
     if escapes:
-        text = "".join(chr(0x400 + ord(letter)) for letter in text[: len(text) // 4])
+        shift = {ord(letter): 0x3CF + ord(letter) for letter in "abcdefghijklmnopqrstuvwxyz"}
+        text = text[: len(text) // 4].translate(shift)
     short = json.dumps({"text": "a short row of a few words\nand another line of it"})
     with path.open("w") as file:
         for row in (short, json.dumps({"id": 1, "text": text}), short):
@@ -224,9 +225,7 @@ VERBS: dict[str, Callable[[Path, Path], Words]] = {
     "prepare": lambda source, out: [
         *("prepare", "--input-files", source, "--out-dir", out / "data")
     ],
-    "append": lambda source, out: [
-        *("append", "--dataset-dir", out / "data", "--input-files", source)
-    ],
+    "append": lambda source, out: [*("append", out / "data", "--input-files", source)],
     "pretokenize": lambda source, out: ["pretokenize", source, "--out-path", out / "ids.npy"],
 }
 ONE_FILE = ("pretokenize",)

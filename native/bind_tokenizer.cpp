@@ -343,6 +343,7 @@ void bind_tokenizer(nb::module_& m) {
       .def_prop_ro("distinct", &PieceCounter::distinct)
       .def_prop_ro("distinct_bytes", &PieceCounter::distinct_bytes)
       .def_prop_ro("largest_window", &PieceCounter::largest_window)
+      .def_prop_ro("longest_piece", &PieceCounter::longest_piece)
       .def_prop_ro("spilled_runs", &PieceCounter::spilled_runs);
 
   nb::class_<NativeVocabulary>(m, "Vocabulary")

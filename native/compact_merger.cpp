@@ -352,6 +352,12 @@ void CompactLearner<Symbol>::merge(uint32_t number) {
   gained_.clear();
   new_postings_.clear();
   before_.clear();
+  // Two new pairs for each word, noted and then listed. Where that is more than the memory has left,
+  // they are counted only, and looked for in the whole text when their turn comes.
+  const size_t followed = postings_.size() * sizeof(uint32_t) + entries_.size() * 2 * sizeof(Entry);
+  const size_t room = free_bytes() > followed ? free_bytes() - followed : 0;
+  notes_words_ = known || chosen.num_words < room / 4 / (sizeof(NewPosting) + sizeof(uint32_t));
+  if (!notes_words_) new_postings_.shrink_to_fit();
   entries_[number].num_words = 0;
   merge_words(chosen, token, known);
   if (tie_break_ == TieBreak::kCs336) entries_[chosen.first].count = 0;
@@ -432,7 +438,7 @@ void CompactLearner<Symbol>::add(uint32_t left, uint32_t right, uint32_t token, 
   if (gained.last_word == word) return;
   gained.last_word = word;
   ++gained.num_words;
-  new_postings_.push_back({at.gained, word});
+  if (notes_words_) new_postings_.push_back({at.gained, word});
 }
 
 template <typename Symbol>
@@ -452,9 +458,12 @@ void CompactLearner<Symbol>::place_gained(uint32_t token, bool known) {
   for (size_t i = 0; i < gained_.size(); ++i) {
     if (gained_[i].count < threshold_) continue;
     const uint32_t number = add_entry(gained_[i], gained_[i].count);
-    entries_[number].postings = places[i] = total;
     entries_[number].num_words = gained_[i].num_words;
-    total += gained_[i].num_words;
+    entries_[number].postings = kEverywhere;
+    if (notes_words_) {
+      entries_[number].postings = places[i] = total;
+      total += gained_[i].num_words;
+    }
     push(number);
   }
   postings_.resize(total);

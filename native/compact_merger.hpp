@@ -164,6 +164,7 @@ class CompactLearner {
   uint32_t stamp_ = 0;
   std::vector<Gained> gained_;
   std::vector<NewPosting> new_postings_;
+  bool notes_words_ = true;  // of the pairs of this step, for new_postings_
   std::vector<std::pair<uint64_t, uint32_t>> before_;  // pairs of a known token, by word, before it
   std::atomic<size_t> merges_done_{0}, num_words_{0};  // read by progress meanwhile
 };

@@ -99,6 +99,8 @@ class PieceCounter {
   uint64_t distinct_bytes() const;
   // Text without a place to cut is refused beyond this many bytes, so that memory stays bounded.
   size_t largest_window() const { return largest_window_; }
+  // Bytes of the longest piece, where one is very long; of runs that were taken over at most so many.
+  uint64_t longest_piece() const { return longest_piece_.load(std::memory_order_relaxed); }
   uint64_t spilled_runs() const { return runs_made_.load(std::memory_order_relaxed); }
 
  private:

@@ -22,6 +22,7 @@ class Sizes:
 
     distinct = 1_000_000
     distinct_bytes = 8_000_000
+    longest_piece = 0
 
 
 def picked(

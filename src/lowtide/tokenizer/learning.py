@@ -15,8 +15,8 @@ from typing import Literal
 from lowtide import _native
 from lowtide.errors import BudgetError
 from lowtide.files import free_disk_bytes
-from lowtide.memory import MemoryBudget, format_size
-from lowtide.progress import Progress
+from lowtide.memory import MemoryBudget, format_size, round_up_mib, smallest_budget
+from lowtide.progress import Progress, format_seconds
 
 __all__ = ["TieBreak", "compact_bytes", "learn_merges", "planned_bytes"]
 
@@ -26,6 +26,9 @@ Learner = _native.MergeLearner | _native.CompactLearner
 _MERGES_PER_CALL = 256
 _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
 _OTHER_BYTES = 40 << 20  # what the process holds besides, where arrays are in files
+_PIECE_TIMES = 48  # bytes for each of a piece that are touched at once, twice over
+_FILE_SECONDS = 2e-9  # of a merge in files for each byte of distinct pieces, while it touches all
+_COSTLY_MERGES = 4000  # the merges that touch most of the pieces
 
 
 def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
@@ -107,11 +110,22 @@ def _pick_learner(
             path=work_dir,
             next_step="free some space, or give more --memory",
         )
+    resident = max(budget.total_bytes - _OTHER_BYTES, 0)
+    if counter.longest_piece * _PIECE_TIMES > resident:
+        raise BudgetError(
+            f"a piece of text has {format_size(counter.longest_piece)}, "
+            f"and learning from it takes {format_size(needed)}",
+            next_step=f"{smallest_budget(budget.total_bytes - available + needed)}, or put blanks "
+            "or line ends into the text",
+        )
+    quick = compact_bytes(*sizes, num_tokens=256 + target)
     progress.note(
-        f"learning needs about {format_size(needed)}: kept in files, much slower, same result"
+        f"learning needs about {format_size(needed)}: kept in files, same result, but slow: about "
+        f"{format_seconds(_FILE_SECONDS * sizes[0] * min(target, _COSTLY_MERGES))}; "
+        f"--memory {round_up_mib(budget.total_bytes - available + quick)}MiB is quick"
     )
     return _native.MergeLearner(
         tie_break,
         file_dir=str(work_dir),
-        resident_limit=max(budget.total_bytes - _OTHER_BYTES, 0),
+        resident_limit=resident,
     )

@@ -50,7 +50,7 @@ _SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candi
 _SMALLEST_TABLES = 8 << 20
 _SCAN_BYTES = 24 << 20  # a block, its documents, and their characters as 32 bits each
 _CHARACTER_BYTES = 900  # of a vocabulary, as it is made and written
-_FILE_BYTES = 700  # of an input: its row in the list, in the key and in the record
+_FILE_BYTES = 1100  # of an input: its row in the list, in the key and in the record
 _PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 
 
