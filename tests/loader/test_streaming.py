@@ -344,3 +344,17 @@ def test_the_estimate_of_the_guide() -> None:
     assert planned_bytes(seq_len=128, shuffle_buffer_size=1000) < planned_bytes(
         seq_len=128, shuffle_buffer_size=2000
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"streaming": False}, {"max_examples": 20}])
+def test_the_share_of_an_epoch_grows_to_its_end(text_files: list[Path], options: Any) -> None:
+    loader = make(text_files, **options)
+    begin = loader.epochs_done(loader.state_dict())
+    shares = [begin, *(loader.epochs_done(loader.state_dict()) for _ in loader)]
+    assert shares[0] == 0.0 and shares[-1] == 1.0
+    assert all(one <= other for one, other in itertools.pairwise(shares))
+    # These documents are hardly longer than the separators between them, which are no text.
+    even = np.linspace(0, 1, len(shares))
+    assert np.abs(np.array(shares) - even).max() < 0.25
+    again = make(text_files, **options)
+    assert again.estimated_windows == loader.estimated_windows
