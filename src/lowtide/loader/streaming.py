@@ -20,7 +20,7 @@ from lowtide.corpus.inputs import names_files
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
 from lowtide.loader.batches import Share, check_rank, rank_share
-from lowtide.loader.blocks import BlockStart, Windowing, iter_token_blocks
+from lowtide.loader.blocks import BlockStart, Windowing, iter_token_blocks, windows_before
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
 from lowtide.loader.texts import (
     FileTexts,
@@ -200,6 +200,8 @@ class StreamingDataLoader:
             num_documents += text.ends_document
             if num_bytes >= _SAMPLE_BYTES:
                 break
+        else:  # that was all
+            return max(1, self._windowing.count_windows(num_tokens))
         wanted = [] if total is None else [total * num_tokens / max(1, num_bytes)]
         if self._max_examples is not None:
             wanted.append(self._max_examples * num_tokens / max(1, num_documents))
@@ -213,8 +215,8 @@ class StreamingDataLoader:
         epoch = int(state["epoch"])
         if self.estimated_windows is None:
             return float(epoch)
-        done = int(state["block"]["number"]) * max(1, self._windowing.buffer_windows)
-        done += int(state["delivered"])
+        seed, number = epoch_seed(self.seed, epoch), int(state["block"]["number"])
+        done = windows_before(number, self._windowing, seed=seed) + int(state["delivered"])
         return epoch + min(done / self.estimated_windows, _ALMOST_OVER)
 
     def __iter__(self) -> Iterator[Batch]:
