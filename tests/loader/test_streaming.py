@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
-from lowtide.loader import streaming
+from lowtide.loader import streaming as streaming_module
 from lowtide.loader.blocks import Windowing, iter_token_blocks
 from lowtide.loader.streaming import StreamingDataLoader, estimate_memory_usage, planned_bytes
 from lowtide.loader.texts import FileTexts, make_encoder
@@ -352,7 +352,7 @@ def test_the_estimate_of_the_guide() -> None:
 def test_the_share_of_an_epoch_grows_to_its_end(
     text_files: list[Path], options: Any, sample_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "_SAMPLE_BYTES", sample_bytes)
+    monkeypatch.setattr(streaming_module, "_SAMPLE_BYTES", sample_bytes)
     loader = make(text_files, **options)
     begin = loader.epochs_done(loader.state_dict())
     shares = [begin, *(loader.epochs_done(loader.state_dict()) for _ in loader)]
