@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
+from lowtide.loader import streaming as streaming_module
 from lowtide.loader.blocks import Windowing, iter_token_blocks
 from lowtide.loader.streaming import StreamingDataLoader, estimate_memory_usage, planned_bytes
 from lowtide.loader.texts import FileTexts, make_encoder
@@ -344,3 +345,22 @@ def test_the_estimate_of_the_guide() -> None:
     assert planned_bytes(seq_len=128, shuffle_buffer_size=1000) < planned_bytes(
         seq_len=128, shuffle_buffer_size=2000
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"streaming": False}, {"max_examples": 20}])
+@pytest.mark.parametrize("sample_bytes", [1 << 20, 200])
+def test_the_share_of_an_epoch_grows_to_its_end(
+    text_files: list[Path], options: Any, sample_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming_module, "_SAMPLE_BYTES", sample_bytes)
+    loader = make(text_files, **options)
+    begin = loader.epochs_done(loader.state_dict())
+    shares = [begin, *(loader.epochs_done(loader.state_dict()) for _ in loader)]
+    assert shares[0] == 0.0 and shares[-1] == 1.0
+    assert all(one <= other for one, other in itertools.pairwise(shares))
+    # These documents are hardly longer than the separators between them, which are no text.
+    even = np.linspace(0, 1, len(shares))
+    allowed = 0.1 if sample_bytes > 200 or options.get("streaming") is False else 0.35
+    assert np.abs(np.array(shares) - even).max() < allowed
+    again = make(text_files, **options)
+    assert again.estimated_windows == loader.estimated_windows

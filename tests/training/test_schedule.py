@@ -1,5 +1,7 @@
 """Schedules and lengths: pure functions of the step."""
 
+from itertools import pairwise
+
 import pytest
 
 from lowtide.errors import UsageError
@@ -110,3 +112,18 @@ def test_the_clock_lowers_the_rate_of_a_run_by_hours():
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == 1.0
     assert rates[-1] == pytest.approx(length.settings.final_learning_rate)
+
+
+@pytest.mark.parametrize("steps", [24, 400, 10_000])
+def test_a_stream_by_epochs_warms_up_and_decays_with_the_share_that_was_read(steps):
+    length = RunLength(TrainSettings(epochs=2), None, follows_share=True)
+    rates = [
+        length.learning_rate_factor(step, 0.0, epoch=lambda step=step: 2 * step / steps)
+        for step in range(steps)
+    ]
+    peak = max(range(steps), key=rates.__getitem__)
+    assert rates[peak] > 0.98
+    assert peak <= min(100, max(2, 0.06 * steps))
+    assert all(one >= other for one, other in pairwise(rates[peak:]))
+    assert rates[steps // 2] == pytest.approx(0.55, abs=0.05)  # halfway down, in mid-epoch
+    assert rates[-1] == pytest.approx(0.1, abs=0.02)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -64,6 +65,11 @@ def test_a_tokenizer_is_learned_for_a_stream_and_epochs_end_it(text, tmp_path, c
     tokens = len(Tokenizer.load(tmp_path / "checkpoints/s").encode(text.read_text()))
     steps = int(re.search(r"finished at step (\d+)", out).group(1))
     assert steps == pytest.approx(2 * tokens / 16 / 8, rel=0.1)
+    rows = map(json.loads, (tmp_path / "checkpoints/s/metrics.jsonl").read_text().splitlines())
+    rates = [row["learning_rate"] for row in rows if row.get("event") == "step"]
+    falls = sum(one > other for one, other in pairwise(rates))
+    assert falls >= len(rates) - 3  # with the share that was read, not at the end of an epoch
+    assert rates[-1] < 0.2 * max(rates)
 
 
 @pytest.mark.parametrize("flag", ["--input-file", "--dataset-id"])

@@ -21,7 +21,7 @@ from lowtide.loader.ordering import derive_seed, order_indices
 from lowtide.loader.texts import Place, TextEncoder, TextSource, iter_encoded
 from lowtide.loader.windows import Tokens
 
-__all__ = ["BlockStart", "TokenBlock", "Windowing", "iter_token_blocks"]
+__all__ = ["BlockStart", "TokenBlock", "Windowing", "iter_token_blocks", "windows_before"]
 
 Ids = npt.NDArray[np.uint32]
 
@@ -144,10 +144,16 @@ def _block_windows(windowing: Windowing, seed: int, held: _HeldTokens) -> int:
     The first of an epoch is cut short at random, so that other windows meet in the blocks of each
     epoch. Only when it is known that there is more than one: what fits in one is shuffled whole.
     """
-    windows = max(1, windowing.buffer_windows)
     if held.start.number > 0:
-        return windows
-    return 1 + derive_seed(seed, "first block") % windows
+        return max(1, windowing.buffer_windows)
+    return windows_before(1, windowing, seed=seed)
+
+
+def windows_before(number: int, windowing: Windowing, *, seed: int) -> int:
+    """Windows of an epoch before its block `number`; `seed` is the epoch's."""
+    windows = max(1, windowing.buffer_windows)
+    first = 1 + derive_seed(seed, "first block") % windows
+    return 0 if number == 0 else first + (number - 1) * windows
 
 
 class _HeldTokens:

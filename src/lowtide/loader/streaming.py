@@ -20,7 +20,7 @@ from lowtide.corpus.inputs import names_files
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
 from lowtide.loader.batches import Share, check_rank, rank_share
-from lowtide.loader.blocks import BlockStart, Windowing, iter_token_blocks
+from lowtide.loader.blocks import BlockStart, Windowing, iter_token_blocks, windows_before
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
 from lowtide.loader.texts import (
     FileTexts,
@@ -36,6 +36,8 @@ from lowtide.scratch import ScratchFolder
 __all__ = ["EndlessBatches", "StreamingDataLoader", "estimate_memory_usage", "planned_bytes"]
 
 STATE_VERSION = 1
+_SAMPLE_BYTES = 1 << 20
+_ALMOST_OVER = 0.999
 PathLike = str | os.PathLike[str]
 Batch = dict[str, Tokens]
 
@@ -176,6 +178,46 @@ class StreamingDataLoader:
             self.seed,
         )
         return checksum_bytes("\n".join(map(str, parts)).encode())
+
+    @cached_property
+    def estimated_windows(self) -> int | None:
+        """Windows of an epoch, by the size of the texts and a sample of their beginning.
+
+        A function of texts and tokenizer alone, so that a run that goes on finds the same; None
+        where nobody knows how much text there is.
+        """
+        if not self.streaming:
+            return len(self._store_tokens())
+        total = self._source.text_bytes
+        if total is None and self._max_examples is None:
+            return None
+        num_bytes = num_tokens = num_documents = 0
+        for text, ids in iter_encoded(
+            self._source, self._encoder, seed=None, max_documents=self._max_examples
+        ):
+            num_bytes += len(text.data)
+            num_tokens += len(ids)
+            num_documents += text.ends_document
+            if num_bytes >= _SAMPLE_BYTES:
+                break
+        else:  # that was all
+            return max(1, self._windowing.count_windows(num_tokens))
+        wanted = [] if total is None else [total * num_tokens / max(1, num_bytes)]
+        if self._max_examples is not None:
+            wanted.append(self._max_examples * num_tokens / max(1, num_documents))
+        return max(1, self._windowing.count_windows(int(min(wanted))))
+
+    def epochs_done(self, state: Mapping[str, Any]) -> float:
+        """How often the texts were read at a state: whole epochs, and a share of the one that runs.
+
+        The share is an estimate, below 1 until the epoch is really over.
+        """
+        epoch = int(state["epoch"])
+        if self.estimated_windows is None:
+            return float(epoch)
+        seed, number = epoch_seed(self.seed, epoch), int(state["block"]["number"])
+        done = windows_before(number, self._windowing, seed=seed) + int(state["delivered"])
+        return epoch + min(done / self.estimated_windows, _ALMOST_OVER)
 
     def __iter__(self) -> Iterator[Batch]:
         if not self._resumed and (self._delivered or self._start.number):

@@ -25,6 +25,7 @@ from lowtide.corpus.reading import (
     iter_blocks,
     plan_streams,
 )
+from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.errors import DataError, LowtideError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
 from lowtide.loader.ordering import derive_seed, order_indices
@@ -60,6 +61,11 @@ class TextSource(Protocol):
 
     @property
     def fingerprint(self) -> str: ...
+    @property
+    def text_bytes(self) -> int | None:
+        """Bytes of all texts, estimated where files are packed; None where nobody knows."""
+        ...
+
     def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
         """Give the texts from `place` on; the seed orders files, None leaves them as they are."""
         ...
@@ -85,6 +91,11 @@ class FileTexts:
         """Changes when a file does."""
         prints = [_file_fingerprint(source) for source in self._inputs]
         return checksum_bytes("\n".join([self._options.text_field, *prints]).encode())
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text in all files."""
+        return estimate_text_bytes(self._inputs)
 
     def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
         """Give the texts from `place` (file, block, document) on."""
@@ -133,6 +144,7 @@ class HubTexts:
             dataset_id, split = parse_hub_name(dataset_id, split=split)
         self._identity = f"{dataset_id}\n{config_name}\n{split}\n{text_column}"
         self._dataset_id = dataset_id
+        self._split = split
         self._text_column = text_column
         try:
             from datasets import (  # pyright: ignore[reportMissingImports]
@@ -160,6 +172,13 @@ class HubTexts:
     def fingerprint(self) -> str:
         """Changes with the names; what the hub holds under them is not looked at."""
         return checksum_bytes(self._identity.encode())
+
+    @property
+    def text_bytes(self) -> int | None:
+        """Bytes of the split, where the dataset says it."""
+        splits: Any = getattr(getattr(self._rows, "info", None), "splits", None) or {}
+        size = getattr(splits.get(self._split), "num_bytes", None)
+        return int(size) if size else None
 
     def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
         """Give the texts from `place` (row) on; the seed orders the dataset's own files."""

@@ -368,7 +368,13 @@ class Trainer:
         self.state.micro_batch = min(settings.batch_size, self._rows)
         self.run.load_weights(self.model)  # before it is divided, while its tensors are whole
         steps = total_steps(settings, count_parameters(config), self.data)
-        self.length = RunLength(settings, steps)
+        by_epochs = steps is None and settings.epochs is not None
+        follows = by_epochs and isinstance(self.data, StreamingDataLoader)
+        self.length = RunLength(
+            settings,
+            steps,
+            follows_share=follows and self.data.estimated_windows is not None,  # pyright: ignore[reportAttributeAccessIssue]
+        )
         self.stepper = Stepper(
             self.model,
             settings,
@@ -464,8 +470,11 @@ class Trainer:
             self.state.step, self.state.elapsed_seconds, epoch=self._feed_epoch
         )
 
-    def _feed_epoch(self) -> int:
-        return int(self.feed.state_dict().get("epoch", 0))
+    def _feed_epoch(self) -> float:
+        state = self.feed.state_dict()
+        if isinstance(self.data, StreamingDataLoader):
+            return self.data.epochs_done(state)
+        return float(state.get("epoch", 0))
 
     def _learning_rate_factor(self) -> float:
         return self.length.learning_rate_factor(

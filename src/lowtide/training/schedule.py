@@ -21,6 +21,8 @@ __all__ = [
 
 Schedule = Literal["cosine", "linear-decay", "constant"]
 
+_MOST_WARMUP_STEPS = 100  # of a stream that is read by epochs
+
 
 def total_steps(settings: TrainSettings, num_parameters: int, data: Any) -> int | None:
     """Give the steps of a run, by number, epochs or tokens; None when the clock ends it."""
@@ -63,11 +65,14 @@ def learning_rate_factor(
     final_fraction: float,
     decay_fraction: float = 0.4,
     elapsed_fraction: float = 0.0,
+    most_warmup_steps: int | None = None,
 ) -> float:
     """Give the share of the peak learning rate at `step` (the first is 0).
 
     `warmup` counts steps, or below 1 is a share of the run. `elapsed_fraction` is the share of a
-    time limit that is used up: decay follows steps or the clock, whichever is further.
+    time limit, or of the work, that is used up: decay follows steps or that share, whichever is
+    further. Without a number of steps a warm-up by share ends after `most_warmup_steps` at the
+    latest.
 
     >>> learning_rate_factor(0, total_steps=100, warmup=10, schedule="cosine", final_fraction=0.1)
     0.1
@@ -75,8 +80,10 @@ def learning_rate_factor(
     0.1
     """
     if total_steps is None:
-        if warmup < 1 and elapsed_fraction < warmup:
-            return max(elapsed_fraction / warmup, 0.01)
+        in_warmup = most_warmup_steps is None or step < most_warmup_steps
+        if warmup < 1 and elapsed_fraction < warmup and in_warmup:
+            by_steps = 0.0 if most_warmup_steps is None else (step + 1) / most_warmup_steps
+            return max(elapsed_fraction / warmup, by_steps, 0.01)
         warmup_steps, progress = (int(warmup) if warmup >= 1 else 0), elapsed_fraction
     else:
         warmup_steps = round(warmup * total_steps) if warmup < 1 else int(warmup)
@@ -96,19 +103,22 @@ def learning_rate_factor(
 class RunLength:
     """When a run is over, and its learning rate until then: by steps, the clock, or a stream's end.
 
-    `epoch` gives how often a stream was read; it is asked only where nothing else ends the run.
+    `epoch` gives how often a stream was read, with the share of the epoch that runs where it can be
+    estimated; it is asked only where nothing else ends the run.
     """
 
     settings: TrainSettings
     steps: int | None
     """As `total_steps` gives them."""
+    follows_share: bool = False
+    """Whether the share of a stream that was read is known between the ends of its epochs."""
 
     def time_is_up(self, elapsed_seconds: float) -> bool:
         """Tell whether the run has had its hours."""
         hours = self.settings.max_hours
         return hours is not None and elapsed_seconds >= hours * 3600
 
-    def is_over(self, step: int, elapsed_seconds: float, *, epoch: Callable[[], int]) -> bool:
+    def is_over(self, step: int, elapsed_seconds: float, *, epoch: Callable[[], float]) -> bool:
         """Tell whether no step is left to take."""
         if self.steps is not None and step >= self.steps:
             return True
@@ -117,23 +127,25 @@ class RunLength:
         return self.time_is_up(elapsed_seconds)
 
     def learning_rate_factor(
-        self, step: int, elapsed_seconds: float, *, epoch: Callable[[], int]
+        self, step: int, elapsed_seconds: float, *, epoch: Callable[[], float]
     ) -> float:
         """Give the share of the peak learning rate at `step`."""
         settings = self.settings
-        # A stream's length is not known, so a share of it cannot be either: a hundred steps then.
-        unknown = self.steps is None and settings.max_hours is None and settings.warmup < 1
+        # Without a stream's length there is no share of it either: a hundred steps then.
+        streams = self.steps is None and settings.max_hours is None
+        unknown = streams and not self.follows_share and settings.warmup < 1
         return learning_rate_factor(
             step,
             total_steps=self.steps,
-            warmup=100 if unknown else settings.warmup,
+            warmup=_MOST_WARMUP_STEPS if unknown else settings.warmup,
+            most_warmup_steps=_MOST_WARMUP_STEPS if streams else None,
             schedule=settings.schedule,
             final_fraction=settings.final_learning_rate,
             decay_fraction=settings.decay_fraction,
             elapsed_fraction=self._elapsed_fraction(elapsed_seconds, epoch),
         )
 
-    def _elapsed_fraction(self, elapsed_seconds: float, epoch: Callable[[], int]) -> float:
+    def _elapsed_fraction(self, elapsed_seconds: float, epoch: Callable[[], float]) -> float:
         """Give how much of the run is over by the clock, or by the epochs of a stream."""
         hours, epochs = self.settings.max_hours, self.settings.epochs
         parts = [0.0 if hours is None else elapsed_seconds / (hours * 3600)]
