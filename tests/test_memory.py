@@ -281,3 +281,12 @@ def test_the_program_itself_is_the_first_share() -> None:
     budget = MemoryBudget.from_setting("64GiB")
     assert budget.shares["program"] == pytest.approx(tree_resident_bytes(), abs=16 * MIB)
     assert MemoryBudget.from_setting(None).total_bytes > 0
+
+
+def test_a_budget_that_is_exactly_enough_is_enough() -> None:
+    budget = MemoryBudget(100, used_bytes=40)
+    budget.require({"table": 60})
+    assert budget.reserve("table", wanted_bytes=60) == 60
+    assert budget.remaining_bytes == 0
+    with pytest.raises(BudgetError):
+        budget.require({"cache": 1})

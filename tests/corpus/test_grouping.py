@@ -112,3 +112,18 @@ def test_a_large_bad_file_is_skipped_with_all_its_blocks(tmp_path: Path) -> None
     notices: list[str] = []
     assert skipping(inputs, notices) == ["words"]
     assert len(notices) == 1 and "large.txt" in notices[0]
+
+
+@pytest.mark.parametrize(("size", "per_block"), [(3000, 2), (4096, 2), (4097, 1), (1000, 8)])
+def test_small_files_that_expand_fill_blocks_and_no_more(
+    tmp_path: Path, size: int, per_block: int
+) -> None:
+    """Each takes 30 bytes on the disk; what counts is what comes out of it."""
+    for number in range(9):
+        (tmp_path / f"{number}.txt.gz").write_bytes(gzip.compress(b"x" * size))
+    options = ReadingOptions(block_bytes=8192)
+    (stream,) = reading.plan_streams(expand_inputs([tmp_path]), options)
+    blocks = [block for block in reading.iter_blocks(stream, options) if block is not None]
+    expected = [per_block] * (9 // per_block) + [9 % per_block] * (9 % per_block > 0)
+    assert [len(block.data) for block in blocks] == [size * count for count in expected]
+    assert [block.number for block in blocks] == list(range(len(blocks)))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
 import json
 import lzma
 import os
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -240,3 +243,41 @@ def test_a_file_that_becomes_shorter_is_an_error(
     assert str(caught.value.path) == str(path)
     if not (name == "a.jsonl" and left):  # half a row is told first
         assert "changed while it was read" in caught.value.message
+
+
+def test_a_rest_that_the_disk_does_not_give_is_told_or_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"x")
+    (source,) = expand_inputs([path])
+
+    def rows() -> Iterator[int]:
+        yield 1
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    notices: list[str] = []
+    patient = reading.ReadingOptions(skip_bad=True, on_notice=notices.append)
+    assert list(reading._until_damage(rows(), source, patient)) == [1]
+    (notice,) = notices
+    assert notice.startswith(f"{path}: ") and notice.endswith("the rest of it skipped")
+    with pytest.raises(LowtideError):
+        list(reading._until_damage(rows(), source, reading.ReadingOptions()))
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst", "xz"])
+def test_progress_of_a_compressed_file_is_what_was_read_of_it(tmp_path: Path, suffix: str) -> None:
+    pack = {"gz": gzip.compress, "zst": zstandard.compress, "xz": lzma.compress}[suffix]
+    noise = random.Random(5).randbytes(3 << 20).hex().encode()
+    path = tmp_path / f"a.txt.{suffix}"
+    path.write_bytes(pack(noise))
+    (source,) = expand_inputs([path])
+    positions: list[int] = []
+    with open_stream(source) as reader:
+        while reader.read(1 << 18):
+            positions.append(reader.stored_position())
+    assert positions == sorted(positions)
+    assert positions[0] < source.size_bytes // 2 and positions[-1] == source.size_bytes
+    with path.open("ab") as file:  # grown since it was listed: progress stays within what was
+        file.write(pack(noise))
+    with open_stream(source) as reader:
+        while reader.read(1 << 18):
+            assert reader.stored_position() <= source.size_bytes

@@ -16,6 +16,7 @@ from lowtide.cli import main
 from lowtide.dataset import conversion, foreign, layout
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import Tokenizer
@@ -299,3 +300,22 @@ def test_a_dataset_of_the_guides_program_comes_in_whole(tmp_path: Path, kind: st
     with pytest.raises(DataError, match="was it made by another program") as caught:
         layout.load_dataset_info(theirs)
     assert "lowtide convert" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_taken"),
+    [
+        ({"tokens_per_shard": 2}, True),
+        ({"tokens_per_shard": 1}, False),
+        ({"val_fraction": 0.0}, True),
+        ({"val_fraction": 1.0}, False),
+        ({"val_fraction": -0.01}, False),
+    ],
+)
+def test_the_borders_of_shards_and_splits(options: dict[str, Any], is_taken: bool) -> None:
+    given = {"in_path": "a.bin", "out_path": "out", "source_kind": "nanogpt", **options}
+    if is_taken:
+        ConvertSettings(**given)
+        return
+    with pytest.raises(UsageError, match="must be"):
+        ConvertSettings(**given)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lowtide.dataset import foreign
 from lowtide.dataset.foreign import open_source
 from lowtide.errors import DataError
 
@@ -56,3 +58,15 @@ def test_files_that_are_something_else_are_named(
 def test_a_folder_without_such_files_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no files of the kind npy here"):
         open_source(tmp_path, kind="npy", dtype="uint16", end_id=None)
+
+
+@pytest.mark.parametrize(("version", "code"), [(0, 8), (2, 8), (1, 0), (1, 99), (2, 99)])
+def test_other_versions_of_megatrons_index_are_refused(
+    tmp_path: Path, version: int, code: int
+) -> None:
+    lengths, places = struct.pack("<i", 2), struct.pack("<q", 0)
+    head = foreign.MEGATRON_MAGIC + struct.pack("<QBQQ", version, code, 1, 2)
+    (tmp_path / "x.idx").write_bytes(head + lengths + places + struct.pack("<qq", 0, 1))
+    (tmp_path / "x.bin").write_bytes(b"\1\0\2\0")
+    with pytest.raises(DataError, match=f"version {version} and type {code} are not supported"):
+        open_source(tmp_path / "x.idx", kind="megatron", dtype="uint16", end_id=None)

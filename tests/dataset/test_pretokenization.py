@@ -262,3 +262,31 @@ def test_rows_without_text_are_skipped_on_request(tmp_path: Path) -> None:
         pretokenize_file(file=tmp_path / "a.jsonl")
     pretokenize_file(file=tmp_path / "a.jsonl", skip_bad_inputs=True)
     assert np.load(tmp_path / "a.npy").tolist() == [9319, 20013, 50256, 9319, 50256]
+
+
+def test_ids_are_on_the_disk_before_the_note_that_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut leaves a hole that the next run takes for ids."""
+    path = write_corpus(tmp_path / "a.txt", make_documents(300))
+    monkeypatch.setattr(pretokenization, "_STEP_BYTES", 5000)
+    monkeypatch.setattr(pretokenization, "_WINDOW_BYTES", 1000)
+    events: list[str] = []
+    sync, write_json = os.fsync, pretokenization.files.write_json
+
+    def traced_sync(descriptor: int) -> None:
+        events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    def traced_write(target: Path, value: dict[str, Any]) -> None:
+        if value.get("position", 0) > 0:
+            events.append("note")
+        write_json(target, value)
+
+    monkeypatch.setattr(os, "fsync", traced_sync)
+    monkeypatch.setattr(pretokenization.files, "write_json", traced_write)
+    pretokenize_file(file=path)
+    notes = [place for place, event in enumerate(events) if event == "note"]
+    assert len(notes) > 3
+    ids = {events[place - 1] for place in notes}
+    assert len(ids) == 1 and ids.pop().startswith(".a.npy."), events

@@ -53,3 +53,13 @@ def test_a_stream_of_chunks_gives_the_same_shard(tmp_path: Path, sizes: list[int
     assert (tmp_path / "parts.docs").read_bytes() == (tmp_path / "whole.docs").read_bytes()
     assert streamed.checksum == whole.checksum
     assert streamed.head == whole.head == shards.checksum_head(tmp_path / "whole.bin")
+
+
+@pytest.mark.parametrize("id", [0, 1, 299])
+def test_a_shard_of_one_id_has_it_as_smallest_and_largest(tmp_path: Path, id: int) -> None:
+    """Such as a last shard that holds nothing but end-of-text."""
+    chunk = (np.full(3, id, np.uint16), np.array([1, 2, 3], np.uint64))
+    data = shards.id_chunk(*chunk, vocab_size=300, path=tmp_path / "s.bin")
+    info = shards.write_shard_stream(tmp_path / "s.bin", [data], vocab_size=300)
+    assert (info.min_id, info.max_id, info.num_tokens, info.num_documents) == (id, id, 3, 3)
+    assert shards.write_shard(tmp_path / "t.bin", chunk[0], [1, 2, 3], vocab_size=300).max_id == id

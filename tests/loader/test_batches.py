@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,13 @@ def test_settings_that_make_no_sense(data: TokenDataset) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             BatchLoader(data, **options)
+
+
+def test_no_thread_is_left_after_the_with(counting_dataset: Path) -> None:
+    before = set(threading.enumerate())
+    data = TokenDataset(counting_dataset, split="train", sequence_length=16)
+    with BatchLoader(data, batch_size=4, num_threads=3) as loader:
+        next(iter(loader))
+        started = set(threading.enumerate()) - before
+        assert len(started) == 3
+    assert not any(thread.is_alive() for thread in started)

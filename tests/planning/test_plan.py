@@ -148,7 +148,8 @@ def test_little_data_gets_a_small_model():
     assert small.compute.parameters == pytest.approx(2_000_000, rel=0.05)
     assert small.compute.epochs < 4.3
     assert large.compute.parameters > 3 * small.compute.parameters
-    assert "2" in small.compute.describe_best_size()
+    assert "seen once they suit 500k parameters" in small.compute.describe_best_size()
+    assert "seen once they suit 50M parameters" in large.compute.describe_best_size()
 
 
 def test_bfloat16_is_never_advised_for_a_cpu():
@@ -238,3 +239,24 @@ def test_counts_are_read_as_people_write_them():
         1_000_000,
         1000,
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1", 1), (1, 1), ("0.5", None), ("0", None), ("2k", 2000)]
+)
+def test_the_smallest_count_is_one(text, count):
+    if count is not None:
+        assert parse_count(text) == count
+        return
+    with pytest.raises(UsageError, match="expected a number"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"), [("4GiB", "4GiB"), ("3GiB", "3GiB"), ("4095MiB", "4095MiB")]
+)
+def test_commands_name_the_budget_in_whole_units(memory, words):
+    plan = make_plan(ram="8GiB", memory=memory)
+    assert plan.machine.budget_bytes % (1 << 20) == 0
+    for line in plan.commands:
+        assert f"--memory {words}" in line

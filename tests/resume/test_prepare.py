@@ -14,14 +14,17 @@ import pytest
 from lowtide import Tokenizer
 
 SCRIPT = """
-import os, signal, sys
+import dataclasses, os, signal, sys
 import lowtide.dataset.settings as settings
 from lowtide.dataset import preparation
 from lowtide.dataset.preparation import prepare_dataset
 
 settings.BLOCK_BYTES = 4096
 limit = int(sys.argv[3])
-preparation.MODEST_TABLE_BYTES = int(sys.argv[5])
+plan_shares, table_bytes = preparation.plan_shares, int(sys.argv[5])
+preparation.plan_shares = lambda *given: dataclasses.replace(
+    plan_shares(*given), one_pass_bytes=table_bytes
+)
 count = 0
 
 def counted(function):
@@ -61,6 +64,16 @@ def command(
 ) -> list[str]:
     given = [",".join(map(str, inputs)), out, limit, tokenization, table, processes]
     return [sys.executable, "-c", SCRIPT, *map(str, given)]
+
+
+def test_the_small_table_is_too_small(corpus: list[Path], tmp_path: Path) -> None:
+    """Else the tests below kill and resume with one way of finding duplicates only."""
+    for table, is_full in ((LARGE, False), (SMALL, True)):
+        out = tmp_path / str(table)
+        words = command(corpus, out, 0, tokenization=str(tmp_path), table=table, processes=2)
+        Tokenizer.from_merges([(b"l", b"i")]).save(tmp_path)
+        done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
+        assert ("deduplicate" in done.stderr) == is_full
 
 
 def run(
@@ -162,18 +175,26 @@ def test_killed_while_blocks_are_encoded_as_they_come(
     assert snapshot(out) == expected_pieces
 
 
-def test_interrupted_by_the_clock(
+def test_killed_whenever_something_new_is_there(
     corpus: list[Path], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     words = command(corpus, out, 0, tokenization="char", table=LARGE, processes=2)
-    for tenths in (3, 5, 6, 7):
+    # Killed as soon as there is something new to see in the output, wherever the work is then.
+    seen: set[str] = set()
+    killed = 0
+    for _ in range(4):
         process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=tenths / 10)
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+        while process.poll() is None:
+            names = {path.name for path in out.rglob("*")} if out.exists() else set()
+            if names - seen:
+                seen |= names
+                os.kill(process.pid, signal.SIGKILL)
+                killed += 1
+                break
+            os.sched_yield()
+        process.wait()
+    assert killed > 0
     if not (out / "dataset_metadata.json").exists() or (out / ".work").exists():
         assert run(corpus, out) == 0
     assert snapshot(out) == expected

@@ -18,12 +18,12 @@ FILES = ["merges.txt", "tokenizer.json", "training.json", "vocab.json"]
 # Checkpoints after every step, and steps so small that there are many.
 _PROGRAM = """
 import sys
-from lowtide.tokenizer import counting, training
+from lowtide.tokenizer import counting, learning, training
 counting._CHECKPOINT_SECONDS = -1.0
 counting._ROUND_BYTES = 60_000
 counting._SMALL_FILE_BYTES = 1_000
 training._BATCH_BYTES = 50_000
-training._MERGES_PER_CALL = 8
+learning._MERGES_PER_CALL = 8
 from lowtide.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -130,9 +130,13 @@ def test_damaged_text_is_never_read_as_something_else(
 
 @given(st.binary(max_size=60), st.binary(max_size=60), st.booleans())
 def test_any_bytes_are_survived(vocab: bytes, merges: bytes, as_json: bool) -> None:
-    _native.find_json_sections(vocab)
-    _native.read_byte_level(vocab, merges, merges_are_json=as_json, specials=[b"x"])
-    _native.read_byte_level(b'{"a":0}', merges, merges_are_json=as_json, specials=[])
+    """Whatever is read lies within what was given, and what is no vocabulary is none."""
+    sections = _native.find_json_sections(vocab)
+    assert sections is None or all(0 <= place <= len(vocab) for place in sections)
+    found = _native.read_byte_level(vocab, merges, merges_are_json=as_json, specials=[b"x"])
+    assert found is None or vocab.lstrip().startswith(b"{")
+    few = _native.read_byte_level(b'{"a":0}', merges, merges_are_json=as_json, specials=[])
+    assert few is None or not merges.strip() or merges.lstrip().startswith((b"#", b"a", b"["))
 
 
 def test_a_huge_id_makes_no_huge_table() -> None:

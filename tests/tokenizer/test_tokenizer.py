@@ -472,3 +472,22 @@ def test_text_without_a_place_to_cut(tmp_path: Path, letters: bytes) -> None:
         )
         assert (count, position) == (len(ids), len(text))
         assert np.fromfile(tmp_path / "ids", dtype="<u2").tolist() == ids
+
+
+@pytest.mark.parametrize(
+    ("size", "item_bytes"), [((1 << 16) - 1, 2), (1 << 16, 2), ((1 << 16) + 1, 4)]
+)
+def test_files_of_ids_are_as_wide_as_the_vocabulary_needs(
+    size: int, item_bytes: int, tmp_path: Path
+) -> None:
+    few = Tokenizer.from_characters("ab").vocab_size - 2
+    characters = [chr(0x20000 + place) for place in range(size - few)]
+    wide = Tokenizer.from_characters(characters)
+    assert wide.vocab_size == size
+    (tmp_path / "a.txt").write_text(characters[-1] + characters[0], encoding="utf-8")
+    assert wide.encode_file(tmp_path / "a.txt", tmp_path / "a.bin") == 2
+    ids = np.fromfile(tmp_path / "a.bin", dtype=f"<u{item_bytes}")
+    assert ids.tolist() == wide.encode(characters[-1] + characters[0]).tolist()
+    if item_bytes == 4:
+        with pytest.raises(UsageError, match="does not fit uint16"):
+            wide.encode_file(tmp_path / "a.txt", tmp_path / "b.bin", dtype=np.uint16)

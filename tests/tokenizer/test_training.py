@@ -74,8 +74,7 @@ def test_trained_tokenizers_encode_as_the_reference(text_file: Path, pattern: st
     assert [ours.token_bytes(id) for id in ours.encode(text)] == expected
 
 
-def test_threads_and_budget_change_nothing(tmp_path: Path, text_file: Path) -> None:
-    """The tight budget spills counts and learns in files."""
+def test_the_number_of_threads_changes_nothing(tmp_path: Path, text_file: Path) -> None:
     contents: set[tuple[bytes, ...]] = set()
     for number, options in enumerate(
         [{"processes": 1}, {"processes": 2}, {"processes": 4, "memory": "1GiB"}]
@@ -418,3 +417,34 @@ def test_a_text_that_changes_meanwhile_makes_no_tokenizer(
         train_tokenizer(input=[path], vocab_size=260, kind=kind, out_dir=tmp_path / "out")
     assert caught.value.path == path
     assert not (tmp_path / "out" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize("processes", [1, 6])
+def test_the_smallest_budget_is_the_smallest_that_is_taken(
+    processes: int, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one thread, however many are asked for; the list of the files comes on top."""
+    smallest = training.smallest_budget_bytes(1)
+    assert training.smallest_budget_bytes(6) == smallest + 5 * training._THREAD_BYTES
+    for total, is_enough in ((smallest + (64 << 10), True), (smallest - 1, False)):
+        budget = MemoryBudget(total, used_bytes=training._PROGRAM_BYTES)
+        monkeypatch.setattr(training.MemoryBudget, "from_setting", lambda _, found=budget: found)
+        options = {"vocab_size": 300, "processes": processes, "memory": "1GiB"}
+        if is_enough:
+            assert train_tokenizer(input=[text_file], **options).tokenizer.vocab_size == 300
+        else:
+            with pytest.raises(BudgetError, match="too small"):
+                train_tokenizer(input=[text_file], **options)
+
+
+def test_a_vocabulary_that_ends_early_is_told_and_a_full_one_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("low lower lowest")
+    full = train_tokenizer(input=[tmp_path / "a.txt"], vocab_size=260)
+    assert full.tokenizer.vocab_size == 260
+    assert "no pair is left" not in capsys.readouterr().err
+    early = train_tokenizer(input=[tmp_path / "a.txt"], vocab_size=2000, min_frequency=2)
+    said = capsys.readouterr().err
+    assert "no pair is left that occurs 2 times" in said
+    assert f"has {early.tokenizer.vocab_size} tokens, 2000 were asked for" in said

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lowtide.errors import BudgetError
 from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import count_parameters
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
 from lowtide.training.settings import TrainSettings
 
@@ -149,3 +151,25 @@ def test_device_memory_is_near_the_peaks_measured_on_an_h200(
     number = 2 if settings.use_mixed_precision else 4
     copies = copied * layers * rows * 1024 * config.width * number if shape is not GPT2 else 0
     assert plan.device_bytes == pytest.approx(gibibytes * 2**30 - copies, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("width", "num_layers", "stack_bytes"),
+    [
+        (256, 2, 2 * 2 * 256 * 1024 * 4),  # all matrices of a shape together
+        (1024, 64, 256 << 20),  # many: one stack of them at a time
+        (8192, 2, 8192 * 32768 * 4),  # a single matrix larger than a stack
+    ],
+)
+def test_muons_scratch_is_a_stack_of_matrices(width, num_layers, stack_bytes):
+    config = GPTConfig(
+        vocab_size=2048, context_length=128, num_layers=num_layers, width=width, num_heads=4,
+        mlp_width=4 * width,
+    )  # fmt: skip
+    settings = TrainSettings(model_name="x", optimizer="muon")
+    matrices = num_layers * (4 * width * width + 3 * width * 4 * width)
+    gains = count_parameters(config, embeddings=False) - matrices
+    assert 0 <= gains < 10 * num_layers * width
+    update = planned_bytes(config, settings).update
+    assert update - 4 * matrices == pytest.approx(6 * stack_bytes, abs=4 * gains)
+    assert planned_bytes(config, replace(settings, optimizer="adamw")).update == 0

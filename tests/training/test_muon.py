@@ -6,6 +6,7 @@ import torch
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.training import muon
+from lowtide.training import muon as muon_module
 from lowtide.training.muon import Muon, matrix_splits, orthogonalize
 
 POLYNOMIALS = (
@@ -126,3 +127,19 @@ def test_a_step_to_be_skipped_on_a_device_changes_nothing(monkeypatch):
     after = [parameter.detach(), *optimizer.state[parameter].values()]
     for one, other in zip(before, after, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+
+
+def test_muon_takes_matrices_larger_than_its_stack_one_by_one(monkeypatch):
+    found = []
+    for stack_bytes in (1 << 20, 100):
+        monkeypatch.setattr(muon_module, "_STACK_BYTES", stack_bytes)
+        torch.manual_seed(0)
+        parameters = [torch.nn.Parameter(torch.randn(24, 16)) for _ in range(3)]
+        optimizer = Muon(
+            parameters, lr=0.01, momentum=0.9, weight_decay=0.0, splits=[(24,)] * len(parameters)
+        )
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        found.append(torch.stack([parameter.detach() for parameter in parameters]))
+    torch.testing.assert_close(*found)

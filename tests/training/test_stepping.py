@@ -234,3 +234,13 @@ def test_an_output_matrix_of_8_bits_only_where_the_device_has_them(make_stepper,
     monkeypatch.setattr(stepping, "has_float8", lambda device: True)
     assert make_stepper(**wanted).model.float8_head
     assert not make_stepper().model.float8_head
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_activation_checkpointing_computes_blocks_again(make_stepper, batch, again):
+    """What plan and budget count on: nothing of a block is kept, so backward runs it once more."""
+    stepper = make_stepper(activation_checkpointing=again)
+    calls = []
+    stepper.model.blocks[0].register_forward_pre_hook(lambda *given: calls.append(1))
+    stepper.compute(*batch)
+    assert len(calls) == (2 if again else 1)
