@@ -34,11 +34,11 @@ SHAPES = {
 COMMON = "--max-iters 3 --eval-iters 1 --sample-tokens 4 --device cpu"
 PLANNED = """
 import sys
-from lowtide.flags import read_plain_flags
+from lowtide.arguments import parse_settings
 from lowtide.model.config import load_config
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import TrainSettings
-settings = read_plain_flags(TrainSettings, sys.argv[2:])
+settings = parse_settings(TrainSettings, sys.argv[2:], program="", summary="")
 print(planned_bytes(load_config(sys.argv[1]), settings).total_bytes)
 """
 _MEASURE = """

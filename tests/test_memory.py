@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -236,6 +237,33 @@ def test_memory_of_children_and_grandchildren_counts() -> None:
     assert during >= before + 48 * MIB
     assert meter.peak_bytes >= before + 48 * MIB
     assert tree_resident_bytes() < during
+
+
+def test_a_child_that_has_not_begun_yet_is_not_counted_beside_its_parent(tmp_path: Path) -> None:
+    """Starting a program runs in its parent's memory until its files are open: here, a pipe's."""
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    code = (
+        "import os, sys; block = bytearray(64 << 20); block[::4096] = b'x' * len(block[::4096])\n"
+        "print('ready', flush=True)\n"
+        "action = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)\n"
+        "pid = os.posix_spawn('/bin/true', ['true'], os.environ, file_actions=[action])\n"
+        "os.waitpid(pid, 0)"
+    )
+    before = tree_resident_bytes()
+    with subprocess.Popen([sys.executable, "-c", code, str(fifo)], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        for _ in range(2000):  # until it is there
+            if memory._child_pids(child.pid):
+                break
+            threading.Event().wait(0.005)
+        (waiting,) = memory._child_pids(child.pid)
+        assert memory._status_kib(b"VmRSS", waiting) >= 64 << 10  # its parent's
+        during = tree_resident_bytes()
+        fifo.open("w").close()
+        assert child.wait() == 0
+    assert before + 60 * MIB < during < before + 110 * MIB
 
 
 def test_children_are_found_without_the_kernels_list(monkeypatch: pytest.MonkeyPatch) -> None:
