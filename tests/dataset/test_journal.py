@@ -14,6 +14,7 @@ from lowtide.corpus.reading import ReadingOptions, Stream, plan_streams
 from lowtide.corpus.workfiles import write_work_file
 from lowtide.dataset import journal
 from lowtide.errors import UsageError
+from lowtide.files import unused_name
 
 
 def begin(root: Path, **changes: Any) -> tuple[Path, dict[str, Any], list[str]]:
@@ -127,3 +128,11 @@ def test_work_without_a_plan_is_removed(tmp_path: Path) -> None:
     (work / "plan.json").unlink()
     begin(tmp_path)
     assert not left.exists()
+
+
+def test_what_a_kill_leaves_of_the_plan_is_no_stranger(tmp_path: Path) -> None:
+    work = tmp_path / journal.WORK_NAME
+    work.mkdir()
+    unused_name(work / "plan.json", "partial").write_text('{"verb"')
+    journal.remove_work(tmp_path)
+    assert not work.exists()

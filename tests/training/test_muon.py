@@ -6,7 +6,6 @@ import torch
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.training import muon
-from lowtide.training import muon as muon_module
 from lowtide.training.muon import Muon, matrix_splits, orthogonalize
 
 POLYNOMIALS = (
@@ -132,7 +131,7 @@ def test_a_step_to_be_skipped_on_a_device_changes_nothing(monkeypatch):
 def test_muon_takes_matrices_larger_than_its_stack_one_by_one(monkeypatch):
     found = []
     for stack_bytes in (1 << 20, 100):
-        monkeypatch.setattr(muon_module, "_STACK_BYTES", stack_bytes)
+        monkeypatch.setattr(muon, "_STACK_BYTES", stack_bytes)
         torch.manual_seed(0)
         parameters = [torch.nn.Parameter(torch.randn(24, 16)) for _ in range(3)]
         optimizer = Muon(

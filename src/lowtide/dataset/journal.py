@@ -28,7 +28,8 @@ _PLAN_NAME = "plan.json"
 _VERSION = 3
 """Of the work files: those of another version are of no use."""
 _OUR_NAMES = re.compile(
-    r"\.?(plan\.json|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?(\.partial)?$"
+    r"\.?(plan\.json|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?"
+    r"((\.[0-9a-f]{16})?\.partial)?$"  # what a kill leaves of a file that was being written
 )
 
 
