@@ -93,3 +93,18 @@ def test_presets_give_values_and_flags_beat_them():
 def test_values_that_make_no_sense_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         GenerateSettings(model_name="m", **options)
+
+
+def test_the_presets_are_what_the_help_says():
+    found = {
+        name: (one.temperature, one.top_k, one.top_p, one.repetition_penalty)
+        for name, one in PRESETS.items()
+        if name != "deterministic"
+    }
+    assert found == {
+        "default": (0.8, 50, 0.95, 1.1),
+        "chat": (0.7, 50, 0.9, 1.1),
+        "creative": (1.0, 0, 0.95, 1.05),
+        "factual": (0.3, 20, 0.8, 1.1),
+        "code": (0.2, 40, 0.9, 1.0),
+    }
