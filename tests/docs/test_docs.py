@@ -182,7 +182,7 @@ def test_guides_are_listed_in_the_order_of_the_work() -> None:
 def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> None:
     """Every flag that a guide names is in the help of some verb, or of torchrun and SLURM."""
     known = {"--help", "--memory"}
-    known |= {"--count", "--stage", "--native", "--place"}  # of tools/mutants.py
+    known |= {"--count", "--stage", "--native", "--place", "--trust"}  # of tools/mutants.py
     known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
     known |= {"--standalone", "--nodes", "--gres", "--time", "--cpus-per-task", "--mem", "--wrap"}
     for name in cli.VERBS:
