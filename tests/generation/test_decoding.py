@@ -144,6 +144,22 @@ def test_generate_prints_prompt_and_continuation(run, model, tokenizer):
     assert "".join(generate(model_name=str(run), prompt="abc", **options)) == text
 
 
+def test_the_best_weights_are_used_on_request(run, model, tokenizer):
+    best = run / "best"
+    best.mkdir()
+    with torch.no_grad():
+        model.embedding.weight.mul_(-1)
+    write_json(best / "config.json", model.config.to_huggingface())
+    save_weights(best / "model.safetensors", portable_tensors(model.state_dict(), model.config))
+    tokenizer.save(best)
+    options = {"checkpoints_dir": run.parent, "preset": "deterministic", "max_new_tokens": 8}
+    expected = generate_text(model, tokenizer, "abc", preset="deterministic", max_new_tokens=8)
+    assert "".join(generate(model_name="mine", prompt="abc", best=True, **options)) == (
+        f"abc{expected}\n"
+    )
+    assert "".join(generate(model_name="mine", prompt="abc", **options)) != f"abc{expected}\n"
+
+
 def test_prompts_come_from_a_file_line_by_line(run, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("ab\n\ncd\n")
