@@ -29,12 +29,13 @@ from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.errors import DataError
 from lowtide.files import atomic_file, checksum_file, read_json, write_json
 from lowtide.loader.texts import TextSource
+from lowtide.model.config import padded_vocab_size
 from lowtide.progress import Progress
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.scanning import scan_characters
 from lowtide.tokenizer.training import train_tokenizer
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
-from lowtide.training.settings import TrainSettings, learned_vocabulary
+from lowtide.training.settings import TrainSettings, learned_vocabulary, model_config
 
 __all__ = ["count_vocabulary", "find_text_tokens", "learn_from_head", "learn_tokenizer"]
 
@@ -79,6 +80,9 @@ def find_text_tokens(
         old.unlink(missing_ok=True)
     shutil.rmtree(tokenizer_dir(tokens_path), ignore_errors=True)
     tokenizer = _choose_tokenizer(settings, path, note, known)
+    if settings.target_params is not None and known is None:
+        # A vocabulary that leaves no network is refused now, not after all of it is tokenized.
+        model_config(settings, padded_vocab_size(tokenizer.vocab_size))
     tokenizer.save(folder)
     if path.stat().st_size >= _LARGE_BYTES:
         note(
