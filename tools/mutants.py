@@ -143,6 +143,8 @@ def skipped_parts(tree: ast.Module) -> set[int]:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             parts = [node.returns, *(argument.annotation for argument in node.args.args)]
             parts += [argument.annotation for argument in node.args.kwonlyargs]
+        elif isinstance(node, ast.ClassDef):
+            parts = list(node.decorator_list)  # frozen, slots: promises to programmers
         elif isinstance(node, ast.JoinedStr | ast.Assert):
             parts = [node]  # words, and what only programmers see
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":

@@ -183,7 +183,7 @@ def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> Non
     """Every flag that a guide names is in the help of some verb, or of torchrun and SLURM."""
     known = {"--help", "--memory"}
     known |= {"--count", "--stage", "--native", "--place", "--trust"}  # of tools/mutants.py
-    known |= {"--long"}  # of benchmarks
+    known |= {"--long"}  # of zstd
     known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
     known |= {"--standalone", "--nodes", "--gres", "--time", "--cpus-per-task", "--mem", "--wrap"}
     for name in cli.VERBS:
