@@ -11,6 +11,7 @@ import pytest
 
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import DataError
+from lowtide.reporting import tokenizers
 from lowtide.reporting.reports import make_report
 from lowtide.reporting.tokenizers import TokenizerReader, measure_source
 from lowtide.tokenizer import Tokenizer
@@ -104,3 +105,8 @@ def test_a_browser_draws_it(
     assert document.count("data-bin=") > 4
     assert "<b>" not in document
     assert 'class="t1"' in document
+
+
+def test_what_cannot_be_printed_is_escaped_and_the_rest_is_not() -> None:
+    assert tokenizers._show("naïve 水\n\t".encode()) == "naïve 水\n\t"
+    assert tokenizers._show(b"\x00\x1b\xff") == "\\x00\\x1b\\xff"
