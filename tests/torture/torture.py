@@ -151,7 +151,8 @@ def snapshot(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for file in sorted(path.rglob("*")):
         name = str(file.relative_to(path))
-        if file.is_dir() or file.name.endswith(("metrics.jsonl", ".lock", "report.html")):
+        # Checksums are those of the files beside them, times included: the files are compared.
+        if file.is_dir() or file.name.endswith(("metrics.jsonl", ".lock", "checksums.json")):
             continue
         data = file.read_bytes()
         found[name] = _plain(json.loads(data)) if file.suffix == ".json" else data
@@ -250,6 +251,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--megabytes", type=float, default=4)
+    parser.add_argument("--seconds", type=float, help="end then, however many kills there were")
     parser.add_argument("--only", help="names of cases that begin so")
     options = parser.parse_args()
     rng = random.Random(options.seed)
@@ -260,7 +262,8 @@ def main() -> int:
     bench = Bench(folder, options.megabytes)
     begin = time.monotonic()
     for case in rounds(rng, options.only):
-        if hits.total() >= options.kills:
+        passed = time.monotonic() - begin
+        if hits.total() >= options.kills or passed > (options.seconds or passed):
             break
         count, problem = bench.torture(case, rng, rng.choice([1, 1, 2, 3]))
         hits[case.name] += count
