@@ -135,7 +135,10 @@ def change_settings(
     changed = {
         name: {"from": before[name], "to": value}
         for name, value in now.items()
-        if name in before and before[name] != value
+        if name in before
+        and before[name] != value
+        # What the run chose by itself, written out, is no change.
+        and not (name in _ANY and before[name] == _ANY[name])
     }
     said = [
         f"{name} {change['from']} -> {change['to']}"
