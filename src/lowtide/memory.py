@@ -402,6 +402,13 @@ class MemoryBudget:
         self.shares[name] = self.shares.get(name, 0) + given
         return given
 
+    def count(self, name: str, held_bytes: int) -> None:
+        """Count what is held in any case; whether it fits is asked with the next requirement.
+
+        That one then names all of it, and the budget it advises is enough.
+        """
+        self.shares[name] = self.shares.get(name, 0) + held_bytes
+
     def require(self, minimums: Mapping[str, int]) -> None:
         """Refuse at once a budget that cannot hold all of `minimums`, naming the smallest that can.
 

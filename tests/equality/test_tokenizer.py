@@ -46,7 +46,8 @@ def learn(pattern: str) -> Tokenizer:
     """A vocabulary of 4,000 tokens of our own texts."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "texts.txt"
-        path.write_text("".join(make_texts()), encoding="utf-8")
+        # A file with NUL in it is no text to learn from; encoding takes all of them.
+        path.write_text("".join(make_texts()).replace("\0", ""), encoding="utf-8")
         specials = ["<|endoftext|>"]
         return train_tokenizer(
             input=[path], vocab_size=4000, pattern=pattern, special_tokens=specials

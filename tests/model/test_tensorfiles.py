@@ -66,7 +66,8 @@ def test_damage_is_told(tmp_path):
     whole = path.read_bytes()
     cases = {
         "beyond the file": whole[:-100],
-        "not a readable": whole[:20],
+        "the weights have 20 bytes": whole[:20],
+        "not a readable": whole[:8] + b"?" + whole[9:],
         "lack model.norm.weight": whole.replace(b"model.norm.weight", b"model.nrom.weight"),
         "of type I64": whole.replace(b'"F32"', b'"I64"', 1),
         "a header of": b"\xff" * 8,

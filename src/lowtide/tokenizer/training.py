@@ -145,8 +145,7 @@ def train_tokenizer(
             return finished
     needed = reader_bytes(inputs, _reading_options(settings))  # first: what it imports is program
     budget = MemoryBudget.from_setting(settings.memory)
-    budget.require({"list of files": len(inputs) * _FILE_BYTES})
-    budget.reserve("list of files", wanted_bytes=len(inputs) * _FILE_BYTES)
+    budget.count("list of files", len(inputs) * _FILE_BYTES)
     with contextlib.ExitStack() as stack:
         if settings.out_dir is not None:
             stack.enter_context(hold_lock(settings.out_dir, create_folder=True))
