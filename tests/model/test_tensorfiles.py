@@ -70,7 +70,7 @@ def test_damage_is_told(tmp_path):
         "not a readable": whole[:8] + b"?" + whole[9:],
         "lack model.norm.weight": whole.replace(b"model.norm.weight", b"model.nrom.weight"),
         "of type I64": whole.replace(b'"F32"', b'"I64"', 1),
-        "a header of": b"\xff" * 8,
+        "a header of": b"\xff" * 8 + whole[8:],
     }
     for message, data in cases.items():
         path.write_bytes(data)

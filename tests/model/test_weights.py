@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lowtide.errors import DataError
 from lowtide.files import write_json
@@ -117,3 +118,22 @@ def test_weights_may_be_read_by_whom_other_files_may(tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o640
+
+
+def test_files_are_the_librarys_byte_for_byte(tmp_path):
+    """Written out of the tensors' own memory: scalars, and tensors without a number, too."""
+    torch.manual_seed(0)
+    tensors = {
+        "b.whole": torch.randint(255, (3, 5), dtype=torch.uint8),
+        "a.wide": torch.randn(7, 4).t(),
+        "c.half": torch.randn(9).bfloat16(),
+        "d.step": torch.tensor(3.0),
+        "e.empty": torch.empty(0, 4),
+        "0.long": torch.arange(5),
+    }
+    save_weights(tmp_path / "ours.safetensors", tensors)
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, tmp_path / "theirs.safetensors", metadata={"format": "pt"})
+    ours, theirs = ((tmp_path / f"{n}.safetensors").read_bytes() for n in ("ours", "theirs"))
+    assert load_file(tmp_path / "ours.safetensors").keys() == tensors.keys()
+    assert ours == theirs

@@ -22,13 +22,21 @@ from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters
 
-__all__ = ["PIECE_BYTES", "copy_tensors", "portable_shapes", "require_weights", "weight_files"]
+__all__ = [
+    "PIECE_BYTES",
+    "copy_tensors",
+    "header_bytes",
+    "portable_shapes",
+    "require_weights",
+    "weight_files",
+]
 
 PIECE_BYTES = 24 << 20
 """What a piece takes at most: as it is read, as float32, and as it is written."""
 _PIECE_NUMBERS = 1 << 20
 _LARGEST_HEADER = 100 << 20
 _ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_WHOLE_BYTES = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -100,7 +108,7 @@ def copy_tensors(
         wanted[name] = found
     with atomic_path(path) as partial:
         with partial.open("r+b") as file:
-            file.write(_header({name: row.shape for name, row in wanted.items()}, kind))
+            file.write(header_bytes({name: (kind, row.shape) for name, row in wanted.items()}))
             for row in wanted.values():
                 _copy(row, kind, file, on_bytes)
         record_checksums(path.parent, {path.name: checksum_file(partial)})
@@ -195,11 +203,12 @@ def _read_header(path: Path) -> dict[str, _Stored]:
         raise DataError(f"not a readable safetensors file: {error}", path=path) from None
 
 
-def _header(shapes: Mapping[str, tuple[int, ...]], kind: str) -> bytes:
+def header_bytes(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """The beginning of a safetensors file that holds tensors of this kind and shape, in order."""
     rows: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
-    for name, shape in shapes.items():
-        end = offset + math.prod(shape) * _ITEM_BYTES[kind]
+    for name, (kind, shape) in tensors.items():
+        end = offset + math.prod(shape) * (_ITEM_BYTES | _WHOLE_BYTES)[kind]
         rows[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()

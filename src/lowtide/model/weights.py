@@ -8,12 +8,12 @@ Memory:  one tensor at a time when loading; when saving, the portable copies of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lowtide.errors import DataError
@@ -21,7 +21,7 @@ from lowtide.files import atomic_path, checksum_file
 from lowtide.model.checksums import find_intact, record_checksums, verify_folder
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.gpt import GPT
-from lowtide.model.tensorfiles import require_weights, weight_files
+from lowtide.model.tensorfiles import header_bytes, require_weights, weight_files
 
 __all__ = [
     "TensorFile",
@@ -31,6 +31,19 @@ __all__ = [
     "portable_tensors",
     "save_weights",
 ]
+
+_KINDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 # One portable tensor: its name, and how it is cut out of ours (rows, then a transpose).
 _Part = tuple[str, slice | None, bool]
@@ -112,23 +125,30 @@ def save_weights(path: str | Path, tensors: Mapping[str, Tensor], *, record: boo
     Without `record` the checksum is left to the caller, who writes several files at once.
     """
     path = Path(path)
-    try:
-        with atomic_path(path) as partial:
-            mode = partial.stat().st_mode  # as the user's other files have it: the library's: 0600
-            save_file(dict(tensors), partial, metadata={"format": "pt"})
-            partial.chmod(mode)
-            if record:
-                record_checksums(path.parent, {path.name: checksum_file(partial)})
-    except SafetensorError as error:  # the library wraps what the disk said
-        raise _disk_error(error, path) from None
+    with atomic_path(path) as partial:
+        with partial.open("r+b", buffering=0) as file:
+            _write_tensors(file, tensors)
+        if record:
+            record_checksums(path.parent, {path.name: checksum_file(partial)})
 
 
-def _disk_error(error: SafetensorError, path: Path) -> DataError:
-    return DataError(
-        f"the weights could not be written: {error}",
-        path=path,
-        next_step="free some space, then give the same command again",
-    )
+def _write_tensors(file: FileIO, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file out of the tensors' own memory; the library copies all of it first.
+
+    The order is the library's, so that the bytes are too: wide numbers first, then by name.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    rows = {name: (_KINDS[tensors[name].dtype], tuple(tensors[name].shape)) for name in order}
+    _write_all(file, header_bytes(rows))
+    for name in order:
+        flat = tensors[name].detach().to("cpu").contiguous().flatten()
+        _write_all(file, flat.view(torch.uint8).numpy().data)
+
+
+def _write_all(file: FileIO, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:  # one call writes 2 GiB at most
+        left = left[file.write(left) :]
 
 
 def load_weights(model: GPT, folder: str | Path, *, verify: bool = True) -> None:
