@@ -317,6 +317,8 @@ def measure(verb: str, source: Path, folder: Path, budget: str, limit: float) ->
         verdict = f"FAILED: no end in {limit:.0f} s"
     elif outcome.exit_code == 1 and named is None and named_budget(outcome.output):
         verdict = f"refused: {named_budget(outcome.output)}"
+    elif outcome.exit_code == 1 and "are left after cleaning" in outcome.output:
+        verdict = "kept; the filters leave nothing of it"
     elif outcome.exit_code:
         verdict = "FAILED: " + next(
             (row for row in outcome.output.splitlines() if "error" in row), "?"

@@ -192,7 +192,7 @@ def _encode(settings: PretokenizeSettings, source: InputFile, out: Path) -> Pret
         finish = _Finish(settings, source, out, tokenizer, dtype)
         with progress.phase("encode", total=source.size_bytes, unit="B") as phase:
             if tokenizer.kind == "bpe" and is_plain:
-                plain = _Plain(source, out, tokenizer, dtype, workers, budget)
+                plain = _Plain(source, out, tokenizer, dtype, workers, budget, settings.processes)
                 count = plain.encode(phase.update, finish)
             else:
                 batches = _iter_batches(source, reading)
@@ -299,6 +299,8 @@ class _Plain:
     dtype: np.dtype[Any]
     workers: int
     budget: MemoryBudget
+    processes: int | None
+    """Workers that were asked for, where a number was given."""
 
     def encode(self, on_progress: Callable[[int], None], finish: _Finish) -> int:
         """Encode all of the file; an interrupted run goes on."""
@@ -343,7 +345,9 @@ class _Plain:
             )
         except ValueError as error:  # no place to cut
             size = int(str(error).split()[0])
-            needed = self.budget.total_bytes + size - largest
+            # A larger budget is one for more workers too.
+            workers = (self.processes or usable_cores()) - self.workers
+            needed = self.budget.total_bytes + size - largest + _WORKER_BYTES * workers
             raise BudgetError(
                 f"there is no place to cut in {format_size(size)} of text "
                 f"({str(error).partition('cut ')[2]}), which are held at once",

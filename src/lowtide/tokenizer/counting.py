@@ -251,7 +251,8 @@ class _Job:
         """Say how large a stretch without a place to cut is, and what budget would do."""
         budget = self.options.budget_bytes or 0
         tables = self.counter.largest_window * 8  # an eighth of them is what a stretch may have
-        needed = budget + max(size * tables // largest - tables, 0) * 4 // 3
+        # On top of this budget, whose own tables are left out of the sum: more threads may start.
+        needed = budget + size * tables // largest * 4 // 3
         return BudgetError(
             f"there is no place to cut in {format_size(size)} of text, which are held at once",
             path=source.path,
