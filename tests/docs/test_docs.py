@@ -180,9 +180,11 @@ def test_guides_are_listed_in_the_order_of_the_work() -> None:
 
 
 def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every flag that a guide names is in the help of some verb, or of torchrun and SLURM."""
+    """Every flag that a guide names is in the help of some verb, of our scripts, of torchrun or SLURM."""
     known = {"--help", "--memory"}
-    known |= {"--count", "--stage", "--native", "--place", "--trust"}  # of tools/mutants.py
+    for script in ("tools/mutants.py", "tests/torture/torture.py", "tests/native/fuzz.py"):
+        text = (ROOT / script).read_text(encoding="utf-8")
+        known |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', text))
     known |= {"--long"}  # of zstd
     known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
     known |= {"--standalone", "--nodes", "--gres", "--time", "--cpus-per-task", "--mem", "--wrap"}
