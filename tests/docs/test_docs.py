@@ -180,7 +180,7 @@ def test_guides_are_listed_in_the_order_of_the_work() -> None:
 
 
 def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every flag that a guide names is in the help of some verb, of our scripts, of torchrun or SLURM."""
+    """Every flag that a guide names is in the help of a verb, a script, torchrun or SLURM."""
     known = {"--help", "--memory"}
     for script in ("tools/mutants.py", "tests/torture/torture.py", "tests/native/fuzz.py"):
         text = (ROOT / script).read_text(encoding="utf-8")
