@@ -29,7 +29,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> None:
 
 
 def test_text_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, memory = str(folder / "t\udcfe.txt"), ("--memory", "1GiB", "--processes", "2")
+    text, memory = str(folder / "t\udcfe.txt"), ("--memory", "8GiB", "--processes", "2")
     tokenizer, data = str(folder / "tok\udcfd"), str(folder / "data\udcfc")
     run(capsys, "train-tokenizer", "--input", text, "--vocab-size", "300", "--out-dir", tokenizer)
     run(
@@ -54,7 +54,7 @@ def test_text_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--input-file", "t\udcfe.txt", "--tokenization", "char", "--model-name"]
     words += ["m", "--target-params", "10000", "--seq-len", "16", "--batch-size", "2"]
-    run(capsys, *words, "--max-iters", "2", "--memory", "2GiB")
+    run(capsys, *words, "--max-iters", "2", "--memory", "8GiB")
     run(capsys, "report", "m")
     run(capsys, "generate", "--model-name", "m", "--prompt", "few", "--max-new-tokens", "3")
     run(capsys, "export", "--model-name", "m", "--out-dir", "hf\udcf8")

@@ -61,7 +61,7 @@ def test_any_number_of_workers_gives_the_same_bytes(
 ) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(200) + make_documents(150))
     prepare([corpus], tmp_path / "one", processes=1)
-    prepare([corpus], tmp_path / "many", processes=workers, memory="3GiB")
+    prepare([corpus], tmp_path / "many", processes=workers, memory="8GiB")
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "many")
 
 

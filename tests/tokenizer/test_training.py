@@ -77,7 +77,7 @@ def test_trained_tokenizers_encode_as_the_reference(text_file: Path, pattern: st
 def test_the_number_of_threads_changes_nothing(tmp_path: Path, text_file: Path) -> None:
     contents: set[tuple[bytes, ...]] = set()
     for number, options in enumerate(
-        [{"processes": 1}, {"processes": 2}, {"processes": 4, "memory": "1GiB"}]
+        [{"processes": 1}, {"processes": 2}, {"processes": 4, "memory": "8GiB"}]
     ):
         out_dir = tmp_path / str(number)
         train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=700, **options)
@@ -394,7 +394,7 @@ def test_text_in_another_encoding_gets_the_batch_it_needs(tmp_path: Path) -> Non
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "MemoryBudget", Budget)
-        train_tokenizer(input=[path], vocab_size=260, encoding="latin-1", memory="2GiB")
+        train_tokenizer(input=[path], vocab_size=260, encoding="latin-1", memory="8GiB")
     assert reserved["batch of text"] == decoded
 
 
