@@ -2,7 +2,7 @@
 
 In:      inputs as they are on disk; the rows of sources in a dataset's metadata
 Out:     inputs that are new, and those that are there already; what changed while it was read
-Memory:  one block of text, where two files of one size have to be compared
+Memory:  a row for each input file; one block of text, where two files of one size are compared
 """
 
 from __future__ import annotations
