@@ -30,7 +30,13 @@ import numpy as np
 
 import loading_peers
 from loading_peers import BATCH, LENGTH, tokens_per_second
-from lowtide.dataset.layout import shard_name, write_metadata, write_shard
+from lowtide.dataset.layout import (
+    ShardInfo,
+    id_chunk,
+    shard_name,
+    write_metadata,
+    write_shard_stream,
+)
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import format_size
@@ -155,14 +161,14 @@ def compare_start(folder: Path, rounds: int) -> str:
     """Measure from the path to the first batch, for a dataset of a thousand shards."""
     root = folder / "thousand"
     rng = np.random.default_rng(2)
-    shards = [
-        write_shard(
-            root / "train" / shard_name(number),
-            rng.integers(0, VOCABULARY, 20_000, dtype=np.uint16),
-            [10_000, 20_000],
-        )
-        for number in range(1000)
-    ]
+    ends = np.array([10_000, 20_000])
+    (root / "train").mkdir(parents=True)
+    shards: list[ShardInfo] = []
+    for number in range(1000):
+        path = root / "train" / shard_name(number)
+        ids = rng.integers(0, VOCABULARY, 20_000, dtype=np.uint16)
+        chunk = id_chunk(ids, ends, vocab_size=VOCABULARY, path=path)
+        shards.append(write_shard_stream(path, [chunk], vocab_size=VOCABULARY))
     write_metadata(
         root,
         shards={"train": shards},

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.corpus.cleaning import RULES, CleaningOptions, clean_block, document_rows
+from lowtide.corpus.cleaning import RULES, CleaningOptions, clean_block
 from lowtide.corpus.reading import ReadingOptions, Segment, TextBlock
 from lowtide.errors import DataError
 
@@ -22,6 +22,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 NO_FILTER = CleaningOptions(filter=False)
+DOCUMENT_ROW = np.dtype(
+    [
+        (name, "<u8")
+        for name in (
+            *("input_index", "ordinal", "begin", "end"),
+            *("hash_low", "hash_high", "line_base", "flags"),
+        )
+    ]
+)
 NASTY = st.lists(
     st.sampled_from(
         [
@@ -58,7 +67,7 @@ def clean(
 ) -> tuple[_native.CleanedBlock, list[str]]:
     block = TextBlock(0, 0, "text", raw, (Segment(0, 0, 0, len(raw)),))
     cleaned = clean_block(block, ReadingOptions(separator=separator), options, paths={})
-    rows = document_rows(cleaned.documents)
+    rows = np.frombuffer(cleaned.documents, DOCUMENT_ROW)
     text = cleaned.text.tobytes()
     return cleaned, [text[row["begin"] : row["end"]].decode() for row in rows]
 
@@ -124,7 +133,7 @@ def test_what_was_changed_is_counted() -> None:
 def test_documents_are_separated_and_numbered_by_offset() -> None:
     cleaned, documents = clean(b"one<|endoftext|>\n\n<|endoftext|>two\n")
     assert documents == ["one", "two"]
-    assert document_rows(cleaned.documents)["ordinal"].tolist() == [0, 31]
+    assert np.frombuffer(cleaned.documents, DOCUMENT_ROW)["ordinal"].tolist() == [0, 31]
     assert counts(cleaned) == {"document_empty": 1}
     assert cleaned.documents_in == 3
 
@@ -313,7 +322,7 @@ def test_rows_without_text_are_named(row: str) -> None:
     notices: list[str] = []
     options = ReadingOptions(skip_bad=True, on_notice=notices.append)
     cleaned = clean_block(block, options, NO_FILTER, paths={0: Path("x.jsonl")})
-    assert len(document_rows(cleaned.documents)) == 1 and len(notices) == 1
+    assert len(np.frombuffer(cleaned.documents, DOCUMENT_ROW)) == 1 and len(notices) == 1
 
 
 def test_half_a_surrogate_pair_is_replaced() -> None:

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.dataset import layout
 from lowtide.tokenizer import Tokenizer
@@ -32,6 +33,14 @@ def write_corpus(path: Path, documents: list[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(SEPARATOR.join(documents))
     return path
+
+
+def write_shard(
+    path: Path, ids: npt.NDArray[np.integer], ends: list[int], *, vocab_size: int
+) -> layout.ShardInfo:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    chunk = layout.id_chunk(ids, np.array(ends), vocab_size=vocab_size, path=path)
+    return layout.write_shard_stream(path, [chunk], vocab_size=vocab_size)
 
 
 def read_documents(root: Path, split: str) -> list[str]:

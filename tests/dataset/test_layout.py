@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
 
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import write_shard
+
 
 def make_dataset(root: Path, *, vocab_size: int = 300) -> layout.DatasetInfo:
-    train = layout.write_shard(
+    train = write_shard(
         root / "train" / layout.shard_name(0), np.arange(100), [40, 100], vocab_size=vocab_size
     )
-    val = layout.write_shard(
+    val = write_shard(
         root / "val" / layout.shard_name(1), np.arange(20), [20], vocab_size=vocab_size
     )
     return layout.write_metadata(
@@ -132,7 +136,7 @@ def test_metadata_of_another_program_is_refused(tmp_path: Path) -> None:
 
 def test_another_shard_of_the_same_size_is_noticed(tmp_path: Path) -> None:
     make_dataset(tmp_path / "mine")
-    layout.write_shard(tmp_path / "other.bin", np.arange(100)[::-1], [100], vocab_size=300)
+    write_shard(tmp_path / "other.bin", np.arange(100)[::-1], [100], vocab_size=300)
     (tmp_path / "other.bin").rename(tmp_path / "mine/train/shard_00000.bin")
     with pytest.raises(DataError, match=r"shard_00000.bin is not the shard .* begins otherwise"):
         layout.load_dataset_info(tmp_path / "mine")

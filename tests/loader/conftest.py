@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lowtide.dataset.layout import shard_name, write_metadata, write_shard
+from lowtide.dataset.layout import id_chunk, shard_name, write_metadata, write_shard_stream
 
 MakeDataset = Callable[..., Path]
 
@@ -34,7 +34,9 @@ def make_dataset(tmp_path: Path) -> MakeDataset:
                 tokens = np.concatenate(arrays) if arrays else np.empty(0, dtype=np.uint32)
                 ends = np.cumsum([len(array) for array in arrays])
                 path = root / split / shard_name(number)
-                shards[split].append(write_shard(path, tokens, ends, vocab_size=vocab_size))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                chunk = id_chunk(tokens, ends, vocab_size=vocab_size, path=path)
+                shards[split].append(write_shard_stream(path, [chunk], vocab_size=vocab_size))
                 number += 1
         write_metadata(
             root,

@@ -25,7 +25,6 @@ __all__ = [
     "CleaningOptions",
     "Report",
     "clean_block",
-    "document_rows",
     "native_options",
 ]
 
@@ -47,17 +46,7 @@ RULES = (
 )
 """In the order of the native enumeration."""
 
-_DOCUMENT_FIELDS = (
-    "input_index",
-    "ordinal",
-    "begin",
-    "end",
-    "hash_low",
-    "hash_high",
-    "line_base",
-    "flags",
-)
-DOCUMENT_ROW_BYTES = 8 * len(_DOCUMENT_FIELDS)
+DOCUMENT_ROW_BYTES = 64
 HASH_ROW_BYTES = 16
 FIRST, LAST = 1, 2
 _SAMPLES_PER_RULE = 3
@@ -79,11 +68,6 @@ class CleaningOptions:
     min_document_words: int = 3
     max_repetition: float = 0.8
     min_dedup_chars: int = 20
-
-
-def document_rows(documents: Any) -> npt.NDArray[Any]:
-    """Give the rows of a block's documents by the names of their fields."""
-    return np.frombuffer(documents, dtype=[(name, "<u8") for name in _DOCUMENT_FIELDS])
 
 
 def native_options(

@@ -33,7 +33,6 @@ from lowtide.dataset.shards import (
     shard_name,
     shard_number,
     shard_row,
-    write_shard,
     write_shard_stream,
 )
 from lowtide.errors import DataError
@@ -66,7 +65,6 @@ __all__ = [
     "shard_number",
     "shard_row",
     "write_metadata",
-    "write_shard",
     "write_shard_stream",
 ]
 

@@ -11,7 +11,6 @@ blocks that follow keep their clean text, and deduplication on disk goes through
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,13 +32,11 @@ class OnePass:
     def __init__(self, load_job: Callable[[], EncodeJob], *, dedup: bool, table_bytes: int) -> None:
         self._load_job = load_job
         self._turns = Turns()
-        self._lock = threading.Lock()
         self._dedup = dedup
         self._finder: _native.DuplicateFinder | None = None
         if dedup:
             self._finder = _native.DuplicateFinder(table_bytes // TABLE_ROW_BYTES)
         self._open_document = OpenDocument()
-        self.num_tokens = 0
 
     def take(self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
         """Encode a clean block; False when the table is full, and nothing was done."""
@@ -50,11 +47,9 @@ class OnePass:
         if removed is None:
             return False
         job = self._load_job()
-        num_tokens = write_encoded(
+        write_encoded(
             job, job.path(path), cleaned.text, documents, removed, block=place, carried=carried
         )
-        with self._lock:
-            self.num_tokens += num_tokens
         return True
 
     def pass_by(self, place: int, work: WorkFile) -> None:

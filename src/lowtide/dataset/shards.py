@@ -8,7 +8,7 @@ Memory:  a chunk of what is written, one buffer of 4 MiB when checking a shard n
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,6 @@ __all__ = [
     "shard_name",
     "shard_number",
     "shard_row",
-    "write_shard",
     "write_shard_stream",
 ]
 
@@ -101,46 +100,6 @@ def pick_dtype(vocab_size: int) -> np.dtype[Any]:
 def id_bytes(vocab_size: int) -> int:
     """Give the bytes of that type."""
     return 2 if vocab_size <= 1 << 16 else 4
-
-
-def write_shard(
-    path: str | Path,
-    tokens: npt.NDArray[Any],
-    document_ends: npt.NDArray[np.uint64] | Sequence[int],
-    *,
-    vocab_size: int | None = None,
-) -> ShardInfo:
-    """Write one shard and its document ends; ids outside the vocabulary are refused, not wrapped.
-
-    Without `vocab_size` the array's own type decides, and must be uint16 or uint32.
-    """
-    path = Path(path)
-    if vocab_size is None:
-        if tokens.dtype.name not in ID_BYTES:
-            raise DataError(f"ids of type {tokens.dtype} need a vocab_size", path=path)
-        vocab_size = 1 << 8 * tokens.dtype.itemsize
-    dtype = pick_dtype(vocab_size)
-    low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
-    if low < 0 or high >= vocab_size:
-        raise DataError(
-            f"id {low if low < 0 else high} is outside the vocabulary of {vocab_size}", path=path
-        )
-    ends = np.ascontiguousarray(document_ends, dtype="<u8")
-    _check_ends(ends, len(tokens), path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = np.ascontiguousarray(tokens, dtype=dtype)
-    files.write_bytes(documents_path(path), ends.tobytes())
-    with files.atomic_file(path) as file:
-        file.write(data.data)
-    return ShardInfo(
-        path=path,
-        num_tokens=len(data),
-        num_documents=len(ends),
-        min_id=low,
-        max_id=high,
-        checksum=files.checksum_bytes(memoryview(data).cast("B")),  # pyright: ignore[reportArgumentType]
-        head=xxhash.xxh3_64_hexdigest(data[: _HEAD_BYTES // dtype.itemsize].tobytes()),
-    )
 
 
 def id_chunk(

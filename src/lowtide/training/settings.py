@@ -29,7 +29,6 @@ __all__ = [
     "model_config",
 ]
 
-_MUON_SHARE = 1.0
 # Evaluations are counted in batches of so many rows, not in micro-batches: what is computed at once
 # must not decide which windows are looked at.
 EVAL_BATCH_ROWS = 32
@@ -365,7 +364,7 @@ def choose_optimizer(settings: TrainSettings, config: GPTConfig) -> Literal["muo
         return settings.optimizer
     if settings.use_8bit_optimizer:
         return "adamw"
-    return "muon" if 5 * config.width <= _MUON_SHARE * settings.tokens_per_step else "adamw"
+    return "muon" if 5 * config.width <= settings.tokens_per_step else "adamw"
 
 
 def model_config(settings: TrainSettings, vocab_size: int) -> GPTConfig:
