@@ -12,6 +12,7 @@
 #include "corpus_clean.hpp"
 #include "corpus_dedup.hpp"
 #include "corpus_json.hpp"
+#include "corpus_pages.hpp"
 
 namespace lowtide {
 using namespace nb::literals;
@@ -268,6 +269,13 @@ void bind_corpus(nb::module_& m) {
         return extract_long_row(row_file, field, text_file);
       },
       "row_file"_a, "field"_a, "text_file"_a);
+  m.def(
+      "unpack_snappy",
+      [](int packed_file, int64_t offset, int64_t size, int text_file) {
+        const nb::gil_scoped_release release;
+        return unpack_snappy(packed_file, offset, size, text_file);
+      },
+      "packed_file"_a, "offset"_a, "size"_a, "text_file"_a);
   m.def("keep_documents", &keep_block, "text"_a, "documents"_a, "removed"_a, "options"_a);
   m.def("keep_freed_memory", &keep_freed_memory, "keep"_a,
         "Give freed memory back; say whether what is freed from now on stays with this process.");

@@ -282,6 +282,8 @@ def call_long_rows(folder: Path) -> None:
                 (1 << 40, 0),
             ):
                 call("extract_long_row", _native.extract_long_row, first, "text", second)
+                for begin, size in ((0, len(data)), (3, 1 << 40), (-1, 5), (0, -1)):
+                    call("unpack_snappy", _native.unpack_snappy, first, begin, size, second)
 
 
 def call_dataset(folder: Path) -> None:

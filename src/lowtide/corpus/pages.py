@@ -12,23 +12,95 @@ structure of Thrift's compact protocol, of which this reads what is needed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from lowtide.corpus.cutting import read_at
+from lowtide.corpus.streams import read_zstd_frame
 
-__all__ = ["ColumnPages", "PageError", "read_column_pages"]
+__all__ = ["ColumnPages", "Page", "PageError", "iter_pages", "read_column_pages"]
 
 _HEADER_BYTES = 1 << 12
 _LARGEST_HEADER = 1 << 24
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _DICTIONARY_ENCODINGS = (2, 8)
 _INCREMENTAL = 7
-_SMALL_DICTIONARY, _LARGE_DICTIONARY = 1 << 14, 4 << 20
+_PLAIN, _RUNS = 0, 3
+_SMALL_DICTIONARY = 1 << 14
+_LARGE_PAGE = 8 << 20
+_MOST_VALUES = 1 << 20
+_STREAMED_BYTES = 4 << 20
+_CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD")
 
 
 class PageError(Exception):
     """What is there is no page header."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page as its header describes it."""
+
+    header: dict[int, Any]
+    position: int
+    """Of its first byte after the header."""
+    packed: int
+    unpacked: int
+
+    @property
+    def is_dictionary(self) -> bool:
+        """True for the values that the numbers in later pages stand for."""
+        return self.header.get(1) == _DICTIONARY_PAGE
+
+    @property
+    def is_data(self) -> bool:
+        """True for a page of rows."""
+        return self.header.get(1) in (_DATA_PAGE, _DATA_PAGE_V2)
+
+    @property
+    def num_values(self) -> int:
+        """Rows, or values of a dictionary."""
+        return max(int(self._about.get(1, 0)), 0)
+
+    @property
+    def encoding(self) -> int | None:
+        """How a page of rows holds its texts."""
+        return self._about.get(4 if self.header[1] == _DATA_PAGE_V2 else 2)
+
+    @property
+    def is_of_dictionary(self) -> bool:
+        """True for rows that are numbers of texts in a dictionary."""
+        return self.encoding in _DICTIONARY_ENCODINGS
+
+    @property
+    def level_bytes(self) -> int | None:
+        """What says which rows have a text, where that stands before the texts and unpacked."""
+        if self.header[1] != _DATA_PAGE_V2:
+            return None
+        return max(int(self._about.get(5, 0)), 0) + max(int(self._about.get(6, 0)), 0)
+
+    @property
+    def is_packed(self) -> bool:
+        """False where the chunk's compression was not used for this page."""
+        return self.header[1] != _DATA_PAGE_V2 or bool(self._about.get(7, True))
+
+    @property
+    def is_streamable(self) -> bool:
+        """True for texts that lie in the page as they are, or for numbers of such."""
+        if self.is_dictionary:
+            return self.num_values <= _MOST_VALUES
+        levels = self._about.get(3) == _RUNS if self.header[1] == _DATA_PAGE else True
+        small = self.encoding == _PLAIN or max(self.packed, self.unpacked) <= _LARGE_PAGE
+        return levels and small and (self.encoding == _PLAIN or self.is_of_dictionary)
+
+    @property
+    def _about(self) -> dict[int, Any]:
+        fields = {_DATA_PAGE: 5, _DICTIONARY_PAGE: 7, _DATA_PAGE_V2: 8}
+        about = self.header.get(fields.get(self.header.get(1, -1), -1))
+        if not isinstance(about, dict):
+            raise PageError("a page without its header")
+        return cast("dict[int, Any]", about)
 
 
 @dataclass(frozen=True)
@@ -43,6 +115,13 @@ class ColumnPages:
     """The most that a single row can have."""
     row_bytes: int
     """The most that a row has on average, over the rows of a page."""
+    streamed_bytes: int | None = None
+    """What reading texts where they lie holds; None where they cannot be read so."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """True for pages so large that texts are better read where they lie, one by one."""
+        return self.streamed_bytes is not None and self.unpacked_bytes > _LARGE_PAGE
 
     def batch_rows(self, most_rows: int, batch_bytes: int) -> int:
         """How many rows to read at a time, at most so many and so many bytes."""
@@ -53,55 +132,85 @@ class ColumnPages:
 
         Fitted to pyarrow 26 with dictionaries, plain pages and cells of 1 to 250 MiB.
         """
+        if self.is_streamed and self.streamed_bytes is not None:
+            return self.streamed_bytes
         batch = 7 * num_rows * self.row_bytes if num_rows > 1 else 0
         return self.packed_bytes + 2 * self.unpacked_bytes + max(batch, 3 * self.value_bytes)
 
 
-def read_column_pages(file: BinaryIO, chunk: Any) -> ColumnPages:
-    """Go through the page headers of a column chunk (pyarrow's ColumnChunkMetaData)."""
+def iter_pages(file: BinaryIO, chunk: Any) -> Iterator[Page]:
+    """The pages of a column chunk (pyarrow's ColumnChunkMetaData), in the order of the file."""
     begins = [chunk.data_page_offset]
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         begins.append(chunk.dictionary_page_offset)
     position = min(begins)
     end = position + chunk.total_compressed_size
-    most_packed = most_unpacked = longest_value = value_bytes = 0
-    row_bytes = 1.0
     while position < end:
         header, size = _read_header(file, position)
-        unpacked, packed = int(header.get(2, 0)), int(header.get(3, 0))
         position += size
-        most_packed, most_unpacked = max(most_packed, packed), max(most_unpacked, unpacked)
-        if header.get(1) == _DICTIONARY_PAGE:
-            longest_value = _longest_value(file, position, packed, unpacked, chunk.compression)
+        yield Page(header, position, packed=int(header.get(3, 0)), unpacked=int(header.get(2, 0)))
+        position += int(header.get(3, 0))
+
+
+def read_column_pages(file: BinaryIO, chunk: Any) -> ColumnPages:
+    """Go through the page headers of a column chunk (pyarrow's ColumnChunkMetaData)."""
+    most_packed = most_unpacked = longest_value = value_bytes = streamed = 0
+    row_bytes = 1.0
+    codec = chunk.compression
+    streamable = codec in _CODECS and chunk.physical_type == "BYTE_ARRAY"
+    for page in iter_pages(file, chunk):
+        most_packed = max(most_packed, page.packed)
+        most_unpacked = max(most_unpacked, page.unpacked)
+        if page.is_dictionary:
+            longest_value = _longest_value(file, page, codec)
             value_bytes = max(value_bytes, longest_value)
-        elif header.get(1) in (_DATA_PAGE, _DATA_PAGE_V2):
-            of_row, most = _row_bytes(header, unpacked, longest_value)
+        elif page.is_data:
+            of_row, most = _row_bytes(page, longest_value)
             row_bytes, value_bytes = max(row_bytes, of_row), max(value_bytes, most)
-        position += packed
-    return ColumnPages(most_packed, most_unpacked, value_bytes, math.ceil(row_bytes))
+        if page.is_dictionary or page.is_data:
+            streamable = streamable and page.is_streamable
+            streamed = max(streamed, _streamed_bytes(file, page, codec))
+    return ColumnPages(
+        most_packed,
+        most_unpacked,
+        value_bytes,
+        math.ceil(row_bytes),
+        streamed_bytes=_STREAMED_BYTES + streamed if streamable else None,
+    )
 
 
-def _row_bytes(header: dict[int, Any], unpacked: int, longest_value: int) -> tuple[float, int]:
+def _streamed_bytes(file: BinaryIO, page: Page, codec: str) -> int:
+    """What a page takes where its texts are not held: places and numbers, a window."""
+    held = 8 * page.num_values if page.is_dictionary else page.num_values // 8
+    if page.is_data and page.is_of_dictionary:
+        held += page.packed + 2 * page.unpacked
+    if codec == "ZSTD":
+        file.seek(page.position + (page.level_bytes or 0 if page.is_data else 0))
+        try:
+            frame = read_zstd_frame(file) if page.packed else None
+        except (EOFError, ValueError):
+            frame = None  # whoever reads it says what is wrong
+        held += min(frame.window_bytes, page.unpacked) if frame else 0
+    return held
+
+
+def _row_bytes(page: Page, longest_value: int) -> tuple[float, int]:
     """The bytes of a data page's rows on average, and of one at most."""
-    second = header[1] == _DATA_PAGE_V2
-    about = header.get(8 if second else 5)
-    if not isinstance(about, dict):
-        raise PageError("a data page without its header")
-    encoding = about.get(4 if second else 2)
-    if encoding in _DICTIONARY_ENCODINGS:
+    if page.is_of_dictionary:
         return longest_value, longest_value
-    if encoding == _INCREMENTAL:  # a row may repeat all of the one before
-        return unpacked, unpacked
-    return unpacked / max(int(about.get(1, 1)), 1), unpacked
+    if page.encoding == _INCREMENTAL:  # a row may repeat all of the one before
+        return page.unpacked, page.unpacked
+    return page.unpacked / max(page.num_values, 1), page.unpacked
 
 
-def _longest_value(file: BinaryIO, position: int, packed: int, unpacked: int, codec: str) -> int:
+def _longest_value(file: BinaryIO, page: Page, codec: str) -> int:
     """Bytes of the longest value of a dictionary page; where that is not worth a look, of all."""
     import pyarrow as pa
 
-    if not _SMALL_DICTIONARY < unpacked <= _LARGE_DICTIONARY:
+    unpacked = page.unpacked
+    if not _SMALL_DICTIONARY < unpacked <= _LARGE_PAGE:
         return unpacked
-    data = read_at(file, position, packed)
+    data = read_at(file, page.position, page.packed)
     if codec != "UNCOMPRESSED":
         try:
             data = pa.Codec(codec.lower()).decompress(data, unpacked).to_pybytes()

@@ -2,28 +2,36 @@
 
 In:      texts in the order of the rows
 Out:     TextBlock; a text larger than a block in parts, cut between lines
-Memory:  one block, one batch of rows by their bytes, and of parquet the largest page a few times,
-         which is refused where a reader may not hold it; a compressed parquet file is unpacked in
-         the temporary folder (TMPDIR)
+Memory:  one block, one batch of rows by their bytes, and of parquet pages below 8 MiB a few times,
+         which is refused where a reader may not hold it; larger pages, and parquet files that are
+         compressed, are unpacked in the temporary folder (TMPDIR)
 """
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
+import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from lowtide.arrays import np
 from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.largepages import Row, StoredText, iter_large_rows
 from lowtide.corpus.longrows import iter_text_parts
-from lowtide.corpus.pages import ColumnPages, PageError, read_column_pages
+from lowtide.corpus.pages import PageError, read_column_pages
 from lowtide.corpus.streams import check_reader_bytes, open_stream, window_bytes
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
 from lowtide.errors import DataError
 from lowtide.memory import format_size
+from lowtide.settings import import_when_used
+
+if TYPE_CHECKING:
+    import zstandard
+else:
+    zstandard = import_when_used("zstandard")
 
 __all__ = ["iter_parquet_rows", "iter_row_blocks", "parquet_bytes"]
 
@@ -33,7 +41,7 @@ _ROW_GROUPS_PLANNED = 256
 
 
 def iter_row_blocks(
-    stream: Stream, options: ReadingOptions, rows: Iterator[tuple[bytes | memoryview, int]]
+    stream: Stream, options: ReadingOptions, rows: Iterator[tuple[Row | memoryview, int]]
 ) -> Iterator[TextBlock]:
     """Gather rows (text, stored bytes) into blocks; a text larger than a block comes in parts."""
     texts: list[bytes | memoryview] = []
@@ -41,7 +49,8 @@ def iter_row_blocks(
     for text, stored_bytes in rows:
         stored += stored_bytes
         row += 1
-        if len(text) <= options.block_bytes + options.window_bytes:
+        is_long = isinstance(text, StoredText) or len(text) > options.longest_bytes
+        if not isinstance(text, StoredText) and not is_long:
             texts.append(text)
             held += len(text)
             if held < options.block_bytes:
@@ -50,7 +59,7 @@ def iter_row_blocks(
             first = row - len(texts) if texts[-1] is text else row - 1 - len(texts)
             yield _rows_block(stream, number, texts, first, stored)
             number, held, stored, texts = number + 1, 0, 0, []
-        if len(text) > options.block_bytes + options.window_bytes:
+        if is_long:
             done = 0
             for part in iter_text_parts(_reader_of(text), len(text), options):
                 begun, done = done > 0, done + len(part)
@@ -61,7 +70,9 @@ def iter_row_blocks(
         yield _rows_block(stream, number, texts, row - len(texts), stored)
 
 
-def _reader_of(text: bytes | memoryview) -> Callable[[int], bytes]:
+def _reader_of(text: Row | memoryview) -> Callable[[int], bytes]:
+    if isinstance(text, StoredText):
+        return text.reader()
     view = memoryview(text)
     position = 0
 
@@ -76,7 +87,7 @@ def _reader_of(text: bytes | memoryview) -> Callable[[int], bytes]:
 
 def iter_parquet_rows(
     source: InputFile, options: ReadingOptions
-) -> Iterator[tuple[bytes | memoryview, int]]:
+) -> Iterator[tuple[Row | memoryview, int]]:
     """Give the texts of a parquet file's column, each with its share of the stored bytes."""
     import pyarrow as pa
 
@@ -84,7 +95,8 @@ def iter_parquet_rows(
         row_bytes = source.size_bytes // max(file.metadata.num_rows, 1)
         try:
             for group in range(file.metadata.num_row_groups):
-                pages = _group_pages(file, stored, group, options.text_field)
+                chunk, has_nulls = _find_chunk(file, group, options.text_field)
+                pages = read_column_pages(stored, chunk)
                 num_rows = pages.batch_rows(_BATCH_ROWS, _BATCH_BYTES)
                 check_reader_bytes(
                     pages.held_bytes(num_rows),
@@ -94,6 +106,12 @@ def iter_parquet_rows(
                     f"and texts of up to {format_size(pages.value_bytes)}",
                     remedy="; or write the file again with smaller pages, the long texts as files",
                 )
+                if pages.is_streamed:
+                    for text in iter_large_rows(
+                        stored, chunk, has_nulls=has_nulls, most_bytes=options.longest_bytes
+                    ):
+                        yield text, row_bytes
+                    continue
                 for batch in file.iter_batches(
                     batch_size=num_rows,
                     row_groups=[group],
@@ -103,7 +121,8 @@ def iter_parquet_rows(
                     for value in batch.column(0).cast(pa.large_binary()):
                         text = value.as_buffer()
                         yield memoryview(text) if text is not None else b"", row_bytes
-        except (pa.ArrowException, PageError, OSError) as error:  # OSError: cannot be unpacked
+        # OSError and the two after it: what cannot be unpacked
+        except (pa.ArrowException, PageError, OSError, zlib.error, zstandard.ZstdError) as error:
             raise DataError(
                 f"damaged parquet file: {error}",
                 path=source.path,
@@ -119,7 +138,7 @@ def parquet_bytes(source: InputFile, options: ReadingOptions) -> int:
     try:
         with _opened(source, options) as (file, stored):
             for group in range(min(file.metadata.num_row_groups, _ROW_GROUPS_PLANNED)):
-                pages = _group_pages(file, stored, group, options.text_field)
+                pages = read_column_pages(stored, _find_chunk(file, group, options.text_field)[0])
                 num_rows = pages.batch_rows(_BATCH_ROWS, _BATCH_BYTES)
                 needed = max(needed, pages.held_bytes(num_rows))
     except (DataError, PageError, OSError):
@@ -154,12 +173,13 @@ def _opened(source: InputFile, options: ReadingOptions) -> Generator[tuple[Any, 
         yield file, cast("BinaryIO", stored)
 
 
-def _group_pages(file: Any, stored: BinaryIO, group: int, name: str) -> ColumnPages:
+def _find_chunk(file: Any, group: int, name: str) -> tuple[Any, bool]:
+    """The column's chunk of a row group, and whether rows may be without a text."""
     metadata = file.metadata.row_group(group)
     for number in range(metadata.num_columns):
         chunk = metadata.column(number)
         if chunk.path_in_schema == name:
-            return read_column_pages(stored, chunk)
+            return chunk, file.schema.column(number).max_definition_level > 0
     raise PageError(f"row group {group} has no column {name!r}")
 
 

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 else:
     zstandard = import_when_used("zstandard")
 
-__all__ = ["StreamReader", "check_reader_bytes", "open_stream", "window_bytes"]
+__all__ = [
+    "StreamReader",
+    "ZstdReader",
+    "check_reader_bytes",
+    "open_stream",
+    "read_zstd_frame",
+    "window_bytes",
+]
 
 _BUFFER_BYTES = 1 << 20
 _ZSTD_MAGIC, _ZSTD_SKIPPABLE = 0xFD2FB528, 0x184D2A50
@@ -73,7 +80,7 @@ def window_bytes(source: InputFile) -> int:
     try:
         with source.path.open("rb") as file:
             if source.compression == "zstd":
-                frame = _read_frame(file)
+                frame = read_zstd_frame(file)
                 return frame.window_bytes + _OTHER_BYTES if frame else 0
             if source.compression == "xz":
                 return _xz_dictionary_bytes(file.read(1024)) + _OTHER_BYTES
@@ -91,7 +98,7 @@ class _Frame:
     has_checksum: bool
 
 
-def _read_frame(file: BinaryIO) -> _Frame | None:
+def read_zstd_frame(file: BinaryIO) -> _Frame | None:
     """Read up to the first block of the next frame; None at the end of the file."""
     while magic := file.read(4):
         number = int.from_bytes(magic.ljust(4, b"\0"), "little")
@@ -140,7 +147,7 @@ def _xz_dictionary_bytes(head: bytes) -> int:
     return 0
 
 
-class _ZstdReader:
+class ZstdReader:
     """Reads all frames of a zstd file, block by block, so that no few bytes become many at once.
 
     The library's own readers hold all that a piece of input becomes (1.7 GiB of 56 KB, of a text
@@ -162,7 +169,7 @@ class _ZstdReader:
 
     def _begin_frame(self) -> bool:
         """Read up to the first block of the next frame; False at the end of the file."""
-        frame = _read_frame(self._file)
+        frame = read_zstd_frame(self._file)
         if frame is None:
             return False
         self._check(frame.window_bytes + _OTHER_BYTES)
@@ -219,7 +226,7 @@ class StreamReader:
             self._check_window(window_bytes(self._source))
             return lzma.LZMAFile(cast("IO[bytes]", self._file))
         if compression == "zstd":
-            return _ZstdReader(self._file, self._check_window)
+            return ZstdReader(self._file, self._check_window)
         return self._file
 
     def _check_window(self, needed: int) -> None:

@@ -56,6 +56,11 @@ class ReadingOptions:
         """How far past its nominal end a block looks for a document border."""
         return self.block_bytes // 2
 
+    @property
+    def longest_bytes(self) -> int:
+        """The longest text that a block takes whole."""
+        return self.block_bytes + self.window_bytes
+
 
 @dataclass(frozen=True)
 class Segment:

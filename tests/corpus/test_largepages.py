@@ -1,0 +1,168 @@
+"""Pages larger than a reader holds give the same texts as a library that holds them."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide import _native
+from lowtide.corpus import largepages, pages, reading
+from lowtide.corpus.footprint import reader_bytes
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.errors import BudgetError, DataError
+
+MIB = 1 << 20
+OPTIONS = reading.ReadingOptions(reader_bytes=5 * MIB, block_bytes=8 << 10)
+
+
+@pytest.fixture
+def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are large from 100 KB on."""
+    monkeypatch.setattr(pages, "_LARGE_PAGE", 100_000)
+
+
+def make_texts(count: int = 30, size: int = 24_000) -> list[str | None]:
+    source = random.Random(7)
+    words = ["".join(source.choices("etaoinsh", k=5)) for _ in range(5000)]
+    lines = [" ".join(source.choices(words, k=200)) for _ in range(100)]
+    texts: list[str | None] = [
+        "\n".join(source.choices(lines, k=size // 1200)) for _ in range(count)
+    ]
+    texts[3:3] = ["short", None, ""]
+    return [*texts, texts[0], None, "the end"]
+
+
+def write(path: Path, texts: list[str | None], **options: Any) -> Path:
+    pq.write_table(pa.table({"number": range(len(texts)), "text": texts}), path, **options)
+    return path
+
+
+def read(path: Path, options: reading.ReadingOptions = OPTIONS) -> dict[int, str]:
+    found: dict[int, bytes] = {}
+    for document in reading.iter_documents([path], options):
+        found[document.ordinal] = found.get(document.ordinal, b"") + document.text
+    return {row: text.decode() for row, text in found.items()}
+
+
+@pytest.mark.usefixtures("_low_limit")
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_large_pages_are_read_in_little_memory(
+    tmp_path: Path, compression: str, version: str, use_dictionary: bool
+) -> None:
+    texts = make_texts()
+    path = write(
+        tmp_path / "a.parquet",
+        texts,
+        compression=compression,
+        data_page_version=version,
+        use_dictionary=use_dictionary,
+        data_page_size=1 * MIB,
+    )
+    assert reader_bytes(expand_inputs([path]), OPTIONS) < 5 * MIB
+    assert read(path) == {row: text for row, text in enumerate(texts) if text}
+
+
+def test_documents_of_330_kb_as_a_stock_writer_stores_them(tmp_path: Path) -> None:
+    texts = make_texts(30, 330_000)
+    path = write(tmp_path / "a.parquet", texts)
+    options = reading.ReadingOptions(reader_bytes=5 * MIB)
+    assert reader_bytes(expand_inputs([path]), options) < 5 * MIB
+    assert read(path, options) == {row: text for row, text in enumerate(texts) if text}
+
+
+@pytest.mark.usefixtures("_low_limit")
+def test_a_column_without_nulls_and_many_rows_of_a_dictionary(tmp_path: Path) -> None:
+    texts = [text for text in make_texts(24) if text] * 3
+    schema = pa.schema([pa.field("text", pa.string(), nullable=False)])
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": texts}, schema=schema), path)
+    assert reader_bytes(expand_inputs([path]), OPTIONS) < 5 * MIB
+    assert list(read(path).values()) == texts
+
+
+@pytest.mark.usefixtures("_low_limit")
+def test_encodings_that_need_a_whole_page_are_refused_with_what_they_take(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.parquet",
+        make_texts(),
+        use_dictionary=False,
+        column_encoding={"text": "DELTA_BYTE_ARRAY", "number": "PLAIN"},
+        data_page_size=1 * MIB,
+    )
+    needed = reader_bytes(expand_inputs([path]), OPTIONS)
+    with pytest.raises(BudgetError, match="has a page of"):
+        read(path, replace(OPTIONS, reader_bytes=needed - 1))
+
+
+@pytest.mark.usefixtures("_low_limit")
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+def test_damage_is_an_error_that_names_the_file(tmp_path: Path, compression: str) -> None:
+    path = write(tmp_path / "a.parquet", make_texts(), compression=compression)
+    data = bytearray(path.read_bytes())
+    for at in range(40, len(data) // 2, 500):
+        data[at] ^= 0x55
+    path.write_bytes(data)
+    try:
+        read(path)
+    except DataError as error:
+        assert "damaged parquet file" in error.message
+    else:
+        assert compression == "none"  # letters are other ones, nothing tells
+
+
+@given(st.data())
+def test_numbers_as_parquet_packs_them(data: st.DataObject) -> None:
+    width = data.draw(st.integers(0, 20))
+    numbers = data.draw(st.lists(st.integers(0, (1 << width) - 1), min_size=1, max_size=80))
+    packed = bytearray()
+    expected: list[int] = []
+    for begin in range(0, len(numbers), 8):
+        group = numbers[begin : begin + 8]
+        if len(group) < 8 or data.draw(st.booleans()):
+            for number in group:
+                packed += bytes([3 << 1]) + number.to_bytes((width + 7) // 8, "little")
+                expected += [number] * 3
+        else:
+            bits = sum(number << (width * place) for place, number in enumerate(group))
+            packed += bytes([3]) + bits.to_bytes(width, "little")
+            expected += group
+    assert list(largepages._iter_numbers(bytes(packed), width)) == expected
+
+
+def unpack(packed: bytes) -> tuple[int, bytes]:
+    with tempfile.TemporaryFile() as stored, tempfile.TemporaryFile() as text:
+        stored.write(b"before" + packed)
+        stored.flush()
+        count = _native.unpack_snappy(stored.fileno(), 6, len(packed), text.fileno())
+        return count, text.read()
+
+
+@given(st.binary(max_size=3000), st.integers(1, 2000))
+def test_snappy(part: bytes, times: int) -> None:
+    text = part * times
+    packed = pa.Codec("snappy").compress(text, asbytes=True)
+    assert unpack(packed) == (len(text), text)
+    assert unpack(packed[:-1])[0] == -1
+    assert unpack(packed + b"\0x")[0] == -1
+
+
+def test_snappy_may_reach_back_further_than_what_is_held() -> None:
+    text = random.Random(1).randbytes(3 * MIB)
+    size = len(text) + 10
+    length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21])
+    literal = bytes([62 << 2]) + (len(text) - 1).to_bytes(3, "little") + text
+    copy = bytes([9 << 2 | 3]) + (len(text) - 5).to_bytes(4, "little")
+    assert unpack(length + literal + copy) == (size, text + text[5:15])
+    before = bytes([9 << 2 | 3]) + (len(text) + 1).to_bytes(4, "little")
+    assert unpack(length + literal + before)[0] == -1
