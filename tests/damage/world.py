@@ -148,8 +148,8 @@ TEXT_TARGETS = [
     Target("data/dataset_metadata.json", _for(_DATASET, "data")),
     Target("data/tokenizer.json", _for(_DATASET, "data")),
     Target("data/metrics.jsonl", _words("report data --out new.html", "verify data")),
-    Target("data/train/shard_00000.bin", _for(_DATASET, "data"), strict=True),
-    Target("data/train/shard_00000.docs", _for(_DATASET, "data"), strict=True),
+    Target("data/train/shard_00000*.bin", _for(_DATASET, "data"), strict=True),
+    Target("data/train/shard_00000*.docs", _for(_DATASET, "data"), strict=True),
     Target(
         "a.npy",
         _words(

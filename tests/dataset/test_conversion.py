@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 import sys
 from pathlib import Path
@@ -230,8 +231,11 @@ def test_the_same_import_again_touches_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"its val-fraction is 0\.1, now it is 0\.2"):
         convert_dataset(in_path=path, out_path=tmp_path / "out", val_fraction=0.2)
     np.arange(1000, dtype="<u2")[::-1].tofile(path)
-    with pytest.raises(UsageError, match="it was made with other files"):
+    with pytest.raises(UsageError, match=r"train\.bin holds other ids than then"):
         convert_dataset(in_path=path, out_path=tmp_path / "out")
+    np.arange(1000, dtype="<u2").tofile(path)
+    os.utime(path, (1, 1))
+    assert convert_dataset(in_path=path, out_path=tmp_path / "out").was_there, "only touched"
     assert snapshot(tmp_path / "out") == before
 
 

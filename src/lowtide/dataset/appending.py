@@ -38,9 +38,10 @@ from lowtide.dataset.identity import (
     describe_input,
     drop_copies,
     drop_known,
+    list_contents,
     require_unchanged,
 )
-from lowtide.dataset.journal import open_journal, read_facts, remove_work
+from lowtide.dataset.journal import WORK_NAME, open_journal, read_facts, remove_work
 from lowtide.dataset.preparation import (
     naming_folder,
     noticing_changes,
@@ -52,7 +53,7 @@ from lowtide.dataset.preparation import (
 from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.seen import iter_seen, write_seen, write_seen_block
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
-from lowtide.dataset.sharding import ShardJob, plan_shards, remove_other_shards
+from lowtide.dataset.sharding import ShardJob, plan_shards
 from lowtide.errors import DataError
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
@@ -62,6 +63,8 @@ from lowtide.tokenizer import Tokenizer
 __all__ = ["AppendResult", "append_to_dataset"]
 
 _DECODE_TOKENS = 1 << 20
+_NOTES = "shards"
+"""Where rows of finished shards are noted."""
 _HELD_BYTES = BLOCK_BYTES  # longer documents are compared line by line, as in preparation
 
 
@@ -125,8 +128,11 @@ def _give_up(root: Path) -> None:
     described = layout.read_metadata(root)
     if facts is None or _is_last_event(described, facts):
         return
-    known = [root / row["file"] for rows in facts["shards"].values() for row in rows]
-    remove_other_shards(root, known, first_number=int(facts["first_number"]))
+    # By the notes of that command: a shard that somebody moved in meanwhile is not its own.
+    for note in sorted((root / WORK_NAME / _NOTES).glob("*.shard")):
+        path = root / str(open_work_file(note).header["file"])
+        for file in (path, layout.documents_path(path)):
+            file.unlink(missing_ok=True)
 
 
 def _is_last_event(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
@@ -282,6 +288,17 @@ class _Append:
             encode_job, table, notices, contents, first_block=first_block, unknown=unknown
         )
 
+    def shard_tag(self, contents: Mapping[int, str]) -> str:
+        """A tag by content: that of the new texts, and of what they were added to."""
+        before = [
+            [shard.num_tokens, shard.checksum or shard.path.name]
+            for split in layout.SPLITS
+            for shard in self.before[split]
+        ]
+        return layout.shard_tag(
+            self.info.tokenizer_fingerprint, before, list_contents(self.inputs, contents)
+        )
+
     def hash_existing(self, tokenizer: Tokenizer) -> BlockTable:
         """Decode the dataset and hash its lines again; blocks that are done are not read twice.
 
@@ -342,10 +359,11 @@ class _Append:
             val_fraction=float(split.get("val_fraction", self.stored.val_fraction)),
             tokens_per_shard=self.stored.tokens_per_shard,
             vocab_size=self.info.vocab_size,
+            tag=self.shard_tag(contents),
             first_number=self.first_number,
             split_mode=split.get("mode", "content"),
             range_bytes=self.shares.range_bytes,
-            done_folder=self.work / "shards",
+            done_folder=self.work / _NOTES,
             first_block=first_block,
         )
         plan = plan_shards(job)

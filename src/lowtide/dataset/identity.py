@@ -16,7 +16,14 @@ from lowtide.corpus.blocks import hash_input
 from lowtide.corpus.inputs import InputFile, changed_input, has_changed
 from lowtide.corpus.reading import ReadingOptions
 
-__all__ = ["describe_input", "drop_copies", "drop_known", "find_difference", "require_unchanged"]
+__all__ = [
+    "describe_input",
+    "drop_copies",
+    "drop_known",
+    "find_difference",
+    "list_contents",
+    "require_unchanged",
+]
 
 
 def describe_input(
@@ -24,6 +31,11 @@ def describe_input(
 ) -> dict[str, Any]:
     """What the metadata keeps of an input, so that it is known again."""
     return {"stored": _stored(source, reading), "content": content}
+
+
+def list_contents(inputs: Sequence[InputFile], contents: Mapping[int, str]) -> list[str]:
+    """Every input by what was read of it; by its name where that has no hash."""
+    return [contents.get(source.index) or f"{source.path}:{source.split}" for source in inputs]
 
 
 def _stored(source: InputFile, reading: ReadingOptions) -> list[Any]:

@@ -19,7 +19,7 @@ from typing import Any
 from lowtide import files
 from lowtide.corpus.textblocks import Stream
 from lowtide.corpus.workfiles import is_intact, open_work_file
-from lowtide.errors import UsageError
+from lowtide.errors import DataError, UsageError
 
 __all__ = ["WORK_NAME", "begin_work", "has_plan", "open_journal", "read_facts", "remove_work"]
 
@@ -57,7 +57,7 @@ def open_journal(
         "inputs": [[str(source.path), source.size_bytes, source.modified_ns] for source in inputs],
     }
     plan_path = work / _PLAN_NAME
-    stored = files.read_json(plan_path) if plan_path.exists() and not restart else None
+    stored = None if restart else _read_plan(root)
     if stored is not None and stored["verb"] == verb and not _is_of_use(stored, work):
         stored = None
     if stored is None:
@@ -77,11 +77,12 @@ def open_journal(
     return work, known
 
 
-def begin_work(root: Path, *, verb: str) -> None:
-    """Note that a command without work files is at work, so that what it leaves is known."""
+def begin_work(root: Path, *, verb: str, facts: Mapping[str, Any]) -> None:
+    """Note that a command without blocks of text is at work, and on what."""
     work = root / WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
-    files.write_json(work / _PLAN_NAME, {"version": _VERSION, "verb": verb})
+    plan = {"version": _VERSION, "verb": verb, "facts": dict(facts)}
+    files.write_json(work / _PLAN_NAME, plan)
 
 
 def _is_of_use(stored: Mapping[str, Any], work: Path) -> bool:
@@ -91,17 +92,29 @@ def _is_of_use(stored: Mapping[str, Any], work: Path) -> bool:
 
 def has_plan(root: Path, *, verb: str) -> bool:
     """Tell whether a command of this verb was interrupted here."""
-    path = root / WORK_NAME / _PLAN_NAME
-    return path.exists() and files.read_json(path)["verb"] == verb
+    plan = _read_plan(root)
+    return plan is not None and plan["verb"] == verb
 
 
 def read_facts(root: Path, *, verb: str) -> dict[str, Any] | None:
-    """Give the facts of an interrupted command, None where there is none."""
-    return (
-        files.read_json(root / WORK_NAME / _PLAN_NAME)["facts"]
-        if has_plan(root, verb=verb)
-        else None
-    )
+    """The facts of an interrupted command; None where there is none, or one without facts."""
+    plan = _read_plan(root)
+    facts = plan.get("facts") if plan is not None and plan["verb"] == verb else None
+    return facts if isinstance(facts, dict) else None
+
+
+def _read_plan(root: Path) -> dict[str, Any] | None:
+    path = root / WORK_NAME / _PLAN_NAME
+    if not path.exists():
+        return None
+    plan = files.read_json(path)
+    if not isinstance(plan, dict) or "verb" not in plan:
+        raise DataError(
+            "expected what an interrupted command was about, with its verb",
+            path=path,
+            next_step=f"remove {path.parent}, and give the command again: it starts over",
+        )
+    return plan
 
 
 def remove_work(root: Path) -> None:

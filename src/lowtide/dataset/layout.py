@@ -26,13 +26,16 @@ from lowtide.dataset.shards import (
     id_chunk,
     load_document_ends,
     load_shard_tokens,
+    names_tokenizer,
     npy_header,
     pick_dtype,
+    plain_name,
     scan_shard,
     shard_from_row,
     shard_name,
     shard_number,
     shard_row,
+    shard_tag,
     write_shard_stream,
 )
 from lowtide.errors import DataError
@@ -64,6 +67,7 @@ __all__ = [
     "shard_name",
     "shard_number",
     "shard_row",
+    "shard_tag",
     "write_metadata",
     "write_shard_stream",
 ]
@@ -126,8 +130,15 @@ class DatasetInfo:
         ]
 
     def describe_moved_in(self) -> str | None:
-        """Say what could not be checked of shards that were moved in; None if there are none."""
-        names = self.moved_in
+        """Say what could not be checked of shards that were moved in; None if there is nothing.
+
+        A name that lowtide gave says which tokenizer made the shard.
+        """
+        names = [
+            name
+            for name in self.moved_in
+            if names_tokenizer(name, self.tokenizer_fingerprint) is None
+        ]
         if not names:
             return None
         shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
@@ -219,7 +230,8 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
     identity = "\n".join(
         [str(metadata["tokenizer_fingerprint"]), dtype]
         + [
-            f"{str(shard.path).removeprefix(prefix)} {shard.num_tokens} {shard.checksum}"
+            f"{_identify(str(shard.path).removeprefix(prefix), shard)} {shard.num_tokens} "
+            f"{shard.checksum}"
             for split in SPLITS
             for shard in shards[split]
         ]
@@ -232,6 +244,15 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
         fingerprint=files.checksum_bytes(identity.encode()),
         shards=shards,
     )
+
+
+def _identify(name: str, shard: ShardInfo) -> str:
+    """A shard's name in the dataset's fingerprint.
+
+    Its tag adds nothing to a checksum, and earlier versions had none: the same ids prepared again
+    are the same data for a run.
+    """
+    return name if shard.checksum is None else plain_name(name)
 
 
 def read_metadata(root: Path) -> dict[str, Any]:
@@ -332,7 +353,13 @@ def _find_shards(
             _check_head(shard)
         shards.append(shard)
     strangers = {root / split / name: found[name] for name in sorted(found)}
-    return shards + _describe_strangers(root, strangers, dtype=dtype, vocab_size=vocab_size)
+    return shards + _describe_strangers(
+        root,
+        strangers,
+        dtype=dtype,
+        vocab_size=vocab_size,
+        fingerprint=str(metadata["tokenizer_fingerprint"]),
+    )
 
 
 def _stat_shards(folder: Path) -> dict[str, os.stat_result]:
@@ -363,6 +390,7 @@ def _describe_strangers(
     *,
     dtype: str,
     vocab_size: int,
+    fingerprint: str,
 ) -> list[ShardInfo]:
     """Describe shards that somebody moved in; what is known of one that did not change is kept."""
     if not strangers:
@@ -374,15 +402,23 @@ def _describe_strangers(
     shards: list[ShardInfo] = []
     changed = False
     for shard_path, status in strangers.items():
-        # Another type or vocabulary would judge the same bytes otherwise.
-        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, dtype, vocab_size]
+        # Another type, vocabulary or tokenizer would judge the same file otherwise.
+        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        state += [dtype, vocab_size, fingerprint]
         name = shard_path.relative_to(root).as_posix()
         row = known.get(name)
         if isinstance(row, dict) and row.get("state") == state:
             shards.append(shard_from_row(root, row))
             continue
         stored = pick_dtype(1 << 8 * ID_BYTES[dtype])
-        shards.append(scan_shard(shard_path, dtype=stored, vocab_size=vocab_size))
+        shards.append(
+            scan_shard(
+                shard_path,
+                dtype=stored,
+                vocab_size=vocab_size,
+                tokenizer_fingerprint=fingerprint,
+            )
+        )
         known[name] = {**shard_row(root, shards[-1]), "state": state}
         changed = True
     if changed:

@@ -39,6 +39,7 @@ from lowtide.dataset.identity import (
     describe_input,
     drop_copies,
     find_difference,
+    list_contents,
     require_unchanged,
 )
 from lowtide.dataset.journal import WORK_NAME, has_plan, open_journal, remove_work
@@ -437,6 +438,15 @@ class _Preparation:
                 phase.advance()
         return self.result(None, table.report, table.notices)
 
+    def shard_tag(self, tokenizer: Tokenizer, table: BlockTable) -> str:
+        """A tag by content: the same for the same texts, wherever they and the output lie."""
+        plan = _plan_settings(self.settings)
+        for name in ("tokenization", "skip_bad_inputs"):  # a name, and how to go on
+            plan.pop(name, None)
+        return layout.shard_tag(
+            tokenizer.fingerprint, plan, list_contents(self.inputs, table.contents)
+        )
+
     def discard(self) -> None:
         """Remove all work, as nothing will come of it."""
         remove_work(self.settings.out_dir)
@@ -477,6 +487,7 @@ class _Preparation:
             vocab_size=tokenizer.vocab_size,
             range_bytes=self.shares.range_bytes,
             done_folder=self.work / f"shards-{tokenizer.fingerprint[:16]}",
+            tag=self.shard_tag(tokenizer, table),
         )
         plan = plan_shards(job)
         shards = run_sharding(job, plan, self.pool, self.progress)

@@ -45,6 +45,8 @@ class ShardJob:
     val_fraction: float
     tokens_per_shard: int
     vocab_size: int
+    tag: str = ""
+    """What the shards' names say of their origin (`layout.shard_tag`)."""
     first_number: int = 0
     split_mode: str | None = None
     """content or tail; None decides by what is there."""
@@ -163,13 +165,12 @@ def write_shards(
     return shards
 
 
-def remove_other_shards(root: Path, known: Iterable[Path], *, first_number: int = 0) -> None:
+def remove_other_shards(root: Path, known: Iterable[Path]) -> None:
     """Remove shards that a command which was then given up left in a dataset."""
     kept = {path.with_suffix("") for path in known}
     for split in layout.SPLITS:
         for path in (root / split).glob("shard_*"):  # unfinished ones went with the lock
-            number = layout.shard_number(path)
-            if number is not None and number >= first_number and path.with_suffix("") not in kept:
+            if layout.shard_number(path) is not None and path.with_suffix("") not in kept:
                 path.unlink()
 
 
@@ -182,7 +183,7 @@ def _write_once(
     first: int,
     last: int,
 ) -> layout.ShardInfo:
-    path = job.root / split / layout.shard_name(number)
+    path = job.root / split / layout.shard_name(number, job.tag)
     note = job.done_folder / f"{number:05d}.shard" if job.done_folder else None
     if note is not None and note.exists() and path.exists():
         return layout.shard_from_row(job.root, open_work_file(note).header)
@@ -201,7 +202,7 @@ def _write_shard(
     first: int,
     last: int,
 ) -> layout.ShardInfo:
-    path = job.root / split / layout.shard_name(number)
+    path = job.root / split / layout.shard_name(number, job.tag)
     chunks = _iter_chunks(plan, ranges, split, first, last, id_bytes(job.vocab_size))
     shard = layout.write_shard_stream(path, chunks, vocab_size=job.vocab_size)
     if shard.num_tokens != last - first:

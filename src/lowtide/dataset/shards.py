@@ -1,12 +1,14 @@
 """One shard: a file of ids, and beside it where its documents end.
 
 In:      arrays of ids and document ends (writing); a file (reading)
-Out:     shard_00000.bin + shard_00000.docs; ShardInfo
+Out:     shard_00000-TOKENIZER-DATA.bin + the same .docs; ShardInfo
 Memory:  a chunk of what is written, one buffer of 4 MiB when checking a shard nobody has described
 """
 
 from __future__ import annotations
 
+import json
+import re
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -33,13 +35,16 @@ __all__ = [
     "id_chunk",
     "load_document_ends",
     "load_shard_tokens",
+    "names_tokenizer",
     "npy_header",
     "pick_dtype",
+    "plain_name",
     "scan_shard",
     "shard_from_row",
     "shard_name",
     "shard_number",
     "shard_row",
+    "shard_tag",
     "write_shard_stream",
 ]
 
@@ -49,6 +54,7 @@ ID_BYTES = {"uint16": 2, "uint32": 4}
 _SCAN_BYTES = 4 << 20
 _HEAD_BYTES = 4096
 _ENDS_STEP = 1 << 14
+_NAME = re.compile(r"shard_(\d+)(?:-([0-9a-f]{8})-[0-9a-f]{8})?")
 
 
 @dataclass(frozen=True)
@@ -67,20 +73,51 @@ class ShardInfo:
     """xxh3-64 of its first bytes, which tells it from another shard of the same size."""
 
 
-def shard_name(number: int) -> str:
-    """Give the file name of shard `number`.
+def shard_tag(tokenizer_fingerprint: str, *made_of: Any) -> str:
+    """What a shard's name says of its origin: its tokenizer, and all that decided its ids.
 
-    >>> shard_name(46)
-    'shard_00046.bin'
+    So shards of two datasets moved into one folder never have the same name, unless they are the
+    same shard; and whoever finds one knows which tokenizer made it.
+
+    >>> shard_tag("0123456789abcdef", ["content"], 10)
+    '01234567-bc013c54'
     """
-    return f"shard_{number:05d}.bin"
+    identity = json.dumps([tokenizer_fingerprint, *made_of], sort_keys=True)
+    return f"{tokenizer_fingerprint[:8]}-{xxhash.xxh3_64_hexdigest(identity.encode())[:8]}"
+
+
+def shard_name(number: int, tag: str = "") -> str:
+    """The file name of shard `number`; without a tag as the guides and earlier versions have it.
+
+    >>> shard_name(46, "01234567-bc013c54"), shard_name(46)
+    ('shard_00046-01234567-bc013c54.bin', 'shard_00046.bin')
+    """
+    return f"shard_{number:05d}-{tag}.bin" if tag else f"shard_{number:05d}.bin"
 
 
 def shard_number(path: str | Path) -> int | None:
-    """Give the number in a shard's name, None when it was named otherwise."""
-    stem = Path(path).stem
-    digits = stem.removeprefix("shard_")
-    return int(digits) if digits != stem and digits.isdigit() else None
+    """Give the number in a shard's name, None when it was named otherwise.
+
+    >>> shard_number("train/shard_00046-01234567-bc013c54.bin"), shard_number("mine.bin")
+    (46, None)
+    """
+    match = _NAME.fullmatch(Path(path).stem)
+    return int(match[1]) if match else None
+
+
+def names_tokenizer(path: str | Path, tokenizer_fingerprint: str) -> bool | None:
+    """True if a shard's name says that this tokenizer made it, None if it says nothing."""
+    match = _NAME.fullmatch(Path(path).stem)
+    return None if match is None or match[2] is None else match[2] == tokenizer_fingerprint[:8]
+
+
+def plain_name(name: str) -> str:
+    """A shard's name without its tag.
+
+    >>> plain_name("train/shard_00046-01234567-bc013c54.bin")
+    'train/shard_00046.bin'
+    """
+    return re.sub(r"(shard_\d+)-[0-9a-f]{8}-[0-9a-f]{8}(?=\.bin$)", r"\1", name)
 
 
 def documents_path(shard_path: Path) -> Path:
@@ -206,9 +243,18 @@ def shard_from_row(root: Path, row: Mapping[str, Any]) -> ShardInfo:
     )
 
 
-def scan_shard(path: Path, *, dtype: np.dtype[Any], vocab_size: int) -> ShardInfo:
+def scan_shard(
+    path: Path, *, dtype: np.dtype[Any], vocab_size: int, tokenizer_fingerprint: str
+) -> ShardInfo:
     """Describe a shard that no metadata does: its size, its ids, whether it can belong here."""
     files.require_file(path)
+    if names_tokenizer(path, tokenizer_fingerprint) is False:
+        raise DataError(
+            f"{path.name} was made with another tokenizer: its name should say "
+            f"{tokenizer_fingerprint[:8]}, as this dataset's tokenizer does",
+            path=path,
+            next_step="take the file out, and add its text with lowtide append",
+        )
     size = path.stat().st_size
     if size == 0 or size % dtype.itemsize:
         raise DataError(

@@ -54,6 +54,7 @@ class _Expected:
     dtype: np.dtype[Any]
     vocab_size: int
     end_id: int | None
+    tokenizer_fingerprint: str
     described: layout.ShardInfo | None = None
     """As the metadata has it."""
 
@@ -148,6 +149,7 @@ def _list_shards(root: Path, metadata: dict[str, Any], problems: list[str]) -> l
         "dtype": dtype,
         "vocab_size": metadata["vocab_size"],
         "end_id": metadata.get("end_of_text_id"),
+        "tokenizer_fingerprint": str(metadata["tokenizer_fingerprint"]),
     }
     shards: list[_Expected] = []
     for split in layout.SPLITS:
@@ -198,7 +200,12 @@ def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:
 def _read_shard(shard: _Expected, ends: _Ends) -> layout.ShardInfo:
     """Read a whole shard, and say what is in it; one that cannot belong here is an error."""
     if shard.described is None:
-        layout.scan_shard(shard.path, dtype=shard.dtype, vocab_size=shard.vocab_size)
+        layout.scan_shard(
+            shard.path,
+            dtype=shard.dtype,
+            vocab_size=shard.vocab_size,
+            tokenizer_fingerprint=shard.tokenizer_fingerprint,
+        )
     digest = xxhash.xxh3_128()
     low, high, size = 1 << 32, 0, 0
     with shard.path.open("rb", buffering=0) as file:

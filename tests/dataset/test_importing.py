@@ -1,0 +1,67 @@
+"""Imports: known by the content of their files, and gone on with after a kill."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowtide.dataset import layout
+from lowtide.dataset.conversion import convert_dataset
+from lowtide.dataset.verification import verify_dataset
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import snapshot
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[Path]:
+    """Let an import end when it would write shard `number`; what it writes is listed."""
+    real = layout.write_shard_stream
+
+    def write(path: Path, chunks: Any, **given: Any) -> layout.ShardInfo:
+        if layout.shard_number(path) == number:
+            raise KeyboardInterrupt
+        written.append(path)
+        return real(path, chunks, **given)
+
+    written: list[Path] = []
+    monkeypatch.setattr(layout, "write_shard_stream", write)
+    return written
+
+
+@pytest.mark.parametrize("changed", ["nothing", "time", "content", "settings"])
+def test_an_interrupted_import_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changed: str,
+) -> None:
+    path = tmp_path / "train.bin"
+    np.arange(1000, dtype="<u2").tofile(path)
+    options: Any = {"in_path": path, "tokens_per_shard": 100}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stop_at(patch, 3)
+        convert_dataset(**options, out_path=tmp_path / "out")
+    if changed == "time":
+        os.utime(path, (1, 1))
+    elif changed == "content":
+        np.arange(1000, dtype="<u2")[::-1].tofile(path)
+    elif changed == "settings":
+        options["val_fraction"] = 0.5
+    with monkeypatch.context() as patch:
+        written = stop_at(patch, -1)
+        convert_dataset(**options, out_path=tmp_path / "out")
+    numbers = [layout.shard_number(path) for path in written]
+    goes_on = changed in {"nothing", "time"}
+    assert numbers == list(range(3 if goes_on else 0, 10))
+    assert ("begun anew" in capsys.readouterr().err) != goes_on
+    convert_dataset(**options, out_path=tmp_path / "undisturbed")
+    found, wanted = (snapshot(tmp_path / name) for name in ("out", "undisturbed"))
+    if changed == "time":
+        del found["dataset_metadata.json"], wanted["dataset_metadata.json"]  # it has the time
+    assert found == wanted
+    assert not verify_dataset(dataset_dir=tmp_path / "out").problems
