@@ -14,10 +14,11 @@ import pytest
 
 from lowtide import files
 from lowtide.cli import main
-from lowtide.dataset import conversion, foreign, layout
+from lowtide.dataset import layout
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import ConvertSettings
+from lowtide.dataset.tokenfiles import streams
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import Tokenizer
@@ -117,7 +118,7 @@ def test_wide_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "options", "message"),
     [
-        ("x.bin", b"abc", {}, "3 bytes are no whole number of uint16"),
+        ("x.bin", b"abc", {}, "3 bytes, not a whole number of uint16"),
         ("x.bin", np.full(9, 60000, np.uint16).tobytes(), {}, "id 60000 is outside"),
         (
             "x.bin",
@@ -183,20 +184,20 @@ def test_an_interrupted_export_goes_on(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
     convert_dataset(in_path=dataset, out_path=tmp_path / "fresh", to=kind)
-    real = conversion._export_file
+    real = streams.files.atomic_file
     written: list[str] = []
 
     @contextlib.contextmanager
-    def fail_at_the_second(path: Path) -> Any:
-        with real(path) as file:
+    def fail_at_the_second(path: Path, **more: Any) -> Any:
+        with real(path, **more) as file:
             yield file
-            if file is not None:
+            if path.suffix != ".json":
                 written.append(path.name)
             if len(written) == 2:
                 raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(conversion, "_export_file", fail_at_the_second)
+        patch.setattr(streams.files, "atomic_file", fail_at_the_second)
         with pytest.raises(OSError, match="No space"):
             convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
     assert not (tmp_path / "out" / written[1]).exists()
@@ -253,8 +254,8 @@ def write_megatron(folder: Path, lengths: list[int]) -> None:
 def test_documents_without_an_id_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(foreign, "_INDEX_ROWS", 3)
-    monkeypatch.setattr(foreign, "STEP_TOKENS", 4)
+    monkeypatch.setattr(streams, "INDEX_ROWS", 3)
+    monkeypatch.setattr(streams, "STEP_TOKENS", 4)
     write_megatron(tmp_path, [0, 3, 0, 0, 0, 5, 1, 0, 2, 0])
     convert_dataset(in_path=tmp_path / "x.idx", out_path=tmp_path / "out", val_fraction=0)
     info = layout.load_dataset_info(tmp_path / "out")

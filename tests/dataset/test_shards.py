@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from lowtide.dataset import shards
+from lowtide.dataset.tokenfiles import shards
 from lowtide.errors import DataError
 
 

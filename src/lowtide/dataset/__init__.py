@@ -5,5 +5,5 @@
              duplicates ┘      journal: what is done stays done
 
 `preparation` and `appending` run the phases; `verification`, `inspection` and `conversion` work on
-what is there; `layout` knows the bytes, `foreign` those of other programs.
+what is there; `layout` knows the folder, `tokenfiles` the formats of files of ids.
 """

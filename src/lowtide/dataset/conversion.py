@@ -7,28 +7,16 @@ Memory:  one chunk of ids and of document ends, a few MiB; nothing that grows wi
 
 from __future__ import annotations
 
-import contextlib
-import struct
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import Any
 
 from lowtide import files
 from lowtide.dataset import layout
-from lowtide.dataset.foreign import (
-    LLMC_KINDS,
-    MEGATRON_MAGIC,
-    MEGATRON_TYPES,
-    STEP_TOKENS,
-    TokenSource,
-    iter_lengths,
-    open_dataset,
-)
 from lowtide.dataset.importing import find_difference, import_dataset
 from lowtide.dataset.settings import ConvertSettings
+from lowtide.dataset.tokenfiles.table import FORMATS, open_dataset
 from lowtide.errors import UsageError
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
@@ -79,17 +67,14 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
         return ConvertResult(paths, total, was_there=True)
     progress.metrics_path = out / METRICS_NAME
     paths: list[Path] = []
+    write = FORMATS[settings.to].write
+    assert write is not None  # the settings allow no other
     with progress.phase("export", total=total, unit="tokens") as phase:
         for split in layout.SPLITS:
             if not info.num_tokens(split):
                 continue
             source = open_dataset(info, split)
-            if settings.to == "llmc":
-                paths += _export_llmc(out, split, source, info)
-            elif settings.to == "megatron":
-                paths += _export_megatron(out, split, source, info)
-            else:
-                paths.append(_export_flat(out, split, source, info, header=settings.to == "npy"))
+            paths += write(out, split, source, info.dtype)
             phase.advance(source.num_tokens)
     names = [path.name for path in paths]
     files.write_json(out / _RECORD, {**wanted, "finished": True, "files": names})
@@ -120,80 +105,3 @@ def _begin_export(out: Path, wanted: Mapping[str, Any]) -> bool:
             )
     files.write_json(out / _RECORD, {**wanted, "finished": False})
     return False
-
-
-@contextlib.contextmanager
-def _export_file(path: Path) -> Generator[BinaryIO | None]:
-    """Open a file of an export; None if an interrupted command has written it, all of it."""
-    if path.exists():
-        yield None
-        return
-    with files.atomic_file(path) as file:
-        yield file  # pyright: ignore[reportReturnType]
-
-
-def _write_ids(
-    file: BinaryIO | None, source: TokenSource, first: int, last: int, dtype: np.dtype[Any]
-) -> None:
-    if file is None:
-        return
-    for ids, _ in source.iter_chunks(first, last):
-        file.write(ids.astype(dtype, copy=False).tobytes())
-
-
-def _export_flat(
-    out: Path, split: str, source: TokenSource, info: layout.DatasetInfo, *, header: bool
-) -> Path:
-    signed = np.dtype("<i4") if header and info.dtype.itemsize == 4 else info.dtype
-    path = out / f"{split}.{'npy' if header else 'bin'}"
-    with _export_file(path) as file:
-        if file is not None and header:
-            file.write(layout.npy_header(source.num_tokens, signed))
-        _write_ids(file, source, 0, source.num_tokens, signed)
-    return path
-
-
-def _export_llmc(
-    out: Path, split: str, source: TokenSource, info: layout.DatasetInfo
-) -> list[Path]:
-    kind = next(key for key, dtype in LLMC_KINDS.items() if dtype == info.dtype)
-    paths: list[Path] = []
-    first = 0
-    for number, part in enumerate(source.parts):
-        path = out / f"{split}_{number:06d}.bin"
-        header = np.zeros(256, dtype="<i4")
-        header[:3] = [*kind, part.num_tokens]
-        with _export_file(path) as file:
-            if file is not None:
-                file.write(header.tobytes())
-            _write_ids(file, source, first, first + part.num_tokens, info.dtype)
-        first += part.num_tokens
-        paths.append(path)
-    return paths
-
-
-def _export_megatron(
-    out: Path, split: str, source: TokenSource, info: layout.DatasetInfo
-) -> list[Path]:
-    """Write .bin and .idx; the index is made of the lengths, read again for each of its arrays."""
-    dtype = np.dtype("<u2") if info.dtype.itemsize == 2 else np.dtype("<i4")
-    code = next(key for key, value in MEGATRON_TYPES.items() if value == dtype)
-    data_path, index_path = out / f"{split}.bin", out / f"{split}.idx"
-    with _export_file(data_path) as file:
-        _write_ids(file, source, 0, source.num_tokens, dtype)
-    count = sum(len(lengths) for lengths in iter_lengths(source))
-    with _export_file(index_path) as file:
-        if file is None:
-            return [data_path, index_path]
-        file.write(MEGATRON_MAGIC + struct.pack("<QBQQ", 1, code, count, count + 1))
-        for lengths in iter_lengths(source):
-            file.write(lengths.astype("<i4").tobytes())
-        position = 0
-        for lengths in iter_lengths(source):
-            ends = np.cumsum(lengths) * dtype.itemsize + position
-            file.write((ends - lengths * dtype.itemsize).astype("<i8").tobytes())
-            position = int(ends[-1]) if len(ends) else position
-        for begin in range(0, count + 1, STEP_TOKENS):
-            stop = min(begin + STEP_TOKENS, count + 1)
-            file.write(np.arange(begin, stop, dtype="<i8").tobytes())
-    return [data_path, index_path]

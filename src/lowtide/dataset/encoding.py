@@ -20,9 +20,9 @@ from lowtide.corpus.cleaning import CleaningOptions, native_options
 from lowtide.corpus.deduplication import RemovedLines
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
-from lowtide.dataset.shards import id_bytes
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = [
     "ENCODED_ROW_BYTES",

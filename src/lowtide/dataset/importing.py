@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from lowtide import files
+from lowtide.arrays import np
 from lowtide.dataset import layout
-from lowtide.dataset.foreign import (
-    TokenSource,
+from lowtide.dataset.journal import WORK_NAME, begin_work, has_plan, read_facts, remove_work
+from lowtide.dataset.settings import ConvertSettings
+from lowtide.dataset.sharding import remove_other_shards
+from lowtide.dataset.tokenfiles.streams import TokenStream
+from lowtide.dataset.tokenfiles.table import (
     list_source_files,
     load_source_tokenizer,
     open_source,
 )
-from lowtide.dataset.journal import WORK_NAME, begin_work, has_plan, read_facts, remove_work
-from lowtide.dataset.settings import ConvertSettings
-from lowtide.dataset.sharding import remove_other_shards
 from lowtide.errors import DataError, UsageError
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.tokenizer import Tokenizer
@@ -40,7 +41,9 @@ def import_dataset(
 ) -> tuple[layout.DatasetInfo, bool]:
     """Import ids; (the dataset, whether it was there already)."""
     root = settings.out_path
-    tokenizer = load_source_tokenizer(settings)
+    tokenizer = load_source_tokenizer(
+        settings.in_path, kind=settings.source_kind or "nanogpt", named=settings.tokenizer
+    )
     if (root / layout.METADATA_NAME).exists():
         return _require_same(settings, tokenizer, progress), True
     unfinished = has_plan(root, verb="convert")
@@ -53,7 +56,7 @@ def import_dataset(
     sources = open_source(
         settings.in_path,
         kind=settings.source_kind or "nanogpt",
-        dtype=settings.dtype,
+        dtype=np.dtype(settings.dtype),
         end_id=tokenizer.end_of_text_id,
         on_notice=progress.note,
     )
@@ -175,10 +178,10 @@ def _begin(
 
 
 def _plan_shards(
-    sources: dict[str, TokenSource], settings: ConvertSettings
-) -> list[tuple[str, TokenSource, int, int]]:
+    sources: dict[str, TokenStream], settings: ConvertSettings
+) -> list[tuple[str, TokenStream, int, int]]:
     """(split, source, first, last) of every shard; one stream is split at its end."""
-    stretches: list[tuple[str, TokenSource, int, int]] = []
+    stretches: list[tuple[str, TokenStream, int, int]] = []
     if "all" in sources:
         source = sources["all"]
         total = source.num_tokens
@@ -206,7 +209,7 @@ def _plan_shards(
 
 def _write_shards(
     root: Path,
-    plan: list[tuple[str, TokenSource, int, int]],
+    plan: list[tuple[str, TokenStream, int, int]],
     wanted: Mapping[str, Any],
     tokenizer: Tokenizer,
     progress: Progress,
@@ -230,7 +233,7 @@ def _write_shards(
 
 
 def _write_once(
-    path: Path, note: Path, source: TokenSource, first: int, last: int, tokenizer: Tokenizer
+    path: Path, note: Path, source: TokenStream, first: int, last: int, tokenizer: Tokenizer
 ) -> layout.ShardInfo:
     """Write a shard, and note what is in it; one that was noted is there already."""
     root = path.parent.parent
@@ -259,7 +262,7 @@ def _require_unchanged(settings: ConvertSettings, wanted: Mapping[str, Any]) -> 
 def _finish(
     settings: ConvertSettings,
     tokenizer: Tokenizer,
-    sources: Mapping[str, TokenSource],
+    sources: Mapping[str, TokenStream],
     shards: Mapping[str, list[layout.ShardInfo]],
     wanted: Mapping[str, Any],
 ) -> layout.DatasetInfo:

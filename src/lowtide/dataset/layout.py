@@ -15,19 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide import files
-from lowtide.dataset.shards import (
+from lowtide.dataset.tokenfiles.shards import (
     DOCUMENTS_SUFFIX,
     ID_BYTES,
-    NPY_HEADER_BYTES,
     ShardInfo,
     checksum_head,
     documents_path,
-    id_bytes,
     id_chunk,
     load_document_ends,
     load_shard_tokens,
     names_tokenizer,
-    npy_header,
     pick_dtype,
     plain_name,
     scan_shard,
@@ -39,6 +36,7 @@ from lowtide.dataset.shards import (
     write_shard_stream,
 )
 from lowtide.errors import DataError
+from lowtide.tokenizer.vocabulary import id_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +45,6 @@ __all__ = [
     "DOCUMENTS_SUFFIX",
     "FORMAT_VERSION",
     "METADATA_NAME",
-    "NPY_HEADER_BYTES",
     "SPLITS",
     "TOKENIZER_NAME",
     "DatasetInfo",
@@ -59,7 +56,6 @@ __all__ = [
     "load_dataset_info",
     "load_document_ends",
     "load_shard_tokens",
-    "npy_header",
     "pick_dtype",
     "read_metadata",
     "scan_shard",

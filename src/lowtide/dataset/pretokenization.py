@@ -31,7 +31,6 @@ from lowtide.corpus.reading import (
     iter_documents,
     plan_streams,
 )
-from lowtide.dataset import layout
 from lowtide.dataset.provenance import (
     Provenance,
     SourceText,
@@ -43,11 +42,13 @@ from lowtide.dataset.provenance import (
     write_provenance,
 )
 from lowtide.dataset.settings import PretokenizeSettings
+from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES, npy_header
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_cores
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = ["PretokenizeResult", "pretokenize_file", "pretokenize_files"]
 
@@ -187,7 +188,7 @@ def _encode(settings: PretokenizeSettings, source: InputFile, out: Path) -> Pret
     ) as progress:
         reading = replace(reading, on_notice=progress.note)
         tokenizer = _load_tokenizer(settings, source, reading, progress)
-        dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
+        dtype = np.dtype("<u2" if id_bytes(tokenizer.vocab_size) == 2 else "<i4")
         _check_disk(source, out, dtype)
         finish = _Finish(settings, source, out, tokenizer, dtype)
         with progress.phase("encode", total=source.size_bytes, unit="B") as phase:
@@ -336,7 +337,7 @@ class _Plain:
                 end=source.size_bytes,
                 output_file=file.fileno(),
                 output_path=os.fspath(self.out),
-                output_offset=layout.NPY_HEADER_BYTES + count * self.dtype.itemsize,
+                output_offset=NPY_HEADER_BYTES + count * self.dtype.itemsize,
                 id_bytes=self.dtype.itemsize,
                 specials=True,
                 num_threads=self.workers,
@@ -427,8 +428,8 @@ def _open_unfinished(source: InputFile, out: Path, tokenizer: Tokenizer) -> _Unf
 
 def _finish(file: BinaryIO, count: int, dtype: np.dtype[Any]) -> None:
     file.seek(0)
-    file.write(layout.npy_header(count, dtype))
-    file.truncate(layout.NPY_HEADER_BYTES + count * dtype.itemsize)
+    file.write(npy_header(count, dtype))
+    file.truncate(NPY_HEADER_BYTES + count * dtype.itemsize)
 
 
 def _encode_batches(
@@ -444,7 +445,7 @@ def _encode_batches(
     count = done = 0
     checksum = files.checksum_file(source.path)
     with files.atomic_file(out) as file:
-        file.write(layout.npy_header(0, dtype))
+        file.write(npy_header(0, dtype))
         for texts, marks in batches:
             for ids, marked in zip(tokenizer.encode_batch(texts), marks, strict=True):
                 file.write(np.ascontiguousarray(ids, dtype=dtype).data)

@@ -246,29 +246,13 @@ class ConvertSettings:
         object.__setattr__(self, "in_path", Path(self.in_path))
         object.__setattr__(self, "out_path", Path(self.out_path))
         if self.source_kind is None:
-            object.__setattr__(self, "source_kind", _guess_kind(self.in_path))
+            from lowtide.dataset.tokenfiles.table import guess_format  # not for --help
+
+            object.__setattr__(self, "source_kind", guess_format(self.in_path))
         if self.tokens_per_shard < 2:
             raise UsageError(f"--tokens-per-shard {self.tokens_per_shard} must be at least 2")
         if not 0 <= self.val_fraction < 1:
             raise UsageError(f"--val-fraction {self.val_fraction} must be in [0, 1)")
-
-
-def _guess_kind(path: Path) -> str:
-    """Tell whose files these are."""
-    if (path / "dataset_metadata.json").exists():
-        ours = b'"format_version"' in (path / "dataset_metadata.json").read_bytes()
-        return "lowtide" if ours else "mypt"
-    names = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else [path]
-    if any(name.suffix == ".idx" or name.with_suffix(".idx").is_file() for name in names):
-        return "megatron"
-    if any(name.suffix == ".npy" for name in names):
-        return "npy"
-    for name in names:
-        if name.suffix == ".bin" and name.is_file():
-            with name.open("rb") as file:
-                magic = int.from_bytes(file.read(4), "little")
-            return "llmc" if magic in (20240520, 20240801) else "nanogpt"
-    return "nanogpt"
 
 
 @dataclass(frozen=True, kw_only=True)

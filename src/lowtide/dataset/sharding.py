@@ -23,8 +23,8 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES
-from lowtide.dataset.shards import id_bytes
 from lowtide.errors import DataError
+from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = ["ShardJob", "ShardPlan", "plan_shards", "remove_other_shards", "write_shards"]
 

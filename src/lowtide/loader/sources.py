@@ -7,39 +7,28 @@ Memory:  a row of about 200 bytes per shard; file contents are not read, except 
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide.dataset.layout import METADATA_NAME, DatasetInfo, documents_path, load_dataset_info
 from lowtide.dataset.provenance import Provenance, read_provenance, record_path
+from lowtide.dataset.tokenfiles.shards import open_shard
+from lowtide.dataset.tokenfiles.streams import TokenFile
+from lowtide.dataset.tokenfiles.table import open_token_file
 from lowtide.errors import DataError, UsageError, from_os_error
-from lowtide.files import checksum_bytes, require_file
+from lowtide.files import checksum_bytes
 
-__all__ = ["ShardSpan", "Split", "TokenSource", "find_tokens", "sample_fingerprint"]
+__all__ = ["Split", "TokenSource", "find_tokens", "sample_fingerprint"]
 
 Split = Literal["train", "val", "all"]
 
 _SAMPLE_BYTES = 4096
-_NPY_MAGIC = b"\x93NUMPY"
-_TEXT_SUFFIXES = {".txt", ".jsonl", ".json", ".parquet", ".gz", ".zst", ".xz"}
-
-
-@dataclass(frozen=True)
-class ShardSpan:
-    """The tokens a source takes from one file."""
-
-    path: Path
-    byte_offset: int
-    num_tokens: int
-    num_documents: int = 0
-    """Documents whose ends the .docs file beside it gives; 0 when nothing says so."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,7 @@ class TokenSource:
 
     path: Path
     split: Split
-    shards: tuple[ShardSpan, ...]
+    shards: tuple[TokenFile, ...]
     dtype: np.dtype[Any]
     fingerprint: str
     """Changes when the data does: checksums of shards where known, else sizes and samples."""
@@ -137,11 +126,7 @@ def _find_in_folder(
 
 def _from_dataset(info: DatasetInfo, split: Split) -> TokenSource:
     names = ("train", "val") if split == "all" else (split,)
-    shards = tuple(
-        ShardSpan(shard.path, 0, shard.num_tokens, shard.num_documents)
-        for name in names
-        for shard in info.shards[name]
-    )
+    shards = tuple(open_shard(shard, info.dtype) for name in names for shard in info.shards[name])
     if not shards:
         raise DataError(
             f"no {split} shards found",
@@ -186,46 +171,33 @@ def _from_files(
 def _describe_file(path: Path, *, dtype: np.dtype[Any] | None) -> TokenSource:
     """Describe a whole .npy or .bin file."""
     try:
-        require_file(path)
+        found = open_token_file(path, dtype=dtype)
         with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            header = _read_npy_header(file, path) or _read_llmc_header(file, path)
-            sample = os.pread(file.fileno(), _SAMPLE_BYTES, 0)
-            fingerprint = sample_fingerprint(file.fileno(), size)
+            fingerprint = sample_fingerprint(file.fileno(), os.fstat(file.fileno()).st_size)
     except FileNotFoundError:
         raise DataError(
             f"{path.name} not found", path=path, next_step=_advice_for_missing(path)
         ) from None
     except OSError as error:
         raise from_os_error(error) from error
-    if header is None:
-        offset, found = 0, _headerless_dtype(path, dtype, sample)
-        num_tokens, rest = divmod(size, found.itemsize)
-        if rest:
-            raise DataError(
-                f"{path.name} has {size} bytes, not a whole number of {found} ids", path=path
-            )
-    else:
-        offset, found, num_tokens = header
-        if dtype is not None and dtype != found:
-            raise DataError(f"{path.name} holds {found}, not {dtype} as given", path=path)
-        if size < offset + num_tokens * found.itemsize:
-            raise DataError(
-                f"{path.name} is cut short: its header promises {num_tokens} tokens, "
-                f"{(size - offset) // found.itemsize} are there",
-                path=path,
-                next_step=f"lowtide pretokenize {path.with_suffix('.txt')}",
-            )
+    if dtype is not None and dtype != found.dtype:
+        raise DataError(f"{path.name} holds {found.dtype}, not {dtype} as given", path=path)
+    if found.dtype.byteorder == ">":
+        raise DataError(
+            f"{path.name} holds {found.dtype}, expected one row of little-endian ids",
+            path=path,
+            next_step="store the ids with numpy.save(path, ids.astype('int32'))",
+        )
     known = read_provenance(path) if path.suffix == ".npy" else None
     if known is not None:
-        _require_recorded(path, known, num_tokens, found)
+        _require_recorded(path, known, found.num_tokens, found.dtype)
     return TokenSource(
         path=path,
         split="all",
-        shards=(ShardSpan(path, offset, num_tokens, _count_documents(path)),),
-        dtype=found,
+        shards=(replace(found, num_documents=_count_documents(path)),),
+        dtype=found.dtype,
         fingerprint=fingerprint,
-        total_tokens=num_tokens,
+        total_tokens=found.num_tokens,
         vocab_size=None if known is None else known.vocab_size,
         tokenizer_fingerprint=None if known is None else known.tokenizer_fingerprint,
     )
@@ -252,63 +224,6 @@ def _advice_for_missing(path: Path) -> str:
 def _count_documents(path: Path) -> int:
     ends = documents_path(path)
     return ends.stat().st_size // 8 if path.suffix == ".bin" and ends.is_file() else 0
-
-
-def _read_npy_header(file: BinaryIO | Any, path: Path) -> tuple[int, np.dtype[Any], int] | None:
-    """Give (offset, dtype, tokens) of a file with a NumPy header, None for one without."""
-    start = file.read(12)
-    if start[:6] != _NPY_MAGIC:
-        return None
-    wide = start[6] >= 2
-    length = int.from_bytes(start[8:12] if wide else start[8:10], "little")
-    offset = (12 if wide else 10) + length
-    file.seek(12 if wide else 10)
-    try:
-        header = ast.literal_eval(file.read(length).decode("latin-1"))
-        shape, dtype = tuple(header["shape"]), np.dtype(header["descr"])
-    except (ValueError, SyntaxError, TypeError, KeyError) as error:
-        raise DataError(f"damaged NumPy header: {error}", path=path) from None
-    if len(shape) != 1 or dtype.kind not in "iu" or dtype.byteorder == ">":
-        raise DataError(
-            f"{path.name} holds {dtype} of shape {shape}, expected one row of little-endian ids",
-            path=path,
-            next_step="store the ids with numpy.save(path, ids.astype('int32'))",
-        )
-    return offset, dtype, int(shape[0])
-
-
-def _read_llmc_header(file: BinaryIO | Any, path: Path) -> tuple[int, np.dtype[Any], int] | None:
-    """Give (offset, dtype, tokens) of a .bin as llm.c writes it: 256 int32, then the ids."""
-    words = np.frombuffer(os.pread(file.fileno(), 12, 0).ljust(12, b"\0"), dtype="<i4").tolist()
-    types = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
-    dtype = types.get((words[0], words[1]))
-    return None if dtype is None or path.suffix != ".bin" else (1024, dtype, words[2])
-
-
-def _headerless_dtype(path: Path, given: np.dtype[Any] | None, sample: bytes) -> np.dtype[Any]:
-    """Give the dtype of raw ids: the one given; for .bin uint16, if the bytes look like it."""
-    if given is not None:
-        return given
-    if path.suffix == ".bin":
-        ids = np.frombuffer(sample[: len(sample) // 4 * 4], dtype="<u2")
-        if len(ids) >= 64 and not ids[1::2].any() and ids.any():
-            raise DataError(
-                f"{path.name} looks like uint32 (every second uint16 of it is 0)",
-                path=path,
-                next_step="give dtype='uint32', or dtype='uint16' if it is not so",
-            )
-        return np.dtype("<u2")
-    if path.suffix in _TEXT_SUFFIXES:
-        raise DataError(
-            f"{path.name} is text, not tokens",
-            path=path,
-            next_step=f"lowtide pretokenize {path}   (or lowtide prepare, for several files)",
-        )
-    raise DataError(
-        f"{path.name} has no NumPy header, so its dtype is unknown",
-        path=path,
-        next_step="give dtype='int32' (or what it was written with)",
-    )
 
 
 def sample_fingerprint(descriptor: int, size: int) -> str:

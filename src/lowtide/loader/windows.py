@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from lowtide import _native
 from lowtide.dataset.layout import DOCUMENTS_SUFFIX
+from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
 from lowtide.loader.ordering import Indices, Order, order_indices
-from lowtide.loader.sources import ShardSpan, Split, TokenSource, find_tokens
+from lowtide.loader.sources import Split, TokenSource, find_tokens
 
 __all__ = ["RowPlan", "TokenDataset", "TokenWindows", "Windows", "empty_array"]
 
@@ -362,7 +363,7 @@ def empty_array(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
     return rows.view(dtype)  # of several types of 64 bits, the one NumPy calls int64
 
 
-def _stream_row(shard: ShardSpan) -> tuple[str, int, int, str, int]:
+def _stream_row(shard: TokenFile) -> tuple[str, int, int, str, int]:
     path = str(shard.path)
     documents = path.removesuffix(shard.path.suffix) + DOCUMENTS_SUFFIX
     return path, shard.byte_offset, shard.num_tokens, documents, shard.num_documents

@@ -22,6 +22,7 @@ from lowtide.progress import format_count
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.footprint import estimate_distinct_bytes
+from lowtide.tokenizer.vocabulary import id_bytes
 from lowtide.training.settings import TrainSettings, learned_vocabulary
 
 __all__ = ["DataFacts", "bytes_per_token", "find_data"]
@@ -67,7 +68,7 @@ class DataFacts:
     @property
     def token_bytes(self) -> int:
         """Bytes of an id on the disk."""
-        return 2 if self.vocab_size <= 1 << 16 else 4
+        return id_bytes(self.vocab_size)
 
 
 def bytes_per_token(vocab_size: int) -> float:

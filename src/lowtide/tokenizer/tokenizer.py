@@ -22,7 +22,7 @@ from lowtide.tokenizer.characters import CharacterTable, last_character_cut
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.patterns import Pattern
-from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary
+from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary, id_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -331,7 +331,7 @@ class Tokenizer:
         return count
 
     def _file_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-        small = self.vocab_size <= 1 << 16
+        small = id_bytes(self.vocab_size) == 2
         item = np.dtype(dtype if dtype is not None else ("<u2" if small else "<u4"))
         if item not in (np.dtype("<u2"), np.dtype("<u4")):
             raise UsageError(f"ids are written as uint16 or uint32, not {item}")

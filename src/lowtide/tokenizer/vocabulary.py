@@ -20,10 +20,15 @@ from lowtide.tokenizer.patterns import Pattern
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["END_OF_TEXT", "UNKNOWN", "Vocabulary", "describe_merge", "merges_by_rank"]
+__all__ = ["END_OF_TEXT", "UNKNOWN", "Vocabulary", "describe_merge", "id_bytes", "merges_by_rank"]
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
+
+
+def id_bytes(vocab_size: int) -> int:
+    """Bytes of the smallest unsigned type that holds every id below `vocab_size`."""
+    return 2 if vocab_size <= 1 << 16 else 4
 
 
 @dataclasses.dataclass(frozen=True)

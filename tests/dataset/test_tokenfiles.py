@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowtide.dataset import foreign
-from lowtide.dataset.foreign import open_source
+from lowtide.dataset.tokenfiles.megatron import MEGATRON_MAGIC
+from lowtide.dataset.tokenfiles.table import open_source
 from lowtide.errors import DataError
+
+UINT16 = np.dtype("<u2")
 
 
 def test_names_tell_what_a_file_is_for(tmp_path: Path) -> None:
@@ -18,18 +20,18 @@ def test_names_tell_what_a_file_is_for(tmp_path: Path) -> None:
         np.arange(100, dtype="<u2").tofile(tmp_path / f"{name}.bin")
     notices: list[str] = []
     found = open_source(
-        tmp_path, kind="nanogpt", dtype="uint16", end_id=None, on_notice=notices.append
+        tmp_path, kind="nanogpt", dtype=UINT16, end_id=None, on_notice=notices.append
     )
     assert {split: len(source.parts) for split, source in found.items()} == {"train": 1, "val": 1}
     assert len(notices) == 1 and "test.bin is left out" in notices[0]
-    alone = open_source(tmp_path / "validation.bin", kind="nanogpt", dtype="uint16", end_id=None)
+    alone = open_source(tmp_path / "validation.bin", kind="nanogpt", dtype=UINT16, end_id=None)
     assert list(alone) == ["all"]
 
 
 def test_a_stream_crosses_files_and_finds_the_ends_of_documents(tmp_path: Path) -> None:
     for name, ids in (("train_0", [5, 0, 7]), ("train_1", [8, 9, 0, 3])):
         np.array(ids, dtype="<u2").tofile(tmp_path / f"{name}.bin")
-    source = open_source(tmp_path, kind="nanogpt", dtype="uint16", end_id=0)["all"]
+    source = open_source(tmp_path, kind="nanogpt", dtype=UINT16, end_id=0)["all"]
     assert source.num_tokens == 7
     chunks = list(source.iter_chunks(1, 6))
     assert [ids.tolist() for ids, _ in chunks] == [[0, 7], [8, 9, 0]]
@@ -39,7 +41,7 @@ def test_a_stream_crosses_files_and_finds_the_ends_of_documents(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("kind", "name", "content", "message"),
     [
-        ("nanogpt", "x.bin", b"123", "3 bytes are no whole number of uint16 ids"),
+        ("nanogpt", "x.bin", b"123", "3 bytes, not a whole number of uint16 ids"),
         ("llmc", "x.bin", b"\0" * 1024, "the header begins with 0 0"),
         ("llmc", "x.bin", b"short", "the header begins with 0 0"),
         ("npy", "x.npy", b"no header", "not a .npy file"),
@@ -51,13 +53,13 @@ def test_files_that_are_something_else_are_named(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        open_source(tmp_path / name, kind=kind, dtype="uint16", end_id=None)
+        open_source(tmp_path / name, kind=kind, dtype=UINT16, end_id=None)
     assert Path(str(caught.value.path)).name == name
 
 
 def test_a_folder_without_such_files_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no files of the kind npy here"):
-        open_source(tmp_path, kind="npy", dtype="uint16", end_id=None)
+        open_source(tmp_path, kind="npy", dtype=UINT16, end_id=None)
 
 
 @pytest.mark.parametrize(("version", "code"), [(0, 8), (2, 8), (1, 0), (1, 99), (2, 99)])
@@ -65,8 +67,8 @@ def test_other_versions_of_megatrons_index_are_refused(
     tmp_path: Path, version: int, code: int
 ) -> None:
     lengths, places = struct.pack("<i", 2), struct.pack("<q", 0)
-    head = foreign.MEGATRON_MAGIC + struct.pack("<QBQQ", version, code, 1, 2)
+    head = MEGATRON_MAGIC + struct.pack("<QBQQ", version, code, 1, 2)
     (tmp_path / "x.idx").write_bytes(head + lengths + places + struct.pack("<qq", 0, 1))
     (tmp_path / "x.bin").write_bytes(b"\1\0\2\0")
     with pytest.raises(DataError, match=f"version {version} and type {code} are not supported"):
-        open_source(tmp_path / "x.idx", kind="megatron", dtype="uint16", end_id=None)
+        open_source(tmp_path / "x.idx", kind="megatron", dtype=UINT16, end_id=None)

@@ -19,7 +19,9 @@ import xxhash
 
 from lowtide import _native, files
 from lowtide.arrays import np
+from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError
+from lowtide.tokenizer.vocabulary import id_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,16 +29,14 @@ if TYPE_CHECKING:
 __all__ = [
     "DOCUMENTS_SUFFIX",
     "ID_BYTES",
-    "NPY_HEADER_BYTES",
     "ShardInfo",
     "checksum_head",
     "documents_path",
-    "id_bytes",
     "id_chunk",
     "load_document_ends",
     "load_shard_tokens",
     "names_tokenizer",
-    "npy_header",
+    "open_shard",
     "pick_dtype",
     "plain_name",
     "scan_shard",
@@ -49,7 +49,6 @@ __all__ = [
 ]
 
 DOCUMENTS_SUFFIX = ".docs"
-NPY_HEADER_BYTES = 128
 ID_BYTES = {"uint16": 2, "uint32": 4}
 _SCAN_BYTES = 4 << 20
 _HEAD_BYTES = 4096
@@ -126,17 +125,12 @@ def documents_path(shard_path: Path) -> Path:
 
 
 def pick_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Give the smallest type that holds every id below `vocab_size`.
+    """The smallest type that holds every id below `vocab_size`.
 
     >>> pick_dtype(50257).name, pick_dtype(65536).name, pick_dtype(65537).name
     ('uint16', 'uint16', 'uint32')
     """
     return np.dtype(f"<u{id_bytes(vocab_size)}")
-
-
-def id_bytes(vocab_size: int) -> int:
-    """Give the bytes of that type."""
-    return 2 if vocab_size <= 1 << 16 else 4
 
 
 def id_chunk(
@@ -200,13 +194,6 @@ def checksum_head(path: str | Path) -> str:
     files.require_file(path)
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         return xxhash.xxh3_64_hexdigest(file.read(_HEAD_BYTES))
-
-
-def npy_header(count: int, dtype: np.dtype[Any]) -> bytes:
-    """Give the 128 bytes before the ids of a one-dimensional .npy file."""
-    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
-    padded = text.ljust(NPY_HEADER_BYTES - 11) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()
 
 
 def _check_ends(ends: npt.NDArray[Any], num_tokens: int, path: Path) -> None:
@@ -282,6 +269,18 @@ def scan_shard(
     ends = documents_path(path)
     num_documents = ends.stat().st_size // 8 if ends.is_file() else 0
     return ShardInfo(path, size // dtype.itemsize, num_documents, low, high, None)
+
+
+def open_shard(shard: ShardInfo, dtype: np.dtype[Any]) -> TokenFile:
+    """A shard as the other formats open theirs."""
+    return TokenFile(
+        shard.path,
+        byte_offset=0,
+        num_tokens=shard.num_tokens,
+        dtype=dtype,
+        num_documents=shard.num_documents,
+        ends_path=documents_path(shard.path) if shard.num_documents else None,
+    )
 
 
 def load_shard_tokens(shard: ShardInfo, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

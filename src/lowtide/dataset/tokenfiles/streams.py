@@ -1,0 +1,210 @@
+"""Ids in files of any format, read as one stream, and written from one.
+
+In:      TokenFile rows, which the formats beside this module open
+Out:     TokenStream: ids a few MiB at a time, and where documents end
+Memory:  `STEP_TOKENS` ids and their document ends; indexes are read a piece at a time, and searched
+         on disk, so they may be of any size
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from lowtide import files
+from lowtide.arrays import np
+from lowtide.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "INDEX_ROWS",
+    "STEP_TOKENS",
+    "Opening",
+    "TokenFile",
+    "TokenStream",
+    "iter_lengths",
+    "new_file",
+    "read_rows",
+    "write_ids",
+]
+
+STEP_TOKENS = 1 << 18
+INDEX_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a format may need to open a file, beside the file."""
+
+    dtype: np.dtype[Any] | None = None
+    """The type of ids in a file that does not say it."""
+    on_notice: Callable[[str], None] = lambda _: None
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """Ids in a file: where they begin, how many they are, and where documents end."""
+
+    path: Path
+    byte_offset: int
+    num_tokens: int
+    dtype: np.dtype[Any]
+    num_documents: int = 0
+    """Documents whose ends `ends_path` has; 0 when nothing says so."""
+    ends_path: Path | None = None
+    """The file that says where documents end: our .docs, or Megatron's index."""
+    ends_offset: int = 0
+    ends_are_lengths: bool = False
+
+
+@dataclass(frozen=True)
+class TokenStream:
+    """The ids of one split, in any format, as one stream."""
+
+    parts: Sequence[TokenFile]
+    end_id: int | None = None
+    """Marks the ends of documents where no file says them."""
+
+    @property
+    def num_tokens(self) -> int:
+        """All ids of the stream."""
+        return sum(part.num_tokens for part in self.parts)
+
+    def iter_chunks(
+        self, first: int, last: int
+    ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]]:
+        """Ids `first` to `last`, a few MiB at a time, and the document ends in each chunk."""
+        base = 0
+        for part in self.parts:
+            begin, end = max(first - base, 0), min(last - base, part.num_tokens)
+            for start in range(begin, end, STEP_TOKENS):
+                stop = min(start + STEP_TOKENS, end)
+                ids = _read_ids(part, start, stop)
+                yield ids, self._find_ends(part, ids, start, stop)
+            base += part.num_tokens
+
+    def _find_ends(
+        self, part: TokenFile, ids: npt.NDArray[Any], start: int, stop: int
+    ) -> npt.NDArray[np.int64]:
+        if part.ends_path is not None:
+            found = [
+                ends[(ends > start) & (ends <= stop)] - start
+                for ends in _iter_ends(part, start, stop)
+            ]
+            return np.concatenate(found) if found else np.empty(0, np.int64)
+        if self.end_id is None:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(ids == self.end_id) + 1
+
+
+def _read_ids(part: TokenFile, start: int, stop: int) -> npt.NDArray[Any]:
+    with part.path.open("rb", buffering=0) as file:
+        file.seek(part.byte_offset + start * part.dtype.itemsize)
+        data = file.read((stop - start) * part.dtype.itemsize)
+    if len(data) != (stop - start) * part.dtype.itemsize:
+        raise DataError("the file ends too early", path=part.path)
+    return np.frombuffer(data, dtype=part.dtype)
+
+
+def _iter_ends(part: TokenFile, start: int, stop: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Where the documents end that end in (start, stop], a piece of the index at a time.
+
+    Documents without a token end where the one before does, and are left out.
+    """
+    assert part.ends_path is not None
+    with part.ends_path.open("rb", buffering=0) as file:
+        row = _find_row(file, part, start)
+        last = start
+        while row < part.num_documents:
+            ends = _read_ends(file, part, row, min(row + INDEX_ROWS, part.num_documents))
+            if np.any(np.diff(ends, prepend=ends[:1]) < 0) or int(ends[-1]) > part.num_tokens:
+                raise DataError("document ends must rise and stay in the file", path=part.ends_path)
+            kept = ends[np.diff(ends, prepend=last) > 0]
+            if len(kept):
+                yield kept
+                last = int(kept[-1])
+            if last >= stop:
+                return
+            row += len(ends)
+
+
+def _find_row(file: Any, part: TokenFile, start: int) -> int:
+    """The first document that ends after `start`, by halving on disk."""
+    low, high = 0, part.num_documents
+    while low < high:
+        middle = (low + high) // 2
+        if int(_read_ends(file, part, middle, middle + 1)[0]) > start:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _read_ends(file: Any, part: TokenFile, first: int, last: int) -> npt.NDArray[np.int64]:
+    """Ends of documents `first` to `last`: a .docs file says them; Megatron says where each begins
+    and how long it is."""
+    if not part.ends_are_lengths:
+        return read_rows(file, part, part.ends_offset + 8 * first, last - first, "<u8")
+    lengths = read_rows(file, part, part.ends_offset + 4 * first, last - first, "<i4")
+    pointers_at = part.ends_offset + 4 * part.num_documents
+    pointers = read_rows(file, part, pointers_at + 8 * first, last - first, "<i8")
+    ends = pointers // part.dtype.itemsize + lengths
+    if np.any(lengths < 0) or np.any(ends[:-1] * part.dtype.itemsize != pointers[1:]):
+        raise DataError(
+            f"the documents from {first} on do not follow one another in the file",
+            path=part.ends_path,
+        )
+    return ends
+
+
+def read_rows(
+    file: Any, part: TokenFile, offset: int, count: int, dtype: str
+) -> npt.NDArray[np.int64]:
+    """Numbers of a file's index, as int64."""
+    size = count * np.dtype(dtype).itemsize
+    data = os.pread(file.fileno(), size, offset)
+    if len(data) != size:
+        raise DataError("the index ends too early", path=part.ends_path)
+    return np.frombuffer(data, dtype=dtype).astype(np.int64)
+
+
+def iter_lengths(source: TokenStream) -> Iterator[npt.NDArray[np.int64]]:
+    """The documents' lengths, some at a time; what follows the last end is one more."""
+    carried = 0
+    for part in source.parts:
+        done = 0
+        pieces = _iter_ends(part, 0, part.num_tokens) if part.ends_path is not None else ()
+        for ends in pieces:
+            lengths = np.diff(ends, prepend=done)
+            lengths[0] += carried
+            carried, done = 0, int(ends[-1])
+            yield lengths
+        carried += part.num_tokens - done
+    if carried:
+        yield np.array([carried], dtype=np.int64)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Generator[BinaryIO | None]:
+    """Open a file to write; None if an interrupted command has written it, all of it."""
+    if path.exists():
+        yield None
+        return
+    with files.atomic_file(path) as file:
+        yield file  # pyright: ignore[reportReturnType]
+
+
+def write_ids(
+    file: BinaryIO | None, stream: TokenStream, first: int, last: int, dtype: np.dtype[Any]
+) -> None:
+    """Write ids `first` to `last` as `dtype`."""
+    if file is None:
+        return
+    for ids, _ in stream.iter_chunks(first, last):
+        file.write(ids.astype(dtype, copy=False).tobytes())
