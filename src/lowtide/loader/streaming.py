@@ -21,6 +21,7 @@ from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
 from lowtide.loader.batches import Share, check_rank, rank_share
 from lowtide.loader.blocks import BlockStart, Windowing, iter_token_blocks, windows_before
+from lowtide.loader.heldout import KeptTexts
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
 from lowtide.loader.texts import (
     FileTexts,
@@ -89,8 +90,9 @@ class StreamingDataLoader:
 
     `streaming=False` tokenizes everything once into a temporary file on disk and shuffles all
     windows together: slower to start, a full shuffle, and still nothing in memory.
-    `max_examples` takes the first so many documents only. A `dataset_id` that is a file here, or a
-    pattern of files, is read as they are.
+    `val_fraction` leaves out that share of all documents, chosen by their content, for validation
+    (`lowtide.loader.heldout`). `max_examples` takes the first so many of the others only. A
+    `dataset_id` that is a file here, or a pattern of files, is read as they are.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class StreamingDataLoader:
         shuffle_buffer_size: int = 10_000,
         stride: int | None = None,
         max_examples: int | None = None,
+        val_fraction: float = 0.0,
         text_column: str = "text",
         split: str = "train",
         config_name: str | None = None,
@@ -139,6 +142,10 @@ class StreamingDataLoader:
             if dataset_id is not None
             else FileTexts(_path_list(files), text_column=text_column)
         )
+        if not 0 <= val_fraction < 1:
+            raise UsageError(f"val_fraction is {val_fraction}, expected a share in [0, 1)")
+        if val_fraction:
+            self._source = KeptTexts(self._source, val_fraction)
         self._encoder = make_encoder(tokenizer, end_of_text=end_of_text)
         self._windowing = Windowing(seq_len, stride or seq_len, shuffle_buffer_size)
         self.seq_len = seq_len

@@ -54,6 +54,7 @@ class Text:
     place: Place
     """Where to begin reading to get this text first again."""
     ends_document: bool = True
+    begins_document: bool = True
 
 
 class TextSource(Protocol):
@@ -111,7 +112,12 @@ class FileTexts:
                 for index, document in enumerate(documents):
                     if here and index < first_document:
                         continue
-                    yield Text(document.text, (number, block_number, index), document.is_last)
+                    yield Text(
+                        document.text,
+                        (number, block_number, index),
+                        ends_document=document.is_last,
+                        begins_document=document.is_first,
+                    )
 
     def _stream_at(self, number: int, seed: int | None) -> int:
         if seed is None:

@@ -22,6 +22,7 @@ from lowtide.loader.texts import FileTexts, HubTexts, TextSource
 from lowtide.loader.windows import TokenDataset
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.evaluation import require_same_tokenizer
+from lowtide.training.heldout import hold_out
 from lowtide.training.settings import TrainSettings
 from lowtide.training.texts import find_text_tokens, learn_from_head, learn_tokenizer
 
@@ -103,6 +104,7 @@ def _open_stream(
         tokenizer = learn_tokenizer(settings, name, note)
     elif tokenizer is None or settings.vocab_size is not None:
         tokenizer = learn_from_head(settings, _texts(settings, name, local=local), note)
+    held = hold_out(settings, _texts(settings, name, local=local), tokenizer, note)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     stream = StreamingDataLoader(
         None if local else name,
@@ -114,6 +116,7 @@ def _open_stream(
         shuffle_buffer_size=settings.shuffle_buffer_size,
         stride=settings.stride,
         max_examples=settings.max_examples,
+        val_fraction=held.fraction,
         text_column=settings.text_column,
         split=settings.split,
         seed=settings.seed,
@@ -123,7 +126,7 @@ def _open_stream(
         world_size=world_size,
     )
     note(f"streaming {name}, tokenized on the fly ({tokenizer.name})")
-    val = None
+    val = held.val
     if settings.val_data_path is not None:
         val = _open(settings, settings.val_data_path, tokenizer, "all")
     return TrainingData(stream, val, _others(settings, tokenizer), tokenizer)

@@ -254,17 +254,19 @@ class Trainer:
         self.where.stage("evaluating", state.step)
         results = self.evaluator.evaluate_all()
         state.evaluated_step = state.step
-        if not results:
+        sample = self.evaluator.sample() if self._group.is_first else ""
+        if not results and not sample:
             return
         row = evaluation_row(state.step, results)
-        self._note(describe_evaluation(state.step, results))
+        if results:
+            self._note(describe_evaluation(state.step, results))
         warning = self.watch.check({n: r.loss for n, r in results.items() if n != "val"})
         if warning:
             row["forgetting"] = True
             self._note(warning)
-        if self._group.is_first and (text := self.evaluator.sample()):
-            row["sample"] = text
-            self._note(f"sample: {text!r}")
+        if sample:
+            row["sample"] = sample
+            self._note(f"sample: {sample!r}")
         self._sinks.write(row)
         if "val" in results:
             self._keep_best(results["val"])

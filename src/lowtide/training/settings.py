@@ -84,7 +84,7 @@ class TrainSettings:
     dtype: str | None = None
     """Type of ids in files that do not say it (uint16, uint32, int32)."""
     val_fraction: float = 0.1
-    """Share of a single file kept for validation, from its end."""
+    """Share kept for validation: the end of a single file, and of a stream documents by content."""
     stride: int | None = None
     """Tokens between the starts of two windows; --seq-len if not given."""
     order: Literal["shuffle", "random", "sequential"] = "shuffle"

@@ -1,0 +1,169 @@
+"""Validation for a run that streams its text: documents held out by their content.
+
+In:      the texts of a stream, a tokenizer
+Out:     RUN/data/val: ids of the first documents held out, and the record of what was decided
+Memory:  one group of texts and their ids
+
+What is decided at the start of a run holds for all of it: the record is read when it goes on. A run
+of an earlier version has none, and goes on without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide.errors import DataError
+from lowtide.files import atomic_file, read_json, write_json
+from lowtide.loader.heldout import is_held_out
+from lowtide.loader.texts import Place, Text, TextSource, iter_encoded, make_encoder
+from lowtide.loader.windows import TokenDataset
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.checkpoints import RunFolder
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["HeldOut", "hold_out"]
+
+_RECORD, _TOKENS = "held_out.json", "tokens.bin"
+_KEPT_BYTES = 2 << 20
+_SCAN_BYTES = 32 << 20
+_FEWEST_DOCUMENTS = 100
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What is kept from training."""
+
+    fraction: float
+    """Of all documents; 0 if none are."""
+    val: TokenDataset | None
+
+
+def hold_out(
+    settings: TrainSettings,
+    texts: TextSource,
+    tokenizer: Tokenizer,
+    note: Callable[[str], None],
+) -> HeldOut:
+    """Decide what a stream holds out, and write the first of it for validation, once a run."""
+    folder = settings.run_dir / "data" / "val"
+    record = _read_record(folder / _RECORD)
+    if RunFolder(settings.run_dir).exists():
+        if record is None:
+            note("this run began without held-out documents, and goes on without")
+            return HeldOut(0.0, None)
+        asked = float(record["asked"])
+    else:
+        asked = 0.0 if settings.val_data_path is not None else settings.val_fraction
+    identity = {"asked": asked, "max_examples": settings.max_examples}
+    identity |= {"texts": texts.fingerprint, "tokenizer": tokenizer.fingerprint}
+    if record is None or any(record.get(name) != value for name, value in identity.items()):
+        record = {**identity, **_write(folder, texts, tokenizer, asked, settings.max_examples)}
+        write_json(folder / _RECORD, record)
+    return _open(settings, folder, tokenizer, record, note)
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    record = read_json(path)
+    numbers = ("asked", "fraction", "documents", "seen", "num_tokens")
+    if not isinstance(record, dict) or not all(
+        type(record.get(name)) in (int, float) for name in numbers
+    ):
+        raise DataError(
+            "this is not the record of what a stream holds out",
+            path=path,
+            next_step=f"bring it back as it was; or start anew: --overwrite removes the run that "
+            f"{path.parent.parent.parent} holds",
+        )
+    return record
+
+
+@dataclass
+class _Scan:
+    """The documents held out among a source's first ones, as a source of their own."""
+
+    source: TextSource
+    fraction: float
+    max_documents: int | None
+    seen: int = 0
+    documents: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        return self.source.fingerprint
+
+    @property
+    def text_bytes(self) -> int | None:
+        return None
+
+    def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
+        scanned = kept = 0
+        for text in self.source.iter_texts(seed=seed, place=place):
+            scanned += len(text.data)
+            self.seen += text.ends_document
+            if is_held_out(text, self.fraction):
+                self.documents += 1
+                kept += len(text.data)
+                yield replace(text, data=text.data[:_KEPT_BYTES])
+            is_over = self.max_documents is not None and self.seen >= self.max_documents
+            if is_over or kept >= _KEPT_BYTES or scanned >= _SCAN_BYTES:
+                return
+
+
+def _write(
+    folder: Path, texts: TextSource, tokenizer: Tokenizer, fraction: float, limit: int | None
+) -> dict[str, Any]:
+    """Write the ids of the first documents held out; too few documents are all trained on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    scan = _Scan(texts, fraction, limit)
+    num_tokens = 0
+    with atomic_file(folder / _TOKENS) as file:
+        if fraction:
+            for _, ids in iter_encoded(scan, make_encoder(tokenizer), seed=None):
+                file.write(np.ascontiguousarray(ids, dtype="<u4").data)
+                num_tokens += len(ids)
+    enough = scan.seen >= _FEWEST_DOCUMENTS and scan.documents > 0
+    return {
+        "fraction": fraction if enough else 0.0,
+        "documents": scan.documents,
+        "seen": scan.seen,
+        "num_tokens": num_tokens,
+    }
+
+
+def _open(
+    settings: TrainSettings,
+    folder: Path,
+    tokenizer: Tokenizer,
+    record: dict[str, Any],
+    note: Callable[[str], None],
+) -> HeldOut:
+    fraction = float(record["fraction"])
+    if not fraction:
+        if record["asked"]:
+            note(
+                f"no validation: {record['seen']} documents at the beginning of the stream are too "
+                "few to hold some out; --val-data-path names ids to validate on"
+            )
+        return HeldOut(0.0, None)
+    if record["num_tokens"] <= settings.seq_len:
+        note(f"no validation: {record['num_tokens']} tokens held out give no row")
+        return HeldOut(fraction, None)
+    val = TokenDataset(
+        folder / _TOKENS,
+        split="all",
+        sequence_length=settings.seq_len,
+        dtype="uint32",
+        vocab_size=tokenizer.vocab_size,
+    )
+    note(
+        f"validation: {fraction:.0%} of all documents are held out by their content; the first "
+        f"{record['documents']:,} ({record['num_tokens']:,} tokens) are in {folder}"
+    )
+    return HeldOut(fraction, val)
