@@ -136,28 +136,25 @@ void keep_freed_memory(bool keep) {
   ::malloc_trim(0);
 }
 
-void bind_options(nb::module_& m) {
-  nb::class_<CleanOptions>(m, "CleanOptions")
-      .def(nb::init<>())
-      .def_rw("normalize", &CleanOptions::normalize)
-      .def_rw("lowercase", &CleanOptions::lowercase)
-      .def_rw("filter", &CleanOptions::filter)
-      .def_rw("dedup", &CleanOptions::dedup)
-      .def_rw("collect_characters", &CleanOptions::collect_characters)
-      .def_rw("min_line_chars", &CleanOptions::min_line_chars)
-      .def_rw("max_line_chars", &CleanOptions::max_line_chars)
-      .def_rw("min_line_words", &CleanOptions::min_line_words)
-      .def_rw("min_document_chars", &CleanOptions::min_document_chars)
-      .def_rw("max_document_chars", &CleanOptions::max_document_chars)
-      .def_rw("min_document_words", &CleanOptions::min_document_words)
-      .def_rw("max_repetition", &CleanOptions::max_repetition)
-      .def_rw("min_dedup_chars", &CleanOptions::min_dedup_chars);
+void bind_rules(nb::module_& m) {
+  auto options = nb::class_<CleanOptions>(m, "CleanOptions").def(nb::init<>());
+  nb::list names, rules;
+#define LOWTIDE_OPTION(type, name, value)     \
+  options.def_rw(#name, &CleanOptions::name); \
+  names.append(#name);
+#include "corpus_rules.inc"
+#define LOWTIDE_RULE(enumerator, name, text) rules.append(nb::make_tuple(name, text));
+#include "corpus_rules.inc"
+  m.attr("CLEANING_OPTIONS") = nb::tuple(names);
+  m.attr("CLEANING_RULES") = nb::tuple(rules);
+  m.attr("DOCUMENT_ROW_BYTES") = sizeof(DocumentRow);
+  m.attr("HASH_ROW_BYTES") = sizeof(HashRow);
 }
 
 }  // namespace
 
 void bind_corpus(nb::module_& m) {
-  bind_options(m);
+  bind_rules(m);
   nb::class_<BlockCleaner>(m, "CleanedBlock")
       .def_prop_ro(
           "text",

@@ -15,37 +15,14 @@
 namespace lowtide {
 
 struct CleanOptions {
-  bool normalize = true;
-  bool lowercase = false;
-  bool filter = true;
-  bool dedup = true;
-  bool collect_characters = false;
-  uint64_t min_line_chars = 0;
-  uint64_t max_line_chars = 0;  // 0: no limit
-  uint64_t min_line_words = 0;
-  uint64_t min_document_chars = 0;
-  uint64_t max_document_chars = 0;  // 0: no limit
-  uint64_t min_document_words = 0;
-  double max_repetition = 1.0;
-  uint64_t min_dedup_chars = 0;
+#define LOWTIDE_OPTION(type, name, value) type name = value;
+#include "corpus_rules.inc"
 };
 
-// Why something was removed or changed; the Python side has the same list of names.
+// Why something was removed or changed.
 enum Rule : uint32_t {
-  kRuleInvalidUtf8,
-  kRuleControlCharacter,
-  kRuleComposed,
-  kRuleLineTooShort,
-  kRuleLineTooLong,
-  kRuleLineFewWords,
-  kRuleLineRepetitive,
-  kRuleDocumentEmpty,
-  kRuleDocumentTooShort,
-  kRuleDocumentTooLong,
-  kRuleDocumentFewWords,
-  kRuleDuplicateLine,
-  kRuleDuplicateDocument,
-  kRuleDocumentRemnant,
+#define LOWTIDE_RULE(enumerator, name, text) kRule##enumerator,
+#include "corpus_rules.inc"
   kNumRules,
 };
 

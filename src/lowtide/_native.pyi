@@ -61,21 +61,16 @@ def window_starts(
 
 Bytes = npt.NDArray[np.uint8] | memoryview | bytes
 
+CLEANING_OPTIONS: tuple[str, ...]
+"""The attributes of CleanOptions."""
+CLEANING_RULES: tuple[tuple[str, str], ...]
+"""Name and text of each rule, in the order of `counts`; `samples` name rules by their place."""
+DOCUMENT_ROW_BYTES: int
+HASH_ROW_BYTES: int
+
 class CleanOptions:
     def __init__(self) -> None: ...
-    normalize: bool
-    lowercase: bool
-    filter: bool
-    dedup: bool
-    collect_characters: bool
-    min_line_chars: int
-    max_line_chars: int
-    min_line_words: int
-    min_document_chars: int
-    max_document_chars: int
-    min_document_words: int
-    max_repetition: float
-    min_dedup_chars: int
+    def __setattr__(self, name: str, value: float) -> None: ...
 
 class CleanedBlock:
     @property

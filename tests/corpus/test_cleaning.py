@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.corpus.cleaning import RULES, CleaningOptions, clean_block
+from lowtide.corpus.cleaning import RULE_TEXTS, RULES, CleaningOptions, clean_block
 from lowtide.corpus.reading import ReadingOptions, Segment, TextBlock
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -74,6 +75,25 @@ def clean(
 
 def counts(cleaned: _native.CleanedBlock) -> dict[str, int]:
     return {rule: count for rule, (count, _) in zip(RULES, cleaned.counts, strict=True) if count}
+
+
+def test_options_and_rules_are_those_of_the_native_core() -> None:
+    ours = set(CleaningOptions.__dataclass_fields__) | {"collect_characters"}
+    assert ours == set(_native.CLEANING_OPTIONS)
+    assert len(set(RULES)) == len(RULES) == len(clean(b"")[0].counts)
+    assert all(RULE_TEXTS[rule] for rule in RULES)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_line_words": -1}, "--min-line-words -1 is negative"),
+        ({"max_repetition": 0.0}, r"--max-repetition 0\.0 must be in \(0, 1\]"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        CleaningOptions(**options)
 
 
 @given(raw=NASTY)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.reading import ReadingOptions, TextBlock, extract_json_rows
+from lowtide.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,60 +23,73 @@ __all__ = [
     "DOCUMENT_ROW_BYTES",
     "HASH_ROW_BYTES",
     "RULES",
+    "RULE_TEXTS",
     "CleaningOptions",
     "Report",
     "clean_block",
     "native_options",
 ]
 
-RULES = (
-    "invalid_utf8",
-    "control_character",
-    "composed_line",
-    "line_too_short",
-    "line_too_long",
-    "line_few_words",
-    "line_repetitive",
-    "document_empty",
-    "document_too_short",
-    "document_too_long",
-    "document_few_words",
-    "duplicate_line",
-    "duplicate_document",
-    "document_remnant",
-)
-"""In the order of the native enumeration."""
-
-DOCUMENT_ROW_BYTES = 64
-HASH_ROW_BYTES = 16
+RULES = tuple(name for name, _ in _native.CLEANING_RULES)
+"""Names of what cleaning changes and removes, as reports have them."""
+RULE_TEXTS = dict(_native.CLEANING_RULES)
+"""What to call each of them before people."""
+DOCUMENT_ROW_BYTES = _native.DOCUMENT_ROW_BYTES
+HASH_ROW_BYTES = _native.HASH_ROW_BYTES
 FIRST, LAST = 1, 2
 _SAMPLES_PER_RULE = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CleaningOptions:
-    """What cleaning and filtering do; every threshold is a flag of `lowtide prepare`."""
+    """What cleaning and filtering do; each field is a flag of `lowtide prepare`."""
 
     normalize: bool = True
+    """Unicode NFC, one kind of newline, no control characters, no runs of blanks or empty lines."""
     lowercase: bool = False
+    """Lower-case everything (with normalize)."""
     filter: bool = True
-    dedup: bool = True
+    """Remove lines and documents by the limits below."""
     min_line_chars: int = 0
+    """Remove lines with fewer characters; 0 keeps short lines, which verse, code and lists need."""
     max_line_chars: int = 100_000
+    """Remove lines with more characters (data dumps, minified code); 0 for no limit."""
     min_line_words: int = 0
+    """Remove lines with fewer words; 0 for no limit."""
     min_document_chars: int = 20
+    """Remove documents with fewer characters."""
     max_document_chars: int = 0
+    """Remove documents with more characters; 0 for no limit."""
     min_document_words: int = 3
+    """Remove documents with fewer words."""
     max_repetition: float = 0.8
+    """Remove lines of 64 bytes or more of which a larger share repeats itself; 1 for no limit."""
+    dedup: bool = True
+    """Remove every document, and every line, that came before in the inputs."""
     min_dedup_chars: int = 20
+    """Lines with fewer characters may repeat: names of speakers, brackets, list marks."""
+
+    def __post_init__(self) -> None:
+        for name in CleaningOptions.__dataclass_fields__:
+            value = getattr(self, name)
+            if value < 0:
+                raise UsageError(f"--{name.replace('_', '-')} {value} is negative")
+        if not 0 < self.max_repetition <= 1:
+            raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
+
+    @property
+    def cleaning(self) -> CleaningOptions:
+        """These options alone, of settings that have others too."""
+        names = CleaningOptions.__dataclass_fields__
+        return CleaningOptions(**{name: getattr(self, name) for name in names})
 
 
 def native_options(
     options: CleaningOptions, *, collect_characters: bool = False
 ) -> _native.CleanOptions:
-    """Give the options as the native core takes them."""
+    """The options as the native core takes them."""
     native = _native.CleanOptions()
-    for name in options.__dataclass_fields__:
+    for name in CleaningOptions.__dataclass_fields__:
         setattr(native, name, getattr(options, name))
     native.collect_characters = collect_characters
     return native

@@ -34,8 +34,8 @@ def _check_processes(count: int | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareSettings:
-    """Text of any size to checked, shuffled shards of ids."""
+class _PrepareInputs:
+    """What `lowtide prepare` reads and writes; the first of its flags."""
 
     input_files: tuple[str, ...]
     """Files, folders or globs: txt and jsonl, plain or .gz, .zst, .xz, and parquet; or
@@ -59,30 +59,14 @@ class PrepareSettings:
     skip_bad_inputs: bool = False
     """Leave out files and rows that cannot be read (each is named) instead of stopping."""
 
-    normalize: bool = CleaningOptions.normalize
-    """Unicode NFC, one kind of newline, no control characters, no runs of blanks or empty lines."""
-    lowercase: bool = CleaningOptions.lowercase
-    """Lower-case everything (with normalize)."""
-    filter: bool = CleaningOptions.filter
-    """Remove lines and documents by the limits below."""
-    min_line_chars: int = CleaningOptions.min_line_chars
-    """Remove lines with fewer characters; 0 keeps short lines, which verse, code and lists need."""
-    max_line_chars: int = CleaningOptions.max_line_chars
-    """Remove lines with more characters (data dumps, minified code); 0 for no limit."""
-    min_line_words: int = CleaningOptions.min_line_words
-    """Remove lines with fewer words; 0 for no limit."""
-    min_document_chars: int = CleaningOptions.min_document_chars
-    """Remove documents with fewer characters."""
-    max_document_chars: int = CleaningOptions.max_document_chars
-    """Remove documents with more characters; 0 for no limit."""
-    min_document_words: int = CleaningOptions.min_document_words
-    """Remove documents with fewer words."""
-    max_repetition: float = CleaningOptions.max_repetition
-    """Remove lines of 64 bytes or more of which a larger share repeats itself; 1 for no limit."""
-    dedup: bool = CleaningOptions.dedup
-    """Remove every document, and every line, that came before in the inputs."""
-    min_dedup_chars: int = CleaningOptions.min_dedup_chars
-    """Lines with fewer characters may repeat: names of speakers, brackets, list marks."""
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareSettings(CleaningOptions, _PrepareInputs):
+    """Text of any size to checked, shuffled shards of ids.
+
+    Fields are inherited so that a cleaning option is declared once; the help shows them in the
+    order inputs, cleaning, and what follows here.
+    """
 
     shuffle: bool = True
     """Shuffle documents, all of them with all; else they stay in order."""
@@ -98,6 +82,7 @@ class PrepareSettings:
     """Throw away unfinished work of an earlier command in this folder."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
         object.__setattr__(self, "out_dir", Path(self.out_dir))
         separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
@@ -109,20 +94,10 @@ class PrepareSettings:
         if self.tokens_per_shard < 2:
             raise UsageError(f"--tokens-per-shard {self.tokens_per_shard} must be at least 2")
         _check_processes(self.processes)
-        if not 0 < self.max_repetition <= 1:
-            raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
         if len(self.document_separator.encode()) > 1024:
             raise UsageError("--document-separator is longer than 1024 bytes")
-        for name in _LIMITS:
-            if getattr(self, name) < 0:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)} is negative")
-
-    @property
-    def cleaning(self) -> CleaningOptions:
-        """The part of the settings that cleaning takes."""
-        return CleaningOptions(
-            **{name: getattr(self, name) for name in CleaningOptions.__dataclass_fields__}
-        )
+        if self.seed < 0:
+            raise UsageError(f"--seed {self.seed} is negative")
 
     def reading(
         self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
@@ -284,18 +259,6 @@ class InspectSettings:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
         if self.tokens < 0:
             raise UsageError(f"--tokens {self.tokens} is negative")
-
-
-_LIMITS = (
-    "min_line_chars",
-    "max_line_chars",
-    "min_line_words",
-    "min_document_chars",
-    "max_document_chars",
-    "min_document_words",
-    "min_dedup_chars",
-    "seed",
-)
 
 
 def _as_sequence(value: object) -> tuple[object, ...]:

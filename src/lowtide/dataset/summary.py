@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lowtide.corpus.cleaning import RULE_TEXTS
 from lowtide.memory import format_size
 
 if TYPE_CHECKING:
@@ -19,30 +20,12 @@ if TYPE_CHECKING:
     from lowtide.dataset.verification import VerifyResult
 
 __all__ = [
-    "RULE_TEXTS",
     "describe_append",
     "describe_cleaning",
     "describe_preparation",
     "describe_pretokenization",
     "describe_verification",
 ]
-
-RULE_TEXTS = {
-    "invalid_utf8": "invalid UTF-8, replaced by U+FFFD",
-    "control_character": "control characters removed",
-    "composed_line": "lines brought to Unicode NFC",
-    "line_too_short": "lines removed: too short",
-    "line_too_long": "lines removed: too long",
-    "line_few_words": "lines removed: too few words",
-    "line_repetitive": "lines removed: repetitive",
-    "document_empty": "documents removed: empty",
-    "document_too_short": "documents removed: too short",
-    "document_too_long": "documents removed: too long",
-    "document_few_words": "documents removed: too few words",
-    "duplicate_line": "lines removed: came before",
-    "duplicate_document": "documents removed: came before",
-    "document_remnant": "documents removed: too little left without duplicates",
-}
 
 
 def describe_cleaning(report: dict[str, Any]) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.corpus.cleaning import RULE_TEXTS
 from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info, load_document_ends
-from lowtide.dataset.summary import RULE_TEXTS
 from lowtide.memory import format_size
 from lowtide.progress import METRICS_NAME, format_count
 from lowtide.reporting.jobs import memory_chart, phase_table
