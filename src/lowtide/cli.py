@@ -29,6 +29,7 @@ from lowtide.errors import (
 )
 from lowtide.memory import PeakMeter, format_size, parse_size, round_up_mib
 from lowtide.settings import unknown_name_message
+from lowtide.tables import table_lines
 from lowtide.verbs import VERBS
 
 __all__ = ["main", "run"]
@@ -195,8 +196,8 @@ def _dispatch(words: list[str]) -> None:
 
 
 def _overview() -> str:
-    width = max(map(len, VERBS), default=0)
-    rows = [f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items()]
+    names = [("  " + name, verb.summary) for name, verb in VERBS.items()]
+    rows = table_lines(names, align="<<")
     return "\n".join(
         [
             "usage: lowtide VERB [flags]",

@@ -53,6 +53,8 @@ __all__ = [
 
 PathLike = str | os.PathLike[str]
 LOCK_NAME = ".lock"
+WORK_NAME = ".work"
+"""The folder inside an output in which unfinished work waits for the same command."""
 """In a folder that a command writes; beside a file it is `.NAME.lock`."""
 _BUFFER_BYTES = 1 << 20
 _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{16}\.partial")

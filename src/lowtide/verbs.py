@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lowtide import ranks
 from lowtide.arguments import parse_settings
 from lowtide.errors import DataError, UsageError, printable
 
@@ -255,7 +256,7 @@ def _train(settings: TrainSettings) -> None:
     from lowtide.training.start import train
 
     result = train(settings)
-    if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks
+    if not ranks.is_first():  # under torchrun the first process speaks
         return
     line = f"{settings.run_dir}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
     if result.best_val_loss is not None:

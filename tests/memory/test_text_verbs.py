@@ -39,14 +39,12 @@ if sys.argv[1] == "hold":
     def keep_file(self, source, *more):
         return source.path.read_bytes()
 
-    def keep_step(self, file, position, count):
-        with self.source.path.open("rb") as text:
-            text.seek(position)
-            return text.read(pretokenization._STEP_BYTES)
+    def keep_text(self, file, done):
+        return self.source.path.read_bytes()
 
     blocks.write_block = keeping(blocks.write_block, keep_block)
     counting._Job._count_plain = keeping(counting._Job._count_plain, keep_file)
-    pretokenization._Plain.encode_step = keeping(pretokenization._Plain.encode_step, keep_step)
+    pretokenization._Plain.iter_steps = keeping(pretokenization._Plain.iter_steps, keep_text)
 from lowtide.cli import main
 code = main(sys.argv[2:])
 status = open("/proc/self/status").read()

@@ -6,8 +6,9 @@ import subprocess
 import pytest
 
 from lowtide.cli import main
+from lowtide.flags import settings_as_flags
 from lowtide.training.settings import TrainSettings
-from lowtide.training.slurm import settings_as_flags, write_slurm_script
+from lowtide.training.slurm import write_slurm_script
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.reading import ReadingOptions, TextBlock, extract_json_rows
 from lowtide.errors import UsageError
+from lowtide.flags import flag_name
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -73,7 +74,7 @@ class CleaningOptions:
         for name in CleaningOptions.__dataclass_fields__:
             value = getattr(self, name)
             if value < 0:
-                raise UsageError(f"--{name.replace('_', '-')} {value} is negative")
+                raise UsageError(f"{flag_name(name)} {value} is negative")
         if not 0 < self.max_repetition <= 1:
             raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
 

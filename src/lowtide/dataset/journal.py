@@ -20,10 +20,10 @@ from lowtide import files
 from lowtide.corpus.textblocks import Stream
 from lowtide.corpus.workfiles import is_intact, open_work_file
 from lowtide.errors import DataError, UsageError
+from lowtide.files import WORK_NAME
 
 __all__ = ["WORK_NAME", "begin_work", "has_plan", "open_journal", "read_facts", "remove_work"]
 
-WORK_NAME = ".work"
 _PLAN_NAME = "plan.json"
 _VERSION = 3
 """Of the work files: those of another version are of no use."""

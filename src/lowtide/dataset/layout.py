@@ -319,7 +319,7 @@ def _damaged(path: Path, what: str) -> DataError:
 
 def _suggest_dataset(root: Path) -> str:
     """Name a dataset inside the folder or beside it, or else say how to make one."""
-    if (root / ".work").is_dir():
+    if (root / files.WORK_NAME).is_dir():
         return "give the interrupted lowtide command again: it goes on where it stopped"
     if root.name in SPLITS and (root.parent / METADATA_NAME).is_file():
         return f"did you mean {root.parent}?"

@@ -48,6 +48,7 @@ from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_co
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.filesteps import iter_file_steps
 from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = ["PretokenizeResult", "pretokenize_file", "pretokenize_files"]
@@ -306,12 +307,11 @@ class _Plain:
     def encode(self, on_progress: Callable[[int], None], finish: _Finish) -> int:
         """Encode all of the file; an interrupted run goes on."""
         work = _open_unfinished(self.source, self.out, self.tokenizer)
-        position, count = work.position, work.count
+        count = work.count
         digest = _Digest(self.source.path)
         with os.fdopen(work.descriptor, "r+b") as file:
-            while position < self.source.size_bytes:
-                added, position = self.encode_step(file, position, count)
-                count += added
+            for position, so_far in self.iter_steps(file, (work.position, work.count)):
+                count = so_far
                 digest.advance(position)
                 if position < self.source.size_bytes:
                     os.fsync(file.fileno())
@@ -326,21 +326,21 @@ class _Plain:
         work.note_path.unlink(missing_ok=True)
         return count
 
-    def encode_step(self, file: BinaryIO, position: int, count: int) -> tuple[int, int]:
-        """Encode some of the file from `position` on: ids added, and the next position."""
+    def iter_steps(self, file: BinaryIO, done: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Encode some of the file, and again; (bytes read, ids written) so far."""
         source, largest = self.source, max(self.budget.remaining_bytes, 4 * _WINDOW_BYTES)
         try:
-            return self.tokenizer.native.encode_file(
-                input_path=os.fspath(source.path),
-                begin=position,
-                stop=min(position + _STEP_BYTES, source.size_bytes),
-                end=source.size_bytes,
-                output_file=file.fileno(),
-                output_path=os.fspath(self.out),
-                output_offset=NPY_HEADER_BYTES + count * self.dtype.itemsize,
+            yield from iter_file_steps(
+                self.tokenizer.native,
+                source.path,
+                size=source.size_bytes,
+                out=file.fileno(),
+                out_path=self.out,
                 id_bytes=self.dtype.itemsize,
-                specials=True,
                 num_threads=self.workers,
+                out_offset=NPY_HEADER_BYTES,
+                done=done,
+                step_bytes=_STEP_BYTES,
                 window_bytes=_WINDOW_BYTES,
                 largest_window=largest,
             )

@@ -29,8 +29,9 @@ from lowtide.demo.text import find_text
 from lowtide.errors import LowtideError, UsageError
 from lowtide.files import hold_lock, read_json, write_json
 from lowtide.memory import format_size, parse_size
-from lowtide.progress import format_count, format_seconds
+from lowtide.progress import METRICS_NAME, format_count, format_seconds
 from lowtide.settings import build_settings
+from lowtide.tables import table_lines
 
 __all__ = ["StageResult", "describe_results", "run_demo"]
 
@@ -110,12 +111,7 @@ def describe_results(results: list[StageResult], out_dir: Path) -> str:
                 else "",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines: list[str] = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
+    lines = table_lines(rows, align="<>>>>>")
     total = sum(result.seconds for result in results)
     return "\n".join(
         [
@@ -219,7 +215,7 @@ def _measured_peak(stage: Stage, folder: Path) -> int:
     """Give the largest peak of the stage's process tree in its metrics.jsonl, 0 without one."""
     if stage.metrics_dir is None:
         return 0
-    path = folder / stage.metrics_dir / "metrics.jsonl"
+    path = folder / stage.metrics_dir / METRICS_NAME
     if not path.exists():
         return 0
     peak = 0

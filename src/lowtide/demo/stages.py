@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lowtide.files import write_bytes
+from lowtide.flags import settings_as_flags
 
 __all__ = ["DemoSettings", "Stage", "plan_stages", "resume_command", "write_commands"]
 
@@ -131,9 +132,5 @@ def write_commands(path: Path, settings: DemoSettings, stages: list[Stage]) -> N
 
 
 def resume_command(settings: DemoSettings) -> str:
-    words = ["lowtide", "demo"]
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if value != field.default and field.name != "memory":  # it may be what was wrong
-            words += [f"--{field.name.replace('_', '-')}", str(value)]
-    return shlex.join(words)
+    words = settings_as_flags(settings, leave_out=["memory"])  # it may be what was wrong
+    return shlex.join(["lowtide", "demo", *words])

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowtide import __version__
+from lowtide import __version__, ranks
 from lowtide.errors import DataError, LowtideError
 from lowtide.files import checksum_bytes, read_json, write_json
 from lowtide.memory import release_free_memory, tree_resident_bytes, usable_cores
@@ -125,9 +125,7 @@ def _find_part(part: str, device: str) -> Program | None:
 
 def _probe(part: str, device: str) -> Program:
     command = [sys.executable, "-m", "lowtide.training.probe", part, device]
-    environment = {**os.environ, "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):  # one process, whatever started this one
-        environment.pop(name, None)
+    environment = {"OMP_WAIT_POLICY": "passive", **ranks.alone(os.environ)}
     try:
         # What is compiled already takes no compiler: a folder of its own, to see all of it.
         with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:

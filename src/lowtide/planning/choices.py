@@ -15,7 +15,7 @@ from typing import Any
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig, Layout, padded_vocab_size
-from lowtide.planning.compute import size_for_a_day, size_for_tokens
+from lowtide.planning.compute import size_for_a_day, size_for_tokens, two_digits
 from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
 from lowtide.training.footprint import Footprint, planned_bytes
@@ -205,7 +205,7 @@ def _smaller_model(options: dict[str, Any], vocab_size: int, machine: Machine) -
     }
     low, high, best = 10_000, 8_000_000_000, None  # what shapes are known for
     while high > low * 1.02:
-        middle = _two_digits(int((low * high) ** 0.5))
+        middle = two_digits(int((low * high) ** 0.5), rounded=math.floor)
         if middle in (low, high):
             break
         changes = (f"a model of {middle:,} parameters, the largest with every saving",)
@@ -216,11 +216,6 @@ def _smaller_model(options: dict[str, Any], vocab_size: int, machine: Machine) -
             continue
         low, high, best = (middle, high, choice) if choice.fits else (low, middle, best)
     return best
-
-
-def _two_digits(count: int) -> int:
-    unit = 10 ** max(0, len(str(count)) - 2)
-    return count // unit * unit
 
 
 _SHAPE_OPTIONS = ("target_params", "num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from lowtide.flags import write_flags
 from lowtide.planning.choices import Choice
 from lowtide.planning.compute import ComputePlan
 from lowtide.planning.data import DataFacts
@@ -69,13 +70,5 @@ def _training_options(
 
 
 def _command(verb: str, options: dict[str, Any]) -> str:
-    words = ["lowtide", verb]
-    for name, value in options.items():
-        flag = "--" + name.replace("_", "-")
-        if value is True:
-            words.append(flag)
-        elif isinstance(value, list | tuple):
-            words += [flag, *map(str, value)]
-        elif value is not None and value is not False:
-            words += [flag, str(value)]
-    return shlex.join(words)
+    given = {name: value for name, value in options.items() if value is not False}
+    return shlex.join(["lowtide", verb, *write_flags(given)])

@@ -28,6 +28,7 @@ from lowtide.planning.settings import parse_count
 from lowtide.progress import Progress
 from lowtide.scratch import scratch_folder
 from lowtide.settings import settings_as_json
+from lowtide.tables import table_lines
 from lowtide.tokenizer.comparison import CompareMemorySettings, Comparison, compare_memory
 
 __all__ = ["CompareSettings", "Pair", "compare_ways", "describe_pairs"]
@@ -129,10 +130,7 @@ def describe_pairs(pairs: list[Pair]) -> str:
         rows.append((pair.what, pair.ordinary, format_size(pair.ordinary_bytes), ""))
         change = f"{100 * abs(1 - 1 / ratio):.0f} % {'less' if ratio >= 1 else 'more'}"
         rows.append(("", pair.sparing, format_size(pair.sparing_bytes), change))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip() for a, b, c, d in rows
-    ]
+    lines = table_lines(rows, align="<<><")
     return "\n".join([*lines, *(pair.details for pair in pairs if pair.details)])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lowtide.progress import format_count
@@ -142,7 +143,7 @@ def size_for_a_day(cores: int, *, has_gpu: bool) -> int:
     (7600000, 150000000)
     """
     speed = _GPU_FLOPS if has_gpu else cores * _CORE_FLOPS
-    return _two_digits(math.sqrt(_DAY_SECONDS * speed / (6 * _TOKENS_PER_PARAM)))
+    return two_digits(math.sqrt(_DAY_SECONDS * speed / (6 * _TOKENS_PER_PARAM)))
 
 
 def size_for_tokens(train_tokens: int | None) -> int:
@@ -153,9 +154,14 @@ def size_for_tokens(train_tokens: int | None) -> int:
     """
     if train_tokens is None:
         return sys.maxsize
-    return max(_SMALLEST_SIZE, _two_digits(_GOOD_EPOCHS * train_tokens / _TOKENS_PER_PARAM))
+    return max(_SMALLEST_SIZE, two_digits(_GOOD_EPOCHS * train_tokens / _TOKENS_PER_PARAM))
 
 
-def _two_digits(count: float) -> int:
+def two_digits(count: float, *, rounded: Callable[[float], int] = round) -> int:
+    """A count with nothing but zeros after its second digit.
+
+    >>> two_digits(7_690_000), two_digits(7_690_000, rounded=math.floor)
+    (7700000, 7600000)
+    """
     unit = 10 ** max(0, int(math.log10(max(count, 1.0))) - 1)
-    return round(count / unit) * unit
+    return rounded(count / unit) * unit

@@ -29,6 +29,7 @@ from lowtide.memory import PeakMeter, format_size
 from lowtide.progress import format_seconds
 from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings, settings_as_json
+from lowtide.tables import table_lines
 from lowtide.tokenizer.bytelevel import printable, unprintable
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
@@ -113,10 +114,12 @@ class Comparison:
         return next((place for place, (a, b) in enumerate(pairs) if a != b), shorter)
 
     def __str__(self) -> str:
-        rows = [f"{'':<32}{'time':>10}{'peak memory':>16}"]
-        for way in (self.ordinary, self.lowtide):
-            measures = f"{format_seconds(way.seconds):>10}{format_size(way.peak_bytes):>16}"
-            rows.append(f"{way.name:<32}{measures}" + (f"  {way.failure}" if way.failure else ""))
+        cells = [("", "time", "peak memory", "")]
+        cells += [
+            (way.name, format_seconds(way.seconds), format_size(way.peak_bytes), way.failure or "")
+            for way in (self.ordinary, self.lowtide)
+        ]
+        rows = table_lines(cells, align="<>><")
         if self.ordinary.failure or self.lowtide.failure:
             return "\n".join(rows)
         memory = self.ordinary.peak_bytes / max(self.lowtide.peak_bytes, 1)

@@ -19,6 +19,7 @@ from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import atomic_file
 from lowtide.memory import usable_cores
 from lowtide.tokenizer.characters import CharacterTable, last_character_cut
+from lowtide.tokenizer.filesteps import WINDOW_BYTES, iter_file_steps
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.patterns import Pattern
@@ -34,7 +35,6 @@ __all__ = ["CACHE_BYTES", "SpecialMode", "Tokenizer"]
 SpecialMode = Literal["text", "allow", "forbid"]
 
 CACHE_BYTES = 16 << 20
-WINDOW_BYTES = 1 << 20
 _SPECIAL_MODES = ("text", "allow", "forbid")
 
 
@@ -291,23 +291,19 @@ class Tokenizer:
         on_progress: Callable[[int], None] | None,
     ) -> int:
         size = os.path.getsize(path)  # noqa: PTH202
-        count = position = 0
+        count = 0
         with atomic_file(out_path) as out:
-            while position < size:
-                added, position = self.native.encode_file(
-                    input_path=os.fspath(path),
-                    begin=position,
-                    stop=min(size, position + (256 << 20)),
-                    end=size,
-                    output_file=out.fileno(),
-                    output_path=os.fspath(out_path),
-                    output_offset=count * item.itemsize,
-                    id_bytes=item.itemsize,
-                    specials=special == "allow",
-                    num_threads=num_threads,
-                    window_bytes=WINDOW_BYTES,
-                )
-                count += added
+            for position, ids in iter_file_steps(
+                self.native,
+                path,
+                size=size,
+                out=out.fileno(),
+                out_path=out_path,
+                id_bytes=item.itemsize,
+                specials=special == "allow",
+                num_threads=num_threads,
+            ):
+                count = ids
                 if on_progress is not None:
                     on_progress(position)
         return count

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from lowtide import _native
+from lowtide import _native, files
 from lowtide.corpus.encodings import check_encoding
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
@@ -23,7 +23,7 @@ from lowtide.corpus.reading import ReadingOptions, is_plain_text
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock, read_json, write_json
 from lowtide.memory import MemoryBudget, format_size, usable_cores
-from lowtide.progress import Progress
+from lowtide.progress import METRICS_NAME, Progress
 from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tokenizer.counting import CountingJournal, count_pieces
@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 _RECORD = "training.json"
-_WORK = ".work"
 _WINDOW_BYTES = 1 << 20
 _THREAD_BYTES = 6 * _WINDOW_BYTES  # tables and batches of a thread, its window and what it grows by
 _BATCH_BYTES = 8 << 20
@@ -141,7 +140,7 @@ def train_tokenizer(
         finished = _load_finished(settings.out_dir, key)
         if finished is not None:
             # A run that ended between its last file and the clearing up left this.
-            shutil.rmtree(settings.out_dir / _WORK, ignore_errors=True)
+            shutil.rmtree(settings.out_dir / files.WORK_NAME, ignore_errors=True)
             return finished
     needed = reader_bytes(inputs, _reading_options(settings))  # first: what it imports is program
     budget = MemoryBudget.from_setting(settings.memory)
@@ -153,7 +152,7 @@ def train_tokenizer(
             if finished is not None:
                 return finished
         work_dir = stack.enter_context(_work_folder(settings.out_dir))
-        metrics_path = settings.out_dir / "metrics.jsonl" if settings.out_dir else None
+        metrics_path = settings.out_dir / METRICS_NAME if settings.out_dir else None
         with Progress(
             "train-tokenizer", budget_bytes=budget.total_bytes, metrics_path=metrics_path
         ) as progress:
@@ -256,7 +255,7 @@ def _work_folder(out_dir: Path | None) -> Generator[Path]:
         with scratch_folder("tokenizer") as folder:
             yield folder
         return
-    work_dir = out_dir / _WORK
+    work_dir = out_dir / files.WORK_NAME
     work_dir.mkdir(parents=True, exist_ok=True)
     yield work_dir
     shutil.rmtree(work_dir)

@@ -12,10 +12,10 @@ never needs more, and the advice has to be one that works.
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from pathlib import Path
 
+from lowtide import ranks
 from lowtide.errors import DataError, printable
 from lowtide.files import hold_lock
 from lowtide.memory import parse_size
@@ -32,7 +32,7 @@ __all__ = ["admit", "refuse_hopeless"]
 
 def admit(settings: TrainSettings) -> None:
     """Do what a training needs no torch for; mistakes in its settings are left to be told there."""
-    if "RANK" in os.environ:  # several processes: the first tokenizes while the others wait
+    if ranks.is_launched():  # several processes: the first tokenizes while the others wait
         return
     settings = _fit_context(settings)
     goes_on = any((settings.run_dir / "steps").glob("step_*"))

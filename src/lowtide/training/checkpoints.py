@@ -53,6 +53,7 @@ from lowtide.model.checksums import (
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import TensorFile, load_weights, save_weights
+from lowtide.progress import METRICS_NAME
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["WEIGHTS_NAME", "Checkpoint", "RunFolder", "all_tensors", "readable_numbers"]
@@ -134,7 +135,7 @@ class RunFolder:
     @property
     def metrics_path(self) -> Path:
         """Where the run's numbers go."""
-        return self.root / "metrics.jsonl"
+        return self.root / METRICS_NAME
 
     @property
     def best_dir(self) -> Path:

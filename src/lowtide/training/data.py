@@ -7,12 +7,12 @@ Memory:  descriptions of files; a text file given directly is tokenized into the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowtide import ranks
 from lowtide.corpus.inputs import names_files
 from lowtide.dataset.provenance import load_own_tokenizer, read_provenance, tokenizer_dir
 from lowtide.errors import DataError, UsageError
@@ -105,7 +105,7 @@ def _open_stream(
     elif tokenizer is None or settings.vocab_size is not None:
         tokenizer = learn_from_head(settings, _texts(settings, name, local=local), note)
     held = hold_out(settings, _texts(settings, name, local=local), tokenizer, note)
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = ranks.world_size()
     stream = StreamingDataLoader(
         None if local else name,
         files=[name] if local else None,
@@ -122,7 +122,7 @@ def _open_stream(
         seed=settings.seed,
         drop_last=world_size > 1,
         output_dtype="int64",
-        rank=int(os.environ.get("RANK", "0")),
+        rank=ranks.rank(),
         world_size=world_size,
     )
     note(f"streaming {name}, tokenized on the fly ({tokenizer.name})")

@@ -7,7 +7,6 @@ Out:     the wrapped network; whole tensors for checkpoints, the same on any num
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
+from lowtide import ranks
 from lowtide.errors import UsageError
 from lowtide.model.devices import pick_device
 from lowtide.model.gpt import GPT
@@ -71,13 +71,13 @@ class ProcessGroup:
 @contextlib.contextmanager
 def open_process_group(device_name: str) -> Generator[ProcessGroup]:
     """Join the processes torchrun started, or be alone; leave them at the end."""
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = ranks.world_size()
     if world_size == 1:
         yield ProcessGroup(0, 1, pick_device(device_name))
         return
     device = pick_device(device_name)
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        device = torch.device("cuda", ranks.local_rank())
         torch.cuda.set_device(device)
     started = not dist.is_initialized()
     if started:

@@ -6,17 +6,16 @@ Out:     train.slurm in the run's folder
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 from lowtide.files import write_bytes
+from lowtide.flags import settings_as_flags
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["settings_as_flags", "write_slurm_script"]
+__all__ = ["write_slurm_script"]
 
 _SCRIPT = """\
 #!/bin/bash
@@ -67,27 +66,6 @@ if [ "$again" -eq 1 ]; then
 fi
 exit "$code"
 """
-
-
-def settings_as_flags(settings: Any, *, leave_out: tuple[str, ...] = ()) -> list[str]:
-    """Give the flags that make these settings, those with default values left out.
-
-    >>> settings_as_flags(TrainSettings(model_name="a b", compile=True, resume=False))
-    ['--model-name', 'a b', '--no-resume', '--compile']
-    """
-    words: list[str] = []
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if value == field.default or field.name in leave_out:
-            continue
-        flag = "--" + field.name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(flag if value else flag.replace("--", "--no-", 1))
-        elif isinstance(value, tuple):
-            words += [word for item in value for word in (flag, str(item))]
-        else:
-            words += [flag, str(value)]
-    return words
 
 
 def write_slurm_script(
