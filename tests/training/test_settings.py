@@ -1,15 +1,20 @@
 """Settings: names, checks, the optimizer that auto means, the shape that is asked for."""
 
+import dataclasses
+import math
 from pathlib import Path
 
 import pytest
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import count_parameters, suitable_vocabulary
 from lowtide.training.settings import (
+    EVAL_BATCH_ROWS,
     EvaluateSettings,
     TrainSettings,
     choose_optimizer,
+    learned_vocabulary,
     model_config,
 )
 
@@ -73,3 +78,240 @@ def test_a_shape_comes_from_fields_or_a_count():
     assert (given.num_layers, given.width, given.context_length) == (2, 64, 32)
     counted = model_config(TrainSettings(target_params=200_000, dropout=0.1), 100)
     assert counted.dropout == 0.1
+
+
+# What `lowtide train --help` promises; what is not named here has no default.
+DEFAULTS = {
+    "text_column": "text",
+    "split": "train",
+    "use_streaming": True,
+    "shuffle_buffer_size": 10000,
+    "val_fraction": 0.1,
+    "order": "shuffle",
+    "model_name": "model",
+    "checkpoints_dir": Path("checkpoints"),
+    "resume": True,
+    "overwrite": False,
+    "layout": "qwen3",
+    "tie_weights": True,
+    "dropout": 0.0,
+    "seq_len": 256,
+    "tokens_per_param": 20.0,
+    "batch_size": 32,
+    "gradient_accumulation_steps": 1,
+    "optimizer": "auto",
+    "use_8bit_optimizer": False,
+    "schedule": "cosine",
+    "warmup": 0.05,
+    "final_learning_rate": 0.1,
+    "decay_fraction": 0.4,
+    "weight_decay": 0.1,
+    "cautious_decay": False,
+    "embedding_rate": 1.0,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "momentum": 0.95,
+    "momentum_warmup": 0,
+    "zero_init": False,
+    "grad_clip": 1.0,
+    "max_bad_steps": 20,
+    "seed": 1337,
+    "use_mixed_precision": False,
+    "precision": "bf16",
+    "activation_checkpointing": False,
+    "compile": False,
+    "compile_whole": False,
+    "attention": "auto",
+    "float8_head": False,
+    "float8_blocks": False,
+    "device": "auto",
+    "parallel": "ddp",
+    "num_workers": 4,
+    "eval_dataset_dir": (),
+    "eval_interval": 500,
+    "eval_iters": 50,
+    "forgetting_tolerance": 0.1,
+    "stop_on_forgetting": False,
+    "replay_fraction": 0.1,
+    "save_interval": 500,
+    "keep_checkpoints": 2,
+    "log_interval": 10,
+    "sample_tokens": 64,
+    "sample_prompt": "\n",
+    "tensorboard": False,
+    "wandb": False,
+    "slurm": False,
+    "debug": False,
+}
+EVALUATE_DEFAULTS = {
+    "dataset_dir": (),
+    "checkpoints_dir": Path("checkpoints"),
+    "split": "val",
+    "best": False,
+    "batch_size": 16,
+    "device": "auto",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"), [(TrainSettings, DEFAULTS), (EvaluateSettings, EVALUATE_DEFAULTS)]
+)
+def test_defaults_are_those_of_the_help(settings, expected):
+    fields = dataclasses.fields(settings)
+    given = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    assert {name: value for name, value in given.items() if value is not None} == expected
+
+
+def accepts(**options):
+    try:
+        TrainSettings(**options)
+    except UsageError:
+        return False
+    return True
+
+
+FROM_ONE = [
+    "batch_size",
+    "gradient_accumulation_steps",
+    "seq_len",
+    "eval_iters",
+    "eval_interval",
+    "save_interval",
+    "log_interval",
+    "keep_checkpoints",
+    "shuffle_buffer_size",
+    "max_bad_steps",
+    "num_layers",
+    "width",
+    "num_heads",
+    "num_kv_heads",
+    "mlp_width",
+]
+ABOVE_ZERO = [
+    "max_iters",
+    "epochs",
+    "max_hours",
+    "target_params",
+    "learning_rate",
+    "stride",
+    "max_examples",
+    "vocab_size",
+    "tokens_per_param",
+    "embedding_rate",
+    "loss_chunk_tokens",
+]
+SHARES = ["dropout", "val_fraction", "replay_fraction", "beta1", "beta2"]
+FROM_ZERO = [
+    "warmup",
+    "momentum_warmup",
+    "weight_decay",
+    "grad_clip",
+    "num_workers",
+    "sample_tokens",
+    "forgetting_tolerance",
+    "embedding_decay",
+]
+
+
+def test_limits_are_where_they_are_said_to_be():
+    least = 1e-9
+    for name in FROM_ONE:
+        assert accepts(**{name: 1}) and not accepts(**{name: 0}), name
+    for name in ABOVE_ZERO:
+        assert accepts(**{name: least}) and not accepts(**{name: 0}), name
+        assert not accepts(**{name: math.inf}), name
+    for name in SHARES:
+        assert accepts(**{name: 0.0}) and accepts(**{name: 1 - least}), name
+        assert not accepts(**{name: 1.0}) and not accepts(**{name: -least}), name
+    for name in FROM_ZERO:
+        assert accepts(**{name: 0}) and not accepts(**{name: -least}), name
+        assert not accepts(**{name: math.inf}), name
+
+
+@pytest.mark.parametrize(
+    ("options", "fine"),
+    [
+        ({"final_learning_rate": 0.0}, True),
+        ({"final_learning_rate": 1.0}, True),
+        ({"final_learning_rate": -1e-9}, False),
+        ({"final_learning_rate": 1 + 1e-9}, False),
+        ({"momentum": 0.1}, True),
+        ({"momentum": 0.09}, False),
+        ({"momentum": 1.0}, False),
+        ({"decay_fraction": 1e-9}, True),
+        ({"decay_fraction": 1.0}, True),
+        ({"decay_fraction": 0.0}, False),
+        ({"decay_fraction": 1 + 1e-9}, False),
+        ({"model_name": "a/b"}, True),
+        ({"model_name": "a/../b"}, False),
+        ({"float8_head": True, "use_mixed_precision": True}, True),
+        ({"float8_blocks": True, "use_mixed_precision": True}, True),
+        ({"float8_head": True, "use_mixed_precision": True, "precision": "fp16"}, False),
+        ({"precision": "fp16", "use_mixed_precision": True}, True),
+        ({"compile": True, "compile_whole": True}, True),
+        ({"compile": True}, True),
+        ({"slurm": True}, True),
+        ({"overwrite": True}, True),
+        ({"slurm": True, "overwrite": True}, False),
+        ({"vocab_size": 300}, True),
+        ({"tokenization": "gpt2"}, True),
+        ({"max_iters": 5}, True),
+        ({"epochs": 5.0}, True),
+    ],
+)
+def test_what_goes_together(options, fine):
+    assert accepts(**options) is fine
+
+
+def test_sizes_of_a_step_and_names_of_folders():
+    settings = TrainSettings(
+        batch_size=3, gradient_accumulation_steps=5, seq_len=7, checkpoints_dir=Path("c")
+    )
+    assert (settings.rows_per_step, settings.tokens_per_step) == (15, 105)
+    assert settings.run_dir == Path("c/model")
+    for entry in ("=data", "name="):
+        with pytest.raises(UsageError, match="NAME=DIR or DIR"):
+            TrainSettings(eval_dataset_dir=(entry,)).eval_datasets()
+    assert TrainSettings.presets_dir.name == "presets" and TrainSettings.presets_dir.is_dir()
+    assert EVAL_BATCH_ROWS == 32  # as --eval-iters says
+
+
+def test_rows_of_an_evaluation_are_at_least_one():
+    assert EvaluateSettings(model_name="m", dataset_dir=("d",), batch_size=1).batch_size == 1
+    with pytest.raises(UsageError, match="batch_size is 0, expected at least 1"):
+        EvaluateSettings(model_name="m", dataset_dir=("d",), batch_size=0)
+
+
+def test_a_count_and_a_shape_together_are_refused():
+    with pytest.raises(UsageError, match="target_params and width are both given"):
+        model_config(TrainSettings(target_params=100_000, width=64), 100)
+
+
+def test_every_part_of_the_shape_is_taken():
+    shape = {"num_layers": 2, "width": 64, "num_heads": 2}
+    old = model_config(TrainSettings(layout="gpt2", dropout=0.25, seq_len=32, **shape), 100)
+    assert old == GPTConfig(100, 32, 2, 64, 2, layout="gpt2", dropout=0.25, norm_eps=1e-5)
+    options = {"tie_weights": False, "dropout": 0.25, "seq_len": 32}
+    given = model_config(TrainSettings(**shape, **options), 100)
+    assert given == GPTConfig(100, 32, 2, 64, 2, tie_weights=False, dropout=0.25)
+    counted = model_config(TrainSettings(target_params=200_000, **options), 100)
+    assert (counted.layout, counted.tie_weights, counted.context_length) == ("qwen3", False, 32)
+    assert (counted.dropout, counted.vocab_size) == (0.25, 100)
+    plain = model_config(TrainSettings(), 100)
+    assert (plain.norm_eps, plain.tie_weights, plain.layout) == (1e-6, True, "qwen3")
+
+
+def test_muon_up_to_once_its_cost():
+    config = GPTConfig(1000, 64, 2, 128, 4)
+    assert choose_optimizer(TrainSettings(batch_size=5, seq_len=128), config) == "muon"  # 5 * 128
+    assert choose_optimizer(TrainSettings(batch_size=1, seq_len=639), config) == "adamw"
+
+
+def test_the_vocabulary_to_learn_suits_model_and_text():
+    assert learned_vocabulary(TrainSettings(vocab_size=999), 10**9) == 999
+    counted = learned_vocabulary(TrainSettings(target_params=100_000_000), 10**9)
+    assert counted == suitable_vocabulary(100_000_000, 10**9)
+    shaped = learned_vocabulary(TrainSettings(), 10**7)
+    assert shaped == suitable_vocabulary(
+        count_parameters(model_config(TrainSettings(), 256)), 10**7
+    )
