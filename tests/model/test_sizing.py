@@ -9,8 +9,11 @@ from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import (
+    activation_bytes,
     count_parameters,
+    device_activation_bytes,
     flops_per_token,
+    loss_chunk_tokens,
     shape_for_parameters,
     suitable_vocabulary,
 )
@@ -90,3 +93,146 @@ def test_flops_are_nanogpts():
     config = GPTConfig(50304, 1024, 12, 768, 12, layout="gpt2")
     without_positions = count_parameters(config) - 1024 * 768
     assert flops_per_token(config, 1024) == 6 * without_positions + 12 * 12 * 768 * 1024
+
+
+# Estimates as they were fitted to measured peaks: another number here needs another measurement.
+QWEN = GPTConfig(5000, 128, 3, 256, 8, num_kv_heads=2)
+OLD = GPTConfig(5000, 128, 3, 256, 4, layout="gpt2")
+DEEP = GPTConfig(700, 64, 8, 96, 4, tie_weights=False)
+# (shape, tokens, (half, checkpointing, accumulating), bytes)
+HOST = [
+    (QWEN, 2048, (0, 0, 0), 143785984),
+    (QWEN, 2048, (1, 0, 0), 139345264),
+    (QWEN, 2048, (0, 1, 0), 106115891),
+    (QWEN, 2048, (0, 0, 1), 178205491),
+    (QWEN, 2048, (1, 1, 1), 113040687),
+    (QWEN, 65536, (0, 0, 0), 4001366016),
+    (QWEN, 65536, (1, 0, 0), 3895250124),
+    (QWEN, 65536, (0, 1, 0), 2021654528),
+    (QWEN, 65536, (0, 0, 1), 4001366016),
+    (QWEN, 65536, (1, 1, 1), 2018164867),
+    (OLD, 2048, (0, 0, 0), 141767475),
+    (OLD, 2048, (1, 0, 0), 85249228),
+    (OLD, 2048, (0, 1, 0), 104773713),
+    (OLD, 2048, (0, 0, 1), 175657451),
+    (OLD, 2048, (1, 1, 1), 72855060),
+    (OLD, 65536, (0, 0, 0), 3946001203),
+    (OLD, 65536, (1, 0, 0), 2395786444),
+    (OLD, 65536, (0, 1, 0), 1999844147),
+    (OLD, 65536, (0, 0, 1), 3946001203),
+    (OLD, 65536, (1, 1, 1), 1389153484),
+    (DEEP, 2048, (0, 0, 0), 136957132),
+    (DEEP, 2048, (1, 0, 0), 130577203),
+    (DEEP, 2048, (0, 1, 0), 88111841),
+    (DEEP, 2048, (0, 0, 1), 198369607),
+    (DEEP, 2048, (1, 1, 1), 95769067),
+    (DEEP, 65536, (0, 0, 0), 4188851404),
+    (DEEP, 65536, (1, 0, 0), 4069355683),
+    (DEEP, 65536, (0, 1, 0), 1459617792),
+    (DEEP, 65536, (0, 0, 1), 4706009088),
+    (DEEP, 65536, (1, 1, 1), 2140110061),
+]
+# (shape, (half, wide residual, checkpointing, compiled), (bytes, bytes of a block later))
+DEVICE = [
+    (QWEN, (0, 1, 0, 0), (273678336, 0)),
+    (QWEN, (1, 0, 0, 0), (136839168, 0)),
+    (QWEN, (1, 1, 1, 0), (25165824, 43489689)),
+    (QWEN, (1, 0, 1, 1), (18874368, 44040192)),
+    (QWEN, (0, 0, 0, 1), (261095424, 0)),
+    (QWEN, (1, 0, 0, 1), (130547712, 0)),
+    (OLD, (0, 1, 0, 0), (251658240, 0)),
+    (OLD, (1, 0, 0, 0), (125829120, 0)),
+    (OLD, (1, 1, 1, 0), (25165824, 39636172)),
+    (OLD, (1, 0, 1, 1), (18874368, 46976204)),
+    (OLD, (0, 0, 0, 1), (276824064, 0)),
+    (OLD, (1, 0, 0, 1), (138412032, 0)),
+    (DEEP, (0, 1, 0, 0), (282066944, 0)),
+    (DEEP, (1, 0, 0, 0), (141033472, 0)),
+    (DEEP, (1, 1, 1, 0), (17301504, 17891328)),
+    (DEEP, (1, 0, 1, 1), (11010048, 18717081)),
+    (DEEP, (0, 0, 0, 1), (243400704, 0)),
+    (DEEP, (1, 0, 0, 1), (121700352, 0)),
+]
+
+
+@pytest.mark.parametrize(("config", "tokens", "flags", "expected"), HOST)
+def test_activations_on_a_cpu_are_as_fitted(config, tokens, flags, expected):
+    half, checkpointing, accumulating = map(bool, flags)
+    found = activation_bytes(
+        config, tokens=tokens, half=half, checkpointing=checkpointing, accumulating=accumulating
+    )
+    assert found == expected
+    if not accumulating:
+        found = activation_bytes(config, tokens=tokens, half=half, checkpointing=checkpointing)
+        assert found == expected
+
+
+@pytest.mark.parametrize(("config", "flags", "expected"), DEVICE)
+def test_activations_on_a_gpu_are_as_fitted(config, flags, expected):
+    half, wide, checkpointing, compiled = map(bool, flags)
+    found = device_activation_bytes(
+        config,
+        tokens=4096,
+        half=half,
+        wide_residual=wide,
+        checkpointing=checkpointing,
+        compiled=compiled,
+    )
+    assert found == expected
+
+
+# ((parameters, vocabulary, layout, tied), (layers, width, heads))
+SHAPES = [
+    ((50_000, 300, "qwen3", True), (2, 40, 1)),
+    ((300_000, 600, "gpt2", True), (3, 80, 2)),
+    ((1_000_000, 2048, "qwen3", True), (5, 112, 4)),
+    ((1_000_000, 2048, "qwen3", False), (4, 104, 2)),
+    ((10_000_000, 8000, "qwen3", True), (8, 288, 9)),
+    ((30_000_000, 8000, "gpt2", True), (10, 464, 8)),
+    ((124_000_000, 50304, "qwen3", True), (13, 736, 8)),
+    ((350_000_000, 50304, "gpt2", True), (18, 1152, 18)),
+    ((1_500_000_000, 50304, "qwen3", True), (30, 1984, 31)),
+    ((4_000_000_000, 100000, "qwen3", True), (42, 2688, 42)),
+]
+
+
+@pytest.mark.parametrize(("wanted", "shape"), SHAPES)
+def test_a_count_of_parameters_always_means_the_same_shape(wanted, shape):
+    target, vocab_size, layout, tied = wanted
+    config = shape_for_parameters(target, vocab_size=vocab_size, layout=layout, tie_weights=tied)
+    assert (config.num_layers, config.width, config.num_heads) == shape
+    assert (config.vocab_size, config.context_length) == (vocab_size, 256)
+    assert (config.layout, config.tie_weights) == (layout, tied)
+    longer = shape_for_parameters(
+        target, vocab_size=vocab_size, context_length=32, layout=layout, tie_weights=tied
+    )
+    assert longer.context_length == 32
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "on_gpu", "tokens"),
+    [
+        (1000, False, 16777),
+        (200_000, False, 128),
+        (50304, False, 333),
+        (1000, True, 65536),
+        (50304, True, 16384),
+        (200_000, True, 4096),
+        (5_000_000, True, 128),
+    ],
+)
+def test_chunks_of_logits_have_a_fixed_size(vocab_size, on_gpu, tokens):
+    assert loss_chunk_tokens(vocab_size, on_gpu=on_gpu) == tokens
+
+
+def test_the_way_out_of_a_vocabulary_too_large_is_named_exactly():
+    with pytest.raises(UsageError) as caught:
+        shape_for_parameters(500_000, vocab_size=50304)
+    assert caught.value.message == (
+        "a vocabulary of 50,304 takes nearly all of 500,000 parameters: one layer of width 8 would "
+        "be left"
+    )
+    assert "--vocab-size 1400" in caught.value.next_step
+    assert "--target-params " in caught.value.next_step
+    with pytest.raises(UsageError, match=r"the smallest has 3,736"):
+        shape_for_parameters(1000, vocab_size=100, layout="gpt2")

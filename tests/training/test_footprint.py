@@ -4,15 +4,16 @@ import json
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 
 from lowtide.errors import BudgetError
 from lowtide.model.config import GPTConfig
+from lowtide.model.program import Program
 from lowtide.model.sizing import count_parameters
-from lowtide.training.footprint import fit_micro_batch, planned_bytes
+from lowtide.training.footprint import Footprint, fit_micro_batch, planned_bytes
 from lowtide.training.settings import TrainSettings
 
 CONFIG = GPTConfig(vocab_size=2048, context_length=128, num_layers=4, width=256, num_heads=4)
@@ -173,3 +174,103 @@ def test_muons_scratch_is_a_stack_of_matrices(width, num_layers, stack_bytes):
     update = planned_bytes(config, settings).update
     assert update - 4 * matrices == pytest.approx(6 * stack_bytes, abs=4 * gains)
     assert planned_bytes(config, replace(settings, optimizer="adamw")).update == 0
+
+
+PROGRAM = Program(300 << 20, 320 << 20, extra_bytes={"8bit": 40 << 20, "compile": 500 << 20})
+# (settings, on a GPU, weights, gradients, optimizer, activations, loss, update, batches, program)
+PARTS = [
+    ({}, False, (13582080, 13582080, 27164160, 71892992, 25600000, 0, 81920, 335544320)),
+    ({}, True, (13582080, 13582080, 27164160, 68419584, 30720000, 0, 81920, 2483027968)),
+    (
+        {"use_mixed_precision": True},
+        False,
+        (13582080, 13582080, 27164160, 76463672, 56320000, 0, 81920, 335544320),
+    ),
+    (
+        {"use_mixed_precision": True},
+        True,
+        (13582080, 13582080, 27164160, 38440832, 20480000, 0, 81920, 2483027968),
+    ),
+    (
+        {"use_mixed_precision": True, "precision": "fp16", "activation_checkpointing": True},
+        True,
+        (13582080, 13582080, 27164160, 8406976, 20480000, 0, 81920, 2483027968),
+    ),
+    (
+        {"activation_checkpointing": True, "compile": True, "use_mixed_precision": True},
+        True,
+        (13582080, 13582080, 27164160, 4718592, 20480000, 0, 81920, 2483027968),
+    ),
+    (
+        {"use_8bit_optimizer": True, "compile": True},
+        False,
+        (13582080, 13582080, 6791040, 71892992, 25600000, 0, 81920, 901775360),
+    ),
+    (
+        {"optimizer": "adamw", "dataset_id": "x", "shuffle_buffer_size": 100},
+        False,
+        (13582080, 13582080, 27164160, 71892992, 25600000, 0, 8675328, 335544320),
+    ),
+    (
+        {"dataset_id": "x", "use_streaming": False},
+        False,
+        (13582080, 13582080, 27164160, 71892992, 25600000, 0, 81920, 335544320),
+    ),
+    (
+        {"use_mixed_precision": True, "float8_head": True, "compile": True},
+        True,
+        (13582080, 13582080, 27164160, 36867968, 30720000, 0, 81920, 2483027968),
+    ),
+    (
+        {"loss_chunk_tokens": 64},
+        False,
+        (13582080, 13582080, 27164160, 71892992, 6400000, 0, 81920, 335544320),
+    ),
+    (
+        {"gradient_accumulation_steps": 4, "num_workers": 0},
+        False,
+        (13582080, 13582080, 18702080, 89102745, 25600000, 34414336, 65536, 335544320),
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "on_gpu", "expected"), PARTS)
+def test_every_part_of_a_plan_is_as_it_was_fitted(options, on_gpu, expected):
+    config = GPTConfig(5000, 128, 3, 256, 8, num_kv_heads=2)
+    settings = TrainSettings(**{"batch_size": 8, "seq_len": 128, **options})
+    plan = planned_bytes(config, settings, on_gpu=on_gpu, program=PROGRAM)
+    assert astuple(plan) == expected
+    rows = planned_bytes(config, settings, micro_batch=8, on_gpu=on_gpu, program=PROGRAM)
+    assert rows == plan
+
+
+def test_sums_of_a_footprint():
+    plan = Footprint(1000, 200, 3000, 40_000, 5000, 600_000, 70_000, 8_000_000)
+    assert plan.checkpoint_bytes == 4000
+    assert plan.device_bytes == 4200 + 600_000
+    assert plan.host_bytes == 70_000 + 8_000_000 + 4000 + 1000
+    passing = int(0.87 * 600_000 + 0.45 * 45_000)
+    assert plan.total_bytes == 4200 + passing + 70_000 + 8_000_000
+    assert plan.budget_bytes == int(plan.total_bytes * 1.1)
+    assert plan.device_budget_bytes == int(plan.device_bytes * 1.1)
+    rest = int((plan.total_bytes - 8_000_000) * 1.1)
+    assert plan.running_budget_bytes == 8_000_000 + rest + (16 << 20)
+    small = replace(plan, update=10)
+    assert small.device_bytes == 4200 + 45_000
+    assert small.total_bytes == 4200 + 45_000 + 70_000 + 8_000_000
+    assert replace(plan, update=0).total_bytes == small.total_bytes
+
+
+def test_in_the_process_that_trains_only_the_rest_is_an_estimate():
+    settings = TrainSettings(batch_size=6, seq_len=128)
+    needed = planned_bytes(CONFIG, settings, micro_batch=6, program=PROGRAM)
+    budget = needed.running_budget_bytes
+    options = {"program": PROGRAM, "is_running": True}
+    assert fit_micro_batch(CONFIG, settings, budget, **options) == 6
+    assert fit_micro_batch(CONFIG, settings, budget - 1, **options) == 3
+    assert fit_micro_batch(CONFIG, settings, needed.budget_bytes, program=PROGRAM) == 6
+    assert fit_micro_batch(CONFIG, settings, needed.budget_bytes - 1, program=PROGRAM) == 3
+    one = planned_bytes(CONFIG, settings, micro_batch=1, program=PROGRAM).budget_bytes
+    with pytest.raises(BudgetError) as caught:
+        fit_micro_batch(CONFIG, settings, one - 1, program=PROGRAM)
+    assert f"give at least --memory {-(-one // 2**20)}MiB" in caught.value.next_step

@@ -127,3 +127,94 @@ def test_a_stream_by_epochs_warms_up_and_decays_with_the_share_that_was_read(ste
     assert all(one >= other for one, other in pairwise(rates[peak:]))
     assert rates[steps // 2] == pytest.approx(0.55, abs=0.05)  # halfway down, in mid-epoch
     assert rates[-1] == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("count", "optimizer", "adapting", "rate"),
+    [
+        (1, "adamw", False, 5e-3),
+        (10_000, "muon", False, 1e-2),
+        (10**6, "muon", False, 6e-3),
+        (10**6, "muon", True, 1.2e-3),
+        (10**9, "adamw", False, 3e-3 * 1e-3**0.3),
+    ],
+)
+def test_rates_of_sizes(count, optimizer, adapting, rate):
+    assert default_learning_rate(count, optimizer, adapting=adapting) == pytest.approx(rate)
+
+
+def test_a_run_has_at_least_one_step_and_parts_of_one_count():
+    assert total_steps(TrainSettings(epochs=0.001), 10**6, range(10)) == 1
+    assert total_steps(TrainSettings(epochs=1, batch_size=3), 10**6, range(10)) == 4
+    tiny = TrainSettings(batch_size=10, seq_len=100, tokens_per_param=0.1)
+    assert total_steps(tiny, 100, range(10)) == 1
+    assert total_steps(tiny, 10_001, range(10)) == 2
+
+
+def plain(step, **options):
+    given = {"total_steps": 100, "warmup": 10, "schedule": "cosine", "final_fraction": 0.1}
+    return learning_rate_factor(step, **{**given, **options})
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "factor"),
+    [
+        (0, {}, 0.1),
+        (8, {}, 0.9),
+        (9, {}, 1.0),
+        (10, {}, 1.0),
+        (55, {}, 0.55),
+        (100, {}, 0.1),
+        (200, {}, 0.1),  # past the end: no lower, and not up again
+        (4, {"warmup": 0.1}, 0.5),
+        (50, {"warmup": 0.999}, 51 / 100),
+        (0, {"warmup": 1}, 1.0),
+        (0, {"warmup": 0}, 1.0),
+        (50, {"schedule": "constant"}, 1.0),
+        (60, {"schedule": "linear-decay", "warmup": 0}, 1.0),
+        (80, {"schedule": "linear-decay", "warmup": 0}, 0.55),
+        (80, {"schedule": "linear-decay", "warmup": 0, "decay_fraction": 0.8}, 0.1 + 0.9 * 0.25),
+        (10, {"elapsed_fraction": 0.5}, 0.55),
+        (7, {"total_steps": None, "warmup": 0.1, "elapsed_fraction": 0.0}, 0.01),
+        (7, {"total_steps": None, "warmup": 0.1, "elapsed_fraction": 0.1}, 0.1 + 0.9 * 0.97552826),
+        (7, {"total_steps": None, "warmup": 16, "elapsed_fraction": 0.5}, 0.5),
+        (16, {"total_steps": None, "warmup": 16, "elapsed_fraction": 0.5}, 0.55),
+        (4, {"total_steps": None, "warmup": 0.5, "most_warmup_steps": 10}, 0.5),
+        (10, {"total_steps": None, "warmup": 0.5, "most_warmup_steps": 10}, 1.0),
+        (4, {"total_steps": None, "warmup": 1, "elapsed_fraction": 0.5}, 0.55),
+    ],
+)
+def test_factors_at_single_steps(step, options, factor):
+    assert plain(step, **options) == pytest.approx(factor)
+
+
+def test_momentum_without_a_warm_up_and_at_its_ends():
+    assert momentum_at(0, momentum=0.95, warmup_steps=0) == 0.95
+    assert momentum_at(0, momentum=0.95, warmup_steps=10) == pytest.approx(0.85)
+    assert momentum_at(0, momentum=0.95, warmup_steps=1) == pytest.approx(0.85)
+    assert momentum_at(10, momentum=0.95, warmup_steps=10) == pytest.approx(0.95)
+    assert momentum_at(30, momentum=0.95, warmup_steps=10) == pytest.approx(0.95)
+
+
+def test_the_further_of_clock_and_epochs_counts():
+    length = RunLength(TrainSettings(epochs=2, max_hours=1.0, warmup=0), None)
+    by_clock = length.learning_rate_factor(500, 1800.0, epoch=lambda: 0.0)
+    by_epochs = length.learning_rate_factor(500, 0.0, epoch=lambda: 1.0)
+    assert by_clock == by_epochs == pytest.approx(0.55)
+    assert length.is_over(5, 3600.0, epoch=lambda: 0.0) is False  # a stream ends by its epochs
+    by_steps = RunLength(TrainSettings(epochs=2), 100)
+    assert by_steps.learning_rate_factor(99, 0.0, epoch=never) < 0.2
+
+
+def test_a_stream_of_unknown_length_warms_up_in_a_hundred_steps():
+    length = RunLength(TrainSettings(epochs=2), None)
+    steps = (0, 49, 98, 99, 100)
+    rates = [length.learning_rate_factor(step, 0.0, epoch=lambda: 0.0) for step in steps]
+    assert rates == pytest.approx([0.01, 0.5, 0.99, 1.0, 1.0])
+    own = RunLength(TrainSettings(epochs=2, warmup=10), None)
+    assert own.learning_rate_factor(4, 0.0, epoch=lambda: 0.0) == pytest.approx(0.5)
+    known = RunLength(TrainSettings(epochs=2, warmup=0.5), None, follows_share=True)
+    assert known.learning_rate_factor(4, 0.0, epoch=lambda: 0.5) == pytest.approx(0.5)
+    hours = RunLength(TrainSettings(max_hours=1.0, warmup=0.5), None)
+    assert hours.learning_rate_factor(4, 900.0, epoch=never) == pytest.approx(0.5)
+    assert hours.learning_rate_factor(400, 0.0, epoch=never) == pytest.approx(0.01)
