@@ -1,5 +1,6 @@
 """A budget that cannot do is refused before torch is there, with one that does."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -8,11 +9,15 @@ import pytest
 
 from lowtide import cli
 from lowtide.errors import BudgetError
+from lowtide.files import write_json
 from lowtide.memory import parse_size
+from lowtide.model.config import GPTConfig
 from lowtide.model.program import MIB, Program
+from lowtide.model.sizing import suitable_vocabulary
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import admission, texts
 from lowtide.training.admission import refuse_hopeless
+from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import TrainSettings
 
 PROGRAM = Program(300 * MIB, 320 * MIB)
@@ -42,9 +47,6 @@ def test_the_first_advice_is_for_the_vocabulary_there_is(tmp_path, more):
 
 
 def test_a_stored_model_needs_no_vocabulary(tmp_path, monkeypatch):
-    from lowtide.files import write_json
-    from lowtide.model.config import GPTConfig
-
     config = GPTConfig(512, 16, 1, 32, 2)
     (tmp_path / "m").mkdir()
     write_json(tmp_path / "m" / "config.json", config.to_huggingface())
@@ -120,3 +122,139 @@ def test_what_was_advised_trains_and_keeps_it(tmp_path):
     # The text is tokenized before torch is there, once.
     assert done.stderr.index("tokenized text.txt") < done.stderr.index("model: ")
     assert Tokenizer.load(tmp_path / "checkpoints/model/data").kind == "char"
+
+
+@pytest.fixture
+def tokenized(monkeypatch):
+    """The texts that admission has tokenized: (settings, tokenizer) of each call."""
+    calls = []
+    monkeypatch.setattr(
+        admission, "find_text_tokens", lambda settings, note, known: calls.append((settings, known))
+    )
+    monkeypatch.setattr(admission, "continued_settings", lambda folder, settings: settings)
+    monkeypatch.delenv("RANK", raising=False)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("options", "is_run", "times"),
+    [
+        ({}, False, 1),
+        ({}, True, 1),
+        ({"overwrite": True}, False, 0),  # the run is removed first, its tokens too
+        ({"resume": False}, False, 1),
+        ({"resume": False}, True, 0),  # an error to come
+        ({"dataset_dir": "d"}, False, 0),
+        ({"train_data_path": "d"}, False, 0),
+        ({"dataset_id": "d"}, False, 0),
+        ({"init_from_model": "nowhere"}, False, 0),
+    ],
+)
+def test_texts_are_tokenized_ahead_where_that_is_sure_to_be_used(
+    tmp_path, tokenized, options, is_run, times
+):
+    if is_run:
+        (tmp_path / "model" / "steps" / "step_00000001").mkdir(parents=True)
+    admission.admit(TrainSettings(input_file="t.txt", checkpoints_dir=tmp_path, **options))
+    assert len(tokenized) == times
+
+
+def test_nothing_is_tokenized_ahead_without_a_text_or_by_several(tmp_path, tokenized, monkeypatch):
+    admission.admit(TrainSettings(checkpoints_dir=tmp_path))
+    monkeypatch.setenv("RANK", "0")
+    admission.admit(TrainSettings(input_file="t.txt", checkpoints_dir=tmp_path))
+    assert tokenized == []
+
+
+def test_a_run_that_goes_on_takes_its_own_settings(tmp_path, tokenized, monkeypatch):
+    (tmp_path / "model" / "steps" / "step_00000001").mkdir(parents=True)
+    seen = []
+
+    def continued(folder, settings):
+        seen.append(folder)
+        return settings
+
+    monkeypatch.setattr(admission, "continued_settings", continued)
+    for options in ({}, {"overwrite": True}, {"resume": False}, {"model_name": "other"}):
+        admission.admit(
+            TrainSettings(input_file="t.txt", **{"checkpoints_dir": tmp_path, **options})
+        )
+    assert seen == [tmp_path / "model"]
+
+
+def store_model(folder, *, context=16):
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", GPTConfig(300, context, 1, 32, 2).to_huggingface())
+
+
+def test_rows_are_shortened_to_the_context_of_the_model_that_goes_on(tmp_path, tokenized):
+    store_model(tmp_path / "base")
+    Tokenizer.from_characters("abc").save(tmp_path / "base")
+    for name in ("base", str(tmp_path / "base")):  # the name of a run, or a folder
+        settings = TrainSettings(input_file="t.txt", checkpoints_dir=tmp_path, init_from_model=name)
+        admission.admit(settings)
+        given, tokenizer = tokenized.pop()
+        assert given.seq_len == 16
+        assert tokenizer.kind == "char"
+    admission.admit(dataclasses.replace(settings, seq_len=100))
+    assert tokenized.pop()[0].seq_len == 100
+    (tmp_path / "base" / "tokenizer.json").unlink()
+    admission.admit(settings)
+    assert tokenized.pop()[1] is None
+    store_model(tmp_path / "long", context=1000)
+    admission.admit(dataclasses.replace(settings, init_from_model="long"))
+    assert tokenized.pop()[0].seq_len == 256
+    (tmp_path / "base" / "config.json").write_text("{}")  # told where it is loaded
+    admission.admit(settings)
+    assert tokenized.pop()[0].seq_len == 256
+
+
+def test_the_vocabulary_of_new_models(tmp_path):
+    text = tmp_path / "t.txt"
+    text.write_text("abc" * 100_000)
+    folder = tmp_path / "data"
+    Tokenizer.from_characters("abcdef").save(folder)
+    own = Tokenizer.load(folder).vocab_size
+
+    def vocabulary(**options):
+        return admission._vocabulary(TrainSettings(target_params=10_000_000, **options))
+
+    assert vocabulary(vocab_size=777, dataset_dir=folder) == 777
+    assert vocabulary(dataset_dir=folder) == own
+    assert vocabulary(dataset_dir=tmp_path, tokenization="char", input_file=text) == 5
+    assert vocabulary(input_file=text) == suitable_vocabulary(10**7, 300_000) == 1000
+    assert vocabulary(input_file=tmp_path / "none") == suitable_vocabulary(10**7) == 6300
+    assert vocabulary(dataset_id="x") == 6300
+    assert vocabulary(input_file=tmp_path / "t.npy") == 50257
+    assert vocabulary(dataset_id="x", tokenization="gpt2") == 50257
+    assert vocabulary(input_file=text, tokenization=str(folder)) == own
+
+
+def test_the_smallest_shape_is_the_one_asked_for_without_words():
+    counted = admission._smallest_shape(TrainSettings(target_params=10**6, layout="gpt2"))
+    assert counted == GPTConfig(2, 256, 1, 8, 1, layout="gpt2")
+    shaped = admission._smallest_shape(TrainSettings(num_layers=2, width=64, num_heads=2))
+    assert shaped == GPTConfig(2, 256, 2, 64, 2)
+
+
+def test_what_overwrites_a_run_does_not_take_its_shape(tmp_path):
+    store_model(tmp_path / "model")
+    settings = TrainSettings(checkpoints_dir=tmp_path)
+    assert admission._stored_shape(settings).context_length == 16
+    assert admission._stored_shape(dataclasses.replace(settings, overwrite=True)) is None
+
+
+def test_the_border_of_a_budget_is_exact(tmp_path):
+    store_model(tmp_path / "model")
+    config = GPTConfig(300, 16, 1, 32, 2)
+    settings = TrainSettings(checkpoints_dir=tmp_path, seq_len=16)
+    need = planned_bytes(config, settings, micro_batch=1, program=PROGRAM)
+    for least, is_running in (
+        (need.budget_bytes, False),
+        (need.running_budget_bytes, True),
+    ):
+        enough = dataclasses.replace(settings, memory=f"{least}B")
+        refuse_hopeless(enough, program=PROGRAM, is_running=is_running)
+    less = dataclasses.replace(settings, memory=f"{need.budget_bytes - 1}B")
+    with pytest.raises(BudgetError):
+        refuse_hopeless(less, program=PROGRAM)

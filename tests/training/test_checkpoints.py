@@ -4,6 +4,7 @@ import errno
 import json
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +18,9 @@ from lowtide.model.checksums import record_files
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import load_model, load_weights
+from lowtide.tokenizer import Tokenizer
 from lowtide.training import checkpoints
-from lowtide.training.checkpoints import Checkpoint, RunFolder
+from lowtide.training.checkpoints import Checkpoint, RunFolder, all_tensors, readable_numbers
 from lowtide.training.loop import Trainer
 
 from .conftest import VOCAB, write_tokens
@@ -287,3 +289,214 @@ def test_numbers_of_another_kind_name_the_file(two_checkpoints, tmp_path, field,
     with pytest.raises((DataError, UsageError)) as caught:
         make_small_trainer(tmp_path).fit()
     assert caught.value.next_step or "loader state of version" in caught.value.message
+
+
+def test_two_checkpoints_are_kept_by_default_and_sizes_count_every_tensor(tmp_path):
+    assert RunFolder(tmp_path).keep == 2
+    assert checkpoint(1).num_bytes == 4 * 4 * 4 + 3 * 8
+
+
+def test_a_folder_is_kept_for_one_and_may_be_entered_again(tmp_path):
+    run, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    with run.locked(), run.locked():
+        assert run._is_locked
+        with pytest.raises(UsageError), other.locked():
+            pass
+        with other.locked(wanted=False):
+            assert not other._is_locked
+    assert not run._is_locked
+    with other.locked(), pytest.raises(UsageError), run.locked():
+        pass
+
+
+def test_all_that_a_run_writes_is_cleared_and_nothing_else(run):
+    run.save(checkpoint(5), CONFIG)
+    run.find_whole(lambda text: None)
+    run.save_best(checkpoint(5).weights, CONFIG, {"step": 5})
+    Tokenizer.from_characters("ab").save(run.root)
+    for name in ("settings.json", "metrics.jsonl", "notes.txt"):
+        (run.root / name).write_text("{}")
+    (run.root / "data").mkdir()
+    written = {path.name for path in run.root.iterdir()}
+    assert written >= {
+        "steps", "best", "data", "model.safetensors", "config.json", "checksums.json",
+        "tokenizer.json", "settings.json", "metrics.jsonl",
+    }  # fmt: skip
+    run.clear()
+    left = {path.name for path in run.root.iterdir()}
+    assert left <= {"notes.txt", "vocab.json", "merges.txt"} and "notes.txt" in left
+    assert run.find_whole(lambda text: None) is None
+    run.clear()  # nothing there is no error
+
+
+def test_the_first_of_several_damaged_checkpoints_is_named(run):
+    for step in (5, 10):
+        run.save(checkpoint(step), CONFIG)
+        (run.step_dirs()[-1] / "state.json").write_text(f"{step}")
+    with pytest.raises(DataError) as caught:
+        run.find_whole(lambda text: None)
+    assert caught.value.path.parent.name == "step_00000010"
+    assert f"remove {run.root / 'steps'}" in caught.value.next_step
+
+
+def test_damaged_checkpoints_are_only_renamed_where_that_is_asked_for(run):
+    for step in (5, 10):
+        run.save(checkpoint(step), CONFIG)
+    (run.step_dirs()[-1] / "state.json").write_text("?")
+    notes = []
+    assert run.find_whole(notes.append).name == "step_00000005"
+    assert [path.name for path in run.step_dirs()] == ["step_00000005", "step_00000010"]
+    assert len(notes) == 1 and "step_00000010 is not used" in notes[0]
+    assert run.newest_dir().name == "step_00000005"
+    again = RunFolder(run.root)
+    aside = run.root / "steps" / "damaged_step_00000010"
+    aside.mkdir()  # of an earlier time
+    (aside / "old").touch()
+    assert again.find_whole(notes.append, set_aside=True).name == "step_00000005"
+    assert not (aside / "old").exists() and (aside / "state.json").exists()
+    again.save(checkpoint(15), CONFIG)
+    assert again.newest_dir().name == "step_00000015"
+
+
+def test_the_same_step_again_brings_only_new_numbers(run):
+    folder = run.save(checkpoint(5), CONFIG)
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    other = Checkpoint(5, {"a": torch.zeros(1)}, {}, {"data": {"n": 99}})
+    assert run.save(other, CONFIG) == folder
+    assert run.load_numbers() == {"step": 5, "data": {"n": 99}}
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    assert run.find_whole(lambda text: None) == folder
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_before_older_ones_go(
+    run, monkeypatch
+):
+    calls = []
+
+    def watch(module, name):
+        original = getattr(module, name)
+
+        def call(path, *rest, **more):
+            calls.append((name, str(path).rpartition("/")[2]))
+            return original(path, *rest, **more)
+
+        monkeypatch.setattr(module, name, call)
+
+    for name in ("save_weights", "write_json", "record_files", "sync_directory"):
+        watch(checkpoints, name)
+    watch(checkpoints.shutil, "rmtree")
+    replace = Path.replace
+    monkeypatch.setattr(
+        Path, "replace", lambda self, to: calls.append(("replace", to.name)) or replace(self, to)
+    )
+    for step in (1, 2):
+        run.save(checkpoint(step), CONFIG)
+    calls.clear()
+    run.save(checkpoint(3), CONFIG)
+    names = [call for call in calls if call[0] != "rmtree" or "partial" not in call[1]]
+    begin = names.index(("replace", "step_00000003"))
+    assert [call[0] for call in names[:begin] if call[0] in ("save_weights", "record_files")] == [
+        "save_weights",
+        "save_weights",
+        "record_files",
+    ]
+    assert names[begin + 1] == ("sync_directory", "steps")
+    assert names[-1] == ("rmtree", "step_00000001")
+
+
+def test_space_is_asked_for_with_a_mebibyte_to_spare(run, monkeypatch):
+    needed = checkpoint(1).num_bytes + (1 << 20)
+    monkeypatch.setattr(checkpoints, "free_disk_bytes", lambda path: needed - 1)
+    with pytest.raises(BudgetError):
+        run.save(checkpoint(1), CONFIG)
+    monkeypatch.setattr(checkpoints, "free_disk_bytes", lambda path: needed)
+    run.save(checkpoint(1), CONFIG)
+
+
+def test_weights_of_a_checkpoint_found_whole_are_not_compared_again(two_checkpoints, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        checkpoints, "load_weights", lambda model, folder, *, verify: seen.append(verify)
+    )
+    run = RunFolder(two_checkpoints / "run")
+    run.load_weights(GPT(GPTConfig(VOCAB, 16, 1, 32, 2)))
+    run.find_whole(lambda text: None)
+    run.load_weights(GPT(GPTConfig(VOCAB, 16, 1, 32, 2)))
+    assert seen == [True, False]
+    RunFolder(two_checkpoints / "none").load_weights(GPT(CONFIG))
+    assert len(seen) == 2
+
+
+def test_best_weights_and_tokenizers_are_recorded_beside_each_other(run):
+    run.save_best(checkpoint(5).weights, CONFIG, {"step": 5, "val_loss": 1.5})
+    run.save_best(checkpoint(6).weights, CONFIG, {"step": 6, "val_loss": 1.0})
+    run.save_tokenizer(Tokenizer.from_characters("ab"), best=True)
+    assert json.loads((run.best_dir / "best.json").read_text()) == {"step": 6, "val_loss": 1.0}
+    recorded = json.loads((run.best_dir / "checksums.json").read_text())
+    files_there = {"model.safetensors", "config.json", "best.json", "tokenizer.json"}
+    assert set(recorded.get("files", recorded)) >= files_there
+    assert not (run.root / "tokenizer.json").exists()
+    run.save_tokenizer(Tokenizer.from_characters("ab"))
+    assert (run.root / "tokenizer.json").exists()
+
+
+def test_a_copy_serves_where_there_are_no_links(run, monkeypatch):
+    def refuse(*paths):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(checkpoints.os, "link", refuse)
+    run.save(checkpoint(5), CONFIG)
+    newest = run.step_dirs()[-1]
+    for name in ("model.safetensors", "config.json"):
+        assert (run.root / name).read_bytes() == (newest / name).read_bytes()
+
+
+def test_links_are_made_where_they_can_be(run):
+    files.partial_path(run.root / "model.safetensors").write_bytes(b"left by a kill")
+    folder = run.save(checkpoint(5), CONFIG)
+    assert (run.root / "model.safetensors").samefile(folder / "model.safetensors")
+
+
+def test_tensors_of_any_structure_in_order():
+    one, two, three = (torch.full((1,), float(i)) for i in range(3))
+    found = all_tensors({"a": one, "b": [two, (three, "no tensor")], "c": 5})
+    assert [tensor.item() for tensor in found] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        (b'{"step": 3}', True),
+        (b'{"step": 4}', False),
+        (b'{"event": "eval", "step": 2}', True),
+        (b'{"event": "eval", "step": 3}', False),
+        (b'{"phase": "training"}', True),
+        (b"[1]", False),
+        (b'{"step": "three"}', False),
+        (b"{", False),
+    ],
+)
+def test_rows_of_the_log_up_to_the_checkpoint(line, kept):
+    assert checkpoints._is_kept(line, 3, 2) is kept
+
+
+def test_no_log_is_no_error(run):
+    run.forget_metrics_after(3, 2)
+    assert not run.metrics_path.exists()
+
+
+def test_numbers_that_are_no_object_are_refused(run):
+    folder = run.save(checkpoint(5), CONFIG)
+    (folder / "state.json").write_text("[]")
+    with pytest.raises(DataError, match=r"state\.json holds no object") as caught:
+        run.load_numbers()
+    assert f"remove {folder}" in caught.value.next_step
+
+
+@pytest.mark.parametrize("error", [KeyError("data"), TypeError("data is None")])
+def test_a_wrong_number_names_its_file(tmp_path, error):
+    with pytest.raises(DataError) as caught, readable_numbers(tmp_path):
+        raise error
+    assert caught.value.path == tmp_path / "state.json"
+    what = "data is missing" if isinstance(error, KeyError) else "data is None"
+    assert caught.value.message == f"state.json is not what a run writes: {what}"
