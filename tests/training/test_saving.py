@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -9,7 +10,7 @@ from safetensors.torch import load_file
 from lowtide.errors import BudgetError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.training import checkpoints
+from lowtide.training import checkpoints, saving
 from lowtide.training.checkpoints import Checkpoint, RunFolder
 from lowtide.training.saving import CheckpointSaver, _HostCopy
 
@@ -82,3 +83,75 @@ def test_a_copy_has_the_structure_and_its_memory_is_used_again():
     assert again["c"].item() == 7.5
     assert again["c"].data_ptr() == copy["a"][0].data_ptr()
     copies.close()
+
+
+def test_the_next_copy_waits_until_the_last_one_is_written(run, monkeypatch):
+    written, started, go_on = [], threading.Event(), threading.Event()
+
+    def slow(checkpoint, config):
+        started.set()
+        assert go_on.wait(10)
+        written.append(checkpoint.weights["a"].tolist())
+
+    monkeypatch.setattr(run, "save", slow)
+    with CheckpointSaver(run, background=True, rename=as_they_are) as saver:
+        saver.save(Checkpoint(1, {"a": torch.zeros(2)}, {}, {}), CONFIG, wait=False)
+        assert started.wait(10)
+        second = threading.Thread(
+            target=saver.save,
+            args=(Checkpoint(2, {"a": torch.ones(2)}, {}, {}), CONFIG),
+            kwargs={"wait": True},
+        )
+        second.start()
+        assert written == []  # the copy is in use: nothing has overwritten it
+        go_on.set()
+        second.join(10)
+        assert saver._pool._max_workers == 1  # one at a time, in order
+        copies = list(saver._copies.values())
+    assert written == [[0.0, 0.0], [1.0, 1.0]]
+    assert all(copy._memory.size == 0 for copy in copies)
+
+
+def test_memory_of_a_copy_grows_only_when_it_must():
+    copies = _HostCopy()
+    assert copies._memory.size == 0 and copies._locked is False
+    first, _ = copies.take([torch.arange(8), torch.arange(9)])
+    assert copies._memory.size == 64 + 128  # each begins at a multiple of 64
+    assert first[0].data_ptr() == copies._memory.ctypes.data
+    assert first[1].data_ptr() - first[0].data_ptr() == 64
+    memory = copies._memory
+    copies.take([torch.arange(8), torch.arange(9)])
+    assert copies._memory is memory
+    copies.take([torch.arange(80)])
+    assert copies._memory is not memory and copies._memory.size == 640
+
+
+class FakeRuntime:
+    """The calls of CUDA's runtime that lock pages, noted."""
+
+    def __init__(self, answer=0):
+        self.calls, self.answer = [], answer
+
+    def cudaHostRegister(self, place, size, flags):  # noqa: N802
+        self.calls.append(("lock", place, size, flags))
+        return self.answer
+
+    def cudaHostUnregister(self, place):  # noqa: N802
+        self.calls.append(("unlock", place))
+
+
+@pytest.mark.parametrize("answer", [0, 2])
+def test_memory_for_a_gpu_is_locked_and_unlocked_where_the_system_allows_it(monkeypatch, answer):
+    runtime = FakeRuntime(answer)
+    monkeypatch.setattr(saving, "_cuda_runtime", lambda: runtime)
+    copies = _HostCopy()
+    copies._memory = np.zeros(128, np.uint8)
+    copies._locked = saving._lock(copies._memory)
+    place = copies._memory.ctypes.data
+    assert copies._locked is (answer == 0)
+    copies.close()
+    assert copies._locked is False
+    unlocked = [("unlock", place)] if answer == 0 else []
+    assert runtime.calls == [("lock", place, 128, 0), *unlocked]
+    copies.close()  # nothing is unlocked twice
+    assert len(runtime.calls) == 1 + len(unlocked)

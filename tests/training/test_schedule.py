@@ -218,3 +218,22 @@ def test_a_stream_of_unknown_length_warms_up_in_a_hundred_steps():
     hours = RunLength(TrainSettings(max_hours=1.0, warmup=0.5), None)
     assert hours.learning_rate_factor(4, 900.0, epoch=never) == pytest.approx(0.5)
     assert hours.learning_rate_factor(400, 0.0, epoch=never) == pytest.approx(0.01)
+
+
+def test_borders_of_schedules():
+    small, smaller = (default_learning_rate(n, "adamw", adapting=False) for n in (10_000, 9999))
+    assert small == smaller == 5e-3
+    rate = default_learning_rate(4 * 10**6, "adamw", adapting=False)
+    assert rate == pytest.approx(3e-3 * 0.25**0.3, rel=1e-9)
+    assert momentum_at(1, momentum=0.95, warmup_steps=2) == pytest.approx(0.9)
+    # A warm-up of one step is a step, not the whole run.
+    assert plain(0, total_steps=None, warmup=1, elapsed_fraction=0.2) == 1.0
+    assert plain(1, total_steps=None, warmup=1, elapsed_fraction=0.5) == pytest.approx(0.55)
+    assert plain(0, total_steps=None, warmup=2, elapsed_fraction=0.2) == 0.5
+    assert plain(5, total_steps=6, warmup=5) == pytest.approx(1.0)
+    assert plain(5, total_steps=5, warmup=5) == pytest.approx(1.0)
+    assert RunLength(TrainSettings(), 5).follows_share is False
+    by_steps = RunLength(TrainSettings(epochs=1), 10)
+    assert not by_steps.is_over(9, 0.0, epoch=never)
+    one = RunLength(TrainSettings(epochs=2, warmup=1), None)
+    assert one.learning_rate_factor(0, 0.0, epoch=lambda: 0.0) == 1.0

@@ -72,3 +72,19 @@ def test_the_warning_makes_it_save_and_requeue(tmp_path, monkeypatch):
     done = subprocess.run(["bash", str(script)], timeout=30, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert log.read_text().split("\n")[:3] == ["started", "saved", "requeue 42"]
+
+
+def test_what_the_script_asks_for_by_itself(tmp_path):
+    path = write_slurm_script(
+        TrainSettings(checkpoints_dir=tmp_path, model_name="m", memory=f"{10 << 20}B")
+    )
+    assert path == (tmp_path / "m" / "train.slurm")
+    assert path.stat().st_mode & 0o777 == 0o755
+    text = path.read_text()
+    for line in ("cpus-per-task=8", "time=04:00:00", "mem=11M"):
+        assert f"#SBATCH --{line}" in text
+    assert "@180" in text and "29400" in text
+    more = write_slurm_script(
+        TrainSettings(checkpoints_dir=tmp_path, model_name="m", memory=f"{(10 << 20) + 1}B")
+    )
+    assert "--mem=12M" in more.read_text()  # never less than the budget and a tenth

@@ -1,0 +1,130 @@
+"""Batches for the loop: as tensors, with the position of the batch in use, one ahead on a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from lowtide.loader.batches import BatchLoader
+from lowtide.loader.windows import TokenDataset
+from lowtide.training import feeding
+from lowtide.training.distributed import ProcessGroup
+from lowtide.training.feeding import Feed, open_batches
+from lowtide.training.settings import TrainSettings
+
+CPU = torch.device("cpu")
+
+
+class Source:
+    """Batches 0, 1, 2… whose position is the number of the next one."""
+
+    def __init__(self):
+        self.number, self.closed = 0, False
+
+    def __next__(self):
+        self.number += 1
+        return np.full((1, 2), self.number - 1, np.uint16), torch.full((1, 2), self.number)
+
+    def state_dict(self):
+        return {"number": self.number}
+
+    def load_state_dict(self, state):
+        self.number = state["number"]
+
+    def close(self):
+        self.closed = True
+
+
+def test_batches_are_tensors_and_the_position_is_that_of_the_next():
+    source = Source()
+    source.number = 3
+    feed = Feed(source, CPU)
+    assert feed.state_dict() == {"number": 3}
+    inputs, targets = next(feed)
+    assert (inputs.dtype, targets.dtype) == (torch.long, torch.long)
+    assert (inputs.tolist(), targets.tolist()) == ([[3, 3]], [[4, 4]])
+    assert feed.state_dict() == {"number": 4}
+    feed.load_state_dict({"number": 9})
+    assert feed.state_dict() == {"number": 9}
+    assert next(feed)[0].tolist() == [[9, 9]]
+    feed.close()
+    assert source.closed
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """Stand-ins for CUDA's events: what was recorded and waited for, by number."""
+    log = []
+
+    class Event:
+        def __init__(self):
+            self.number = sum(kind == "made" for kind, _ in log)
+            log.append(("made", self.number))
+
+        def record(self):
+            log.append(("recorded", self.number))
+
+        def synchronize(self):
+            log.append(("waited", self.number))
+
+    monkeypatch.setattr(feeding.torch.cuda, "Event", Event)
+    return log
+
+
+def test_on_a_gpu_the_next_batch_is_copied_while_this_one_is_computed(events, monkeypatch):
+    source = Source()
+    feed = Feed(source, torch.device("cuda"))
+    monkeypatch.setattr(
+        Feed, "_tensor", lambda self, array: torch.as_tensor(np.asarray(array).astype(np.int64))
+    )
+    assert next(feed)[0].tolist() == [[0, 0]]
+    assert source.number == 2  # the next is on its way
+    assert feed.state_dict() == {"number": 1}  # and does not count
+    assert next(feed)[0].tolist() == [[1, 1]]
+    assert feed.state_dict() == {"number": 2}
+    for _ in range(4):
+        next(feed)
+    assert [number for kind, number in events if kind == "recorded"] == list(range(7))
+    # Host arrays stay until their copy is over: the last four of seven are still held.
+    assert [number for kind, number in events if kind == "waited"] == [0, 1, 2]
+    assert len(feed._copying) == 4
+    feed.load_state_dict({"number": 50})
+    assert next(feed)[0].tolist() == [[50, 50]]  # what was ahead is forgotten
+    feed.close()
+    assert feed._ahead is None and source.closed
+
+
+def test_a_dataset_is_loaded_as_the_settings_say(tmp_path):
+    np.save(tmp_path / "ids.npy", np.arange(1000, dtype=np.uint16))
+    data = TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=10)
+    settings = TrainSettings(order="sequential", seed=5, num_workers=3, seq_len=10)
+    group = ProcessGroup(1, 2, CPU)
+    with open_batches(data, settings, group, rows=4) as loader:
+        assert isinstance(loader, BatchLoader)
+        inputs, _ = next(loader)
+        alone = BatchLoader(data, batch_size=4, order="sequential", seed=5, rank=1, world_size=2)
+        with alone:
+            np.testing.assert_array_equal(inputs, next(alone)[0])
+    made = {}
+    patched = SimpleNamespace(plan_rows=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feeding, "BatchLoader", lambda data, **options: made.update(options))
+        for device in ("cpu", "cuda"):
+            open_batches(patched, settings, ProcessGroup(1, 2, torch.device(device)), rows=4)
+            assert made == {
+                "batch_size": 4,
+                "order": "sequential",
+                "seed": 5,
+                "prefetch_batches": 3,
+                "rank": 1,
+                "world_size": 2,
+                "pin_memory": device == "cuda",
+            }
+
+
+def test_any_iterator_of_batches_is_taken_as_it_is():
+    source = Source()
+    assert open_batches(source, TrainSettings(), ProcessGroup(0, 1, CPU), rows=4) is source
