@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
+import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
+from lowtide.corpus import contents as corpus_contents
+from lowtide.corpus.contents import ContentLog
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingOptions
 from lowtide.errors import DataError
@@ -222,9 +228,15 @@ class KilledError(Exception):
 
 
 def run_job(
-    folder: Path, paths: list[Path], *, key: str = "key", stop_after: int | None = None
+    folder: Path,
+    paths: list[Path],
+    *,
+    key: str = "key",
+    stop_after: int | None = None,
+    hashes: list[str | None] | None = None,
+    notes: io.StringIO | None = None,
 ) -> Counter[bytes]:
-    """Count files as training does; `stop_after` checkpoints it dies."""
+    """Count files as training does; `stop_after` checkpoints it dies. `hashes` get the contents."""
     saves = itertools.count()
 
     class Journal(CountingJournal):
@@ -234,16 +246,23 @@ def run_job(
                 raise KilledError
 
     counter = make_counter(folder, specials=["<|endoftext|>"], table_bytes=1 << 20)
-    with Progress("count", stream=None) as progress:
+    inputs, journal = expand_inputs(paths), Journal(folder, key)
+    journal.contents = ContentLog(inputs)
+    with (
+        contextlib.closing(journal.contents) as contents,
+        Progress("count", stream=notes) as progress,
+    ):
         count_pieces(
             counter,
-            expand_inputs(paths),
+            inputs,
             specials=["<|endoftext|>"],
             options=ReadingOptions(block_bytes=1 << 12),
-            journal=Journal(folder, key),
+            journal=journal,
             progress=progress,
             batch_bytes=1 << 12,
         )
+        if hashes is not None:
+            hashes += contents.finish()
     return drained(counter)
 
 
@@ -289,6 +308,45 @@ def test_a_stopped_job_goes_on_and_ends_the_same(
             assert stops < 100
     assert stops > 5
     assert counts == expected
+
+
+@pytest.mark.parametrize("part_bytes", [1000, 4000, 1 << 20])
+@pytest.mark.parametrize("change", ["touch", "content", "first content"])
+def test_files_touched_between_two_runs_go_on_and_changed_ones_do_not(
+    tmp_path: Path,
+    corpus: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    part_bytes: int,
+    change: str,
+) -> None:
+    """The first file is plain and large: it is stopped inside."""
+    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(counting, "_ROUND_BYTES", 4000)
+    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 1000)
+    monkeypatch.setattr(corpus_contents, "_PART_BYTES", part_bytes)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    wanted_index = 1 if change == "first content" else 0
+    for stop_after in range(20):
+        work = tmp_path / f"work{stop_after}"
+        work.mkdir()
+        with pytest.raises(KilledError):
+            run_job(work, corpus, stop_after=stop_after)
+        place = json.loads((work / "counting.json").read_text())
+        if place["input_index"] == wanted_index and place["offset"] > 0:
+            break
+    else:
+        raise AssertionError("never stopped inside the file")
+    for path in corpus[:3]:
+        os.utime(path, (1, 1))
+    if change != "touch":
+        data = corpus[0].read_bytes()
+        corpus[0].write_bytes(data[:2000][::-1] + data[2000:])
+    notes, found, wanted = io.StringIO(), list[str | None](), list[str | None]()
+    assert run_job(work, corpus, hashes=found, notes=notes) == run_job(whole, corpus, hashes=wanted)
+    assert found == wanted and None not in found
+    assert ("counting begins anew" in notes.getvalue()) == (change != "touch")
+    assert ("going on at" in notes.getvalue()) == (change == "touch")
 
 
 def test_another_key_starts_afresh(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -208,11 +209,34 @@ def test_a_finished_tokenizer_is_left_alone(tmp_path: Path, text_file: Path) -> 
     assert again.record == first.record
     assert times == {name: (out_dir / name).stat().st_mtime_ns for name in FILES}
     assert "(was there already)" in describe_trained(again, out_dir)
-    with pytest.raises(DataError, match="made with other settings"):
+    with pytest.raises(DataError, match="made with --vocab-size 300, now it is 301"):
         train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=301)
-    text_file.write_bytes(text_file.read_bytes() + b" more")
-    with pytest.raises(DataError, match="made with other input files"):
+    text = text_file.read_bytes()
+    text_file.write_bytes(text + b" more")
+    with pytest.raises(DataError, match=r"had \d+ bytes then, now \d+"):
         train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300)
+    text_file.write_bytes(text[::-1])
+    with pytest.raises(DataError, match="holds other text of the same size than then"):
+        train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300)
+    text_file.write_bytes(text)
+    os.utime(text_file, (1, 1))
+    assert train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300).was_there, "touched"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_every_kind_is_known_by_content(tmp_path: Path, text_file: Path, kind: str) -> None:
+    packed = tmp_path / "b.txt.gz"
+    packed.write_bytes(gzip.compress(b"low tide, low water"))
+    given: dict[str, Any] = {"input": [text_file, packed], "kind": kind, "vocab_size": 280}
+    given["out_dir"] = tmp_path / "tok"
+    train_tokenizer(**given)
+    for path in (text_file, packed):
+        os.utime(path, (1, 1))
+    assert train_tokenizer(**given).was_there
+    packed.write_bytes(packed.read_bytes()[::-1])
+    os.utime(packed, (2, 2))
+    with pytest.raises(DataError, match=r"b\.txt\.gz holds other text"):
+        train_tokenizer(**given)
 
 
 def test_a_tokenizer_of_others_is_left_alone(

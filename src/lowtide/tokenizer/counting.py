@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from lowtide import _native
+from lowtide.corpus.contents import ContentLog
 from lowtide.corpus.cutting import PROBE_BYTES
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import (
@@ -54,13 +55,24 @@ class CountingJournal:
         self.folder = folder
         self.bytes_before = 0
         self.pieces_before = 0  # counted by the runs that were interrupted, like the bytes
+        self.contents: ContentLog | None = None
         self._path = folder / "counting.json"
         self._key = checksum_bytes(key.encode())
 
-    def restore(self, counter: _native.PieceCounter) -> Place:
-        """Give the place of the last checkpoint and hand its runs to the counter; drop the rest."""
+    def restore(
+        self, counter: _native.PieceCounter, on_notice: Callable[[str], None] = lambda _: None
+    ) -> Place:
+        """Give the place of the last checkpoint and hand its runs to the counter; drop the rest.
+
+        A file that holds something else now makes all of it worthless; one only touched does not.
+        """
         place, runs = Place(), list[str]()
         state = self._read()
+        if state is not None and self.contents is not None:
+            other = self.contents.restore(state["contents"], state["input_index"], state["offset"])
+            if other is not None:
+                on_notice(f"{other.path} changed meanwhile: counting begins anew")
+                state = None
         if state is not None:
             place, runs = Place(state["input_index"], state["offset"]), list(state["runs"])
             self.bytes_before, self.pieces_before = state["bytes"], state["pieces"]
@@ -75,6 +87,8 @@ class CountingJournal:
         try:
             state = read_json(self._path)
             sizes = {run: (self.folder / run).stat().st_size for run in state["runs"]}
+            if self.contents is not None:
+                _ = [state["contents"][name] for name in ContentLog.KEYS]
         except (DataError, OSError, KeyError, TypeError):
             return None
         numbers = [state.get(name) for name in ("input_index", "offset", "bytes", "pieces")]
@@ -90,6 +104,7 @@ class CountingJournal:
             "bytes": self.bytes_before + counter.bytes_done,
             "pieces": self.pieces_before + counter.pieces_done,
             "runs": {Path(run).name: Path(run).stat().st_size for run in counter.checkpoint()},
+            **({} if self.contents is None else {"contents": self.contents.state()}),
         }
         write_json(self._path, state)
 
@@ -128,13 +143,20 @@ def count_pieces(
     batch_bytes: int,
 ) -> None:
     """Count every piece of `inputs`, from the journal's place on."""
-    place = journal.restore(counter)
+    place = journal.restore(counter, progress.note)
     starts = [0]
     for source in inputs:
         starts.append(starts[-1] + source.size_bytes)
     first = min(starts[place.input_index] + place.offset, starts[-1])
     meter = _Meter(counter, first)
-    job = _Job(counter, inputs, [text.encode() for text in specials], options, batch_bytes)
+    job = _Job(
+        counter,
+        inputs,
+        [text.encode() for text in specials],
+        options,
+        batch_bytes,
+        journal.contents,
+    )
     last_checkpoint = time.monotonic()
     if place != Place():
         progress.note(f"going on at {100 * first / max(starts[-1], 1):.0f} % of the text")
@@ -158,6 +180,7 @@ class _Job:
     specials: list[bytes]
     options: ReadingOptions
     batch_bytes: int
+    contents: ContentLog | None = None
 
     def run(self, place: Place, meter: _Meter, starts: Sequence[int]) -> Iterator[Place]:
         """Count input after input; after each step give the place reached."""
@@ -177,8 +200,12 @@ class _Job:
             else:
                 steps = self._count_rows(source, offset, meter, starts[index])
             for reached in steps:
+                if self.contents is not None and self._is_plain(source):
+                    self.contents.reach(index, reached)
                 yield Place(index, reached)
             index, offset = index + 1, 0
+            if self.contents is not None:
+                self.contents.reach(index)
             meter.settle(starts[index])
             yield Place(index)
 
@@ -187,6 +214,7 @@ class _Job:
 
     def _count_small_files(self, index: int) -> int:
         texts: list[bytes] = []
+        read: list[bytes] = []
         held = 0
         while index < len(self.inputs) and held < self.batch_bytes:
             source = self.inputs[index]
@@ -194,9 +222,12 @@ class _Job:
                 break
             index += 1
             text = read_whole(source.path)
+            read.append(text)
             if is_text(source, text, self.options):
                 texts.append(text)
                 held += len(text)
+        if self.contents is not None:
+            self.contents.add(read)
         self.counter.count_texts(texts)
         return index
 

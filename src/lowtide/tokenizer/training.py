@@ -16,6 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from lowtide import _native, files
+from lowtide.corpus.contents import (
+    ContentLog,
+    describe_inputs,
+    find_difference,
+    hash_stored,
+    is_unchanged,
+)
 from lowtide.corpus.encodings import check_encoding
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
@@ -49,7 +56,7 @@ _SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candi
 _SMALLEST_TABLES = 8 << 20
 _SCAN_BYTES = 24 << 20  # a block, its documents, and their characters as 32 bits each
 _CHARACTER_BYTES = 900  # of a vocabulary, as it is made and written
-_FILE_BYTES = 1100  # of an input: its row in the list, in the key and in the record
+_FILE_BYTES = 1300  # of an input: its row in the list, in the key and in the record, its hash
 _PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 
 
@@ -135,9 +142,8 @@ def train_tokenizer(
         {key: _paths_as_text(value) if key == "input" else value for key, value in options.items()},
     )
     inputs = expand_inputs(settings.input)
-    key = _training_key(settings, inputs)
     if settings.out_dir is not None:
-        finished = _load_finished(settings.out_dir, key)
+        finished = _load_finished(settings, inputs)
         if finished is not None:
             # A run that ended between its last file and the clearing up left this.
             shutil.rmtree(settings.out_dir / files.WORK_NAME, ignore_errors=True)
@@ -148,7 +154,7 @@ def train_tokenizer(
     with contextlib.ExitStack() as stack:
         if settings.out_dir is not None:
             stack.enter_context(hold_lock(settings.out_dir, create_folder=True))
-            finished = _load_finished(settings.out_dir, key)  # by a command that ended just now
+            finished = _load_finished(settings, inputs)  # by a command that ended just now
             if finished is not None:
                 return finished
         work_dir = stack.enter_context(_work_folder(settings.out_dir))
@@ -156,16 +162,28 @@ def train_tokenizer(
         with Progress(
             "train-tokenizer", budget_bytes=budget.total_bytes, metrics_path=metrics_path
         ) as progress:
+            contents: list[str | None] = [None] * len(inputs)
             if settings.kind == "char":
                 vocabulary, counts = _scan_characters(settings, inputs, budget, progress, needed)
+                if settings.out_dir is not None:
+                    contents = [hash_stored(source) for source in inputs]
             else:
+                journal = CountingJournal(work_dir, _counting_key(settings, inputs))
+                if settings.out_dir is not None:  # what is kept is known again by its content
+                    journal.contents = ContentLog(inputs)
+                    stack.callback(journal.contents.close)
                 vocabulary, counts = _learn_merges(
-                    settings, inputs, budget, progress, CountingJournal(work_dir, key), needed
+                    settings, inputs, budget, progress, journal, needed
                 )
-            for source in inputs:
-                if has_changed(source):  # what was counted may be neither the old nor the new text
-                    raise changed_input(source)
-            record = {**json.loads(key), "counts": counts, "fingerprint": vocabulary.fingerprint}
+                if journal.contents is not None:
+                    contents = journal.contents.finish()
+            _require_unchanged(settings, inputs, contents)
+            record = {
+                "settings": _decisive_settings(settings),
+                "input_files": describe_inputs(inputs, contents),
+                "counts": counts,
+                "fingerprint": vocabulary.fingerprint,
+            }
             name = settings.out_dir.name if settings.out_dir else settings.kind
             tokenizer = Tokenizer(vocabulary, name=name)
             if settings.out_dir is not None:
@@ -216,18 +234,34 @@ def _paths_as_text(value: Any) -> Any:
     return tuple(str(item) for item in value)
 
 
-def _training_key(settings: TokenizerTrainingSettings, inputs: list[InputFile]) -> str:
-    """Give everything the result depends on; the same key means the same tokenizer."""
+def _decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:
+    """The settings that the result depends on."""
     free = ("out_dir", "processes", "memory", "input")
-    rows = {key: item for key, item in settings_as_json(settings).items() if key not in free}
-    files = [
-        {"path": str(source.path), "bytes": source.size_bytes, "modified_ns": source.modified_ns}
-        for source in inputs
-    ]
-    return json.dumps({"settings": rows, "input_files": files}, sort_keys=True)
+    return {key: item for key, item in settings_as_json(settings).items() if key not in free}
 
 
-def _load_finished(out_dir: Path, key: str) -> TrainedTokenizer | None:
+def _counting_key(settings: TokenizerTrainingSettings, inputs: list[InputFile]) -> str:
+    """What has to be the same to go on counting; whether files were changed the journal knows."""
+    files = [[str(source.path), source.size_bytes] for source in inputs]
+    return json.dumps([_decisive_settings(settings), files], sort_keys=True)
+
+
+def _require_unchanged(
+    settings: TokenizerTrainingSettings, inputs: list[InputFile], contents: list[str | None]
+) -> None:
+    """Refuse what was overwritten while it was read; a file that was only touched is fine."""
+    for source, content in zip(inputs, contents, strict=True):
+        # What was counted may be neither the old nor the new text. The characters were read before
+        # they were hashed, so there the hash proves nothing.
+        if has_changed(source) and (settings.kind == "char" or not is_unchanged(source, content)):
+            raise changed_input(source)
+
+
+def _load_finished(
+    settings: TokenizerTrainingSettings, inputs: list[InputFile]
+) -> TrainedTokenizer | None:
+    out_dir = settings.out_dir
+    assert out_dir is not None
     if not (out_dir / _RECORD).exists():
         if (out_dir / "tokenizer.json").exists():
             raise DataError(
@@ -237,15 +271,31 @@ def _load_finished(out_dir: Path, key: str) -> TrainedTokenizer | None:
             )
         return None
     record = read_json(out_dir / _RECORD)
-    wanted = json.loads(key)
-    if all(record.get(part) == wanted[part] for part in wanted):
+    difference = _find_difference(settings, inputs, record)
+    if difference is None:
         return TrainedTokenizer(Tokenizer.load(out_dir), record, was_there=True)
-    changed = next(part for part in wanted if record.get(part) != wanted[part])
     raise DataError(
-        f"there is a tokenizer here already, made with other {changed.replace('_', ' ')}",
+        f"there is a tokenizer here already, and {difference}",
         path=out_dir,
         next_step="choose another --out-dir, or remove this folder",
     )
+
+
+def _find_difference(
+    settings: TokenizerTrainingSettings, inputs: list[InputFile], record: Any
+) -> str | None:
+    """Say what a tokenizer was made otherwise with, or of; None if nothing differs."""
+    known = record.get("settings") if isinstance(record, dict) else None
+    rows = record.get("input_files") if isinstance(record, dict) else None
+    if not isinstance(known, dict) or not isinstance(rows, list):
+        return "nothing says what it was made of"
+    for name, value in _decisive_settings(settings).items():
+        if known.get(name) != value:
+            flag = name.replace("_", "-")
+            return f"it was made with --{flag} {known.get(name)}, now it is {value}"
+    if not all(isinstance(row, dict) for row in rows):
+        return "nothing says which files it was made of"
+    return find_difference(inputs, rows)
 
 
 @contextlib.contextmanager

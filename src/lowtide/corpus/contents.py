@@ -1,0 +1,207 @@
+"""Inputs known by what they hold: hashes of stored files, made beside the work that reads them.
+
+In:      input files; how far the work has come
+Out:     one hash per input; in words, how inputs differ from those a record describes
+Memory:  a hash per input, one buffer of 1 MiB
+
+A file is hashed part by part, right after the work has read a part: it is in memory then, so a
+corpus is not read from the disk twice. The hash of parts is kept, and gone on with after a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from lowtide.corpus.inputs import InputFile
+
+__all__ = ["ContentLog", "describe_inputs", "find_difference", "hash_stored", "is_unchanged"]
+
+_PART_BYTES = 64 << 20
+_BUFFER_BYTES = 1 << 20
+
+
+def _fold(before: str, part: str) -> str:
+    return xxhash.xxh3_128_hexdigest((before + part).encode()) if before else part
+
+
+def _hash_part(path: Path, offset: int, limit: int) -> tuple[str, int]:
+    """The hash of `limit` bytes of a file from `offset` on, and how many there were."""
+    digest, count = xxhash.xxh3_128(), 0
+    buffer = bytearray(_BUFFER_BYTES)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        while count < limit and (size := file.readinto(view[: limit - count])):
+            digest.update(view[:size])
+            count += size
+    return digest.hexdigest(), count
+
+
+def hash_stored(source: InputFile, *, until: int | None = None) -> str | None:
+    """The hash of a file as it is stored, or of its parts before `until`; None if it has none."""
+    if source.kind == "hub":
+        return None
+    end = source.size_bytes if until is None else until
+    fold, offset = "", 0
+    try:
+        while offset < end or not fold:
+            part, count = _hash_part(source.path, offset, min(_PART_BYTES, end - offset))
+            fold = _fold(fold, part)
+            offset += count
+            if not count:
+                break
+    except OSError:
+        return None
+    return fold
+
+
+class ContentLog:
+    """Hashes inputs in order, in a thread beside the work that reads them."""
+
+    KEYS = ("done", "fold", "offset", "tail", "tail_bytes", "modified_ns")
+    """Of its state."""
+
+    def __init__(self, inputs: Sequence[InputFile]) -> None:
+        self._inputs = inputs
+        self._done: list[str | None] = []
+        self._fold, self._offset = "", 0  # of the input that is being read
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lowtide-contents")
+        self._reached = 0
+        self._last: Future[None] | None = None
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def reach(self, index: int, offset: int = 0) -> None:
+        """The work has read all inputs before `index`, and so many bytes of that one."""
+        self._last = self._thread.submit(self._advance, index, offset)
+
+    def add(self, texts: Sequence[bytes]) -> None:
+        """The work has read the next inputs, each of which is one of these."""
+        hashes = [xxhash.xxh3_128_hexdigest(text) for text in texts]
+        self._last = self._thread.submit(self._extend, hashes)
+
+    def _extend(self, hashes: Sequence[str]) -> None:
+        self._done += hashes
+        self._reached = 0
+
+    def state(self) -> dict[str, Any]:
+        """What is hashed so far, as JSON."""
+        if self._last is not None:
+            self._last.result()
+        tail, size = "", self._reached - self._offset
+        if size > 0:
+            tail, size = _hash_part(self._inputs[len(self._done)].path, self._offset, size)
+        return {
+            "done": list(self._done),
+            "fold": self._fold,
+            "offset": self._offset,
+            "tail": tail,
+            "tail_bytes": max(size, 0),
+            "modified_ns": [row.modified_ns for row in self._inputs[: len(self._done) + 1]],
+        }
+
+    def restore(self, state: Mapping[str, Any], index: int, offset: int) -> InputFile | None:
+        """Take back what was hashed up to a place; or return an input that holds something else.
+
+        One whose time of change is as it was is not read again. Of an input that is not plain text
+        nothing is hashed before its end: where it was begun and then touched, it counts as changed.
+        """
+        done, times = list(state["done"]), list(state["modified_ns"])
+        if len(done) != index or len(times) < min(index + bool(offset), len(self._inputs)):
+            return self._inputs[min(index, len(self._inputs) - 1)]
+        for source, known, modified in zip(self._inputs, done, times, strict=False):
+            if modified != source.modified_ns and (known is None or known != hash_stored(source)):
+                return source
+        current = self._inputs[index] if offset else None
+        if current and times[index] != current.modified_ns and not _is_begun_so(current, state):
+            return current
+        self._done = done
+        self._fold, self._offset = str(state["fold"]), int(state["offset"])
+        return None
+
+    def finish(self) -> list[str | None]:
+        """One hash per input; what was not reached is hashed now."""
+        self.reach(len(self._inputs))
+        assert self._last is not None
+        self._last.result()
+        return self._done
+
+    def _advance(self, index: int, offset: int) -> None:
+        while len(self._done) < index:
+            source = self._inputs[len(self._done)]
+            if self._offset:
+                self._hash_parts(source, source.size_bytes, whole=False)
+            self._done.append(self._fold if self._offset else hash_stored(source))
+            self._fold, self._offset = "", 0
+        if offset and index < len(self._inputs):
+            self._hash_parts(self._inputs[index], offset, whole=True)
+        self._reached = offset
+
+    def _hash_parts(self, source: InputFile, end: int, *, whole: bool) -> None:
+        """Hash parts of an input up to `end`; with `whole` only those that are whole."""
+        while self._offset + (_PART_BYTES if whole else 1) <= end:
+            limit = min(_PART_BYTES, end - self._offset)
+            part, count = _hash_part(source.path, self._offset, limit)
+            if not count:
+                return  # it was cut short: its size is compared at the end
+            self._fold = _fold(self._fold, part)
+            self._offset += count
+
+
+def _is_begun_so(source: InputFile, state: Mapping[str, Any]) -> bool:
+    """True if the beginning of an input is what was hashed of it."""
+    offset, tail = int(state["offset"]), int(state["tail_bytes"])
+    if not offset + tail or (offset and hash_stored(source, until=offset) != state["fold"]):
+        return False
+    return not tail or _hash_part(source.path, offset, tail) == (state["tail"], tail)
+
+
+def describe_inputs(
+    inputs: Sequence[InputFile], contents: Sequence[str | None]
+) -> list[dict[str, Any]]:
+    """What a record keeps of inputs, so that they are known again."""
+    return [
+        {
+            "path": str(source.path),
+            "bytes": source.size_bytes,
+            "modified_ns": source.modified_ns,
+            "content": content,
+        }
+        for source, content in zip(inputs, contents, strict=True)
+    ]
+
+
+def find_difference(inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Say how inputs differ from those that `describe_inputs` described; None if they do not."""
+    now, before = [str(source.path) for source in inputs], [str(row.get("path")) for row in rows]
+    if now != before:
+        other = sorted(set(now) ^ set(before))
+        if not other:
+            return "its inputs came in another order"
+        return f"{other[0]} was {'not ' if other[0] in now else ''}among its inputs"
+    for source, row in zip(inputs, rows, strict=True):
+        if row.get("bytes") != source.size_bytes:
+            return f"{source.path} had {row.get('bytes')} bytes then, now {source.size_bytes}"
+        if row.get("modified_ns") == source.modified_ns:
+            continue
+        if row.get("content") is None:  # as earlier versions wrote it
+            return f"{source.path} was changed since, and nothing says what it held"
+        if row["content"] != hash_stored(source):
+            return f"{source.path} holds other text of the same size than then"
+    return None
+
+
+def is_unchanged(source: InputFile, content: str | None) -> bool:
+    """True if an input whose times changed still has the size and the content it was read with."""
+    try:
+        size = source.path.stat().st_size
+    except OSError:
+        return False
+    return content is not None and size == source.size_bytes and hash_stored(source) == content
