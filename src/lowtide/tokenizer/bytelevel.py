@@ -16,7 +16,12 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.errors import DataError
 from lowtide.tokenizer.patterns import Pattern
-from lowtide.tokenizer.vocabulary import Vocabulary, describe_merge, merges_by_rank
+from lowtide.tokenizer.vocabulary import (
+    Vocabulary,
+    describe_merge,
+    merges_by_rank,
+    require_dense,
+)
 
 __all__ = [
     "MAX_TOKENS",
@@ -123,6 +128,11 @@ def read_bpe_text(
         return None
     tokens, ids, rows = found
     known: dict[str, int] = {}
+    used = len(tokens) - tokens.count(b"") + len(specials)
+    try:
+        require_dense(max([len(tokens) - 1, *(id or 0 for id in specials.values())]), used)
+    except DataError:
+        return None
     for (text, wanted), there in zip(specials.items(), ids, strict=True):
         id = there if wanted is None else wanted
         if id < 0:

@@ -38,6 +38,10 @@ __all__ = [
     "write_vocab_and_merges",
 ]
 
+_ADVICE = (
+    "take the files as they were published, or train a tokenizer: lowtide train-tokenizer --input "
+    "FILES --out-dir tok/mine"
+)
 _GPT2_SHA256 = {
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
@@ -66,6 +70,19 @@ _TIKTOKEN_SPECIALS: dict[str, dict[str, int]] = {
 
 def load_vocabulary(source: str | Path) -> Vocabulary:
     """Read a vocabulary from a folder, a tokenizer.json, a .tiktoken file, or by the name gpt2."""
+    try:
+        return _load(source)
+    except DataError as error:
+        if error.path is not None and error.next_step is not None:
+            raise
+        raise DataError(
+            error.message,
+            path=error.path or (source if Path(source).exists() else None),
+            next_step=error.next_step or _ADVICE,
+        ) from None
+
+
+def _load(source: str | Path) -> Vocabulary:
     path = Path(source)
     if path.is_dir():
         return _load_folder(path)

@@ -26,7 +26,7 @@ from lowtide.tokenizer.bytelevel import (
     vocab_section,
 )
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern, pattern_of_expression
-from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
+from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary, require_dense
 
 __all__ = ["load_tokenizer_json", "tokenizer_json", "write_tokenizer_json"]
 
@@ -45,7 +45,7 @@ def load_tokenizer_json(path: Path) -> Vocabulary:
         return _load_natively(path) or _load(read_json(path), path)
     except DataError as error:
         raise DataError(
-            error.message, path=error.path, next_step=error.next_step or _ADVICE
+            error.message, path=error.path or path, next_step=error.next_step or _ADVICE
         ) from None
 
 
@@ -175,7 +175,9 @@ def _read_characters(
     unknown = DataError(f"not a character tokenizer: pre_tokenizer {step}", path=path)
     if not isinstance(step, dict) or _split_expression(step, unknown) != _CHARACTER_EXPRESSION:
         raise unknown
-    table = [b""] * (max([*vocab.values(), *specials.values()], default=-1) + 1)
+    highest = max([*vocab.values(), *specials.values()], default=-1)
+    require_dense(highest, len(vocab) + len(specials))
+    table = [b""] * (highest + 1)
     for text, id in [*vocab.items(), *specials.items()]:
         if len(text) != 1 and text not in specials:
             raise DataError(f"token {text!r} is not a single character", path=path)

@@ -20,15 +20,39 @@ from lowtide.tokenizer.patterns import Pattern
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["END_OF_TEXT", "UNKNOWN", "Vocabulary", "describe_merge", "id_bytes", "merges_by_rank"]
+__all__ = [
+    "END_OF_TEXT",
+    "UNKNOWN",
+    "Vocabulary",
+    "describe_merge",
+    "id_bytes",
+    "merges_by_rank",
+    "require_dense",
+]
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
+_MOST_UNUSED = 1 << 18  # the special tokens of o200k begin at 199,999, however few others there are
 
 
 def id_bytes(vocab_size: int) -> int:
     """Bytes of the smallest unsigned type that holds every id below `vocab_size`."""
     return 2 if vocab_size <= 1 << 16 else 4
+
+
+def require_dense(highest_id: int, num_tokens: int) -> None:
+    """Refuse ids that most of a table would be empty for, before the table is made.
+
+    Published vocabularies leave some ids unused, but one id of 2^24 among a few hundred tokens
+    would take a gigabyte here, and an embedding of as many rows.
+    """
+    largest = 4 * num_tokens + _MOST_UNUSED
+    if highest_id >= largest:
+        raise DataError(
+            f"the id {highest_id} is too large for {num_tokens} tokens: expected ids below "
+            f"{largest}",
+            next_step="number the tokens from 0 on, with few gaps",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +163,9 @@ class Vocabulary:
         whole_pieces: bool = False,
     ) -> Vocabulary:
         """Make a vocabulary of tokens by id and merges of ids; None: ids are ranks."""
-        table = [b""] * (max([*tokens, *special_tokens.values()], default=-1) + 1)
+        highest = max([*tokens, *special_tokens.values()], default=-1)
+        require_dense(highest, len(tokens) + len(special_tokens))
+        table = [b""] * (highest + 1)
         for id, token in tokens.items():
             table[id] = token
         for text, id in special_tokens.items():
