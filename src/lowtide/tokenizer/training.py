@@ -242,8 +242,8 @@ def _decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:
 
 def _counting_key(settings: TokenizerTrainingSettings, inputs: list[InputFile]) -> str:
     """What has to be the same to go on counting; whether files were changed the journal knows."""
-    files = [[str(source.path), source.size_bytes] for source in inputs]
-    return json.dumps([_decisive_settings(settings), files], sort_keys=True)
+    rows = [[str(source.path), source.size_bytes] for source in inputs]
+    return json.dumps([_decisive_settings(settings), rows], sort_keys=True)
 
 
 def _require_unchanged(
