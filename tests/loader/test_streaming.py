@@ -329,9 +329,9 @@ def test_a_dataset_read_by_their_library(tmp_path: Path, monkeypatch: pytest.Mon
         again = StreamingDataLoader(str(folder), **options)
         again.load_state_dict(state)
         assert [batch["input_ids"].tolist() for batch in again] == batches[9 : len(batches) // 2]
-    with pytest.raises(DataError, match=r"no text in column 'story'; there is text"):
+    with pytest.raises(DataError, match=r"row 0 has no column 'story'; there are text"):
         list(StreamingDataLoader(str(folder), **options, text_column="story"))
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot be opened"):
         StreamingDataLoader(str(folder), **options, split="nothing")
 
 

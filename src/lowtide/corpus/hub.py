@@ -13,7 +13,15 @@ from typing import Any
 
 from lowtide.errors import DataError, UsageError
 
-__all__ = ["HUB_PREFIX", "is_saved_dataset", "iter_hub_texts", "parse_hub_name"]
+__all__ = [
+    "HUB_PREFIX",
+    "hub_text",
+    "is_saved_dataset",
+    "iter_hub_rows",
+    "iter_hub_texts",
+    "open_hub_rows",
+    "parse_hub_name",
+]
 
 HUB_PREFIX = "hf://"
 
@@ -36,25 +44,16 @@ def is_saved_dataset(name: str) -> bool:
 
 
 def iter_hub_texts(name: str, *, split: str, text_field: str) -> Iterator[bytes]:
-    """Give the texts of a dataset's column, streamed."""
-    rows = _open(name, split)
-    for number, row in enumerate(_guard(rows, name)):
-        text = row.get(text_field)
-        if text is None and text_field not in row:
-            raise DataError(
-                f"row {number} has no column {text_field!r}; there are {', '.join(row)}",
-                path=f"{HUB_PREFIX}{name}",
-                next_step="name the column of text with --text-field",
-            )
-        if text is not None and not isinstance(text, str):
-            raise DataError(
-                f"column {text_field!r} holds {type(text).__name__}, expected text",
-                path=f"{HUB_PREFIX}{name}",
-            )
-        yield (text or "").encode("utf-8", "replace")
+    """The texts of a dataset's column, streamed."""
+    rows = open_hub_rows(name, split=split)
+    for number, row in enumerate(iter_hub_rows(rows, name)):
+        yield hub_text(row, name=name, number=number, text_field=text_field)
 
 
-def _open(name: str, split: str) -> Any:
+def open_hub_rows(
+    name: str, *, split: str, config_name: str | None = None, streaming: bool = True
+) -> Any:
+    """A dataset as the datasets package opens it, streamed unless it was saved to a folder."""
     try:
         import datasets  # pyright: ignore[reportMissingImports] (an extra)
     except ImportError:
@@ -65,7 +64,7 @@ def _open(name: str, split: str) -> Any:
     try:
         if is_saved_dataset(name):
             return datasets.load_from_disk(name)
-        return datasets.load_dataset(name, split=split, streaming=True)
+        return datasets.load_dataset(name, config_name, split=split, streaming=streaming)
     except Exception as error:  # the package raises errors of many other packages
         raise DataError(
             f"this dataset cannot be opened: {error}",
@@ -74,8 +73,26 @@ def _open(name: str, split: str) -> Any:
         ) from None
 
 
-def _guard(rows: Any, name: str) -> Iterator[dict[str, Any]]:
+def iter_hub_rows(rows: Any, name: str) -> Iterator[dict[str, Any]]:
+    """Rows in order; what stops reading is an error that names the dataset."""
     try:
         yield from rows
     except (OSError, ValueError, RuntimeError) as error:
         raise DataError(f"reading stopped: {error}", path=f"{HUB_PREFIX}{name}") from None
+
+
+def hub_text(row: dict[str, Any], *, name: str, number: int, text_field: str) -> bytes:
+    """The text of a row; a row that has none there is empty, one without the column an error."""
+    text = row.get(text_field)
+    if text is None and text_field not in row:
+        raise DataError(
+            f"row {number} has no column {text_field!r}; there are {', '.join(row)}",
+            path=f"{HUB_PREFIX}{name}",
+            next_step="name the column of text with --text-field, in training with --text-column",
+        )
+    if text is not None and not isinstance(text, str):
+        raise DataError(
+            f"column {text_field!r} holds {type(text).__name__}, expected text",
+            path=f"{HUB_PREFIX}{name}",
+        )
+    return (text or "").encode("utf-8", "replace")

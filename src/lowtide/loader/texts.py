@@ -16,7 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.corpus.hub import HUB_PREFIX, is_saved_dataset, parse_hub_name
+from lowtide.corpus.hub import (
+    HUB_PREFIX,
+    hub_text,
+    iter_hub_rows,
+    open_hub_rows,
+    parse_hub_name,
+)
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import (
     BLOCK_BYTES,
@@ -26,7 +32,7 @@ from lowtide.corpus.reading import (
     plan_streams,
 )
 from lowtide.dataset.resources import estimate_text_bytes
-from lowtide.errors import DataError, LowtideError, UsageError, from_os_error
+from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
 from lowtide.loader.ordering import derive_seed, order_indices
 from lowtide.loader.sources import sample_fingerprint
@@ -152,27 +158,9 @@ class HubTexts:
         self._dataset_id = dataset_id
         self._split = split
         self._text_column = text_column
-        try:
-            from datasets import (  # pyright: ignore[reportMissingImports]
-                load_dataset,
-                load_from_disk,
-            )
-        except ImportError:
-            raise LowtideError(
-                f"reading {dataset_id!r} needs the package datasets",
-                next_step="pip install 'lowtide[datasets]'",
-            ) from None
-        try:
-            self._rows: Any = (
-                load_from_disk(dataset_id)
-                if is_saved_dataset(dataset_id)
-                else load_dataset(dataset_id, config_name, split=split, streaming=streaming)
-            )
-        except (ValueError, OSError) as error:  # their errors for unknown names, splits, no network
-            raise DataError(
-                f"the dataset {dataset_id!r} cannot be read: {error}",
-                next_step="check its name and split, and the network",
-            ) from error
+        self._rows = open_hub_rows(
+            dataset_id, split=split, config_name=config_name, streaming=streaming
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -194,18 +182,10 @@ class HubTexts:
             # A buffer of one: files are put in another order, rows stay as they are in them.
             rows = rows.shuffle(seed=seed % (1 << 32), buffer_size=1)
         rows = rows.skip(first)
-        for number, row in enumerate(rows, start=first):
-            yield Text(self._text_of(row, number), (number,))
-
-    def _text_of(self, row: Any, number: int) -> bytes:
-        text = row.get(self._text_column)
-        if isinstance(text, str):
-            return text.encode("utf-8", "replace")
-        raise DataError(
-            f"row {number} of {self._dataset_id!r} has no text in column {self._text_column!r}; "
-            f"there is {', '.join(row)}",
-            next_step="name the column of text with text_column",
-        )
+        name, column = self._dataset_id, self._text_column
+        for number, row in enumerate(iter_hub_rows(rows, name), start=first):
+            data = hub_text(row, name=name, number=number, text_field=column)
+            yield Text(data, (number,))
 
 
 @dataclass(frozen=True)
