@@ -6,6 +6,7 @@ Memory:  a copy of the repository per worker, beside the tests' own
 
     python tools/mutants.py --count 60 --seed 1 [--stage corpus] [--native] [--workers 2]
     python tools/mutants.py --place corpus/grouping.py:100     every change of one line
+    python tools/mutants.py --place corpus/grouping.py --own   by the module's own tests alone
 
 Each change is made in a copy of the repository, so the working tree stays as it is. The copy's
 Python is imported in place of the installed one; a native change is built there first.
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,10 @@ class Mutant:
     def __str__(self) -> str:
         before, after = (" ".join(part.split())[:100] for part in (self.before, self.after))
         return f"{self.path}:{self.line}: {before}  ->  {after}"
+
+
+Choose = Callable[[Mutant], list[str]]
+"""Names the tests that have to notice a change."""
 
 
 def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -201,19 +206,22 @@ def parses(mutant: Mutant) -> bool:
     return True
 
 
+def own_tests(mutant: Mutant) -> str:
+    """The file of tests that mirrors the changed module."""
+    return (Path("tests") / mutant.stage / f"test_{mutant.path.stem}.py").as_posix()
+
+
 def tests_of(mutant: Mutant) -> list[str]:
     """The tests that have to notice a change: those of its stage."""
     if mutant.path.suffix != ".py":
         prefix = mutant.path.stem.partition("_")[0]
         return NATIVE_TESTS.get(prefix, NATIVE_TESTS[""])
+    own = own_tests(mutant)
     if not mutant.stage:
-        own = Path("tests") / f"test_{mutant.path.stem}.py"
-        rest = sorted(path.relative_to(ROOT) for path in (ROOT / "tests").glob("test_*.py"))
-        return [str(path) for path in sorted(rest, key=lambda path: path != own)]
-    stage = f"tests/{mutant.stage}"
-    own = f"{stage}/test_{mutant.path.stem}.py"
+        rest = sorted(f"tests/{path.name}" for path in (ROOT / "tests").glob("test_*.py"))
+        return sorted(rest, key=lambda name: name != own)
     first = [own] if (ROOT / own).exists() else []
-    return [*first, stage, *MORE_TESTS.get(mutant.stage, [])]
+    return [*first, f"tests/{mutant.stage}", *MORE_TESTS.get(mutant.stage, [])]
 
 
 def draw(arguments: argparse.Namespace) -> list[Mutant]:
@@ -247,17 +255,19 @@ def make_copy(folder: Path) -> Path:
     return folder
 
 
-def check_tests(mutants: list[Mutant], folder: Path) -> None:
-    """Run the tests of every stage drawn without a change: where they fail, nothing is proven."""
-    chosen = {tuple(sorted(set(tests_of(mutant)))): mutant for mutant in mutants}
-    stages = {(mutant.path.suffix, mutant.stage): mutant for mutant in chosen.values()}
-    for mutant in stages.values():
-        code = run_pytest(mutant, folder, None, seconds=1800)
+def check_tests(mutants: list[Mutant], folder: Path, choose: Choose) -> None:
+    """Run the tests of everything drawn without a change: where they fail, nothing is proven."""
+    chosen: dict[tuple[str, ...], Mutant] = {}
+    for mutant in mutants:
+        names = set(choose(mutant))  # a file whose folder is named too is run with it
+        chosen[tuple(sorted(n for n in names if str(Path(n).parent) not in names))] = mutant
+    for tests, mutant in chosen.items():
+        code = run_pytest(list(tests), folder, None, seconds=1800)
         if code != 0:
             sys.exit(f"error: unchanged, the tests of {mutant.path} end with {code}")
 
 
-def run_tests(mutant: Mutant, folder: Path, seconds: int) -> str:
+def run_tests(mutant: Mutant, folder: Path, seconds: int, choose: Choose) -> str:
     """Make the change in a copy, run the tests until one fails, undo it."""
     target = folder / mutant.path
     original = target.read_bytes()
@@ -268,7 +278,7 @@ def run_tests(mutant: Mutant, folder: Path, seconds: int) -> str:
             native = build_native(folder)
             if native is None:
                 return "caught (does not compile)"
-        return judge(run_pytest(mutant, folder, native, seconds))
+        return judge(run_pytest(choose(mutant), folder, native, seconds))
     finally:
         target.write_bytes(original)
 
@@ -293,23 +303,16 @@ sys.meta_path[:] = [f for f in sys.meta_path if "Redirecting" not in type(f).__n
 """
 
 
-def run_pytest(mutant: Mutant, folder: Path, native: Path | None, seconds: int) -> int | None:
+def run_pytest(names: list[str], folder: Path, native: Path | None, seconds: int) -> int | None:
     """The exit code of the tests; None if they took too long."""
-    tests = [name for name in tests_of(mutant) if (folder / name).exists()]
+    tests = [name for name in names if (folder / name.partition("::")[0]).exists()]
     module = next((native / "lowtide" if native else installed_package()).glob("_native*.so"))
     shutil.copy2(module, folder / SOURCE / module.name)
     (folder / "sitecustomize.py").write_text(_SITE)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--timeout=120",
-        *tests,
-    ]
+    if not tests:
+        return 0  # no test at all notices nothing
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=120"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     paths = [str(folder), str(folder / "src")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "2"}
     temporary = folder / "tmp"
@@ -317,13 +320,9 @@ def run_pytest(mutant: Mutant, folder: Path, native: Path | None, seconds: int) 
     temporary.mkdir()
     environment["TMPDIR"] = str(temporary)
     process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        command, cwd=folder, env=environment, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -357,27 +356,29 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=1200, help="limit of one run of the tests")
     parser.add_argument("--list", action="store_true", help="only print the changes")
     parser.add_argument("--trust", action="store_true", help="the tests pass without a change")
+    parser.add_argument("--own", action="store_true", help="only the changed module's own tests")
+    parser.add_argument("--tests", nargs="+", help="only these files of tests")
     arguments = parser.parse_args()
     mutants = draw(arguments)
     if arguments.list:
         print(*mutants, sep="\n")
         return
+    choose: Choose = (lambda mutant: [own_tests(mutant)]) if arguments.own else tests_of
+    if arguments.tests:
+        choose = lambda mutant: arguments.tests  # noqa: E731
     survivors: list[Mutant] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
         folders: SimpleQueue[Path] = SimpleQueue()
         for number in range(arguments.workers):
             folders.put(make_copy(Path(root) / str(number)))
         if not arguments.trust:
-            check_tests(mutants, Path(root) / "0")
+            check_tests(mutants, Path(root) / "0", choose)
 
         def try_one(mutant: Mutant) -> tuple[Mutant, str, float]:
             folder, begin = folders.get(), time.monotonic()
             try:
-                return (
-                    mutant,
-                    run_tests(mutant, folder, arguments.seconds),
-                    time.monotonic() - begin,
-                )
+                verdict = run_tests(mutant, folder, arguments.seconds, choose)
+                return mutant, verdict, time.monotonic() - begin
             finally:
                 folders.put(folder)
 
