@@ -146,8 +146,9 @@ def skipped_parts(tree: ast.Module) -> set[int]:
         if isinstance(node, ast.AnnAssign):
             parts = [node.annotation]
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            parts = [node.returns, *(argument.annotation for argument in node.args.args)]
-            parts += [argument.annotation for argument in node.args.kwonlyargs]
+            given = node.args
+            every = (*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg)
+            parts = [node.returns, *(one.annotation for one in every if one is not None)]
         elif isinstance(node, ast.ClassDef):
             parts = list(node.decorator_list)  # frozen, slots: promises to programmers
         elif isinstance(node, ast.JoinedStr | ast.Assert):

@@ -7,7 +7,17 @@ import torch
 
 from lowtide.errors import DataError
 from lowtide.files import write_json
-from lowtide.generation.decoding import generate, generate_text, iter_tokens, stream_text
+from lowtide.generation.decoding import (
+    _note_unknown,
+    _overlap,
+    _TextStream,
+    encode_prompt,
+    generate,
+    generate_text,
+    iter_tokens,
+    stream_text,
+)
+from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
@@ -220,3 +230,96 @@ def test_a_broken_model_does_not_end_a_run_by_its_sample(model, tokenizer):
     with torch.no_grad():
         model.final_norm.weight.fill_(float("nan"))
     assert isinstance(generate_text(model, tokenizer, "a", max_new_tokens=5, seed=0), str)
+
+
+def feed_all(stream, tokenizer, text):
+    return [stream.feed(int(token)) for token in tokenizer.encode(text)]
+
+
+def test_text_comes_as_soon_as_it_is_certain(tokenizer):
+    stream = _TextStream(tokenizer, ["bcd", "", "ce"])
+    assert stream._stop == ["bcd", "ce"]
+    assert feed_all(stream, tokenizer, "abcb") == ["a", "", "", "bc"]  # the last b may begin one
+    assert feed_all(stream, tokenizer, "cea") == ["", "b", ""]
+    assert stream.finished
+    assert stream.feed(1) == "" and stream.end() == ""
+    held = _TextStream(tokenizer, ["bcd"])
+    assert feed_all(held, tokenizer, "ab") == ["a", ""]
+    assert held.end() == "b" and held.finished
+    assert held.end() == "" and held.feed(1) == ""
+    ended = _TextStream(tokenizer, ["bcd"])
+    feed_all(ended, tokenizer, "b")
+    assert ended.feed(tokenizer.end_of_text_id) == "b" and ended.finished
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "length"),
+    [("abc", "bcd", 2), ("abc", "abc", 3), ("abc", "x", 0), ("", "x", 0), ("aaa", "aaaa", 3)],
+)
+def test_overlaps_are_the_longest(text, stop, length):
+    assert _overlap(text, stop) == length
+
+
+def test_how_much_is_written_where_nothing_is_said(model, tokenizer):
+    ids = list(iter_tokens(model, [1], sampling=GREEDY, banned=[tokenizer.end_of_text_id]))
+    assert len(ids) == 100 and ids[0].shape == (1,)
+    assert len(next(iter_tokens(model, [1], num_samples=2))) == 2
+    script = [int(tokenizer.encode("a")[0])] * 200
+    pieces = list(stream_text(Scripted(tokenizer, script), tokenizer, "a", sampling=GREEDY))
+    assert len(pieces) == 100 and {number for number, _ in pieces} == {0}
+
+
+def test_a_full_cache_is_filled_with_the_newer_half(tokenizer):
+    seen = []
+
+    class Watched(Scripted):
+        def next_logits(self, ids, cache):
+            seen.append((cache.length, ids.shape[1]))
+            return super().next_logits(ids, cache)
+
+    watched = Watched(tokenizer, [1] * 9)
+    list(iter_tokens(watched, [2] * 6, max_new_tokens=6, sampling=GREEDY))
+    assert seen == [(0, 6), (6, 1), (7, 1), (0, 4), (4, 1), (5, 1)]
+
+
+def test_ids_beyond_the_tokenizer_and_banned_ones_are_never_chosen(model, tokenizer):
+    class Wide(Scripted):
+        def next_logits(self, ids, cache):
+            return torch.arange(float(self.config.vocab_size)).repeat(ids.shape[0], 1)
+
+    wide = Wide(tokenizer, [])
+    last = tokenizer.vocab_size - 1
+    assert next(iter_tokens(wide, [1], sampling=GREEDY)).item() == last
+    assert next(iter_tokens(wide, [1], sampling=GREEDY, vocab_size=5)).item() == 4
+    options = {"sampling": GREEDY, "vocab_size": 5, "banned": [4], "banned_first": [3]}
+    assert [t.item() for t in iter_tokens(wide, [1], max_new_tokens=2, **options)] == [2, 3]
+
+
+def test_an_empty_prompt_is_what_separates_documents(tokenizer):
+    ids = encode_prompt(tokenizer, Prompt(""), 8)
+    assert ids == [int(i) for i in tokenizer.encode("\n")]
+    words = Tokenizer.load("gpt2")
+    assert encode_prompt(words, Prompt(""), 8) == [words.end_of_text_id]
+    assert encode_prompt(words, Prompt("a b"), 8) == words.encode("a b").tolist()
+    no_line = Tokenizer.from_characters("ab")
+    assert encode_prompt(no_line, Prompt(""), 8) == [no_line.end_of_text_id]
+
+
+def test_twenty_strange_characters_are_named_and_more_are_hinted_at(tokenizer, capsys):
+    strange = "".join(map(chr, range(0x4E00, 0x4E00 + 21)))
+    _note_unknown(tokenizer, Prompt(strange[:20] + "ab"))
+    shown = capsys.readouterr().err
+    assert shown.rstrip().endswith(": " + " ".join(strange[:20]))
+    _note_unknown(tokenizer, Prompt(strange))
+    assert capsys.readouterr().err.rstrip().endswith(" …")
+    _note_unknown(tokenizer, Prompt("ab"))
+    _note_unknown(Tokenizer.load("gpt2"), Prompt(strange))
+    assert capsys.readouterr().err == ""
+
+
+def test_several_samples_have_numbers_and_seeds_of_their_own(run, model, tokenizer):
+    options = {"model_name": "mine", "checkpoints_dir": run.parent, "prompt": "ab", "device": "cpu"}
+    both = "".join(generate(**options, num_samples=2, seed=5, max_new_tokens=6))
+    alone = ["".join(generate(**options, seed=seed, max_new_tokens=6)) for seed in (5, 6)]
+    assert both == f"--- 1.1\n{alone[0]}--- 1.2\n{alone[1]}"
+    assert alone[0] != alone[1]

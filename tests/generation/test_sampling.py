@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError
-from lowtide.generation.sampling import choose_tokens, filter_logits
+from lowtide.generation.sampling import _penalize, choose_tokens, filter_logits
 from lowtide.generation.settings import PRESETS, GenerateSettings, SamplingSettings
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
@@ -108,3 +108,43 @@ def test_the_presets_are_what_the_help_says():
         "factual": (0.3, 20, 0.8, 1.1),
         "code": (0.2, 40, 0.9, 1.0),
     }
+
+
+def test_borders_of_top_k_and_top_p():
+    even = [0.0, 0.0, 0.0, 0.0]
+    assert kept([1.0, 2.0, 3.0], top_k=1) == [False, False, True]
+    assert kept([1.0, 2.0, 3.0], top_k=3) == [True, True, True]
+    assert kept([1.0, 2.0, 3.0], top_k=4) == [True, True, True]
+    assert kept([1.0, 2.0, 3.0], top_k=0) == [True, True, True]
+    assert sum(kept(even, top_p=0.5)) == 2  # two make up half
+    assert sum(kept(even, top_p=0.51)) == 3
+    assert sum(kept(even, top_p=0.0)) == 1
+    assert sum(kept(even, top_p=1.0)) == 4
+    assert kept([0.0, 5.0, 1.0], top_p=0.1) == [False, True, False]
+
+
+def test_the_penalty_divides_what_is_likely_and_multiplies_what_is_not():
+    logits = torch.tensor([[2.0, -2.0, 0.0, 4.0]])
+    seen = torch.tensor([[0, 1, 9]])  # 9 is beyond the vocabulary: the last stands for it
+    assert _penalize(logits, seen, 2.0).tolist() == [[1.0, -4.0, 0.0, 2.0]]
+
+
+def test_next_to_no_temperature_takes_the_likeliest_and_more_draws():
+    logits = torch.tensor([[0.0, 1e-4]]).repeat(200, 1)
+    seen = torch.zeros(200, 1, dtype=torch.long)
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(temperature):
+        settings = SamplingSettings(temperature, 0, 1.0, 1.0)
+        return choose_tokens(logits, seen, settings, vocab_size=2, generator=generator)
+
+    assert draw(0.99e-4).sum() == 200
+    assert 100 < draw(1e-4).sum() < 200
+
+
+def test_broken_logits_and_banned_ids_still_give_a_token():
+    logits = torch.full((1, 4), torch.nan)
+    settings = SamplingSettings(0.0, 0, 1.0, 1.0)
+    seen = torch.zeros(1, 1, dtype=torch.long)
+    assert choose_tokens(logits, seen, settings, vocab_size=4).item() == 0
+    assert choose_tokens(logits, seen, settings, vocab_size=4, banned=[0, 1]).item() == 2

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.layout import load_dataset_info
 from lowtide.dataset.preparation import prepare_dataset
-from lowtide.reporting.datasets import DatasetReader, LengthCounts, count_lengths
+from lowtide.reporting.datasets import DatasetReader, LengthCounts, _cleaning, count_lengths
 from lowtide.reporting.reports import make_report
 
 
@@ -128,3 +128,45 @@ def test_a_browser_draws_it(
     assert document.count("data-bar=") == 3
     assert document.count("data-bin=") > 2
     assert 'data-series="process tree"' in document
+
+
+def test_lengths_of_any_size_have_a_place() -> None:
+    lengths = LengthCounts()
+    assert (lengths.mean, lengths.quantile(0.5), lengths.columns()) == (0.0, 0.0, [])
+    huge = 2**62
+    lengths.add(np.array([0, 1, huge], dtype=np.int64))
+    assert lengths.quantile(1.0) == pytest.approx(2**40, rel=0.1)  # the last bin
+    columns = lengths.columns()
+    assert columns[0] == {"label": "1", "text": "1 to 1 tokens", "count": 2}
+    assert columns[-1]["text"] == f"700,000,000,000 to {huge:,} tokens"
+    assert len(columns) == 5 + 11 * 6
+    one = LengthCounts()
+    one.add(np.array([8]))
+    assert one.mean == 8.0
+
+
+def test_a_dataset_is_read_again_only_when_it_changed(dataset: Path, tmp_path: Path) -> None:
+    import os
+    import shutil
+
+    root = tmp_path / "copy"
+    shutil.copytree(dataset, root)
+    reader = DatasetReader(root)
+    assert reader.read() is True
+    rows = reader._job.num_rows
+    assert reader.read() is False
+    os.utime(root / "dataset_metadata.json", ns=(1, 1))
+    assert reader.read() is True
+    assert reader._job.num_rows == rows  # not added up
+
+
+def test_shares_and_limits_of_tables() -> None:
+    rules = {
+        "a": {"count": 1, "bytes": 1, "examples": []},
+        "b": {"count": 1, "bytes": 5000, "examples": []},
+    }
+    report = {"bytes_in": 10_000, "documents_in": 1, "lines_in": 1, "rules": rules}
+    assert [row["text"].split(" · ")[-1] for row in _cleaning(report)["rows"]] == ["50 %", "0.01 %"]
+    none = _cleaning({**report, "bytes_in": 0})
+    assert (none["note"], none["empty"][:16]) == ("", "Nothing is known")
+    assert none["rows"][1]["text"].endswith("1e+02 %")  # of at least one byte

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lowtide.reporting.jobs import phase_table
+from pathlib import Path
+
+from lowtide.reporting.jobs import JobReader, describe_state, phase_table
 from lowtide.reporting.metrics import JobMetrics, PhaseTime
 
 
@@ -17,3 +19,25 @@ def test_phases_are_a_table_where_there_are_several() -> None:
         ["prepare", "encode", "5.0s"],
     ]
     assert [row[4] for row in table["rows"]] == ["1.0 MiB/s", ""]
+
+
+def test_a_job_is_alive_for_a_quarter_of_a_minute(tmp_path: Path) -> None:
+    job = JobMetrics()
+    job.add({"time": 100.0})
+    assert describe_state(job, 115.0)["text"] == "running"
+    assert describe_state(job, 115.5)["text"].startswith("no news since ")
+
+
+def test_news_of_a_job_are_told_once_and_a_new_file_starts_over(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    reader = JobReader(path, title="mine")
+    assert not reader.read()
+    path.write_text('{"time": 1, "peak_memory_bytes": 5}\n')
+    assert reader.read() and not reader.read()
+    with path.open("a") as file:
+        file.write('{"time": 2, "peak_memory_bytes": 6}\n')
+    assert reader.read()
+    assert reader._job.num_rows == 2
+    path.write_text('{"time": 9, "peak_memory_bytes": 1}\n')
+    assert reader.read()
+    assert reader._job.num_rows == 1 and reader._job.peak_bytes == 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from lowtide.reporting.jobs import describe_state
-from lowtide.reporting.metrics import JobMetrics, MetricsFile
+from lowtide.reporting.metrics import JobMetrics, MetricsFile, PhaseTime
 
 from .conftest import MIB, metrics_row, write_rows
 
@@ -85,3 +86,44 @@ def test_long_files_give_short_curves(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     write_rows(path, [metrics_row(second) for second in range(5000)])
     assert 200 <= len(read_all(path).memory.as_json(["time"])["y"]) <= 480
+
+
+def add_all(*rows: dict[str, Any]) -> JobMetrics:
+    job = JobMetrics()
+    for row in rows:
+        job.add(row)
+    return job
+
+
+def test_a_job_begins_with_nothing() -> None:
+    job = JobMetrics()
+    assert job.is_over_budget is False
+    assert (job.seconds, job.peak_bytes, job.device_peak_bytes, job.num_rows) == (0.0, 0, 0, 0)
+    phase = PhaseTime("job", "name", 1.0, 2.0)
+    assert (phase.done, phase.rate, phase.unit, phase.seconds) == (0, 0, "", 0)
+
+
+def test_half_a_minute_of_silence_is_a_stop_and_time_never_runs_back() -> None:
+    assert add_all({"time": 0.0}, {"time": 30.0}).resumes == []
+    assert add_all({"time": 0.0}, {"time": 30.5}).resumes == [0.0]
+    assert add_all({"time": 5.0}, {"time": 3.0}, {"time": 4.0}).seconds == 1.0
+
+
+def test_lists_of_a_job_stay_short() -> None:
+    phases = [{"time": float(n), "phase": f"p{n}"} for n in range(70)]
+    job = add_all(*phases)
+    assert len(job.phases) == 60 and job.phases[-1].name == "p59"
+    assert job.phases[0].done == 0 and job.phases[0].rate == 0 and job.phases[0].seconds == 0
+    stops = [{"time": 100.0 * n} for n in range(150)]
+    assert len(add_all(*stops).resumes) == 100
+
+
+def test_a_file_that_was_not_read_yet_is_the_same_whatever_it_is(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "m.jsonl")
+    assert file.is_same()
+    file.path.write_text('{"time": 1}\n')
+    assert file.is_same()
+    assert len(list(file.iter_rows())) == 1
+    assert file.is_same()
+    file.path.unlink()
+    assert not file.is_same()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowtide.reporting.records import MAX_SAMPLES, RunRecord
+from lowtide.reporting.records import MAX_SAMPLES, Evaluation, RunRecord
 
 from .conftest import eval_row, step_row
 
@@ -41,3 +41,32 @@ def test_samples_do_not_pile_up() -> None:
     assert record.samples.count == 499
     assert len(record.samples.items) <= MAX_SAMPLES
     assert all(len(item["text"]) < 1000 for item in record.samples.items)
+
+
+def test_a_record_begins_with_nothing_and_keeps_lists_short() -> None:
+    record = RunRecord()
+    assert (record.step, record.elapsed_seconds, record.skipped_steps) == (0, 0.0, 0)
+    assert record.forgetting_tolerance == 0.0
+    assert Evaluation().best_step == 0
+    for step in range(100):
+        record.take({"time": float(step), "step": step, "micro_batch": step})
+    assert len(record.micro_batches) == 60
+    for step in range(200, 400):
+        row = {"event": "eval", "step": step, "forgetting": True, "time": float(step)}
+        record.take({**row, "eval_web_loss": 1.0 + step})
+    assert record.step == 399  # an evaluation counts too
+    assert len(record.evaluations["web"].marks.items) <= 60
+    for number in range(30):
+        record.take({"event": "eval", "step": 500, "time": 500.0, f"eval_{number}_loss": 1.0})
+    assert len(record.evaluations) == 24
+    record.take({"event": "eval", "step": 600, "time": 600.0, "eval_web_loss": 0.5})
+    assert record.evaluations["web"].best_step == 600  # a known one goes on
+
+
+def test_exactly_the_tolerance_is_no_forgetting_and_long_samples_are_cut() -> None:
+    record = RunRecord(forgetting_tolerance=0.5)
+    for step, loss in ((0, 1.0), (1, 1.5), (2, 1.75)):
+        row = {"event": "eval", "step": step, "time": float(step), "forgetting": True}
+        record.take({**row, "eval_web_loss": loss, "sample": "x" * (799 + step)})
+    assert [mark["step"] for mark in record.evaluations["web"].marks.items] == [2]
+    assert [len(item["text"]) for item in record.samples.items] == [799, 800, 802]

@@ -10,8 +10,13 @@ import pytest
 
 from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.errors import DataError, UsageError
-from lowtide.reporting.reports import make_report, open_reader
+from lowtide.memory import MemoryBudget
+from lowtide.reporting.pages import GENERATOR
+from lowtide.reporting.reports import _default_path, make_report, open_reader
+from lowtide.reporting.runs import RunReader
 from lowtide.reporting.settings import ReportSettings
+from lowtide.reporting.tokenizers import TokenizerReader
+from lowtide.tokenizer import Tokenizer
 
 from .conftest import metrics_row, step_row, write_rows, write_run
 
@@ -76,3 +81,46 @@ def test_pages_are_made_without_torch(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "report.html: run," in done.stdout
+
+
+def test_what_is_looked_at_is_told_by_its_files(tmp_path: Path) -> None:
+    for name, make in (
+        ("settings", lambda folder: (folder / "settings.json").write_text("{}")),
+        ("steps", lambda folder: (folder / "steps").mkdir()),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        make(folder)
+        assert isinstance(open_reader(ReportSettings(target=str(folder))), RunReader)
+    tokenizer = tmp_path / "tokenizer"
+    Tokenizer.from_characters("ab").save(tokenizer)
+    reader = open_reader(
+        ReportSettings(target=str(tokenizer), sample=("a.txt",), text_field="body")
+    )
+    assert isinstance(reader, TokenizerReader)
+    assert _default_path(ReportSettings(target=str(tokenizer))) == tokenizer / "report.html"
+    alone = ReportSettings(target=str(tokenizer / "tokenizer.json"))
+    assert _default_path(alone) == Path("tokenizer-report.html")
+
+
+def test_folders_of_a_page_are_made_and_marks_are_looked_for_at_its_head(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [])
+    page = tmp_path / "a" / "b" / "page.html"
+    made = make_report(target=str(tmp_path / "run"), out=page)
+    assert made.num_bytes == page.stat().st_size
+    mark = GENERATOR.encode()
+    page.write_bytes(b" " * (1024 - len(mark)) + mark)
+    make_report(target=str(tmp_path / "run"), out=page)
+    page.write_bytes(b" " * (1025 - len(mark)) + mark)
+    with pytest.raises(UsageError, match="no page of lowtide"):
+        make_report(target=str(tmp_path / "run"), out=page)
+
+
+def test_a_budget_without_room_for_a_page_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "run", [])
+    asked: list[dict[str, int]] = []
+    monkeypatch.setattr(MemoryBudget, "require", lambda self, parts: asked.append(parts))
+    make_report(target=str(tmp_path / "run"), out=tmp_path / "page.html")
+    assert asked == [{"curves and page": 16 << 20}]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.errors import DataError
-from lowtide.reporting.runs import RunReader
+from lowtide.reporting.runs import RunReader, _memory_tile
 
 from .conftest import eval_row, metrics_row, step_row, write_rows, write_run
 
@@ -140,3 +140,44 @@ def test_a_smaller_micro_batch_is_shown(tmp_path: Path) -> None:
     tiles = {tile["label"]: tile for tile in reader.page()["tiles"]}
     assert tiles["micro-batch"]["value"] == "2 rows"
     assert tiles["micro-batch"]["note"] == "4 until step 3"
+
+
+def test_settings_that_come_later_are_read_later(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    (root / "steps").mkdir(parents=True)
+    reader = RunReader(root)
+    reader.read()
+    with pytest.raises(DataError, match="there is no run here"):
+        reader.page(now=NOW)
+    write_run(root, [step_row(1)])
+    reader.read()
+    assert "trained on data/mine" in reader.page(now=NOW)["subtitle"]
+    (root / "settings.json").write_text('{"dataset_dir": "other"}')
+    reader.read()
+    assert "trained on data/mine" in reader.page(now=NOW)["subtitle"]  # read once
+
+
+def test_limits_of_tiles_and_tables(tmp_path: Path) -> None:
+    rows = [step_row(1, peak_memory_bytes=1 << 30, budget_bytes=1 << 30)]
+    rows += [step_row(n, micro_batch=8 >> (n - 2)) for n in (2, 3, 4)]
+    forgetting = {f"eval_{name}_loss": 1.0 for name in "abcde"}
+    rows += [metrics_row(5, event="eval", step=5, **forgetting)]
+    risen = dict.fromkeys(forgetting, 9.0)
+    rows += [metrics_row(6, event="eval", step=6, forgetting=True, **risen)]
+    rows += [metrics_row(7 + n, event="eval", step=7 + n, sample=f"text {n}") for n in range(16)]
+    root = write_run(tmp_path / "run", rows)
+    page = page_of(root)
+    found = {tile["label"]: tile for tile in page["tiles"]}
+    assert found["peak memory"]["tone"] == ""  # all of the budget is no more than it
+    assert (found["micro-batch"]["value"], found["micro-batch"]["note"]) == (
+        "2 rows", "4 until step 4"
+    )  # fmt: skip
+    assert [tile["label"] for tile in page["tiles"]].count("forgetting") == 3
+    assert section(page, "samples")["note"] == ""
+    write_rows(root / "metrics.jsonl", [metrics_row(30, event="eval", step=30, sample="more")])
+    assert section(page_of(root), "samples")["note"] == "17 written"
+
+
+def test_memory_without_a_budget_has_no_share() -> None:
+    tile = _memory_tile("peak memory", 1 << 30, None, "budget")
+    assert tile == {"label": "peak memory", "value": "1.0 GiB", "note": "", "tone": ""}

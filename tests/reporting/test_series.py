@@ -64,3 +64,24 @@ def test_spaced_items_keep_the_first_and_the_last(count: int, limit: int) -> Non
 @given(NUMBERS)
 def test_rounding_keeps_six_digits(value: float) -> None:
     assert round_number(value) == pytest.approx(value, rel=1e-5)
+
+
+def test_borders_of_rounding_and_of_keeping() -> None:
+    assert round_number(99_999.96) == 100_000
+    assert round_number(100_000.5) == 100_000
+    assert round_number(-123_456.7) == -123_457
+    assert round_number(10_000.25) == 10_000.2  # six digits in all
+    assert (round_number(math.inf), round_number(math.nan), round_number(0.0)) == (0, 0, 0)
+    assert round_number(1.23456789, digits=3) == 1.23
+    items = SpacedItems(limit=5)
+    for number in range(9):
+        items.add(number)
+    assert items.items == [0, 4, 8]
+    for number in range(9, 14):
+        items.add(number)
+    assert items.items == [0, 4, 8, 12, 13]
+    series = Series()
+    for number in range(481):
+        series.add(number if number % 2 else -number, places=(number,))
+    assert (series.first, series.last, series.low, series.high) == (0, -480, -480, 479)
+    assert len(series.as_json(["step"])["y"]) == 241

@@ -24,6 +24,9 @@ from lowtide.reporting import datasets
 from lowtide.reporting.datasets import DatasetReader
 from lowtide.reporting.jobs import JobReader
 from lowtide.reporting.runs import RunReader
+from lowtide.reporting.tokenizers import TokenizerReader
+from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.training import train_tokenizer
 
 PAGES = Path(__file__).parent / "pages"
 MIB = 1 << 20
@@ -186,11 +189,27 @@ def bare_dataset(folder: Path) -> dict[str, Any]:
     return dataset(folder, {}, {"train": shards, "val": []})
 
 
+def learned_tokenizer(folder: Path) -> dict[str, Any]:
+    folder.mkdir()
+    text = folder.parent / "text.txt"
+    text.write_text("low lower lowest newer newest wider widest\n" * 40)
+    (folder.parent / "more.txt").write_text("a wide \u4e2d low\n" * 30)
+    train_tokenizer(input=[text], out_dir=folder, vocab_size=280, processes=1)
+    write(folder / "metrics.jsonl", [row(0, job="train-tokenizer", phase="count", done=1)])
+    samples = (str(text), str(folder.parent / "more.txt"))
+    return read(TokenizerReader(folder, samples=samples, text_field="text"))
+
+
+def characters(folder: Path) -> dict[str, Any]:
+    Tokenizer.from_characters("abcdefgh \n\u4e2d").save(folder)
+    return read(TokenizerReader(folder, samples=(), text_field="text"))
+
+
 WHOLE: dict[str, Callable[[Path], dict[str, Any]]] = {
     made.__name__: made
     for made in (
         finished_run, long_run_on_a_gpu, run_gone_wrong, job_under_way, job_without_phases,
-        whole_dataset, bare_dataset,
+        whole_dataset, bare_dataset, learned_tokenizer, characters,
     )
 }  # fmt: skip
 
@@ -207,7 +226,8 @@ def render(page: dict[str, Any]) -> list[str]:
 def make(name: str, folder: Path) -> list[str]:
     os.environ["TZ"] = "UTC"
     time.tzset()
-    return render(WHOLE[name](folder / "mine"))
+    lines = render(WHOLE[name](folder / "mine"))
+    return [line.replace(str(folder), "HERE") for line in lines]
 
 
 @pytest.mark.parametrize("name", WHOLE)

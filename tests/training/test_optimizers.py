@@ -6,7 +6,7 @@ import torch
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.training.optimizers import LossScale, build_optimizers
+from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
 
 
 def model_with_gradients(**changes):
@@ -151,3 +151,125 @@ def test_cautious_decay_without_muon_is_refused():
             weight_decay=0.1,
             cautious_decay=True,
         )
+
+
+def test_a_tensor_that_states_share_is_saved_once_for_each():
+    model = model_with_gradients()
+    optimizers = build_optimizers(model, name="adamw", learning_rate=1e-3, weight_decay=0.1)
+    step(optimizers)
+    shared = torch.ones(3)
+    for state in optimizers.optimizers[0].state.values():
+        state["map"] = shared
+    moments = optimizers.moments()
+    maps = [value for name, value in moments.items() if name.endswith(".map")]
+    assert len({value.data_ptr() for value in maps}) == len(maps) > 2
+    assert maps[0] is shared
+    names = dict(model.named_parameters())
+    assert {name.split(".", 1)[1].rpartition(".")[0] for name in moments} == set(names)
+    others = [value for name, value in moments.items() if name.endswith(".exp_avg")]
+    states = optimizers.optimizers[0].state.values()
+    assert {id(value) for value in others} == {id(state["exp_avg"]) for state in states}
+    sizes = {t.data_ptr(): t.numel() * t.element_size() for s in states for t in s.values()}
+    assert optimizers.state_bytes() == sum(sizes.values())
+
+
+def test_rates_are_shares_of_their_peak():
+    model = model_with_gradients()
+    optimizers = build_optimizers(
+        model, name="muon", learning_rate=1e-2, weight_decay=0.1, embedding_rate=3.0
+    )
+    groups = [group for o in optimizers.optimizers for group in o.param_groups]
+    peaks = [group["lr"] for group in groups]
+    assert sorted(set(peaks)) == pytest.approx([1e-2, 3e-2])
+    for factor in (0.5, 0.1):
+        optimizers.set_factor(factor)
+        assert [group["lr"] for group in groups] == pytest.approx([factor * p for p in peaks])
+    optimizers.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_defaults_of_optimizers_are_those_of_the_settings():
+    optimizers = build_optimizers(
+        model_with_gradients(), name="muon", learning_rate=1e-3, weight_decay=0.1
+    )
+    adamw, muon = optimizers.optimizers
+    assert adamw.param_groups[0]["betas"] == (0.9, 0.95)
+    assert adamw.param_groups[0]["eps"] == 1e-8 and adamw.defaults["fused"] is True
+    assert (muon.param_groups[0]["momentum"], muon.param_groups[0]["cautious"]) == (0.95, False)
+    assert muon.param_groups[0]["weight_decay"] == 0.1
+    assert len(adamw.param_groups) == 2  # matrices, gains
+
+
+def test_an_optimizer_of_ones_own_asks_on_the_host():
+    model = model_with_gradients()
+    plain = OptimizerSet([torch.optim.SGD(model.parameters(), lr=1.0)])
+    before = [p.detach().clone() for p in model.parameters()]
+    gradients = [p.grad.clone() for p in model.parameters()]
+    step(plain, divisor=2.0, skip=1.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    step(plain, divisor=2.0)
+    for old, gradient, new in zip(before, gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(new, old - gradient / 2)
+    momentum = OptimizerSet([torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)])
+    step(momentum)
+    assert set(momentum.moments()) == {
+        f"moments.parameter_{n}.momentum_buffer" for n in range(len(before))
+    }
+
+
+def test_states_go_back_to_where_they_were_and_other_kinds_are_refused():
+    one, other = model_with_gradients(), model_with_gradients()
+    options = {"name": "muon", "learning_rate": 1e-3, "weight_decay": 0.1}
+    saved, fresh = build_optimizers(one, **options), build_optimizers(other, **options)
+    step(saved)
+    saved.optimizers[0].state[next(iter(saved.optimizers[0].state))]["note"] = 5
+    numbers, moments = saved.numbers(), saved.moments()
+    assert [row["kind"] for row in numbers] == ["AdamW", "Muon"]
+    assert [value for row in numbers for value in row["values"].values()] == [{"note": 5}]
+    fresh.load(moments, numbers)
+    again = fresh.moments()
+    assert set(again) == set(moments)
+    for name, value in moments.items():
+        torch.testing.assert_close(again[name], value)
+        assert again[name].data_ptr() != value.data_ptr()  # not the file it came from
+    assert fresh.numbers() == numbers
+    with pytest.raises(UsageError, match="the run has moments of AdamW, these settings make Ad"):
+        fresh.load(moments, numbers[:1])
+    odd = build_optimizers(one, **options)
+    step(odd)
+    odd.optimizers[0].state[next(iter(odd.optimizers[0].state))]["odd"] = [1]
+    with pytest.raises(UsageError, match="AdamW keeps 'odd' as a list"):
+        odd.numbers()
+
+
+def test_embeddings_share_a_group_unless_something_differs():
+    model = model_with_gradients(tie_weights=False)
+    for options, count in (
+        ({}, 2),
+        ({"embedding_decay": 0.1}, 2),
+        ({"embedding_decay": 0.0}, 3),
+        ({"embedding_rate": 2.0}, 3),
+    ):
+        made = build_optimizers(
+            model, name="adamw", learning_rate=1e-3, weight_decay=0.1, **options
+        )
+        assert len(made.optimizers[0].param_groups) == count, options
+
+
+def test_the_scale_of_float16_begins_high_and_changes_on_the_device():
+    scale = LossScale(torch.device("cpu"), enabled=True)
+    assert scale.value.item() == 65536 and LossScale.growth_interval == 2000
+    scale.good_steps.fill_(1998)
+    scale.update(torch.tensor(0.0))
+    assert (scale.value.item(), scale.good_steps.item()) == (65536, 1999)
+    scale.update(torch.tensor(0.0))
+    assert (scale.value.item(), scale.good_steps.item()) == (131072, 0)
+    scale.good_steps.fill_(7)
+    scale.update(torch.tensor(1.0))
+    assert scale.state_dict() == {"value": 65536.0, "good_steps": 0.0}
+    other = LossScale(torch.device("cpu"), enabled=False)
+    assert other.value.item() == 1.0
+    other.update(torch.tensor(1.0))
+    assert other.value.item() == 1.0
+    other.load_state_dict({"value": 8.0, "good_steps": 3.0})
+    assert other.state_dict() == {"value": 8.0, "good_steps": 3.0}
