@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 import psutil
@@ -24,6 +25,9 @@ from lowtide.memory import (
     format_size,
     parse_size,
     process_peak_bytes,
+    release_free_memory,
+    round_up_mib,
+    smallest_budget,
     tree_resident_bytes,
     usable_cores,
 )
@@ -318,3 +322,124 @@ def test_a_budget_that_is_exactly_enough_is_enough() -> None:
     assert budget.remaining_bytes == 0
     with pytest.raises(BudgetError):
         budget.require({"cache": 1})
+
+
+def test_advice_leaves_a_mebibyte_and_is_a_multiple_of_eight() -> None:
+    assert [round_up_mib(size << 20) for size in (0, 6, 7, 8, 15, 16)] == [8, 8, 8, 16, 16, 24]
+    assert round_up_mib((7 << 20) + 1) == 16
+    assert smallest_budget(63 << 20) == "give at least --memory 64MiB"
+
+
+def test_every_unit_is_what_it_says() -> None:
+    units = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+    for unit, size in units.items():
+        assert parse_size(f"3{unit}") == parse_size(f"3{unit.upper()}B") == 3 * size
+    for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1):
+        assert parse_size(f"3{unit}") == 3 << (10 * power)
+        assert format_size(3 << (10 * power)) == f"3.0 {unit}"
+    assert parse_size("1") == parse_size("1b") == 1
+    assert format_size(1023) == "1023 B" and format_size(1024) == "1.0 KiB"
+    assert format_size(-1536) == "-1.5 KiB"
+    assert format_size(1023.94 * 1024) == "1023.9 KiB"
+    assert format_size(1023.95 * 1024) == "1.0 MiB"
+
+
+def test_a_budget_counts_shares_by_name_and_names_only_what_takes_something() -> None:
+    budget = MemoryBudget(100 << 20, used_bytes=0)
+    assert budget.shares == {"program": 0} and budget.remaining_bytes == 100 << 20
+    assert budget.reserve("a", wanted_bytes=10 << 20) == 10 << 20
+    assert budget.reserve("a", wanted_bytes=5 << 20) == 5 << 20
+    budget.count("a", 1 << 20)
+    budget.count("b", 2 << 20)
+    assert budget.shares == {"program": 0, "a": 16 << 20, "b": 2 << 20}
+    assert budget.reserve("c", wanted_bytes=1 << 30, minimum_bytes=1) == 82 << 20
+    assert budget.remaining_bytes == 0
+    with pytest.raises(BudgetError) as caught:
+        budget.require({"a": 1 << 20, "d": 3 << 20})
+    message = "a budget of 100.0 MiB is too small: a 17.0 MiB, b 2.0 MiB, c 82.0 MiB, d 3.0 MiB"
+    assert caught.value.message == message
+    assert caught.value.next_step == "give at least --memory 112MiB"
+    budget.release("c")
+    assert "c" not in budget.shares
+    assert MemoryBudget.from_setting("5MiB").total_bytes == 5 << 20
+
+
+def test_half_of_what_is_available_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1001)
+    assert memory.default_budget_bytes() == 500
+    assert MemoryBudget.from_setting(None).total_bytes == 500
+
+
+def test_samples_come_twenty_times_a_second_unless_they_cost_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meter = PeakMeter()
+    waits: list[float] = []
+    cpu = iter([0.0, 0.0, 5.0, 5.002])
+    resident = iter([700, 300])
+    monkeypatch.setattr(memory.time, "thread_time", lambda: next(cpu))
+    monkeypatch.setattr(memory, "_has_children", lambda: True)
+    monkeypatch.setattr(memory, "tree_resident_bytes", lambda: next(resident))
+    monkeypatch.setattr(meter._stop, "wait", lambda s: waits.append(s) or len(waits) == 3)
+    meter._sample()
+    assert waits == pytest.approx([0.05, 0.05, 0.2])
+    assert meter._sampled_bytes == 700
+    assert meter._thread.daemon
+
+
+def test_the_larger_of_samples_and_the_kernels_peak_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = PeakMeter()
+    monkeypatch.setattr(memory, "process_peak_bytes", lambda: 1000)
+    assert (meter.peak_bytes, meter.excess_bytes) == (1000, 0)
+    meter._sampled_bytes = 1500
+    assert meter.peak_bytes == 1500
+    meter.set_budget(1400)
+    assert (meter.budget_bytes, meter.excess_bytes) == (1400, 100)
+    meter.set_budget(1500)
+    assert meter.excess_bytes == 0
+
+
+def test_meters_begin_and_end_with_the_outermost(monkeypatch: pytest.MonkeyPatch) -> None:
+    resets: list[int] = []
+    monkeypatch.setattr(memory, "reset_process_peak", lambda: resets.append(1))
+    monkeypatch.setattr(PeakMeter, "_outermost", None)
+    with PeakMeter() as outer:
+        assert PeakMeter._outermost is outer and outer._thread.is_alive()
+        with PeakMeter() as inner:
+            assert inner._lead is outer and not inner._thread.is_alive()
+            inner.set_budget(5)
+        assert outer.budget_bytes == 5 and PeakMeter._outermost is outer
+        assert outer._thread.is_alive() and outer._num_users == 1
+    assert PeakMeter._outermost is None and not outer._thread.is_alive()
+    assert resets == [1]
+    with PeakMeter(whole_process=True):
+        pass
+    assert resets == [1]  # the process is measured from its first instruction
+
+
+def test_what_the_kernel_says_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_status_kib", lambda field, pid="self": {"self": 7, 5: 2}[pid])
+    monkeypatch.setattr(memory, "_descendant_pids", lambda: [5])
+    monkeypatch.setattr(memory, "_has_children", lambda: True)
+    assert memory.tree_resident_bytes() == 9 * 1024
+    monkeypatch.setattr(memory, "_has_children", lambda: False)
+    assert memory.tree_resident_bytes() == 7 * 1024
+    assert memory.process_peak_bytes() == 7 * 1024
+
+
+def test_fields_of_a_process_that_is_gone_are_nothing() -> None:
+    assert memory._status_kib(b"VmRSS") > 1000
+    assert memory._status_kib(b"NoSuchField") == 0
+    assert memory._status_kib(b"VmRSS", 2**31 - 1) == 0
+
+
+def test_memory_of_the_c_library_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ctypes
+
+    calls: list[int] = []
+    library = types.SimpleNamespace(malloc_trim=calls.append)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    release_free_memory()
+    assert calls == [0]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: types.SimpleNamespace())
+    release_free_memory()  # another C library has no such call

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from lowtide.errors import DataError
+from lowtide.errors import BudgetError, DataError
 from lowtide.files import write_json
 from lowtide.generation.decoding import (
     _note_unknown,
@@ -323,3 +323,44 @@ def test_several_samples_have_numbers_and_seeds_of_their_own(run, model, tokeniz
     alone = ["".join(generate(**options, seed=seed, max_new_tokens=6)) for seed in (5, 6)]
     assert both == f"--- 1.1\n{alone[0]}--- 1.2\n{alone[1]}"
     assert alone[0] != alone[1]
+
+
+def test_the_first_of_several_stops_counts_and_no_stop_holds_nothing_back(tokenizer):
+    stream = _TextStream(tokenizer, ["\u00f6", "abc\u00f6"])
+    assert "".join(feed_all(stream, tokenizer, "jabc\u00f6")) == "j"
+    free = _TextStream(tokenizer, [])
+    assert feed_all(free, tokenizer, "ab") == ["a", "b"]
+    half = _TextStream(Tokenizer.load("gpt2"), [])
+    assert half.feed(Tokenizer.load("gpt2").encode("\U0001f469")[0]) == ""
+    assert half.end() == "\ufffd"  # half a character is shown as such
+
+
+def test_seeds_are_used_and_no_seed_is_another_each_time(model):
+    def write(seed):
+        return [t.item() for t in iter_tokens(model, [1], max_new_tokens=12, seed=seed)]
+
+    assert write(1) == write(1) != write(2)
+    assert len({tuple(write(None)) for _ in range(4)}) > 1
+
+
+def test_the_end_is_no_answer_to_nothing_only(tokenizer):
+    end = tokenizer.end_of_text_id
+    for prompt, expected in (("", False), ("a", True)):
+        script = Scripted(tokenizer, [end] * 3)
+        pieces = list(stream_text(script, tokenizer, prompt, max_new_tokens=1, sampling=GREEDY))
+        assert (pieces == []) is expected
+
+
+def test_a_budget_too_small_for_one_row_is_refused_on_a_cpu(run):
+    options = {"model_name": "mine", "checkpoints_dir": run.parent, "prompt": "ab", "device": "cpu"}
+    with pytest.raises(BudgetError):
+        list(generate(**options, memory="1MiB"))
+
+
+def test_text_is_written_as_a_model_is_evaluated(tokenizer):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(tokenizer.vocab_size, 12, 2, 32, 2, dropout=0.9)).train()
+    texts = {
+        generate_text(model, tokenizer, "ab", max_new_tokens=20, temperature=0.0) for _ in range(3)
+    }
+    assert len(texts) == 1 and model.training

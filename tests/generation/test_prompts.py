@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from lowtide.errors import BudgetError, DataError
 from lowtide.generation import prompts
-from lowtide.generation.prompts import Prompt, count_prompts, encode_end, iter_prompts
+from lowtide.generation.prompts import (
+    Prompt,
+    _first_cut,
+    _iter_lines,
+    count_prompts,
+    encode_end,
+    iter_prompts,
+)
 from lowtide.generation.settings import GenerateSettings
 from lowtide.tokenizer import Tokenizer
 
@@ -103,3 +110,86 @@ def test_what_cannot_be_a_prompt_is_told_before_anything_is_printed(tmp_path: Pa
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="can be read once"):
         next(iter_prompts(settings(prompt_file=tmp_path / "pipe")))
+
+
+def test_sizes_of_ends_double_from_a_start_by_the_context(gpt2: Tokenizer) -> None:
+    asked: list[int] = []
+
+    class Watched(Prompt):
+        def end(self, size: int) -> tuple[bytes, bool]:
+            asked.append(size)
+            return b"a" * 50, False
+
+    with pytest.raises(BudgetError, match=r"8\.0 MiB"):
+        encode_end(gpt2, Watched("a"), 5000)
+    assert asked == [40_000 << n for n in range(8)] + [8 << 20]
+    asked.clear()
+    with pytest.raises(BudgetError):
+        encode_end(gpt2, Watched("a"), 1)
+    assert asked[:2] == [1 << 14, 1 << 15] and asked[-1] == 8 << 20
+
+
+def test_exactly_as_many_ids_as_the_context_are_enough(gpt2: Tokenizer) -> None:
+    asked: list[int] = []
+
+    class Watched(Prompt):
+        def end(self, size: int) -> tuple[bytes, bool]:
+            asked.append(size)
+            return b"xx word word", False
+
+    assert gpt2.decode(encode_end(gpt2, Watched("a"), 2)) == " word word"
+    assert len(asked) == 1
+
+
+def test_characters_are_cut_where_one_begins(gpt2: Tokenizer) -> None:
+    characters = Tokenizer.from_characters("a\u4e2d\U0001f600")
+    for text, place in (("\U0001f600a", 0), ("\u4e2da", 0), ("aa", 0)):
+        data = text.encode()
+        assert _first_cut(characters, data) == place
+        for lost in range(1, len(text[0].encode())):
+            assert _first_cut(characters, data[lost:]) == len(text[0].encode()) - lost
+    assert _first_cut(characters, b"") == 0
+    assert _first_cut(characters, b"\x80" * 5) == 0
+    assert _first_cut(gpt2, b"word word") == 4
+    assert _first_cut(gpt2, b" word") is None  # a cut at the beginning cuts nothing
+    assert _first_cut(gpt2, b"") is None
+
+
+def test_a_prompt_is_nothing_until_something_is_said(tmp_path: Path) -> None:
+    assert not Prompt() and not Prompt(path=tmp_path)
+    assert Prompt("a") and Prompt(path=tmp_path, size_bytes=1)
+    assert Prompt().begin == Prompt().size_bytes == 0
+    path = tmp_path / "p.txt"
+    path.write_bytes(b"0123456789")
+    part = Prompt(path=path, begin=2, size_bytes=6)
+    assert part.end(4) == (b"4567", False)
+    assert part.end(6) == (b"234567", True)
+    assert part.end(60) == (b"234567", True)
+    assert Prompt("0123").end(2) == (b"23", False)
+    assert Prompt("0123").end(4) == (b"0123", True)
+
+
+def test_half_a_character_at_the_end_of_a_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "half.txt"
+    path.write_bytes("a\u4e2d".encode()[:-1])
+    with pytest.raises(DataError, match="not UTF-8"):
+        next(iter_prompts(settings(prompt_file=path)))
+    with pytest.raises(DataError, match="not UTF-8"):
+        list(Prompt(path=path, size_bytes=3).iter_text())
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"\na\n", [(1, 2)]),
+        (b"a", [(0, 1)]),
+        (b"\r\n\r\n", []),
+        (b"ab\ncd", [(0, 2), (3, 5)]),
+        (b"\n\n\nx\n", [(3, 4)]),
+        (b"a\rb\nc", [(0, 1), (2, 3), (4, 5)]),
+    ],
+)
+def test_where_lines_begin_and_end(tmp_path: Path, content: bytes, lines: list[object]) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(content)
+    assert list(_iter_lines(path, len(content))) == lines
