@@ -17,7 +17,6 @@ from lowtide.errors import LowtideError, UsageError
 class CountSettings:
     """What a verb that counts would take."""
 
-    flag_aliases: ClassVar[dict[str, str]] = {"--output-prefix": "--out-dir"}
     input_files: tuple[Path, ...]
     """Text files to count."""
     out_dir: Path | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -104,14 +104,16 @@ def test_keyword_beats_config_file_beats_default(tmp_path: Path) -> None:
 def test_other_programs_names_and_maps_are_understood(tmp_path: Path) -> None:
     @dataclasses.dataclass(frozen=True)
     class Aliased:
-        config_aliases: ClassVar[dict[str, str]] = {"n_layer": "num_layers", "eval_sets": "sets"}
         num_layers: int = 1
-        sets: tuple[str, ...] = ()
+        eval_dataset_dir: tuple[str, ...] = ()
 
     path = tmp_path / "c.json"
     path.write_text('{"n_layer": 12, "eval_sets": {"general": "data/general"}}')
-    expected = Aliased(num_layers=12, sets=("general=data/general",))
+    expected = Aliased(num_layers=12, eval_dataset_dir=("general=data/general",))
     assert build_settings(Aliased, {"config_file": path}) == expected
+    assert build_settings(Aliased, {"config_file": path, "n_layer": 7}).num_layers == 7
+    with pytest.raises(UsageError, match="n_layer is another name of num_layers"):
+        build_settings(Aliased, {"num_layers": 3, "n_layer": 7})
 
 
 def test_config_errors_name_the_file(tmp_path: Path) -> None:

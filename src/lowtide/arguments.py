@@ -11,12 +11,13 @@ import dataclasses
 import io
 import sys
 import types
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
+from lowtide.aliases import own_name
 from lowtide.errors import UsageError, printable
-from lowtide.flags import read_int, read_path, read_plain_flags
+from lowtide.flags import flag_name, read_int, read_path, read_plain_flags
 from lowtide.settings import read_config_file, read_preset
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def parse_settings(
 ) -> Any:
     """Make settings of the class; `program`, `summary` and `examples` head its help."""
     names = {field.name for field in dataclasses.fields(cls)}
-    words = _rename_flags(words, getattr(cls, "flag_aliases", {}))
+    words = _rename_flags(words, names)
     config_path: str | None = None
     also = ""
     if "config_file" not in names:
@@ -122,13 +123,14 @@ def _plain_values() -> ConstructorRegistry:
     return registry
 
 
-def _rename_flags(words: list[str], aliases: Mapping[str, str]) -> list[str]:
-    """Replace flags that other programs call differently by ours."""
+def _rename_flags(words: list[str], known: Collection[str]) -> list[str]:
+    """Replace flags by the verb's own names of the same settings."""
     renamed: list[str] = []
     for word in words:
         flag, equals, value = word.partition("=")
-        ours = aliases.get(flag.replace("_", "-"))
-        renamed.append(word if ours is None else f"{ours}{equals}{value}")
+        name = flag.removeprefix("--").replace("-", "_")
+        ours = own_name(name, known) if flag.startswith("--") else name
+        renamed.append(word if ours == name else f"{flag_name(ours)}{equals}{value}")
     return renamed
 
 

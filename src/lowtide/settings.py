@@ -13,10 +13,11 @@ import importlib.util
 import json
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from lowtide.aliases import own_name
 from lowtide.errors import DataError, UsageError
 
 __all__ = [
@@ -69,7 +70,7 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     Settings(vocab_size=300)
     """
     fields = _init_fields(cls)
-    options = dict(options)
+    options = _by_own_names(options, fields)
     if "config_file" in options and "config_file" not in fields:
         options = {**read_config_file(options.pop("config_file"), for_settings=cls), **options}
     if "preset" in options and hasattr(cls, "presets_dir"):
@@ -99,13 +100,24 @@ def require(condition: bool, name: str, value: Any, expected: str) -> None:
 
 
 def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Give `options` with every value in the type its field of `cls` declares."""
+    """`options` by the names of the fields of `cls`, every value in the type its field declares."""
     fields = _init_fields(cls)
     hints = get_type_hints(cls)
     for name in options:
-        if name not in fields:
+        if own_name(name, fields) not in fields:
             raise UsageError(unknown_name_message(name, fields, kind="setting"))
-    return {name: _convert(value, hints[name], name) for name, value in options.items()}
+    named = _by_own_names(options, fields)
+    return {name: _convert(value, hints[name], name) for name, value in named.items()}
+
+
+def _by_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for given, value in options.items():
+        name = own_name(given, known)
+        if name in values:
+            raise UsageError(f"{given} is another name of {name}", next_step="give one of them")
+        values[name] = value
+    return values
 
 
 def _init_fields(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
@@ -215,8 +227,7 @@ def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:
 def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None) -> dict[str, Any]:
     """Read a JSON object of settings; `-` in keys is the same as `_`.
 
-    With `for_settings` the keys and the types are checked too, and errors name the file. Settings
-    may have a `config_aliases` mapping: what other programs' files call the same thing.
+    With `for_settings` the keys and the types are checked too, and errors name the file.
     """
     try:
         if not Path(path).is_file():  # a pipe would keep us waiting for ever
@@ -238,10 +249,6 @@ def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None)
     if for_settings is None:
         return options
     known = _init_fields(for_settings)
-    aliases: Mapping[str, str] = getattr(for_settings, "config_aliases", {})
-    options = {
-        key if key in known else aliases.get(key, key): value for key, value in options.items()
-    }
     options = {
         key: value for key, value in options.items() if key in known or key not in _REMARK_KEYS
     }

@@ -176,7 +176,9 @@ def test_guides_are_listed_in_the_order_of_the_work() -> None:
         assert -1 not in places, (path, GUIDES[places.index(-1)])
         if not prefix:
             assert places == sorted(places)
-    assert set(GUIDES) | {"README.md", "architecture.md", "testing.md"} == set(PAGES)
+    assert set(GUIDES) | {"README.md", "architecture.md", "terminology.md", "testing.md"} == set(
+        PAGES
+    )
 
 
 def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> None:

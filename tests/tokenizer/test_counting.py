@@ -23,7 +23,7 @@ from lowtide.corpus.reading import ReadingOptions
 from lowtide.errors import DataError
 from lowtide.progress import Progress
 from lowtide.tokenizer import counting, reference
-from lowtide.tokenizer.counting import CountingJournal, Place, count_pieces
+from lowtide.tokenizer.counting import CountingJournal, InputPlace, count_pieces
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
 
 MakeText = Callable[[int, int], bytes]
@@ -240,7 +240,7 @@ def run_job(
     saves = itertools.count()
 
     class Journal(CountingJournal):
-        def save(self, place: Place, counter: _native.PieceCounter) -> None:
+        def save(self, place: InputPlace, counter: _native.PieceCounter) -> None:
             super().save(place, counter)
             if stop_after is not None and next(saves) >= stop_after:
                 raise KilledError

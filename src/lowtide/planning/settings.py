@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from lowtide.errors import UsageError
 from lowtide.memory import format_size, parse_size
@@ -41,13 +40,6 @@ _TRAINING_FIELDS = (
 @dataclass(frozen=True)
 class PlanSettings:
     """What to plan for; everything may be left out."""
-
-    flag_aliases: ClassVar[Mapping[str, str]] = {
-        "--input": "--input-files",
-        "--input-file": "--input-files",
-        "--num-tokens": "--tokens",
-        "--processes": "--cores",
-    }
 
     # Data: one of these.
     dataset_dir: Path | None = None

@@ -14,10 +14,10 @@ from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["CharacterTable", "last_character_cut"]
+__all__ = ["CharacterEncoder", "last_character_cut"]
 
 
-class CharacterTable:
+class CharacterEncoder:
     """The ids of characters; one that is not known becomes <unk>."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:

@@ -31,7 +31,7 @@ from lowtide.files import checksum_bytes, read_json, read_whole, write_json
 from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
 
-__all__ = ["CountingJournal", "Place", "count_pieces"]
+__all__ = ["CountingJournal", "InputPlace", "count_pieces"]
 
 _ROUND_BYTES = (
     256 << 20
@@ -41,7 +41,7 @@ _CHECKPOINT_SECONDS = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class InputPlace:
     """How far counting has come: whole inputs, then bytes (text) or blocks (rows) of the next."""
 
     input_index: int = 0
@@ -61,12 +61,12 @@ class CountingJournal:
 
     def restore(
         self, counter: _native.PieceCounter, on_notice: Callable[[str], None] = lambda _: None
-    ) -> Place:
+    ) -> InputPlace:
         """Give the place of the last checkpoint and hand its runs to the counter; drop the rest.
 
         A file that holds something else now makes all of it worthless; one only touched does not.
         """
-        place, runs = Place(), list[str]()
+        place, runs = InputPlace(), list[str]()
         state = self._read()
         if state is not None and self.contents is not None:
             other = self.contents.restore(state["contents"], state["input_index"], state["offset"])
@@ -74,7 +74,7 @@ class CountingJournal:
                 on_notice(f"{other.path} changed meanwhile: counting begins anew")
                 state = None
         if state is not None:
-            place, runs = Place(state["input_index"], state["offset"]), list(state["runs"])
+            place, runs = InputPlace(state["input_index"], state["offset"]), list(state["runs"])
             self.bytes_before, self.pieces_before = state["bytes"], state["pieces"]
         for path in self.folder.glob("*.run"):
             if path.name not in runs:
@@ -96,7 +96,7 @@ class CountingJournal:
         is_ours = state.get("key") == self._key and state["runs"] == sizes
         return state if is_whole and is_ours else None
 
-    def save(self, place: Place, counter: _native.PieceCounter) -> None:
+    def save(self, place: InputPlace, counter: _native.PieceCounter) -> None:
         """Move the counts to the disk and remember the place."""
         state = {
             "key": self._key,
@@ -158,14 +158,14 @@ def count_pieces(
         journal.contents,
     )
     last_checkpoint = time.monotonic()
-    if place != Place():
+    if place != InputPlace():
         progress.note(f"going on at {100 * first / max(starts[-1], 1):.0f} % of the text")
     with progress.phase("counting", total=starts[-1], unit="B", start=first, poll=meter):
         for reached in job.run(place, meter, starts):
             if time.monotonic() - last_checkpoint > _CHECKPOINT_SECONDS:
                 journal.save(reached, counter)
                 last_checkpoint = time.monotonic()
-    if counter.bytes_done == 0 and place == Place():
+    if counter.bytes_done == 0 and place == InputPlace():
         raise DataError(
             "there is no text in the input files",
             path=inputs[0].path if len(inputs) == 1 else None,
@@ -182,7 +182,7 @@ class _Job:
     batch_bytes: int
     contents: ContentLog | None = None
 
-    def run(self, place: Place, meter: _Meter, starts: Sequence[int]) -> Iterator[Place]:
+    def run(self, place: InputPlace, meter: _Meter, starts: Sequence[int]) -> Iterator[InputPlace]:
         """Count input after input; after each step give the place reached."""
         index = place.input_index
         offset = place.offset
@@ -191,7 +191,7 @@ class _Job:
             if self._is_plain(source) and source.size_bytes <= _SMALL_FILE_BYTES and offset == 0:
                 index = self._count_small_files(index)
                 meter.settle(starts[index])
-                yield Place(index)
+                yield InputPlace(index)
                 continue
             if self._is_plain(source):
                 steps = self._count_plain(source, offset, meter, starts[index])
@@ -202,12 +202,12 @@ class _Job:
             for reached in steps:
                 if self.contents is not None and self._is_plain(source):
                     self.contents.reach(index, reached)
-                yield Place(index, reached)
+                yield InputPlace(index, reached)
             index, offset = index + 1, 0
             if self.contents is not None:
                 self.contents.reach(index)
             meter.settle(starts[index])
-            yield Place(index)
+            yield InputPlace(index)
 
     def _is_plain(self, source: InputFile) -> bool:
         return is_plain_text(source, encoding=self.options.encoding)

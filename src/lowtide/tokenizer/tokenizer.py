@@ -18,7 +18,7 @@ from lowtide.arrays import np
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import atomic_file
 from lowtide.memory import usable_cores
-from lowtide.tokenizer.characters import CharacterTable, last_character_cut
+from lowtide.tokenizer.characters import CharacterEncoder, last_character_cut
 from lowtide.tokenizer.filesteps import WINDOW_BYTES, iter_file_steps
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
@@ -51,11 +51,11 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary, *, name: str = "tokenizer") -> None:
         self.data = vocabulary
         self.name = name
-        self._characters: CharacterTable | None = None
+        self._characters: CharacterEncoder | None = None
         self._native: _native.Vocabulary | None = None
         self._fingerprint: str | None = None
         if vocabulary.kind == "char":
-            self._characters = CharacterTable(vocabulary)
+            self._characters = CharacterEncoder(vocabulary)
             self._special_expression = _any_of(vocabulary.special_tokens)
             return
         try:

@@ -13,7 +13,7 @@ import json
 import shutil
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from lowtide import _native, files
 from lowtide.corpus.contents import (
@@ -63,8 +63,6 @@ _PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 @dataclasses.dataclass(frozen=True)
 class TokenizerTrainingSettings:
     """How to learn a tokenizer."""
-
-    flag_aliases: ClassVar[dict[str, str]] = {"--output-prefix": "--out-dir"}
 
     input: tuple[str, ...]
     """Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs."""

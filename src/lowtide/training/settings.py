@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -42,20 +41,6 @@ class TrainSettings:
     presets_dir: ClassVar[Path] = Path(__file__).parent / "presets"
 
     # Names other programs' config files use for the same things.
-    config_aliases: ClassVar[Mapping[str, str]] = {
-        "n_layer": "num_layers",
-        "n_embd": "width",
-        "n_head": "num_heads",
-        "n_kv_head": "num_kv_heads",
-        "block_size": "seq_len",
-        "context_length": "seq_len",
-        "grad_accum_steps": "gradient_accumulation_steps",
-        "warmup_iters": "warmup",
-        "warmup_steps": "warmup",
-        "eval_sets": "eval_dataset_dir",
-        "eval_batches": "eval_iters",
-    }
-
     # Data: one of these.
     dataset_dir: Path | None = None
     """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin."""

@@ -1,0 +1,81 @@
+"""Second names of settings: one table, and every verb takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lowtide
+from lowtide.aliases import SAME_SETTINGS, own_name
+from lowtide.arguments import parse_settings
+from lowtide.dataset.settings import ConvertSettings, PrepareSettings
+from lowtide.planning.settings import PlanSettings
+from lowtide.tokenizer.training import TokenizerTrainingSettings
+from lowtide.training.settings import TrainSettings
+
+SOURCE = Path(lowtide.__file__).parent
+SETTINGS: list[type[Any]] = [
+    PrepareSettings, ConvertSettings, PlanSettings, TokenizerTrainingSettings, TrainSettings
+]  # fmt: skip
+
+
+def test_a_name_stands_in_one_row() -> None:
+    names = list(itertools.chain(*SAME_SETTINGS))
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("cls", SETTINGS)
+def test_settings_have_at_most_one_name_of_each_row(cls: type[Any]) -> None:
+    fields = {field.name for field in dataclasses.fields(cls)}
+    assert [row for row in SAME_SETTINGS if len(fields & set(row)) > 1] == []
+
+
+def test_there_is_no_other_table_of_second_names() -> None:
+    found = [
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if re.search(r"\b\w*aliases\b *[:=]", path.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("cls", "words", "name", "value"),
+    [
+        (PrepareSettings, ["--input", "a.txt", "--out-dir", "o"], "input_files", ("a.txt",)),
+        (
+            PrepareSettings,
+            ["--input_file=a.txt", "--out-dir", "o", "--tokenizer", "tok/x"],
+            "tokenization",
+            "tok/x",
+        ),
+        (
+            TokenizerTrainingSettings,
+            ["--input-files", "a", "--output-prefix", "o"],
+            "out_dir",
+            Path("o"),
+        ),
+        (TrainSettings, ["--model-name", "m", "--text-field", "body"], "text_column", "body"),
+        (TrainSettings, ["--model-name", "m", "--block_size", "64"], "seq_len", 64),
+        (PlanSettings, ["--processes", "3", "--tokens", "1M"], "cores", 3),
+    ],
+)
+def test_flags_by_other_names(cls: type[Any], words: list[str], name: str, value: object) -> None:
+    settings = parse_settings(cls, words, program="lowtide", summary="")
+    assert getattr(settings, name) == value
+
+
+def test_an_unknown_name_stays_what_it_is() -> None:
+    assert own_name("seqlen", {"seq_len"}) == "seqlen"
+    assert own_name("block_size", {"width"}) == "block_size"
+
+
+def test_the_page_of_words_has_the_same_rows() -> None:
+    page = Path(__file__).parent.parent / "docs/terminology.md"
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", page.read_text(), re.MULTILINE)
+    assert [(first, *re.findall(r"`(\w+)`", rest)) for first, rest in rows] == list(SAME_SETTINGS)
