@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from lowtide.corpus import streams
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.streams import open_stream, window_bytes
 from lowtide.corpus.textblocks import ReadingOptions
@@ -71,3 +73,57 @@ def test_what_is_damaged_says_nothing_of_its_window(tmp_path: Path) -> None:
         assert window_bytes(source) <= MIB
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(TEXT))
     assert window_bytes(expand_inputs([tmp_path / "a.txt.gz"])[0]) == MIB
+
+
+def zstd_header(*, window=None, content=None, dictionary=b"", checksum=False, size_bytes=0):
+    """The header of a frame as the format describes it (RFC 8878)."""
+    codes = {0: 0, 1: 0, 2: 1, 4: 2, 8: 3}
+    single = window is None
+    flags = codes[size_bytes] << 6 | single << 5 | checksum << 2
+    flags |= {0: 0, 1: 1, 2: 2, 4: 3}[len(dictionary)]
+    stored = (content or 0) - (256 if size_bytes == 2 else 0)
+    size = stored.to_bytes(size_bytes, "little") if size_bytes else b""
+    return (
+        b"\x28\xb5\x2f\xfd"
+        + bytes([flags])
+        + (b"" if single else bytes([window]))
+        + dictionary
+        + size
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        ({"content": 200, "size_bytes": 1}, 200),
+        ({"content": 300, "size_bytes": 2}, 300),
+        ({"content": 70_000, "size_bytes": 4}, 70_000),
+        ({"content": 1 << 33, "size_bytes": 8}, 1 << 33),
+        ({"window": 0}, 1024),
+        ({"window": 7}, 1024 + 7 * 128),
+        ({"window": 10 << 3 | 3}, (1 << 20) + 3 * (1 << 17)),
+        ({"window": 10 << 3, "content": 300, "size_bytes": 2}, 300),
+        ({"window": 0, "content": 70_000, "size_bytes": 4}, 1024),
+        ({"window": 0, "dictionary": b"\1"}, 1024),
+        ({"window": 0, "dictionary": b"\1\2"}, 1024),
+        ({"window": 0, "dictionary": b"\1\2\3\4"}, 1024),
+    ],
+)
+@pytest.mark.parametrize("checksum", [False, True])
+def test_headers_of_zstd_frames_of_every_shape(options, needed, checksum):
+    header = zstd_header(**options, checksum=checksum)
+    file = io.BytesIO(header + b"block")
+    frame = streams.read_zstd_frame(file)
+    assert (frame.header, frame.window_bytes, frame.has_checksum) == (header, needed, checksum)
+    assert file.read() == b"block"
+
+
+def test_skippable_frames_are_skipped_and_strangers_refused():
+    header = zstd_header(window=0)
+    skipped = (0x184D2A53).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"12345"
+    assert streams.read_zstd_frame(io.BytesIO(skipped + header)).header == header
+    assert streams.read_zstd_frame(io.BytesIO(b"")) is None
+    assert streams.read_zstd_frame(io.BytesIO(skipped)) is None
+    for wrong in (b"abcd", b"\x28\xb5", (0x184D2A60).to_bytes(4, "little") + header):
+        with pytest.raises((ValueError, EOFError)):
+            streams.read_zstd_frame(io.BytesIO(wrong))
