@@ -1,0 +1,83 @@
+"""Sizes, limits and defaults by number.
+
+Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
+too (`python tests/numbers_of.py 'corpus'` writes this anew).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..numbers_of import find_numbers
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "corpus.blocks": {
+        "BLOCK_BYTES_HELD": 12,
+        "write_block(place)": 0,
+        "write_block(keep_text)": True,
+    },
+    "corpus.cleaning": {
+        "DOCUMENT_ROW_BYTES": 64,
+        "HASH_ROW_BYTES": 16,
+        "FIRST": 1,
+        "LAST": 2,
+        "_SAMPLES_PER_RULE": 3,
+        "native_options(collect_characters)": False,
+        "Report.add(documents_in)": 0,
+        "Report.add(lines_in)": 0,
+        "Report.add(bytes_in)": 0,
+        "clean_block(collect_characters)": False,
+    },
+    "corpus.contents": {
+        "_PART_BYTES": 67_108_864,
+        "_BUFFER_BYTES": 1_048_576,
+        "ContentLog.reach(offset)": 0,
+    },
+    "corpus.cutting": {"PROBE_BYTES": 65_536},
+    "corpus.deduplication": {
+        "MIN_TABLE_BYTES": 8_388_608,
+        "MODEST_TABLE_BYTES": 16_777_216,
+        "TABLE_ROW_BYTES": 19,
+        "_MANY": 64,
+    },
+    "corpus.grouping": {"_GROUP_FILES": 1_024, "_EXPANSION": 8},
+    "corpus.hub": {"open_hub_rows(streaming)": True},
+    "corpus.jsonrows": {"_LONG_ROW": 262_144},
+    "corpus.largepages": {
+        "_READ_BYTES": 262_144,
+        "_MOST_NUMBERS_BYTES": 8_388_608,
+        "_GROUPS_AT_ONCE": 512,
+    },
+    "corpus.longrows": {"_READ_BYTES": 1_048_576},
+    "corpus.pages": {
+        "_HEADER_BYTES": 4_096,
+        "_LARGEST_HEADER": 16_777_216,
+        "_DATA_PAGE": 0,
+        "_DICTIONARY_PAGE": 2,
+        "_DATA_PAGE_V2": 3,
+        "_DICTIONARY_ENCODINGS": (2, 8),
+        "_INCREMENTAL": 7,
+        "_PLAIN": 0,
+        "_RUNS": 3,
+        "_SMALL_DICTIONARY": 16_384,
+        "_LARGE_PAGE": 8_388_608,
+        "_MOST_VALUES": 1_048_576,
+        "_STREAMED_BYTES": 4_194_304,
+    },
+    "corpus.reading": {"_skip_bad(tell)": True, "iter_blocks(known)": 0},
+    "corpus.rows": {"_BATCH_ROWS": 256, "_BATCH_BYTES": 2_097_152, "_ROW_GROUPS_PLANNED": 256},
+    "corpus.streams": {
+        "_BUFFER_BYTES": 1_048_576,
+        "_ZSTD_MAGIC": 4_247_762_216,
+        "_ZSTD_SKIPPABLE": 407_710_288,
+        "_LARGEST_WINDOW": 2_147_483_648,
+        "_OTHER_BYTES": 1_048_576,
+    },
+    "corpus.textblocks": {"BLOCK_BYTES": 4_194_304},
+    "corpus.workers": {"WorkerPool.run(num_waiting)": 1},
+    "corpus.workfiles": {"_ALIGNMENT": 64, "WorkFile.read(begin)": 0},
+}
+
+
+def test_numbers_are_what_they_were() -> None:
+    assert find_numbers("corpus") == NUMBERS

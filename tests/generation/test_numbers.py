@@ -1,0 +1,31 @@
+"""Sizes, limits and defaults by number.
+
+Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
+too (`python tests/numbers_of.py 'generation'` writes this anew).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..numbers_of import find_numbers
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "generation.decoding": {
+        "iter_tokens(num_samples)": 1,
+        "iter_tokens(max_new_tokens)": 100,
+        "stream_text(num_samples)": 1,
+        "stream_text(max_new_tokens)": 100,
+        "generate_text(num_samples)": 1,
+    },
+    "generation.prompts": {
+        "_READ_BYTES": 1_048_576,
+        "_FIRST_END_BYTES": 16_384,
+        "_LARGEST_END_BYTES": 8_388_608,
+        "_decode(final)": False,
+    },
+}
+
+
+def test_numbers_are_what_they_were() -> None:
+    assert find_numbers("generation") == NUMBERS

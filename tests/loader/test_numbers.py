@@ -1,0 +1,106 @@
+"""Sizes, limits and defaults by number.
+
+Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
+too (`python tests/numbers_of.py 'loader'` writes this anew).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..numbers_of import find_numbers
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "loader.batches": {
+        "STATE_VERSION": 1,
+        "planned_bytes(prefetch_batches)": 4,
+        "planned_bytes(item_bytes)": 8,
+        "planned_bytes(segments)": False,
+        "BatchLoader.__init__(seed)": 0,
+        "BatchLoader.__init__(prefetch_batches)": 4,
+        "BatchLoader.__init__(num_threads)": 2,
+        "BatchLoader.__init__(rank)": 0,
+        "BatchLoader.__init__(world_size)": 1,
+        "BatchLoader.__init__(segments)": False,
+        "BatchLoader.__init__(pin_memory)": False,
+    },
+    "loader.mixtures": {"_MAX_TOTAL": 1_099_511_627_776},
+    "loader.ordering": {
+        "_MASK": 18_446_744_073_709_551_615,
+        "_GOLDEN": 11_400_714_819_323_198_485,
+        "_ROUNDS": 8,
+        "_TABLE_SIZE": 256,
+        "_MIN_BITS": 14,
+    },
+    "loader.selftest": {
+        "_MAX_CHECKED_WINDOWS": 536_870_912,
+        "_CHUNK_WINDOWS": 65_536,
+        "check_loading(sequence_length)": 1_024,
+        "check_loading(batch_size)": 32,
+        "check_loading(seconds)": 2.0,
+        "describe_tokens(first)": 0,
+        "describe_tokens(count)": 100,
+    },
+    "loader.sources": {
+        "_SAMPLE_BYTES": 4_096,
+        "find_tokens(val_fraction)": 0.1,
+        "find_tokens(eval_only)": False,
+    },
+    "loader.streaming": {
+        "STATE_VERSION": 1,
+        "_SAMPLE_BYTES": 1_048_576,
+        "_ALMOST_OVER": 0.999,
+        "StreamingDataLoader.__init__(seq_len)": 128,
+        "StreamingDataLoader.__init__(batch_size)": 32,
+        "StreamingDataLoader.__init__(streaming)": True,
+        "StreamingDataLoader.__init__(shuffle_buffer_size)": 10_000,
+        "StreamingDataLoader.__init__(val_fraction)": 0.0,
+        "StreamingDataLoader.__init__(seed)": 42,
+        "StreamingDataLoader.__init__(drop_last)": False,
+        "StreamingDataLoader.__init__(rank)": 0,
+        "StreamingDataLoader.__init__(world_size)": 1,
+    },
+    "loader.tensors": {
+        "_MAX_WORKERS": 1_024,
+        "_READ_AHEAD_WINDOWS": 64,
+        "LocalTokenizedDatasetFixed.__init__(max_length)": 1_024,
+        "LocalTokenizedDataset.__init__(max_length)": 1_024,
+        "LocalTokenizedDataset.__init__(shuffle)": True,
+        "LocalTokenizedDataset.__init__(seed)": 42,
+        "LocalTokenizedDataset.__init__(rank)": 0,
+        "LocalTokenizedDataset.__init__(world_size)": 1,
+        "TokenDataLoader.__init__(seed)": 42,
+        "TokenDataLoader.__init__(num_workers)": 0,
+        "TokenDataLoader.__init__(pin_memory)": False,
+        "TokenDataLoader.__init__(rank)": 0,
+        "TokenDataLoader.__init__(world_size)": 1,
+        "create_dataloaders(batch_size)": 32,
+        "create_dataloaders(max_length)": 1_024,
+        "create_dataloaders(num_workers)": 4,
+        "create_dataloaders(prefetch_factor)": 4,
+        "create_dataloaders(seed)": 42,
+        "create_dataloaders(val_fraction)": 0.1,
+        "create_dataloaders(rank)": 0,
+        "create_dataloaders(world_size)": 1,
+    },
+    "loader.texts": {
+        "FileTexts.__init__(block_bytes)": 4_194_304,
+        "HubTexts.__init__(streaming)": True,
+        "iter_encoded(group_bytes)": 1_048_576,
+    },
+    "loader.windows": {
+        "_OUTPUT_LIMITS": {
+            "int64": 9_223_372_036_854_775_808,
+            "int32": 2_147_483_648,
+            "uint16": 65_536,
+        },
+        "_MAX_OPEN_FILES": 256,
+        "TokenDataset.__init__(sequence_length)": 1_024,
+        "TokenDataset.__init__(val_fraction)": 0.1,
+        "TokenDataset.__init__(eval_only)": False,
+    },
+}
+
+
+def test_numbers_are_what_they_were() -> None:
+    assert find_numbers("loader") == NUMBERS

@@ -1,0 +1,88 @@
+"""Sizes, limits and defaults by number.
+
+Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
+too (`python tests/numbers_of.py 'model'` writes this anew).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..numbers_of import find_numbers
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "model.checksums": {"_VERSION": 1, "_VERSIONS_KEPT": 2},
+    "model.config": {
+        "_LARGEST": {
+            "vocab_size": 4_194_304,
+            "context_length": 1_048_576,
+            "num_layers": 1_024,
+            "width": 131_072,
+            "num_heads": 1_024,
+            "num_kv_heads": 1_024,
+            "head_dim": 4_096,
+            "mlp_width": 524_288,
+        }
+    },
+    "model.export": {"_TOKENIZER_TIMES": 16},
+    "model.float8": {
+        "LARGEST_E4M3": 448.0,
+        "_ERROR_SCALE": 32768.0,
+        "_BLOCK": 2_048,
+        "_TILE": {"ROWS": 64, "COLUMNS": 64},
+        "_ERROR_TILE": {"ROWS": 64, "COLUMNS": 128},
+    },
+    "model.float8_linear": {"_SCALE": 8.0},
+    "model.gpt": {"GPT.compile_blocks(whole)": False},
+    "model.inference": {
+        "_MARGIN": 1.1,
+        "planned_bytes(generates)": False,
+        "refuse_hopeless(generates)": False,
+        "fit_rows(generates)": False,
+    },
+    "model.kernels": {
+        "BLOCK": 4_096,
+        "NUM_WARPS": 8,
+        "fused_loss_and_error(block)": 4_096,
+        "fused_loss_and_error(num_warps)": 8,
+    },
+    "model.loss": {"chunked_cross_entropy(float8)": False},
+    "model.program": {
+        "MIB": 1_048_576,
+        "_TIMEOUT_SECONDS": 300,
+        "_PROBE_VERSION": 2,
+        "_LATER_BYTES": 41_943_040,
+        "_USUAL_EXTRA_BYTES": {"8bit": 41_943_040, "compile": 524_288_000},
+        "Program.bytes_for(use_8bit)": False,
+        "Program.bytes_for(compiles)": False,
+        "find_program(use_8bit)": False,
+        "find_program(compiles)": False,
+    },
+    "model.rotation": {"_BLOCK_TOKENS": 32},
+    "model.sizing": {
+        "_TOLERANCE": 0.05,
+        "_LEAST_NETWORK": 0.1,
+        "_VOCABULARY_AT_A_MILLION": 2_000,
+        "_SMALLEST_VOCABULARY": 300,
+        "_LARGEST_VOCABULARY": 32_000,
+        "_RETURNED_BYTES": 33_554_432,
+        "_LOSS_CHUNK_BYTES": 67_108_864,
+        "_GPU_LOSS_CHUNK_BYTES": 3_355_443_200,
+        "count_parameters(embeddings)": True,
+        "activation_bytes(accumulating)": False,
+        "shape_for_parameters(context_length)": 256,
+        "shape_for_parameters(tie_weights)": True,
+    },
+    "model.tensorfiles": {
+        "PIECE_BYTES": 25_165_824,
+        "_PIECE_NUMBERS": 1_048_576,
+        "_LARGEST_HEADER": 104_857_600,
+        "_ITEM_BYTES": {"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
+        "_WHOLE_BYTES": {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1},
+    },
+    "model.weights": {"save_weights(record)": True, "load_weights(verify)": True},
+}
+
+
+def test_numbers_are_what_they_were() -> None:
+    assert find_numbers("model") == NUMBERS

@@ -1,0 +1,87 @@
+"""Sizes, limits and defaults by number.
+
+Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
+too (`python tests/numbers_of.py 'planning'` writes this anew).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..numbers_of import find_numbers
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "planning.choices": {
+        "_HALVING_COST": {"cpu": 0.01, "gpu": 0.05},
+        "_EIGHT_BIT_COST": 0.08,
+        "_CHECKPOINTING_COST": 0.33,
+        "_SHORTER_ROWS_COST": 2.0,
+        "_SMALLEST_ROWS": 64,
+        "_CPU_TOKENS": 16_384,
+        "_CPU_MICRO_TOKENS": 4_096,
+        "_GPU_TOKENS": 131_072,
+        "_MANY_STEPS": 100,
+        "_TPU_ROWS": 128,
+        "_TPU_ROW_TOKENS": 128,
+        "_SHUFFLE_BUFFERS": ((8, 5_000), (16, 10_000), (float("inf"), 50_000)),
+        "_TPU_SHUFFLE_BUFFER": 100_000,
+    },
+    "planning.commands": {"_MIB": 1_048_576},
+    "planning.comparison": {"_VOCABULARY": 4_096, "_NUM_BATCHES": 50},
+    "planning.compute": {
+        "_TOKENS_PER_PARAM": 20.0,
+        "_A": 482.01,
+        "_ALPHA": 0.3478,
+        "_B": 2085.43,
+        "_BETA": 0.3658,
+        "_GOOD_EPOCHS": 4.0,
+        "_MOST_EPOCHS": 16.0,
+        "_CORE_FLOPS": 20000000000.0,
+        "_GPU_FLOPS": 30000000000000.0,
+        "_DAY_SECONDS": 86_400,
+        "_SMALLEST_SIZE": 1_000_000,
+    },
+    "planning.data": {
+        "_SAMPLE_BYTES": 1_048_576,
+        "_TRAIN_SHARE": 0.9,
+        "_GPT2_VOCABULARY": 50_257,
+        "_VOCABULARIES": ((8, 8_000), (16, 16_000), (float("inf"), 32_000)),
+        "_SMALLEST_VOCABULARY": 500,
+    },
+    "planning.machine": {
+        "_RAM_SHARE": 0.75,
+        "_VRAM_SHARE": 0.92,
+        "_CUDA_CONTEXT_BYTES": 629_145_600,
+        "_USUAL_CORES": {8: 4, 16: 8, 32: 16},
+    },
+    "planning.needs": {
+        "_INT64_BYTES": 8,
+        "_LIST_BYTES": 40,
+        "_SHUFFLE_BUFFER": 10_000,
+        "_LOADING_PROGRAM_BYTES": 30_408_704,
+    },
+    "planning.picture": {
+        "_ROW": 26,
+        "_HEAD": 30,
+        "_LABEL": 230,
+        "_BAR": 400,
+        "_VALUE": 90,
+        "_TOP": 36,
+    },
+    "planning.settings": {
+        "_SMALLEST_VOCABULARY": 257,
+        "_SMALLEST_MACHINE": 33_554_432,
+        "_COUNT_UNITS": {
+            "k": 1_000,
+            "m": 1_000_000,
+            "b": 1_000_000_000,
+            "g": 1_000_000_000,
+            "t": 1_000_000_000_000,
+        },
+    },
+    "planning.trial": {"_TIMEOUT_SECONDS": 90, "run_trial(seconds)": 8.0},
+}
+
+
+def test_numbers_are_what_they_were() -> None:
+    assert find_numbers("planning") == NUMBERS

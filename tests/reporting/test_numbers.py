@@ -1,0 +1,49 @@
+"""Sizes, limits and defaults by number.
+
+Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
+too (`python tests/numbers_of.py 'reporting'` writes this anew).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..numbers_of import find_numbers
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "reporting.datasets": {
+        "_PER_OCTAVE": 8,
+        "_NUM_BINS": 320,
+        "_MAX_SOURCES": 24,
+        "_MAX_SHARDS": 200,
+    },
+    "reporting.jobs": {"_ALIVE_SECONDS": 15.0},
+    "reporting.metrics": {
+        "_GAP_SECONDS": 30.0,
+        "_MAX_LINE_BYTES": 1_048_576,
+        "_MAX_PHASES": 60,
+        "_MAX_RESUMES": 100,
+    },
+    "reporting.records": {
+        "MAX_SAMPLES": 16,
+        "_MAX_EVALUATIONS": 24,
+        "_MAX_MARKS": 60,
+        "_SAMPLE_CHARACTERS": 800,
+    },
+    "reporting.reports": {"_PAGE_BYTES": 16_777_216},
+    "reporting.series": {"Series.__init__(limit)": 480, "round_number(digits)": 6},
+    "reporting.tokenizers": {
+        "_SAMPLE_BYTES": 16_777_216,
+        "_BATCH_BYTES": 1_048_576,
+        "_MAX_SOURCES": 40,
+        "_MAX_TEXTS": 8,
+        "_TEXT_CHARACTERS": 360,
+        "_LONGEST_COLUMN": 20,
+        "_LONGEST_SHOWN": 12,
+    },
+    "reporting.watching": {"PageServer.__init__(port)": 0, "PageServer.__init__(interval)": 2.0},
+}
+
+
+def test_numbers_are_what_they_were() -> None:
+    assert find_numbers("reporting") == NUMBERS

@@ -1,0 +1,72 @@
+"""Sizes, limits and defaults by number.
+
+Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
+too (`python tests/numbers_of.py 'tokenizer'` writes this anew).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..numbers_of import find_numbers
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "tokenizer.bytelevel": {"MAX_TOKENS": 16_777_216},
+    "tokenizer.counting": {
+        "_ROUND_BYTES": 268_435_456,
+        "_SMALL_FILE_BYTES": 1_048_576,
+        "_CHECKPOINT_SECONDS": 30.0,
+    },
+    "tokenizer.filesteps": {
+        "WINDOW_BYTES": 1_048_576,
+        "_STEP_BYTES": 268_435_456,
+        "iter_file_steps(specials)": True,
+        "iter_file_steps(out_offset)": 0,
+        "iter_file_steps(done)": (0, 0),
+        "iter_file_steps(step_bytes)": 268_435_456,
+        "iter_file_steps(window_bytes)": 1_048_576,
+        "iter_file_steps(largest_window)": 2_147_483_648,
+    },
+    "tokenizer.footprint": {
+        "_SLICE_BYTES": 16_384,
+        "_NUM_SLICES": 256,
+        "_SLOWER": 0.93,
+        "_MIB": 1_048_576,
+    },
+    "tokenizer.inspection": {
+        "_READ_BYTES": 1_048_576,
+        "_SAMPLE_BYTES": 67_108_864,
+        "_SENTENCE_CHARACTERS": 240,
+        "_LONGEST_SHOWN": 10,
+        "_BACKGROUNDS": (153, 194, 224, 229, 189),
+        "inspect_tokenizer(color)": False,
+    },
+    "tokenizer.learning": {
+        "_MERGES_PER_CALL": 256,
+        "_SHORT_SYMBOLS": 65_000,
+        "_OTHER_BYTES": 41_943_040,
+        "_PIECE_TIMES": 48,
+        "_FILE_SECONDS": 2e-09,
+        "_COSTLY_MERGES": 4_000,
+    },
+    "tokenizer.reference": {"_SMALL_IN_UNICODE_16": 661, "learn_merges(min_frequency)": 1},
+    "tokenizer.scanning": {"_READ_BYTES": 1_048_576},
+    "tokenizer.tokenizer": {"CACHE_BYTES": 16_777_216},
+    "tokenizer.training": {
+        "_WINDOW_BYTES": 1_048_576,
+        "_THREAD_BYTES": 6_291_456,
+        "_BATCH_BYTES": 8_388_608,
+        "_SLACK_BYTES": 12_582_912,
+        "_SMALLEST_TABLES": 8_388_608,
+        "_SCAN_BYTES": 25_165_824,
+        "_CHARACTER_BYTES": 900,
+        "_FILE_BYTES": 1_300,
+        "_PROGRAM_BYTES": 41_943_040,
+        "_fixed_bytes(reading)": 0,
+    },
+    "tokenizer.vocabulary": {"_MOST_UNUSED": 262_144},
+}
+
+
+def test_numbers_are_what_they_were() -> None:
+    assert find_numbers("tokenizer") == NUMBERS
