@@ -127,10 +127,10 @@ def _pretokenize(settings: PretokenizeSettings) -> None:
 
     lowtide pretokenize books.txt --tokenization gpt2
     """
-    from lowtide.dataset.pretokenization import pretokenize_files
+    from lowtide.dataset.pretokenization import iter_pretokenized
     from lowtide.dataset.summary import describe_pretokenization
 
-    for result in pretokenize_files(settings):
+    for result in iter_pretokenized(settings):
         _show(describe_pretokenization(result))
 
 

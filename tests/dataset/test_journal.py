@@ -13,7 +13,7 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingOptions, Stream, plan_streams
 from lowtide.corpus.workfiles import write_work_file
 from lowtide.dataset import journal
-from lowtide.errors import UsageError
+from lowtide.errors import DataError, UsageError
 from lowtide.files import unused_name
 
 
@@ -118,8 +118,22 @@ def test_after_a_restart_of_the_machine_only_whole_files_stay(tmp_path: Path) ->
     (work / "plan.json").write_text(json.dumps({**plan, "boot": "another"}))
     _, _, notices = begin(tmp_path)
     left = sorted(path.name for path in work.rglob("*") if path.is_file())
-    assert left == ["1.block", "plan.json"]
+    assert left == ["1.block", "inputs.jsonl", "plan.json"]
     assert "1 work files are made again" in notices[0]
+
+
+def test_work_of_a_version_with_the_inputs_in_its_plan_goes_on(tmp_path: Path) -> None:
+    work, _, _ = begin(tmp_path)
+    left = finish_block(work)
+    plan = json.loads((work / "plan.json").read_text())
+    rows = [json.loads(row) for row in (work / "inputs.jsonl").read_text().splitlines()]
+    (work / "plan.json").write_text(json.dumps({**plan, "inputs": rows}))
+    (work / "inputs.jsonl").unlink()
+    begin(tmp_path)
+    assert left.exists()
+    (work / "inputs.jsonl").write_text("[")
+    with pytest.raises(DataError, match="list of inputs"):
+        begin(tmp_path)
 
 
 def test_work_without_a_plan_is_removed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import threading
 from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +35,7 @@ from lowtide.corpus.reading import (
     plan_streams,
     read_block,
 )
+from lowtide.corpus.textblocks import StreamPaths
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
 
@@ -42,6 +44,7 @@ __all__ = [
     "BlockTable",
     "CleanJob",
     "Identity",
+    "InputHashes",
     "OpenDocument",
     "clean_corpus",
     "has_many_streams",
@@ -82,11 +85,11 @@ class CleanJob:
     consumer: BlockConsumer | None = None
     is_encoded: Callable[[Path], bool] | None = None
     """Tells whether an earlier command encoded a block; only then it can do without its text."""
-    paths: dict[int, Path] = field(init=False)
 
-    def __post_init__(self) -> None:
-        paths = {source.index: source.path for stream in self.streams for source in stream.inputs}
-        object.__setattr__(self, "paths", paths)
+    @cached_property
+    def paths(self) -> StreamPaths:
+        """Where the inputs are."""
+        return StreamPaths(self.streams)
 
     def block_path(self, stream: int, number: int) -> Path:
         """Where a block's result is."""
@@ -150,7 +153,7 @@ class BlockTable:
     notices: list[str]
     characters: int | None
     """A bit for each code point that occurs, where they are collected."""
-    contents: dict[int, str] = field(default_factory=dict[int, str])
+    contents: InputHashes = field(default_factory=lambda: InputHashes())
     """A hash of what was read of each input, by its index."""
 
     def __len__(self) -> int:
@@ -379,26 +382,41 @@ def _hash_content(block: TextBlock, reading: ReadingOptions) -> list[tuple[int, 
     ]
 
 
-class _Contents:
-    """The hash of every input, from those of its parts, which come in order."""
+class InputHashes:
+    """The hash of every input, from those of its parts, which come in order: 17 bytes each."""
 
     def __init__(self) -> None:
-        self.done: dict[int, str] = {}
+        self._first = -1
+        self._digests = bytearray()
+        self._is_known = bytearray()
         self._index = -1
         self._parts = ""
 
     def add(self, rows: list[Any]) -> None:
+        """Take the hashes of a block's parts: (input, hash)."""
         for index, part in rows:
             if index != self._index:
                 self.finish()
                 self._index = index
             self._parts = xxhash.xxh3_128_hexdigest((self._parts + part).encode())
 
-    def finish(self) -> dict[int, str]:
+    def finish(self) -> InputHashes:
+        """End the last input."""
         if self._parts:
-            self.done[self._index] = self._parts
+            if self._first < 0:
+                self._first = self._index
+            missing = self._index - self._first - len(self._is_known)
+            self._is_known += bytes(missing) + b"\1"
+            self._digests += bytes(16 * missing) + bytes.fromhex(self._parts)
         self._parts = ""
-        return self.done
+        return self
+
+    def get(self, index: int) -> str | None:
+        """The hash of an input, None if nothing was read of it."""
+        place = index - self._first
+        if self._first < 0 or not 0 <= place < len(self._is_known) or not self._is_known[place]:
+            return None
+        return self._digests[16 * place : 16 * (place + 1)].hex()
 
 
 def _ignore(text: str) -> None:
@@ -407,7 +425,7 @@ def _ignore(text: str) -> None:
 
 def hash_input(source: InputFile, reading: ReadingOptions) -> str | None:
     """The hash that `BlockTable.contents` has of an input; None if nothing can be read of it."""
-    contents = _Contents()
+    contents = InputHashes()
     silent = replace(reading, on_notice=_ignore)
     for stream in plan_streams([source], silent):
         for block in iter_blocks(stream, silent):
@@ -432,7 +450,7 @@ def load_block_table(job: CleanJob) -> BlockTable:
     report = Report()
     carried: dict[int, Identity] = {}
     open_document = OpenDocument()
-    contents = _Contents()
+    contents = InputHashes()
     for row, path in enumerate(paths):
         work = open_work_file(path)
         header = work.header

@@ -8,12 +8,12 @@ Memory:  about three times the block
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.reading import ReadingOptions, TextBlock, extract_json_rows
+from lowtide.corpus.textblocks import Paths
 from lowtide.errors import UsageError
 from lowtide.flags import flag_name
 
@@ -147,7 +147,7 @@ def clean_block(
     reading: ReadingOptions,
     options: CleaningOptions,
     *,
-    paths: dict[int, Path],
+    paths: Paths,
     collect_characters: bool = False,
 ) -> _native.CleanedBlock:
     """Take a block apart into documents and clean them; other Python threads go on meanwhile."""
@@ -191,7 +191,7 @@ if TYPE_CHECKING:
 
 
 def _locate_rows(
-    block: TextBlock, reading: ReadingOptions, paths: dict[int, Path]
+    block: TextBlock, reading: ReadingOptions, paths: Paths
 ) -> tuple[_native.Bytes, Rows]:
     """Give a block's bytes, and begins, ends, inputs, ordinals and flags of its documents."""
     if block.row_ends is None:

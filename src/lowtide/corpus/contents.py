@@ -10,7 +10,8 @@ corpus is not read from the disk twice. The hash of parts is kept, and gone on w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -165,24 +166,27 @@ def _is_begun_so(source: InputFile, state: Mapping[str, Any]) -> bool:
 
 def describe_inputs(
     inputs: Sequence[InputFile], contents: Sequence[str | None]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """What a record keeps of inputs, so that they are known again."""
-    return [
-        {
+    for source, content in zip(inputs, contents, strict=True):
+        yield {
             "path": str(source.path),
             "bytes": source.size_bytes,
             "modified_ns": source.modified_ns,
             "content": content,
         }
-        for source, content in zip(inputs, contents, strict=True)
-    ]
 
 
 def find_difference(inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Say how inputs differ from those that `describe_inputs` described; None if they do not."""
-    now, before = [str(source.path) for source in inputs], [str(row.get("path")) for row in rows]
-    if now != before:
-        other = sorted(set(now) ^ set(before))
+    pairs = itertools.zip_longest(inputs, rows)
+    if any(
+        source is None or row is None or str(source.path) != str(row.get("path"))
+        for source, row in pairs
+    ):
+        now = {str(source.path) for source in inputs}
+        before = {str(row.get("path")) for row in rows}
+        other = sorted(now ^ before)
         if not other:
             return "its inputs came in another order"
         return f"{other[0]} was {'not ' if other[0] in now else ''}among its inputs"

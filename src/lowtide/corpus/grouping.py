@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from lowtide.corpus.encodings import is_utf8
-from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.inputs import InputFile, as_input_list
 from lowtide.corpus.longrows import has_long_rows
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
 
@@ -24,35 +24,39 @@ _EXPANSION = 8
 
 def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[Stream]:
     """Group inputs into streams: small files of one kind together, everything else alone."""
+    files = as_input_list(inputs)
     streams: list[Stream] = []
-    group: list[InputFile] = []
-    held = 0
+    begin = held = 0
+    group: InputFile | None = None
 
-    def flush() -> None:
-        if group:
-            in_place = _has_places(group[0], options)
-            streams.append(Stream(len(streams), tuple(group), in_place, 1 if in_place else None))
-            group.clear()
+    def flush(end: int) -> None:
+        nonlocal group
+        if group is not None:
+            in_place = _has_places(group, options)
+            count = 1 if in_place else None
+            streams.append(Stream(len(streams), files[begin:end], in_place, count))
+            group = None
 
-    for source in inputs:
+    for place, source in enumerate(files):
         in_place = _has_places(source, options)
         size = source.size_bytes * (1 if in_place else _EXPANSION)
         if source.kind in ("text", "jsonl") and size <= options.block_bytes // 4:
-            same = not group or (group[0].kind, _has_places(group[0], options)) == (
+            same = group is not None and (group.kind, _has_places(group, options)) == (
                 source.kind,
                 in_place,
             )
-            if not same or len(group) == _GROUP_FILES or held + size > options.block_bytes:
-                flush()
-            held = held + size if group else size
-            group.append(source)
+            is_full = place - begin == _GROUP_FILES or held + size > options.block_bytes
+            if not same or is_full:
+                flush(place)
+                begin, held, group = place, 0, source
+            held += size
             continue
-        flush()
+        flush(place)
         if in_place and source.kind == "jsonl":
             in_place = not has_long_rows(source, options)
         count = -(-source.size_bytes // options.block_bytes) if in_place else None
-        streams.append(Stream(len(streams), (source,), in_place, count))
-    flush()
+        streams.append(Stream(len(streams), files[place : place + 1], in_place, count))
+    flush(len(files))
     return streams
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.corpus.textblocks import ReadingOptions, Segment, TextBlock
+from lowtide.corpus.textblocks import Paths, ReadingOptions, Segment, TextBlock
 from lowtide.errors import DataError
 from lowtide.memory import format_size
 
@@ -32,9 +32,7 @@ __all__ = ["extract_json_rows"]
 _LONG_ROW = 1 << 18
 
 
-def extract_json_rows(
-    block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
-) -> JsonRows:
+def extract_json_rows(block: TextBlock, options: ReadingOptions, paths: Paths) -> JsonRows:
     """The texts of a jsonl block, and of each where it ends, its row's first byte, its input.
 
     Rows without text in the field are an error, or a notice where they are to be skipped.

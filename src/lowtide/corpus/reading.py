@@ -36,9 +36,11 @@ from lowtide.corpus.streams import open_stream
 from lowtide.corpus.textblocks import (
     BLOCK_BYTES,
     DEFAULT_SEPARATOR,
+    Paths,
     ReadingOptions,
     Segment,
     Stream,
+    StreamPaths,
     TextBlock,
 )
 from lowtide.errors import DataError, LowtideError, from_os_error
@@ -296,21 +298,20 @@ def iter_documents(
     """
     options = options or ReadingOptions()
     rows = list(inputs)
-    sources: list[InputFile] = (
+    sources: Sequence[InputFile] = (
         [row for row in rows if isinstance(row, InputFile)]
         if rows and isinstance(rows[0], InputFile)
         else expand_inputs([row for row in rows if not isinstance(row, InputFile)])
     )
-    paths = {source.index: source.path for source in sources}
-    for stream in plan_streams(sources, options):
+    streams = plan_streams(sources, options)
+    paths = StreamPaths(streams)
+    for stream in streams:
         for block in iter_blocks(stream, options):
             if block is not None:
                 yield from block_documents(block, options, paths)
 
 
-def block_documents(
-    block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
-) -> Iterator[Document]:
+def block_documents(block: TextBlock, options: ReadingOptions, paths: Paths) -> Iterator[Document]:
     """Take a block apart into documents; empty ones are left out."""
     if block.kind == "jsonl":
         yield from _jsonl_documents(block, options, paths)
@@ -350,9 +351,7 @@ def _text_documents(block: TextBlock, options: ReadingOptions) -> Iterator[Docum
             begin = end + len(options.separator)
 
 
-def _jsonl_documents(
-    block: TextBlock, options: ReadingOptions, paths: dict[int, Path]
-) -> Iterator[Document]:
+def _jsonl_documents(block: TextBlock, options: ReadingOptions, paths: Paths) -> Iterator[Document]:
     text, ends, offsets, inputs = extract_json_rows(block, options, paths)
     begin = 0
     for end, offset, index in zip(ends.tolist(), offsets.tolist(), inputs.tolist(), strict=True):

@@ -5,12 +5,15 @@ Memory:  a block holds its bytes; everything else is a few numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from lowtide.corpus.encodings import check_encoding
-from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.inputs import InputFile, InputSlice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,9 +22,11 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_BYTES",
     "DEFAULT_SEPARATOR",
+    "Paths",
     "ReadingOptions",
     "Segment",
     "Stream",
+    "StreamPaths",
     "TextBlock",
 ]
 
@@ -78,7 +83,7 @@ class Stream:
     """What is read in order as one: a large file, or a handful of small ones."""
 
     index: int
-    inputs: tuple[InputFile, ...]
+    inputs: Sequence[InputFile]
     random_access: bool
     """Blocks can be read by number, so several workers can share the stream."""
     num_blocks: int | None
@@ -87,7 +92,34 @@ class Stream:
     @property
     def size_bytes(self) -> int:
         """Bytes as stored."""
+        if isinstance(self.inputs, InputSlice):
+            return self.inputs.total_bytes
         return sum(source.size_bytes for source in self.inputs)
+
+
+class Paths(Protocol):
+    """Where inputs are, for messages."""
+
+    def get(self, index: int, /) -> Path | None:
+        """The path of an input, by its number."""
+        ...
+
+
+class StreamPaths:
+    """The paths of all inputs of some streams: 8 bytes for each stream."""
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self._streams = [stream for stream in streams if stream.inputs]
+        self._first = array("q", (stream.inputs[0].index for stream in self._streams))
+
+    def get(self, index: int, /) -> Path | None:
+        """The path of an input, by its number."""
+        number = bisect_right(self._first, index) - 1
+        if number < 0:
+            return None
+        inputs = self._streams[number].inputs
+        place = index - inputs[0].index
+        return inputs[place].path if place < len(inputs) else None
 
 
 @dataclass(frozen=True)

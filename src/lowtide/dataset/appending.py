@@ -10,7 +10,7 @@ hashed again, so this works for shards of any origin and nothing has to be kept 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -20,8 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import files
-from lowtide.corpus.blocks import BlockTable, CleanJob, load_block_table, write_block
-from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.blocks import (
+    BlockTable,
+    CleanJob,
+    InputHashes,
+    load_block_table,
+    write_block,
+)
+from lowtide.corpus.inputs import InputList, expand_inputs
 from lowtide.corpus.reading import (
     BLOCK_BYTES,
     ReadingOptions,
@@ -35,7 +41,7 @@ from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.identity import (
-    describe_input,
+    describe_inputs,
     drop_copies,
     drop_known,
     list_contents,
@@ -55,6 +61,7 @@ from lowtide.dataset.seen import iter_seen, write_seen, write_seen_block
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards
 from lowtide.errors import DataError
+from lowtide.longjson import Rows
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
@@ -174,18 +181,17 @@ def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prep
 
 def _find_new(
     info: layout.DatasetInfo,
-    inputs: list[InputFile],
+    inputs: InputList,
     stored: PrepareSettings,
     reading: ReadingOptions,
     on_notice: Callable[[str], None],
-) -> list[InputFile]:
+) -> InputList:
     """Inputs the dataset was not made of yet, numbered after those it was."""
     if stored.dedup:
         inputs = drop_copies(inputs, reading, on_notice=on_notice)
     rows = info.metadata.get("sources", [])
-    inputs = drop_known(inputs, rows, reading, on_notice=on_notice)
     base = len(info.metadata.get("input_files", []))
-    return [replace(source, index=base + source.index) for source in inputs]
+    return drop_known(inputs, rows, reading, first_index=base, on_notice=on_notice)
 
 
 class _Append:
@@ -197,7 +203,7 @@ class _Append:
         settings: AppendSettings,
         stored: PrepareSettings,
         shares: Shares,
-        inputs: list[InputFile],
+        inputs: InputList,
         pool: WorkerPool,
         progress: Progress,
     ) -> None:
@@ -288,7 +294,7 @@ class _Append:
             encode_job, table, notices, contents, first_block=first_block, unknown=unknown
         )
 
-    def shard_tag(self, contents: Mapping[int, str]) -> str:
+    def shard_tag(self, contents: InputHashes) -> str:
         """A tag by content: that of the new texts, and of what they were added to."""
         before = [
             [shard.num_tokens, shard.checksum or shard.path.name]
@@ -339,14 +345,15 @@ class _Append:
         encode_job: EncodeJob,
         table: BlockTable,
         notices: list[str],
-        contents: dict[int, str],
+        contents: InputHashes,
         *,
         first_block: int,
         unknown: bool,
     ) -> AppendResult:
         paths = [encode_job.path(path) for path in table.paths[first_block:]]
-        new_files = [str(source.path) for source in self.inputs]
-        sources = SourceCounts(new_files, first_index=len(self.metadata.get("input_files", [])))
+        new_files = Rows(len(self.inputs), lambda: (str(row.path) for row in self.inputs))
+        first_index = len(self.metadata.get("input_files", []))
+        sources = SourceCounts(len(self.inputs), first_index=first_index)
         for path in paths:
             header = open_work_file(path).header
             table.report.add(header["counts"], header["samples"])
@@ -395,16 +402,18 @@ class _Append:
             tokenizer_fingerprint=self.info.tokenizer_fingerprint,
             tokenization=metadata.get("tokenization", "unknown"),
             tokens_per_shard=self.stored.tokens_per_shard,
-            input_files=[*metadata.get("input_files", []), *new_files],
+            input_files=_joined(metadata.get("input_files", []), new_files),
             more={
                 **{key: value for key, value in metadata.items() if key not in known},
-                "sources": [
-                    *metadata.get("sources", []),
-                    *sources.as_json(
-                        describe_input(source, self.reading, contents.get(source.index))
-                        for source in self.inputs
+                "sources": _joined(
+                    metadata.get("sources", []),
+                    Rows(
+                        len(self.inputs),
+                        lambda: sources.iter_json(
+                            describe_inputs(self.inputs, self.reading, contents)
+                        ),
                     ),
-                ],
+                ),
                 **({"seen": seen} if seen else {}),
                 "appended": [*metadata.get("appended", []), event],
             },
@@ -427,6 +436,10 @@ class _Append:
             if shards:
                 files.sync_directory(self.root / split)
         return moved
+
+
+def _joined(first: Sequence[Any], second: Sequence[Any]) -> Rows:
+    return Rows(len(first) + len(second), lambda: chain(first, second))
 
 
 def _unknown_characters(tokenizer: Tokenizer, table: BlockTable) -> list[str]:

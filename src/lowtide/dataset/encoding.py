@@ -149,10 +149,9 @@ def write_encoded(
 class SourceCounts:
     """Documents and tokens by input file, added up over blocks: two numbers a file."""
 
-    def __init__(self, paths: Sequence[str], *, first_index: int = 0) -> None:
+    def __init__(self, num_files: int, *, first_index: int = 0) -> None:
         self._first = first_index
-        self._paths = paths
-        self._documents, self._tokens = (array("q", bytes(8 * len(paths))) for _ in range(2))
+        self._documents, self._tokens = (array("q", bytes(8 * num_files)) for _ in range(2))
 
     def add(self, rows: Iterable[Sequence[int]]) -> None:
         """Add what one block counted."""
@@ -160,14 +159,14 @@ class SourceCounts:
             self._documents[index - self._first] += documents
             self._tokens[index - self._first] += tokens
 
-    def as_json(self, described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Give one row per input file, as the metadata has it, with what else is known of each."""
-        return [
-            {"file": path, "documents": documents, "tokens": tokens, **more}
-            for path, documents, tokens, more in zip(
-                self._paths, self._documents, self._tokens, described, strict=True
-            )
-        ]
+    def iter_json(
+        self, described: Iterable[tuple[str, dict[str, Any]]]
+    ) -> Iterator[dict[str, Any]]:
+        """One row per input file, as the metadata has it, with its path and what else is known."""
+        for (path, more), documents, tokens in zip(
+            described, self._documents, self._tokens, strict=True
+        ):
+            yield {"file": path, "documents": documents, "tokens": tokens, **more}
 
 
 def keep_block(

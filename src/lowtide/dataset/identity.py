@@ -2,22 +2,25 @@
 
 In:      inputs as they are on disk; the rows of sources in a dataset's metadata
 Out:     inputs that are new, and those that are there already; what changed while it was read
-Memory:  a row for each input file; one block of text, where two files of one size are compared
+Memory:  some 250 bytes for each input file of the dataset; one block of text, where files of one
+         size are compared
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lowtide.corpus.blocks import hash_input
-from lowtide.corpus.inputs import InputFile, changed_input, has_changed
+import xxhash
+
+from lowtide.corpus.blocks import InputHashes, hash_input
+from lowtide.corpus.inputs import InputFile, InputList, changed_input, has_changed
 from lowtide.corpus.reading import ReadingOptions
 
 __all__ = [
-    "describe_input",
+    "describe_inputs",
     "drop_copies",
     "drop_known",
     "find_difference",
@@ -25,17 +28,22 @@ __all__ = [
     "require_unchanged",
 ]
 
-
-def describe_input(
-    source: InputFile, reading: ReadingOptions, content: str | None
-) -> dict[str, Any]:
-    """What the metadata keeps of an input, so that it is known again."""
-    return {"stored": _stored(source, reading), "content": content}
+_MOST_NOTICES = 20
 
 
-def list_contents(inputs: Sequence[InputFile], contents: Mapping[int, str]) -> list[str]:
+def describe_inputs(
+    inputs: Iterable[InputFile], reading: ReadingOptions, contents: InputHashes
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the metadata keeps of each input, so that it is known again: its path, and the rest."""
+    for source in inputs:
+        row = {"stored": _stored(source, reading), "content": contents.get(source.index)}
+        yield str(source.path), row
+
+
+def list_contents(inputs: Sequence[InputFile], contents: InputHashes) -> Iterator[str]:
     """Every input by what was read of it; by its name where that has no hash."""
-    return [contents.get(source.index) or f"{source.path}:{source.split}" for source in inputs]
+    for source in inputs:
+        yield contents.get(source.index) or f"{source.path}:{source.split}"
 
 
 def _stored(source: InputFile, reading: ReadingOptions) -> list[Any]:
@@ -59,41 +67,93 @@ def _is_same(source: InputFile, row: Mapping[str, Any], reading: ReadingOptions)
 
 def drop_known(
     inputs: Sequence[InputFile],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     reading: ReadingOptions,
     *,
+    first_index: int = 0,
     on_notice: Callable[[str], None],
-) -> list[InputFile]:
-    """The inputs that a dataset was not made of yet, numbered anew."""
-    by_size: dict[int, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row.get("stored"):
-            by_size.setdefault(int(row["stored"][0]), []).append(row)
-    new: list[InputFile] = []
+) -> InputList:
+    """The inputs that a dataset was not made of yet, numbered anew from `first_index`."""
+    known = _KnownInputs(rows)
+    new = InputList(first_index=first_index)
+    copies: list[tuple[int, str]] = []
+    num_known = 0
     for source in inputs:
-        same = (row for row in by_size.get(source.size_bytes, ()) if _is_same(source, row, reading))
-        known = next(same, None)
-        if known is None:
-            new.append(replace(source, index=len(new)))
-        else:
-            other = "" if known["file"] == str(source.path) else f", as {known['file']}"
-            on_notice(f"{source.path} is in the dataset already{other}: left out")
+        number = known.find(source, reading)
+        if number is None:
+            new.append(source)
+            continue
+        num_known += 1
+        if num_known <= _MOST_NOTICES:
+            copies.append((number, str(source.path)))
+    _tell_known(copies, rows, on_notice)
+    if num_known > _MOST_NOTICES:
+        more = num_known - _MOST_NOTICES
+        on_notice(f"{more} more files are in the dataset already: left out")
     return new
+
+
+def _tell_known(
+    copies: Sequence[tuple[int, str]],
+    rows: Iterable[Mapping[str, Any]],
+    on_notice: Callable[[str], None],
+) -> None:
+    if not copies:
+        return
+    wanted = {number for number, _ in copies}
+    # Another pass, so that no name is held before it is known to be wanted.
+    names = {number: row["file"] for number, row in enumerate(rows) if number in wanted}
+    for number, path in copies:
+        other = "" if names[number] == path else f", as {names[number]}"
+        on_notice(f"{path} is in the dataset already{other}: left out")
+
+
+class _KnownInputs:
+    """What the rows of sources describe, by 128-bit hashes of it."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._by_place: dict[int, int] = {}
+        self._by_content: dict[int, int] = {}
+        self._kinds: set[int] = set()
+        for number, row in enumerate(rows):
+            stored = row.get("stored")
+            if not stored:
+                continue
+            self._by_place.setdefault(_hash_of(row["file"], *stored), number)
+            if row.get("content") is not None:
+                kind = (stored[0], *stored[2:])
+                self._kinds.add(_hash_of(*kind))
+                self._by_content.setdefault(_hash_of(*kind, row["content"]), number)
+
+    def find(self, source: InputFile, reading: ReadingOptions) -> int | None:
+        """The number of the row that describes an input."""
+        stored = _stored(source, reading)
+        number = self._by_place.get(_hash_of(str(source.path), *stored))
+        kind = (stored[0], *stored[2:])
+        if number is not None or source.kind == "hub" or _hash_of(*kind) not in self._kinds:
+            return number
+        return self._by_content.get(_hash_of(*kind, hash_input(source, reading)))
+
+
+def _hash_of(*values: Any) -> int:
+    text = "\0".join(map(str, values)).encode("utf-8", "surrogateescape")
+    return xxhash.xxh3_128_intdigest(text)
 
 
 def drop_copies(
     inputs: Sequence[InputFile], reading: ReadingOptions, *, on_notice: Callable[[str], None]
-) -> list[InputFile]:
+) -> InputList:
     """Inputs without copies of earlier ones, numbered anew.
 
     Small files need no comparison here: as whole documents they are found by deduplication. Of a
     file longer than a block the lines that are too short to compare would come twice.
     """
     sizes: dict[int, list[tuple[str | None, InputFile]]] = {}
-    new: list[InputFile] = []
+    new = InputList()
     counts: dict[int, int] = {}
     for source in inputs:
-        counts[source.size_bytes] = counts.get(source.size_bytes, 0) + 1
+        if source.size_bytes > reading.block_bytes:
+            counts[source.size_bytes] = counts.get(source.size_bytes, 0) + 1
     for source in inputs:
         size = source.size_bytes
         if size > reading.block_bytes and counts[size] > 1 and source.kind != "hub":
@@ -103,7 +163,7 @@ def drop_copies(
                 on_notice(f"{source.path} is a copy of {earlier.path}: left out")
                 continue
             sizes.setdefault(size, []).append((content, source))
-        new.append(replace(source, index=len(new)))
+        new.append(source)
     return new
 
 
@@ -111,9 +171,12 @@ def find_difference(
     inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]], reading: ReadingOptions
 ) -> str | None:
     """Say how inputs differ from those that rows of metadata describe; None if they do not."""
-    now, before = [str(source.path) for source in inputs], [str(row["file"]) for row in rows]
-    if now != before:
-        other = sorted(set(now) ^ set(before))
+    pairs = itertools.zip_longest(inputs, rows)
+    if any(
+        source is None or row is None or str(source.path) != row["file"] for source, row in pairs
+    ):
+        now, before = {str(source.path) for source in inputs}, {str(row["file"]) for row in rows}
+        other = sorted(now ^ before)
         if not other:
             return "its inputs came in another order"
         return f"{other[0]} was {'not ' if other[0] in now else ''}among its inputs"
@@ -124,7 +187,7 @@ def find_difference(
 
 
 def require_unchanged(
-    inputs: Sequence[InputFile], contents: Mapping[int, str], reading: ReadingOptions
+    inputs: Sequence[InputFile], contents: InputHashes, reading: ReadingOptions
 ) -> None:
     """Refuse an input that was overwritten while it was read; one only touched is fine."""
     for source in inputs:

@@ -1,8 +1,8 @@
 """Remember what an unfinished preparation is, so that the same command can go on with it.
 
 In:      the settings that decide the result, and the inputs as they are on disk
-Out:     OUT_DIR/.work/plan.json, beside the work files of every phase
-Memory:  one small row per input
+Out:     OUT_DIR/.work/plan.json and inputs.jsonl, beside the work files of every phase
+Memory:  one row at a time; the names of inputs that changed meanwhile
 
 Work files are renamed when they are whole and are not flushed to the disk. A kill -9 loses none of
 them. After a restart of the machine (another boot id) each one is checked by its checksum.
@@ -10,9 +10,11 @@ them. After a restart of the machine (another boot id) each one is checked by it
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,12 @@ from lowtide.files import WORK_NAME
 __all__ = ["WORK_NAME", "begin_work", "has_plan", "open_journal", "read_facts", "remove_work"]
 
 _PLAN_NAME = "plan.json"
+_INPUTS_NAME = "inputs.jsonl"
+"""A row for each input: path, size, time. Earlier versions have them in the plan."""
 _VERSION = 3
 """Of the work files: those of another version are of no use."""
 _OUR_NAMES = re.compile(
-    r"\.?(plan\.json|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?"
+    r"\.?(plan\.json|inputs\.jsonl|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?"
     r"((\.[0-9a-f]{16})?\.partial)?$"  # what a kill leaves of a file that was being written
 )
 
@@ -49,13 +53,7 @@ def open_journal(
     `facts` are kept as they were when the work was begun, and given back.
     """
     work = root / WORK_NAME
-    inputs = [source for stream in streams for source in stream.inputs]
-    plan: dict[str, Any] = {
-        "version": _VERSION,
-        "verb": verb,
-        "settings": dict(settings),
-        "inputs": [[str(source.path), source.size_bytes, source.modified_ns] for source in inputs],
-    }
+    plan: dict[str, Any] = {"version": _VERSION, "verb": verb, "settings": dict(settings)}
     plan_path = work / _PLAN_NAME
     stored = None if restart else _read_plan(root)
     if stored is not None and stored["verb"] == verb and not _is_of_use(stored, work):
@@ -63,7 +61,8 @@ def open_journal(
     if stored is None:
         remove_work(root)
     else:
-        changed = _find_changed(stored, plan, root)
+        _require_same_plan(stored, plan, root)
+        changed = _find_changed(stored, streams, root)
         if stored.get("boot") != _boot_id():
             _check_work_files(work, on_notice)
         if changed:
@@ -73,6 +72,9 @@ def open_journal(
         on_notice("going on where the last command stopped")
     work.mkdir(parents=True, exist_ok=True)
     known = dict(facts or {})
+    with files.atomic_file(work / _INPUTS_NAME) as file:  # first: the plan says that it is there
+        for row in _iter_inputs(streams):
+            file.write(json.dumps(row).encode() + b"\n")
     files.write_json(plan_path, {**plan, "facts": known, "boot": _boot_id()})
     return work, known
 
@@ -144,9 +146,11 @@ def _boot_id() -> str:
         return "unknown"
 
 
-def _find_changed(stored: Mapping[str, Any], plan: Mapping[str, Any], root: Path) -> list[str]:
-    """Give the inputs that are not as they were; other inputs or settings are an error."""
-    next_step = "give the same command again, or start over with --restart"
+_SAME_AGAIN = "give the same command again, or start over with --restart"
+
+
+def _require_same_plan(stored: Mapping[str, Any], plan: Mapping[str, Any], root: Path) -> None:
+    """Refuse to go on with the work of another verb, or of other settings."""
     if stored["verb"] != plan["verb"]:
         raise UsageError(
             f"unfinished work of lowtide {stored['verb']} is here",
@@ -161,19 +165,53 @@ def _find_changed(stored: Mapping[str, Any], plan: Mapping[str, Any], root: Path
         raise UsageError(
             f"unfinished work here was begun with --{flag} {before}, now it is {value}",
             path=root / WORK_NAME,
-            next_step=next_step,
+            next_step=_SAME_AGAIN,
         )
-    before, now = ([row[0] for row in each["inputs"]] for each in (stored, plan))
-    if before != now:
-        which = [*(set(now) - set(before)), *(set(before) - set(now))]
-        raise UsageError(
-            "the list of inputs changed since this work was begun: "
-            + (f"{min(which)} was not in both" if which else "its order"),
-            path=root / WORK_NAME,
-            next_step=next_step,
-        )
-    pairs = zip(stored["inputs"], plan["inputs"], strict=True)
-    return [str(new[0]) for old, new in pairs if list(old) != list(new)]
+
+
+def _iter_inputs(streams: Sequence[Stream]) -> Iterator[list[Any]]:
+    for stream in streams:
+        for source in stream.inputs:
+            yield [str(source.path), source.size_bytes, source.modified_ns]
+
+
+def _iter_stored(stored: Mapping[str, Any], root: Path) -> Iterator[list[Any]]:
+    if "inputs" in stored:
+        yield from stored["inputs"]
+        return
+    path = root / WORK_NAME / _INPUTS_NAME
+    try:
+        with path.open("rb") as file:
+            yield from map(json.loads, file)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"the list of inputs of unfinished work cannot be read: {error}",
+            path=path,
+            next_step="start over with --restart",
+        ) from None
+
+
+def _find_changed(stored: Mapping[str, Any], streams: Sequence[Stream], root: Path) -> list[str]:
+    """The inputs that are not as they were; other ones are an error."""
+    changed: list[str] = []
+    for old, new in itertools.zip_longest(_iter_stored(stored, root), _iter_inputs(streams)):
+        if old is None or new is None or old[0] != new[0]:
+            raise _other_inputs(stored, streams, root)
+        if list(old) != list(new):
+            changed.append(str(new[0]))
+    return changed
+
+
+def _other_inputs(stored: Mapping[str, Any], streams: Sequence[Stream], root: Path) -> UsageError:
+    before = {str(row[0]) for row in _iter_stored(stored, root)}
+    now = {str(row[0]) for row in _iter_inputs(streams)}
+    which = before ^ now
+    return UsageError(
+        "the list of inputs changed since this work was begun: "
+        + (f"{min(which)} was not in both" if which else "its order"),
+        path=root / WORK_NAME,
+        next_step=_SAME_AGAIN,
+    )
 
 
 def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:

@@ -2,7 +2,7 @@
 
 In:      shards that were written (writing); a folder (reading)
 Out:     dataset_metadata.json; DatasetInfo, checked against the files that are there
-Memory:  a row for each shard
+Memory:  a row for each shard; of many input files those in use, the rest stays in the file
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from lowtide.dataset.tokenfiles.shards import (
     write_shard_stream,
 )
 from lowtide.errors import DataError
+from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.tokenizer.vocabulary import id_bytes
 
 if TYPE_CHECKING:
@@ -175,14 +176,14 @@ def write_metadata(
         "vocab_size": vocab_size,
         "dtype": next(name for name, size in ID_BYTES.items() if size == id_bytes(vocab_size)),
         "tokenizer_fingerprint": tokenizer_fingerprint,
-        "input_files": list(input_files),
+        "input_files": input_files if isinstance(input_files, Rows) else list(input_files),
         **(more or {}),
         "shards": rows,
     }
     for split in SPLITS:
         if (root / split).is_dir():
             files.sync_directory(root / split)
-    files.write_json(root / METADATA_NAME, metadata)
+    write_long_json(root / METADATA_NAME, metadata)
     (root / MOVED_IN_NAME).unlink(missing_ok=True)
     return load_dataset_info(root)
 
@@ -268,7 +269,7 @@ def read_metadata(root: Path) -> dict[str, Any]:
             path=root,
             next_step=_suggest_dataset(root),
         )
-    metadata = files.read_json(path)
+    metadata = read_long_json(path, ("input_files", "sources"))
     if not isinstance(metadata, dict):
         raise DataError("expected a JSON object", path=path)
     missing = [
@@ -296,6 +297,8 @@ def _check_types(metadata: Mapping[str, Any], path: Path) -> None:
     """Refuse metadata whose values are of other kinds than lowtide writes."""
     for key, kind in _TYPES.items():
         value = metadata.get(key)
+        if kind is list and isinstance(value, Rows):
+            continue
         if key in metadata and (not isinstance(value, kind) or isinstance(value, bool)):
             raise _damaged(path, f"{key} is {str(value)[:40]!r}, expected {kind.__name__}")
     if not 0 < int(metadata["vocab_size"]) <= 1 << 32:

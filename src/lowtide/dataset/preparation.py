@@ -29,14 +29,20 @@ from lowtide.corpus.blocks import (
 )
 from lowtide.corpus.cleaning import Report
 from lowtide.corpus.deduplication import RemovedLines, find_duplicates
-from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
+from lowtide.corpus.inputs import (
+    InputFile,
+    InputList,
+    changed_input,
+    expand_inputs,
+    has_changed,
+)
 from lowtide.corpus.reading import plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, encode_corpus, keep_block
 from lowtide.dataset.identity import (
-    describe_input,
+    describe_inputs,
     drop_copies,
     find_difference,
     list_contents,
@@ -55,6 +61,7 @@ from lowtide.dataset.sharding import (
     write_shards,
 )
 from lowtide.errors import DataError, UsageError, from_os_error
+from lowtide.longjson import Rows
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.scratch import ScratchFolder
@@ -319,7 +326,7 @@ class _Preparation:
         self,
         settings: PrepareSettings,
         shares: Shares,
-        inputs: list[InputFile],
+        inputs: InputList,
         pool: WorkerPool,
         progress: Progress,
         *,
@@ -463,7 +470,7 @@ class _Preparation:
     ) -> layout.DatasetInfo:
         settings = self.settings
         paths = [encode_job.path(path) for path in table.paths]
-        sources = SourceCounts([str(source.path) for source in self.inputs])
+        sources = SourceCounts(len(self.inputs))
         total = 0
         for path in paths:
             header = open_work_file(path).header
@@ -503,13 +510,15 @@ class _Preparation:
             tokenizer_fingerprint=tokenizer.fingerprint,
             tokenization=settings.tokenization,
             tokens_per_shard=settings.tokens_per_shard,
-            input_files=[str(source.path) for source in self.inputs],
+            input_files=Rows(len(self.inputs), lambda: (str(row.path) for row in self.inputs)),
             more={
                 "split": {"mode": plan.split_mode, "val_fraction": settings.val_fraction},
                 "end_of_text_id": tokenizer.end_of_text_id,
-                "sources": sources.as_json(
-                    describe_input(source, self.reading, table.contents.get(source.index))
-                    for source in self.inputs
+                "sources": Rows(
+                    len(self.inputs),
+                    lambda: sources.iter_json(
+                        describe_inputs(self.inputs, self.reading, table.contents)
+                    ),
                 ),
                 "cleaning": table.report.as_json(),
                 "notices": table.notices,

@@ -51,7 +51,7 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.filesteps import iter_file_steps
 from lowtide.tokenizer.vocabulary import id_bytes
 
-__all__ = ["PretokenizeResult", "pretokenize_file", "pretokenize_files"]
+__all__ = ["PretokenizeResult", "iter_pretokenized", "pretokenize_file", "pretokenize_files"]
 
 _STEP_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
@@ -100,23 +100,29 @@ def pretokenize_files(
     settings: PretokenizeSettings | None = None, /, **options: Any
 ) -> list[PretokenizeResult]:
     """Encode every text file named into a .npy of its own, one after the other."""
-    settings = settings or build_settings(PretokenizeSettings, options)
+    return list(iter_pretokenized(settings or build_settings(PretokenizeSettings, options)))
+
+
+def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResult]:
+    """The same, each result when its file is written, so that none is held."""
     sources = expand_inputs(settings.file)
     if settings.out_path is not None and len(sources) > 1:
         raise UsageError(
             f"--out-path is one file, and {len(sources)} are read",
             next_step="leave --out-path out: each .npy goes beside its text",
         )
-    outs = [settings.out_path or npy_path(source.path) for source in sources]
-    for source, out in zip(sources, outs, strict=True):
-        first = sources[outs.index(out)]
-        if first is not source:
+    places: dict[int, int] = {}  # by a hash of the .npy: names of many files take much
+    for place, source in enumerate(sources):
+        out = settings.out_path or npy_path(source.path)
+        first = places.setdefault(xxhash.xxh3_64_intdigest(os.fsencode(out)), place)
+        if first != place:
             raise UsageError(
-                f"{first.path.name} and {source.path.name} would have the same .npy",
+                f"{sources[first].path.name} and {source.path.name} would have the same .npy",
                 path=out,
                 next_step="one at a time, with --out-path",
             )
-    return [_pretokenize(settings, source, out) for source, out in zip(sources, outs, strict=True)]
+    for source in sources:
+        yield _pretokenize(settings, source, settings.out_path or npy_path(source.path))
 
 
 def _pretokenize(settings: PretokenizeSettings, source: InputFile, out: Path) -> PretokenizeResult:

@@ -39,8 +39,8 @@ __all__ = [
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
 LINE_BYTES = 200  # of English prose; lines of code are shorter
 _PROGRAM_BYTES = 25 << 20  # the interpreter and what it imports for this
-FILE_BYTES = 700
-"""Of an input file: its row in the list, in the journal and in the metadata, as it is written."""
+FILE_BYTES = 100
+"""Of an input file, beside its row in the list: its hash, its documents and tokens."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _smallest_shares(block_bytes: int, inputs: Inputs = _NO_INPUTS) -> dict[str,
     }
 
 
-def estimate_text_bytes(inputs: list[InputFile]) -> int:
+def estimate_text_bytes(inputs: Sequence[InputFile]) -> int:
     """Estimate the bytes of text in files, compressed or not."""
     expansion = {None: 1.0, "gzip": 4.0, "zstd": 4.5, "xz": 5.0}
     return int(
@@ -179,12 +179,12 @@ def planned_disk_bytes(
 
 
 def check_disk(
-    root: Path, inputs: list[InputFile], progress: Progress, *, one_pass_bytes: int
+    root: Path, inputs: Sequence[InputFile], progress: Progress, *, one_pass_bytes: int
 ) -> None:
     """Refuse a job that cannot fit on the disk; without one pass all clean text waits there."""
     text = estimate_text_bytes(inputs)
-    in_order = [source for source in inputs if source.compression or source.kind == "parquet"]
-    side_by_side = len(in_order) > 1  # files that are read so keep their clean text
+    num_in_order = sum(bool(row.compression) or row.kind == "parquet" for row in inputs)
+    side_by_side = num_in_order > 1  # files that are read so keep their clean text
     needed = planned_disk_bytes(text, one_pass_bytes=0 if side_by_side else one_pass_bytes)
     free = files.free_disk_bytes(root)
     progress.note(

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from lowtide.corpus.hub import (
     HUB_PREFIX,
@@ -31,6 +32,7 @@ from lowtide.corpus.reading import (
     iter_blocks,
     plan_streams,
 )
+from lowtide.corpus.textblocks import StreamPaths
 from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
@@ -90,14 +92,16 @@ class FileTexts:
     ) -> None:
         self._options = ReadingOptions(text_field=text_column, block_bytes=block_bytes)
         self._inputs = expand_inputs([Path(path) for path in paths])
-        self._paths = {source.index: source.path for source in self._inputs}
         self._streams = plan_streams(self._inputs, self._options)
+        self._paths = StreamPaths(self._streams)
 
     @property
     def fingerprint(self) -> str:
         """Changes when a file does."""
-        prints = [_file_fingerprint(source) for source in self._inputs]
-        return checksum_bytes("\n".join([self._options.text_field, *prints]).encode())
+        digest = xxhash.xxh3_128(self._options.text_field.encode())
+        for source in self._inputs:
+            digest.update(b"\n" + _file_fingerprint(source).encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
 
     @property
     def text_bytes(self) -> int:

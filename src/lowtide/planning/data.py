@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,19 +169,19 @@ def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
     return min(usual, max(_SMALLEST_VOCABULARY, int(0.8 * math.sqrt(text)) // 100 * 100))
 
 
-def _measure_ratio(tokenizer: Tokenizer, inputs: list[InputFile]) -> float | None:
+def _measure_ratio(tokenizer: Tokenizer, inputs: Sequence[InputFile]) -> float | None:
     """Give the bytes per token of the first plain file's beginning."""
     sample = _sample(inputs)
     return len(sample) / len(tokenizer.encode(sample)) if sample else None
 
 
-def _measure_lines(inputs: list[InputFile]) -> float | None:
+def _measure_lines(inputs: Sequence[InputFile]) -> float | None:
     """Give the bytes of a line of the first plain file's beginning."""
     sample = _sample(inputs)
     return len(sample) / (1 + sample.count(b"\n")) if sample else None
 
 
-def _sample(inputs: list[InputFile]) -> bytes:
+def _sample(inputs: Sequence[InputFile]) -> bytes:
     plain = [row.path for row in inputs if row.kind == "text" and row.compression is None]
     if not plain:
         return b""

@@ -7,6 +7,8 @@ Memory:  the document ends of one shard; counts of fixed size
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,15 +187,17 @@ class DatasetReader:
         return [{"label": a, "value": b, "note": c, "tone": ""} for a, b, c in tiles]
 
     def _sources(self) -> dict[str, Any]:
-        rows = sorted(
-            self._info.metadata.get("sources", []), key=lambda row: row["tokens"], reverse=True
-        )
-        total = sum(row["tokens"] for row in rows) or 1
-        shown = [(row["file"], row["tokens"], row["documents"]) for row in rows[:_MAX_SOURCES]]
-        rest = rows[_MAX_SOURCES:]
-        if rest:
-            tokens, documents = (sum(row[key] for row in rest) for key in ("tokens", "documents"))
-            shown.append((f"{len(rest):,} more files", tokens, documents))
+        rows: Sequence[Any] = self._info.metadata.get("sources", [])
+        largest = heapq.nlargest(_MAX_SOURCES, rows, key=lambda row: row["tokens"])
+        shown = [(row["file"], row["tokens"], row["documents"]) for row in largest]
+        num_tokens = num_documents = 0
+        for row in rows:  # one at a time: there may be hundreds of thousands
+            num_tokens, num_documents = num_tokens + row["tokens"], num_documents + row["documents"]
+        total = num_tokens or 1
+        if len(rows) > len(shown):
+            tokens = num_tokens - sum(row["tokens"] for row in largest)
+            documents = num_documents - sum(row["documents"] for row in largest)
+            shown.append((f"{len(rows) - len(shown):,} more files", tokens, documents))
         rest_tokens = sum(map(self._info.num_tokens, SPLITS)) - total
         if shown and rest_tokens > 0:
             shown.append(("not counted by file", rest_tokens, 0))

@@ -8,7 +8,7 @@ Memory:  a batch of text and its ids, 8 bytes per token of the vocabulary
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ class TokenizerReader:
             self._measures.append(measure_source(self._tokenizer, source, self._text_field))
         return True
 
-    def _find_samples(self) -> list[InputFile]:
+    def _find_samples(self) -> Sequence[InputFile]:
         """Give the files to measure on: those named, else those it learned from that are there."""
         if self._samples:
             sources = expand_inputs(self._samples)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def count_pieces(
 ) -> None:
     """Count every piece of `inputs`, from the journal's place on."""
     place = journal.restore(counter, progress.note)
-    starts = [0]
+    starts = array("q", [0])
     for source in inputs:
         starts.append(starts[-1] + source.size_bytes)
     first = min(starts[place.input_index] + place.offset, starts[-1])

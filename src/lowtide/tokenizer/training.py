@@ -11,9 +11,11 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import xxhash
 
 from lowtide import _native, files
 from lowtide.corpus.contents import (
@@ -28,7 +30,8 @@ from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
 from lowtide.corpus.reading import ReadingOptions, is_plain_text
 from lowtide.errors import DataError, UsageError
-from lowtide.files import hold_lock, read_json, write_json
+from lowtide.files import hold_lock
+from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.scratch import scratch_folder
@@ -56,7 +59,7 @@ _SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candi
 _SMALLEST_TABLES = 8 << 20
 _SCAN_BYTES = 24 << 20  # a block, its documents, and their characters as 32 bits each
 _CHARACTER_BYTES = 900  # of a vocabulary, as it is made and written
-_FILE_BYTES = 1300  # of an input: its row in the list, in the key and in the record, its hash
+_FILE_BYTES = 450  # of an input, beside its row in the list: its hash, and that in the journal
 _PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 
 
@@ -178,7 +181,7 @@ def train_tokenizer(
             _require_unchanged(settings, inputs, contents)
             record = {
                 "settings": _decisive_settings(settings),
-                "input_files": describe_inputs(inputs, contents),
+                "input_files": Rows(len(inputs), lambda: describe_inputs(inputs, contents)),
                 "counts": counts,
                 "fingerprint": vocabulary.fingerprint,
             }
@@ -238,14 +241,16 @@ def _decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:
     return {key: item for key, item in settings_as_json(settings).items() if key not in free}
 
 
-def _counting_key(settings: TokenizerTrainingSettings, inputs: list[InputFile]) -> str:
+def _counting_key(settings: TokenizerTrainingSettings, inputs: Sequence[InputFile]) -> str:
     """What has to be the same to go on counting; whether files were changed the journal knows."""
-    rows = [[str(source.path), source.size_bytes] for source in inputs]
-    return json.dumps([_decisive_settings(settings), rows], sort_keys=True)
+    digest = xxhash.xxh3_128(json.dumps(_decisive_settings(settings), sort_keys=True).encode())
+    for source in inputs:
+        digest.update(json.dumps([str(source.path), source.size_bytes]).encode())
+    return digest.hexdigest()
 
 
 def _require_unchanged(
-    settings: TokenizerTrainingSettings, inputs: list[InputFile], contents: list[str | None]
+    settings: TokenizerTrainingSettings, inputs: Sequence[InputFile], contents: list[str | None]
 ) -> None:
     """Refuse what was overwritten while it was read; a file that was only touched is fine."""
     for source, content in zip(inputs, contents, strict=True):
@@ -256,7 +261,7 @@ def _require_unchanged(
 
 
 def _load_finished(
-    settings: TokenizerTrainingSettings, inputs: list[InputFile]
+    settings: TokenizerTrainingSettings, inputs: Sequence[InputFile]
 ) -> TrainedTokenizer | None:
     out_dir = settings.out_dir
     assert out_dir is not None
@@ -268,7 +273,7 @@ def _load_finished(
                 next_step="choose another --out-dir",
             )
         return None
-    record = read_json(out_dir / _RECORD)
+    record = read_long_json(out_dir / _RECORD, ("input_files",))
     difference = _find_difference(settings, inputs, record)
     if difference is None:
         return TrainedTokenizer(Tokenizer.load(out_dir), record, was_there=True)
@@ -280,12 +285,12 @@ def _load_finished(
 
 
 def _find_difference(
-    settings: TokenizerTrainingSettings, inputs: list[InputFile], record: Any
+    settings: TokenizerTrainingSettings, inputs: Sequence[InputFile], record: Any
 ) -> str | None:
     """Say what a tokenizer was made otherwise with, or of; None if nothing differs."""
     known = record.get("settings") if isinstance(record, dict) else None
     rows = record.get("input_files") if isinstance(record, dict) else None
-    if not isinstance(known, dict) or not isinstance(rows, list):
+    if not isinstance(known, dict) or not isinstance(rows, list | Rows):
         return "nothing says what it was made of"
     for name, value in _decisive_settings(settings).items():
         if known.get(name) != value:
@@ -311,7 +316,7 @@ def _work_folder(out_dir: Path | None) -> Generator[Path]:
 
 def _learn_merges(
     settings: TokenizerTrainingSettings,
-    inputs: list[InputFile],
+    inputs: Sequence[InputFile],
     budget: MemoryBudget,
     progress: Progress,
     journal: CountingJournal,
@@ -371,7 +376,7 @@ def _number(
 
 def _count(
     settings: TokenizerTrainingSettings,
-    inputs: list[InputFile],
+    inputs: Sequence[InputFile],
     budget: MemoryBudget,
     progress: Progress,
     journal: CountingJournal,
@@ -431,7 +436,7 @@ def _reading_options(settings: TokenizerTrainingSettings) -> ReadingOptions:
 
 def _scan_characters(
     settings: TokenizerTrainingSettings,
-    inputs: list[InputFile],
+    inputs: Sequence[InputFile],
     budget: MemoryBudget,
     progress: Progress,
     reading: int,
@@ -468,4 +473,4 @@ def _write(tokenizer: Tokenizer, out_dir: Path, record: dict[str, Any]) -> None:
     tokenizer.save(out_dir)
     if tokenizer.kind == "bpe":
         tokenizer.save_vocabulary(out_dir)
-    write_json(out_dir / _RECORD, record)
+    write_long_json(out_dir / _RECORD, record)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import xxhash
 
@@ -80,9 +80,21 @@ def shard_tag(tokenizer_fingerprint: str, *made_of: Any) -> str:
 
     >>> shard_tag("0123456789abcdef", ["content"], 10)
     '01234567-bc013c54'
+    >>> shard_tag("0123456789abcdef", iter(["content"]), 10)
+    '01234567-bc013c54'
     """
-    identity = json.dumps([tokenizer_fingerprint, *made_of], sort_keys=True)
-    return f"{tokenizer_fingerprint[:8]}-{xxhash.xxh3_64_hexdigest(identity.encode())[:8]}"
+    digest = xxhash.xxh3_64(b"[" + json.dumps(tokenizer_fingerprint).encode())
+    for part in made_of:
+        if not isinstance(part, Iterator):
+            digest.update(b", " + json.dumps(part, sort_keys=True).encode())
+            continue
+        mark = b", ["
+        for row in cast("Iterator[Any]", part):  # as a list has them, and none is held
+            digest.update(mark + json.dumps(row).encode())
+            mark = b", "
+        digest.update(b"]" if mark == b", " else b", []")
+    digest.update(b"]")
+    return f"{tokenizer_fingerprint[:8]}-{digest.hexdigest()[:8]}"
 
 
 def shard_name(number: int, tag: str = "") -> str:

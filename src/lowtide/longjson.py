@@ -1,0 +1,194 @@
+"""JSON files with long lists of rows, written and read a row at a time.
+
+In:      values with lists of any length in them (Rows); files that lowtide wrote
+Out:     the bytes that `files.write_json` writes; values whose long lists stay in the file
+Memory:  one row, and a buffer of 256 KiB
+
+A list in a file is found by how lowtide writes JSON: a member of the outermost object begins with
+two blanks, its rows with four. A file that is short, or written otherwise, is read whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast, overload
+
+from lowtide import files
+from lowtide.errors import DataError
+
+__all__ = ["Rows", "StoredRows", "read_long_json", "write_long_json"]
+
+_LONG_BYTES = 1 << 20
+_STEP_BYTES = 1 << 18
+_ENCODER = json.JSONEncoder(indent=2, ensure_ascii=False)
+
+
+class Rows(Sequence[Any]):
+    """A list whose rows are made when they are asked for.
+
+    >>> list(Rows(2, lambda: iter(["a", "b"])))
+    ['a', 'b']
+    """
+
+    def __init__(self, count: int, make: Callable[[], Iterable[Any]]) -> None:
+        self._count = count
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._make())
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """One row, or some, which are looked for from the beginning."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return list(self)[index]
+            return Rows(max(stop - start, 0), lambda: itertools.islice(self, start, stop))
+        place = range(len(self))[index]
+        return next(itertools.islice(self, place, None))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str | bytes):
+            return NotImplemented
+        rows = cast("Sequence[Any]", other)
+        return len(self) == len(rows) and all(a == b for a, b in zip(self, rows, strict=True))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (list, (list(self),))  # to another process they go as they are
+
+
+class StoredRows(Rows):
+    """Rows that lie in a file, which stays open: another one in its place changes nothing."""
+
+    def __init__(self, path: Path, file: int, begin: int, end: int, count: int) -> None:
+        super().__init__(count, self._read)
+        self._path = path
+        self._begin = begin
+        self._end = end
+        self._file = os.dup(file)
+        weakref.finalize(self, os.close, self._file)
+
+    def _read(self) -> Iterator[Any]:
+        row: list[bytes] = []
+        for line in self._lines():
+            row.append(line)
+            # What is a row's last line: four blanks and not the beginning of something.
+            if line[4:5] != b" " and not line.rstrip().endswith((b"{", b"[")):
+                yield self._parse(b"".join(row))
+                row = []
+
+    def _parse(self, row: bytes) -> Any:
+        try:
+            return json.loads(row.strip().removesuffix(b","))
+        except ValueError as error:
+            raise DataError(f"not JSON: {error}", path=self._path) from None
+
+    def _lines(self) -> Iterator[bytes]:
+        held = b""
+        for begin in range(self._begin, self._end, _STEP_BYTES):
+            held += os.pread(self._file, min(_STEP_BYTES, self._end - begin), begin)
+            lines = held.split(b"\n")
+            held = lines.pop()
+            yield from lines
+        if held.strip():
+            yield held
+
+
+def write_long_json(path: files.PathLike, value: Any) -> None:
+    """Write `value` atomically, with Rows anywhere in it, as `files.write_json` would."""
+    with files.atomic_file(path) as file:
+        held: list[str] = []
+        size = 0
+        for part in itertools.chain(_iter_text(value, 0), "\n"):
+            held.append(part)
+            size += len(part)
+            if size > _STEP_BYTES:
+                file.write("".join(held).encode("utf-8", "backslashreplace"))
+                held, size = [], 0
+        file.write("".join(held).encode("utf-8", "backslashreplace"))
+
+
+def _iter_text(value: Any, depth: int) -> Iterator[str]:
+    blanks = "\n" + "  " * (depth + 1)
+    if not _has_rows(value):
+        yield _ENCODER.encode(value).replace("\n", blanks[:-2])
+        return
+    is_object = isinstance(value, dict)
+    mark = "{" if is_object else "["
+    for item in value.items() if is_object else value:
+        yield mark + blanks
+        mark = ","
+        if is_object:
+            yield _ENCODER.encode(item[0]) + ": "
+        yield from _iter_text(item[1] if is_object else item, depth + 1)
+    yield ("[]" if mark == "[" else blanks[:-2] + ("}" if is_object else "]"))
+
+
+def _has_rows(value: Any) -> bool:
+    if isinstance(value, Rows):
+        return True
+    if isinstance(value, dict):
+        return any(map(_has_rows, cast("dict[str, Any]", value).values()))
+    # Of a list's rows only the last few may be events with lists of their own.
+    return isinstance(value, list) and any(map(_has_rows, cast("list[Any]", value)))
+
+
+def read_long_json(path: Path, keys: Sequence[str]) -> Any:
+    """Read JSON; the lists under `keys` of the outermost object stay in a long file."""
+    try:
+        if path.stat().st_size > _LONG_BYTES:
+            files.require_file(path)
+            return _read_parts(path, keys)
+    except (ValueError, OSError):
+        pass  # written otherwise, or damaged: whoever reads it whole says how
+    return files.read_json(path)
+
+
+def _read_parts(path: Path, keys: Sequence[str]) -> Any:
+    """Read all but the lists; ValueError where they do not lie as lowtide writes them."""
+    short: list[bytes] = []
+    rows: dict[str, StoredRows] = {}
+    with path.open("rb") as file:
+        while line := file.readline():
+            short.append(line)
+            if not line.startswith(b'  "') or not line.endswith(b": [\n"):
+                continue
+            key = json.loads(line[2 : -len(b": [\n")])
+            if key in keys:
+                begin = file.tell()
+                count, end, closing = _skip_rows(file)
+                rows[key] = StoredRows(path, file.fileno(), begin, end, count)
+                short.append(closing)
+    value = json.loads(b"".join(short))
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return {**cast("dict[str, Any]", value), **rows}
+
+
+def _skip_rows(file: Any) -> tuple[int, int, bytes]:
+    """Pass by the rows of a list: how many, where they end, and the line that closes the list."""
+    count = 0
+    end = file.tell()
+    while line := file.readline():
+        if line.startswith(b"  ]"):
+            return count, end, line
+        if not line.startswith(b"    "):
+            break
+        if line[4:5] != b" " and line[4:5] not in b"}]":
+            count += 1
+        end += len(line)
+    raise ValueError("a list without an end")

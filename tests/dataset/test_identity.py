@@ -1,0 +1,99 @@
+"""Inputs that are known again: by place or content, one look each, and few bytes for each."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.corpus.inputs import InputFile, InputList
+from lowtide.corpus.reading import ReadingOptions
+from lowtide.dataset import identity, layout
+from lowtide.longjson import Rows
+
+READING = ReadingOptions()
+MANY = 8000
+
+
+def make_inputs(count: int, folder: str = "texts") -> Iterator[InputFile]:
+    for number in range(count):
+        path = Path(folder, f"{number % 100:02d}", f"a_file_of_some_name_{number:06d}.txt")
+        yield InputFile(number, path, "text", None, 40 + number % 3, 10**18 + number, 10**18)
+
+
+def rows_of(inputs: list[InputFile]) -> list[dict[str, Any]]:
+    return [
+        {
+            "file": str(source.path),
+            "stored": [source.size_bytes, source.modified_ns, "", ""],
+            "content": f"hash of {source.path.name}",
+        }
+        for source in inputs
+    ]
+
+
+def test_each_new_file_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def hash_input(source: InputFile, reading: ReadingOptions) -> str:
+        looked.append(source.path.name)
+        return f"hash of {source.path.name}"
+
+    monkeypatch.setattr(identity, "hash_input", hash_input)
+    known = list(make_inputs(300))
+    notices: list[str] = []
+    moved = [*make_inputs(310, folder="moved"), *known[:2]]
+    new = identity.drop_known(
+        moved, rows_of(known), READING, first_index=300, on_notice=notices.append
+    )
+    assert [source.path.name[-10:] for source in new] == [f"{n:06d}.txt" for n in range(300, 310)]
+    assert [source.index for source in new] == list(range(300, 310))
+    assert len(looked) == 310
+    assert notices[0].startswith("moved/00/a_file_of_some_name_000000.txt is in the dataset")
+    assert notices[0].endswith("as texts/00/a_file_of_some_name_000000.txt: left out")
+    assert notices[-1] == "282 more files are in the dataset already: left out"
+    assert len(notices) == 21
+
+
+def test_inputs_come_back_as_they_were() -> None:
+    inputs = [*make_inputs(5), InputFile(5, Path("name"), "hub", None, 0, split="train[:5]")]
+    inputs.append(InputFile(6, Path("b\udcff.jsonl.xz"), "jsonl", "xz", 1 << 40, 5, 6))
+    files = InputList(inputs)
+    assert list(files) == inputs
+    assert files[-1] == inputs[-1]
+    assert list(files[2:4]) == inputs[2:4]
+    assert files.total_bytes == sum(source.size_bytes for source in inputs)
+    with pytest.raises(IndexError):
+        files[7]
+    assert [row.index for row in InputList(inputs, first_index=9)] == list(range(9, 16))
+
+
+def test_many_files_take_few_bytes_each(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        files = InputList(make_inputs(MANY))
+        assert sum(map(sys.getsizeof, vars(files).values())) < 130 * MANY
+        rows = [layout.METADATA_NAME, *rows_of(list(make_inputs(1)))]
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        layout.write_metadata(
+            tmp_path,
+            shards={},
+            vocab_size=300,
+            tokenizer_fingerprint="x",
+            tokenization="char",
+            tokens_per_shard=10,
+            input_files=Rows(MANY, lambda: (str(source.path) for source in files)),
+            more={"sources": Rows(MANY, lambda: (rows[1] for _ in range(MANY)))},
+        )
+        metadata = layout.read_metadata(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] - before < 3 << 20
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / layout.METADATA_NAME).stat().st_size > 2 << 20
+    assert [len(metadata[key]) for key in ("input_files", "sources")] == [MANY, MANY]
+    assert metadata["input_files"][MANY - 1] == str(files[MANY - 1].path)

@@ -1,0 +1,89 @@
+"""Long lists in JSON: the same bytes as ever, and rows that stay in the file until read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide import files, longjson
+from lowtide.errors import DataError
+from lowtide.longjson import Rows, StoredRows, read_long_json, write_long_json
+
+VALUES: Any = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def lazy(rows: list[Any]) -> Rows:
+    return Rows(len(rows), lambda: iter(rows))
+
+
+@given(first=VALUES, rows=st.lists(VALUES, max_size=5), names=st.lists(st.text(), max_size=5))
+def test_the_same_bytes_and_the_same_rows(
+    tmp_path_factory: pytest.TempPathFactory, first: Any, rows: list[Any], names: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("json") / "a.json"
+    plain = {"first": first, "names": names, "rows": rows, "events": [{"names": names}], "z": 1}
+    write_long_json(
+        path,
+        {**plain, "names": lazy(names), "rows": lazy(rows), "events": [{"names": lazy(names)}]},
+    )
+    assert path.read_bytes() == files.json_bytes(plain)
+    found = longjson._read_parts(path, ("names", "rows"))
+    assert {key: list(value) if key in ("names", "rows") else value for key, value in found.items()}
+    assert [list(found["names"]), list(found["rows"])] == [names, rows]
+    assert (len(found["names"]), len(found["rows"])) == (len(names), len(rows))
+    assert {key: found[key] for key in ("first", "events", "z")} == {
+        key: plain[key] for key in ("first", "events", "z")
+    }
+
+
+def test_rows_stay_those_that_were_there_when_the_file_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    files.write_json(path, {"rows": [{"file": f"{n}.txt"} for n in range(50_000)], "more": 1})
+    assert path.stat().st_size > longjson._LONG_BYTES
+    found = read_long_json(path, ("rows",))
+    rows = found["rows"]
+    assert isinstance(rows, StoredRows)
+    files.write_json(path, {"rows": []})
+    assert rows[49_999] == {"file": "49999.txt"}
+    assert rows[-1] == rows[49_999]
+    assert list(rows[2:4]) == [{"file": "2.txt"}, {"file": "3.txt"}]
+    assert len(rows[49_990:]) == 10
+    with pytest.raises(IndexError):
+        rows[50_000]
+    assert pickle.loads(pickle.dumps(rows)) == rows
+    assert rows == list(rows)
+    assert rows != [{}]
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4])
+def test_a_file_written_otherwise_is_read_whole(tmp_path: Path, indent: int | None) -> None:
+    path = tmp_path / "a.json"
+    value = {"rows": [{"file": f"{n}.txt", "n": n} for n in range(60_000)]}
+    path.write_text(json.dumps(value, indent=indent))
+    assert read_long_json(path, ("rows",)) == value
+
+
+def test_damage_is_told_by_whoever_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    files.write_json(path, {"rows": [{"file": f"{n}.txt"} for n in range(50_000)]})
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match="not JSON"):
+        read_long_json(path, ("rows",))
+    path.write_bytes(data.replace(b'"40000.txt"', b'"40000.tx'))
+    with pytest.raises(DataError, match="not JSON"):
+        list(read_long_json(path, ("rows",))["rows"])
+    with pytest.raises(DataError, match="not found"):
+        read_long_json(tmp_path / "none.json", ("rows",))
