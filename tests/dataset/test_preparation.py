@@ -36,7 +36,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare(paths: Any, out: Path, **options: Any) -> PrepareResult:
-    options = {"tokenization": "char", "tokens_per_shard": 1000, "memory": "1GiB", **options}
+    options = {"tokenization": "char", "tokens_per_shard": 1000, "memory": "8GiB", **options}
     return prepare_dataset(input_files=paths, out_dir=out, **options)
 
 

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError
-from lowtide.loader.ordering import check_order, derive_seed, order_indices, permuted_index
+from lowtide.loader.ordering import (
+    check_order,
+    derive_seed,
+    epoch_shifts,
+    order_indices,
+    permuted_index,
+)
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -109,5 +115,21 @@ def test_derived_seeds_differ() -> None:
 
 
 def test_an_unknown_order_is_named() -> None:
-    with pytest.raises(UsageError, match="'shuffled' is not one of shuffle, random, sequential"):
+    with pytest.raises(UsageError, match="'shuffled' is not one of shuffle, shifted, random, sequential"):
         check_order("shuffled")
+
+
+def test_windows_are_cut_elsewhere_in_every_later_epoch():
+    def shifts(first, count, seed=3):
+        return epoch_shifts(seed=seed, size=10, stride=64, first=first, count=count).tolist()
+
+    whole = shifts(0, 60)
+    epochs = [whole[start : start + 10] for start in range(0, 60, 10)]
+    assert all(len(set(epoch)) == 1 for epoch in epochs)
+    assert epochs[0] == [0] * 10
+    assert len({epoch[0] for epoch in epochs[1:]}) > 2
+    assert max(whole) < 64
+    assert shifts(7, 30) == whole[7:37]
+    assert shifts(19, 1) == [whole[19]]
+    assert shifts(25, 0) == []
+    assert shifts(10, 50, seed=4) != whole[10:]

@@ -460,3 +460,23 @@ def test_worker_processes_end_quietly(counting_dataset: Path) -> None:
         [sys.executable, "-c", code, str(counting_dataset)], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_shifted_windows_move_together_and_stay_inside(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(1003, dtype=np.uint16))
+    data = TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=100)
+
+    def starts(order: str, first: int, count: int) -> list[int]:
+        (plan,) = data.plan_rows(order, seed=5, first=first, count=count)  # pyright: ignore[reportArgumentType]
+        return plan.starts.tolist()
+
+    size = len(data)
+    assert starts("shifted", 0, size) == starts("shuffle", 0, size)
+    plain, shifted = (starts(order, size, size) for order in ("shuffle", "shifted"))
+    moved = {b - a for a, b in zip(plain, shifted, strict=True) if b < data.last_start}
+    assert len(moved) == 1
+    assert 0 < moved.pop() < 100
+    assert max(shifted) == data.last_start
+    assert [*starts("shifted", size - 3, 5), *starts("shifted", size + 2, size)] == starts(
+        "shifted", size - 3, size + 5
+    )

@@ -17,7 +17,7 @@ def test_defaults_follow_the_layout():
     [
         ({"width": 100, "num_heads": 6}, "width is 100, expected a multiple of 6 heads"),
         ({"num_kv_heads": 4}, "num_kv_heads is 4, expected a divisor of num_heads"),
-        ({"layout": "llama"}, "layout is 'llama', expected qwen3 or gpt2"),
+        ({"layout": "llama"}, "layout is 'llama', expected qwen3, gpt2 or tide"),
         ({"num_layers": 0}, "num_layers is 0, expected at least 1"),
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"layout": "gpt2", "num_kv_heads": 3}, "expected num_heads in the gpt2 layout"),

@@ -12,7 +12,7 @@ from lowtide.model.gpt import GPT
 from lowtide.model.weights import load_model, portable_tensors, save_weights
 
 
-@pytest.fixture(params=["qwen3", "gpt2"])
+@pytest.fixture(params=["qwen3", "gpt2", "tide"])
 def folder(request, tmp_path):
     config = GPTConfig(40, 16, 1, 16, 2, layout=request.param)
     save_weights(tmp_path / "model.safetensors", portable_tensors(GPT(config).state_dict(), config))
@@ -41,7 +41,7 @@ def test_sizes_beyond_the_weights_are_refused_before_anything_is_made(
     folder, monkeypatch, ours, theirs
 ):
     kind = json.loads((folder / "config.json").read_text())["model_type"]
-    change(folder, **(ours if kind == "qwen3" else theirs))
+    change(folder, **(theirs if kind == "gpt2" else ours))
 
     def never(*arguments):
         pytest.fail("a network was built")

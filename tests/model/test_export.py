@@ -29,6 +29,9 @@ def write_run(folder, tokenizer, layout):
     torch.manual_seed(0)
     config = GPTConfig(tokenizer.vocab_size + 5, 64, 2, 32, 2, layout=layout)
     model = GPT(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # gains and gates too: what begins at 1 hides mistakes
+            parameter.add_(0.1 * torch.randn_like(parameter))
     folder.mkdir(parents=True)
     write_json(folder / "config.json", config.to_huggingface())
     save_weights(folder / "model.safetensors", portable_tensors(model.state_dict(), config))
@@ -36,7 +39,7 @@ def write_run(folder, tokenizer, layout):
     return model
 
 
-@pytest.mark.parametrize("layout", ["qwen3", "gpt2"])
+@pytest.mark.parametrize("layout", ["qwen3", "gpt2", "tide"])
 @pytest.mark.parametrize("kind", ["bpe", "char"])
 def test_transformers_gives_the_same_ids_and_logits(tokenizers, kind, layout, tmp_path):
     transformers = pytest.importorskip("transformers")
@@ -48,11 +51,32 @@ def test_transformers_gives_the_same_ids_and_logits(tokenizers, kind, layout, tm
     assert ids == tokenizer.encode(TEXT).tolist()
     assert peer_tokenizer.decode(ids) == TEXT
     assert peer_tokenizer.eos_token_id == tokenizer.end_of_text_id
-    peer = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    peer = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
     batch = torch.tensor([ids[:60]])
     with torch.inference_mode():
         torch.testing.assert_close(peer(batch).logits, model(batch), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(load_model(folder)(batch), model(batch))
+
+
+def test_a_layout_of_our_own_generates_in_transformers_from_its_cache_and_beside_padding(
+    tokenizers, tmp_path
+):
+    transformers = pytest.importorskip("transformers")
+    model = write_run(tmp_path / "run", tokenizers["char"], "tide")
+    folder = export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+    peer = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    prompt = torch.tensor([[3, 1, 4, 1, 5]])
+    greedy = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    expected = prompt
+    with torch.inference_mode():
+        for _ in range(12):
+            expected = torch.cat((expected, model.next_logits(expected).argmax(-1)[:, None]), 1)
+    generated = peer.generate(prompt, eos_token_id=-1, **greedy)
+    assert generated.tolist() == expected.tolist()
+    padded = torch.cat((torch.zeros(1, 3, dtype=torch.long), prompt), 1)
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
+    generated = peer.generate(padded, attention_mask=mask, eos_token_id=-1, **greedy)
+    assert generated[:, 3:].tolist() == expected.tolist()
 
 
 def test_weights_can_be_halved(tokenizers, tmp_path):

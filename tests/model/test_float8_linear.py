@@ -37,7 +37,7 @@ def test_numbers_beyond_the_scale_saturate_and_broken_ones_stay_broken():
     torch.testing.assert_close(found[2:], x[2:])
 
 
-@pytest.mark.parametrize("layout", ["qwen3", "gpt2"])
+@pytest.mark.parametrize("layout", ["qwen3", "gpt2", "tide"])
 def test_a_network_uses_them_in_training_only(layout):
     torch.manual_seed(0)
     model = GPT(GPTConfig(96, 16, 2, 32, 2, layout=layout))

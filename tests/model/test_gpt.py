@@ -6,10 +6,11 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 
 from lowtide.errors import UsageError
+from lowtide.model.blocks import KVCache, rotate
 from lowtide.model.config import GPTConfig
-from lowtide.model.gpt import GPT, KVCache, _rotate
+from lowtide.model.gpt import GPT
 
-LAYOUTS = ["qwen3", "gpt2"]
+LAYOUTS = ["qwen3", "gpt2", "tide"]
 
 
 def tiny(layout="qwen3", **changes):
@@ -136,11 +137,13 @@ def test_a_compiled_block_serves_all_layers_and_not_decoding(layout):
     for _ in range(2):
         found = torch.autograd.grad(model(inputs, targets), list(model.parameters()))
         torch.testing.assert_close(found, expected)
-    assert counter.frame_count == 2  # a block, the last norm
+    # A block (of each of two kinds), the last norm.
+    kinds = 3 if layout == "tide" else 2
+    assert counter.frame_count == kinds
     cache = KVCache(model.config, 3, "cpu", torch.float32)
     for token in range(4):
         model.next_logits(inputs[:, token : token + 1], cache)
-    assert counter.frame_count == 2
+    assert counter.frame_count == kinds
 
 
 def test_zero_outputs_make_blocks_add_nothing():
@@ -166,6 +169,57 @@ def test_the_residual_stream_is_bfloat16_where_that_is_the_precision(layout):
 
 def test_turning_equals_the_rotation_of_each_pair():
     x, angles = torch.randn(2, 3, 5, 8), torch.randn(5, 4)
-    turned = _rotate(x, angles.cos(), angles.sin())
+    turned = rotate(x, angles.cos(), angles.sin())
     pairs = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones(5, 4), angles)
     torch.testing.assert_close(turned, torch.cat((pairs.real, pairs.imag), dim=-1))
+
+
+def test_dropout_is_where_blocks_add_and_in_gpt2_where_gpt2_has_it():
+    for layout in LAYOUTS:
+        model = GPT(GPTConfig(50, 16, 2, 32, 2, layout=layout, dropout=0.5))
+        model.zero_outputs()  # then blocks add nothing that could be dropped
+        ids = torch.arange(16)[None]
+        same = torch.equal(model.train().hidden(ids), model.eval().hidden(ids))
+        assert same == (layout != "gpt2")
+        assert model.blocks[0].dropout == 0.5
+        assert model.blocks[0].attention.dropout == (0.5 if layout == "gpt2" else 0.0)
+
+
+def test_the_tide_layout_is_what_its_definition_says():
+    torch.manual_seed(3)
+    config = GPTConfig(50, 16, 2, 48, 3, layout="tide")
+    model = GPT(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    ids = torch.randint(50, (2, 16))
+    x = start = model.embedding(ids)
+    normed = F.rms_norm(start, (48,), eps=config.norm_eps)
+    for number, block in enumerate(model.blocks):
+        x = block.mix[0] * x + block.mix[1] * start
+        seen, inner = block.attention_norm(x), block.attention
+        query, key, value = inner.heads(inner.query_key_value(seen), model.cos, model.sin)
+        gates = seen[..., :32]
+        if number == 1:
+            added = (normed @ inner.start_values.weight.T).view(2, 16, 3, 16).transpose(1, 2)
+            opened = 2 * torch.sigmoid(inner.value_gate(gates))
+            value = value + opened.transpose(1, 2)[..., None] * added
+        else:
+            assert inner.start_values is None
+        scores = query @ key.mT / 4.0
+        scores = scores.masked_fill(torch.ones(16, 16, dtype=torch.bool).triu(1), -torch.inf)
+        found = (scores.softmax(-1) @ value).transpose(1, 2)
+        found = found * (2 * torch.sigmoid(inner.head_gate(gates)))[..., None]
+        x = x + inner.output(found.flatten(2))
+        x = x + block.mlp(block.mlp_norm(x))
+    torch.testing.assert_close(model.hidden(ids), model.final_norm(x))
+
+
+def test_gates_begin_open_and_the_embedding_is_mixed_in():
+    model = GPT(GPTConfig(50, 16, 2, 64, 2, layout="tide"))
+    for block in model.blocks:
+        assert block.mix.tolist() == pytest.approx([1.0, 0.1])
+        assert not block.attention.head_gate.weight.any()
+        assert not block.attention.head_gate.bias.any()
+    assert not model.blocks[1].attention.value_gate.weight.any()
+    assert model.blocks[1].attention.start_values.weight.std().item() == pytest.approx(0.02, rel=0.1)

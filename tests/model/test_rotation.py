@@ -15,7 +15,7 @@ CHECK = textwrap.dedent(
     import sys, torch
     import torch.nn.functional as F
     from lowtide.model.config import GPTConfig
-    from lowtide.model.gpt import Attention
+    from lowtide.model.blocks import Attention
     from lowtide.model.rotation import norm_and_rotate
 
     device, heads, kv_heads = sys.argv[1], 4, int(sys.argv[2])
@@ -28,7 +28,7 @@ CHECK = textwrap.dedent(
     joint = torch.randn(3, 21, sum(attention.sizes), device=device, requires_grad=True)
     angles = torch.outer(torch.arange(21.0), 10.0 ** -torch.arange(8.0)).to(device)
     cos, sin = angles.cos(), angles.sin()
-    plain = [part.transpose(1, 2) for part in attention._heads(joint, cos, sin)]
+    plain = [part.transpose(1, 2) for part in attention.heads(joint, cos, sin)]
     found = norm_and_rotate(joint, *gains, cos, sin, heads, kv_heads, config.norm_eps)
     # Gradients as attention gives them: not in the order of memory.
     given = [torch.randn(3, p.shape[2], 21, 16, device=device).transpose(1, 2) for p in plain]

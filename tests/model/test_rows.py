@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lowtide.model import rows
-from lowtide.model.gpt import _rotate
+from lowtide.model.blocks import rotate
 
 
 def _check(
@@ -89,7 +89,7 @@ def test_heads_are_normed_and_turned(num_heads: int, num_kv_heads: int, head_dim
         key = F.rms_norm(key, (head_dim,), key_weight, 1e-6).transpose(1, 2)
         cos, sin = angles.double().cos(), angles.double().sin()
         return torch.cat(
-            (_rotate(query, cos, sin), _rotate(key, cos, sin) * 2, value.transpose(1, 2) * 3), dim=1
+            (rotate(query, cos, sin), rotate(key, cos, sin) * 2, value.transpose(1, 2) * 3), dim=1
         )
 
     _check(ours, plain, x, query_weight, key_weight)

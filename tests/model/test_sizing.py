@@ -35,7 +35,7 @@ def test_the_count_is_the_networks(fields):
     assert count_parameters(config) == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("layout", ["qwen3", "gpt2"])
+@pytest.mark.parametrize("layout", ["qwen3", "gpt2", "tide"])
 @pytest.mark.parametrize(
     ("target", "vocab_size"),
     [

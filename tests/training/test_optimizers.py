@@ -22,7 +22,7 @@ def step(optimizers, *, divisor=1.0, skip=0.0):
     optimizers.step(divisor=torch.tensor(divisor), skip=torch.tensor(skip))
 
 
-@pytest.mark.parametrize("layout", ["qwen3", "gpt2"])
+@pytest.mark.parametrize("layout", ["qwen3", "gpt2", "tide"])
 def test_matrices_decay_and_gains_do_not(layout):
     model = model_with_gradients(layout=layout)
     for name, wanted in (("adamw", 1), ("muon", 2)):

@@ -18,9 +18,10 @@ from torch import Tensor
 from lowtide.generation.prompts import Prompt, count_prompts, encode_end, iter_prompts
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import GenerateSettings, SamplingSettings
+from lowtide.model.blocks import KVCache
 from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
-from lowtide.model.gpt import GPT, KVCache
+from lowtide.model.gpt import GPT
 from lowtide.model.inference import budget_of, fit_rows
 from lowtide.model.weights import load_model
 from lowtide.progress import Phase, Progress, run_metrics_path

@@ -229,7 +229,8 @@ class BatchLoader:
     reach across the end of an epoch. `state_dict()` counts what was delivered, never what was only
     prepared, and holds no more than a few numbers; loading it takes no time.
 
-    `order` is "shuffle" (each window once per epoch), "random" (with replacement) or "sequential".
+    `order` is "shuffle" (each window once per epoch), "shifted" (the same, cut elsewhere in every
+    later epoch), "random" (with replacement) or "sequential".
     `num_epochs` ends the iteration (the last batch may be smaller); None goes on without end.
     With `segments` each batch is a TokenWindows, which knows where documents begin.
     """

@@ -19,9 +19,9 @@ from lowtide import _native
 from lowtide.errors import UsageError
 from lowtide.files import checksum_bytes
 
-__all__ = ["Order", "check_order", "derive_seed", "order_indices", "permuted_index"]
+__all__ = ["Order", "check_order", "derive_seed", "epoch_shifts", "order_indices", "permuted_index"]
 
-Order = Literal["shuffle", "random", "sequential"]
+Order = Literal["shuffle", "shifted", "random", "sequential"]
 Indices = npt.NDArray[np.uint64]
 
 _MASK = (1 << 64) - 1
@@ -40,20 +40,39 @@ def check_order(order: str) -> None:
 def order_indices(order: Order, *, seed: int, size: int, first: int, count: int) -> Indices:
     """Give the indices of samples `first` to `first + count`.
 
-    `shuffle` takes every index once per epoch, each epoch in another order; `random` draws with
-    replacement; `sequential` counts.
+    `shuffle` takes every index once per epoch, each epoch in another order, and so does `shifted`;
+    `random` draws with replacement; `sequential` counts.
 
     >>> order_indices("shuffle", seed=1, size=5, first=0, count=5)
     array([2, 3, 1, 0, 4], dtype=uint64)
     """
     indices = np.empty(count, dtype=np.uint64)
-    if order == "shuffle":
+    if order in ("shuffle", "shifted"):
         _native.shuffled_indices(seed & _MASK, size, first, indices)
     elif order == "random":
         _native.random_indices(seed & _MASK, size, first, indices)
     else:
         indices[:] = np.arange(first, first + count, dtype=np.uint64) % np.uint64(size)
     return indices
+
+
+def epoch_shifts(*, seed: int, size: int, stride: int, first: int, count: int) -> Indices:
+    """By how many tokens the windows of samples `first` to `first + count` are moved, below stride.
+
+    One number for all windows of an epoch; none in the first epoch, so that data seen once is cut
+    as it always was.
+    """
+    first_epoch, last_epoch = first // size, max(first, first + count - 1) // size
+    drawn = order_indices(
+        "random",
+        seed=derive_seed(seed, "shift"),
+        size=stride,
+        first=first_epoch,
+        count=last_epoch - first_epoch + 1,
+    )
+    if first_epoch == 0:
+        drawn[0] = 0
+    return drawn[np.arange(first, first + count) // size - first_epoch]
 
 
 def derive_seed(seed: int, name: str) -> int:

@@ -21,7 +21,7 @@ from lowtide.dataset.layout import DOCUMENTS_SUFFIX
 from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
-from lowtide.loader.ordering import Indices, Order, order_indices
+from lowtide.loader.ordering import Indices, Order, epoch_shifts, order_indices
 from lowtide.loader.sources import Split, TokenSource, find_tokens
 
 __all__ = ["RowPlan", "TokenDataset", "TokenWindows", "Windows", "empty_array"]
@@ -213,9 +213,11 @@ class TokenDataset:
             array = array.astype(np.int64)
         return self._starts_of(array)
 
-    def _starts_of(self, indices: Tokens) -> Indices:
+    def _starts_of(self, indices: Tokens, shifts: Indices | None = None) -> Indices:
         last = self.last_start
         starts = _native.window_starts(indices, len(self), self.stride, last)
+        if shifts is not None:
+            np.minimum(starts + shifts, np.uint64(last), out=starts)
         if self.windows == "documents":
             self._call(lambda stream: stream.align_to_documents(starts, self.stride))
             np.minimum(starts, np.uint64(last), out=starts)
@@ -224,14 +226,20 @@ class TokenDataset:
     def plan_rows(self, order: Order, *, seed: int, first: int, count: int) -> list[RowPlan]:
         """Say where samples `first` to `first + count` of a run begin.
 
-        `random` draws from all tokens a window can begin at, not only multiples of the stride.
+        `random` draws from all tokens a window can begin at, not only multiples of the stride;
+        `shifted` moves all windows of an epoch by the same number of tokens.
         """
         if order == "random" and self.windows == "stream":
             size = self.last_start + 1
             starts = order_indices(order, seed=seed, size=size, first=first, count=count)
         else:
             indices = order_indices(order, seed=seed, size=len(self), first=first, count=count)
-            starts = self._starts_of(indices)
+            shifts = None
+            if order == "shifted":
+                shifts = epoch_shifts(
+                    seed=seed, size=len(self), stride=self.stride, first=first, count=count
+                )
+            starts = self._starts_of(indices, shifts)
         return [RowPlan(self, starts, None)]
 
     def epoch_of(self, samples: int) -> int:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import read_json
@@ -19,7 +19,7 @@ from lowtide.settings import build_settings, require
 
 __all__ = ["GPTConfig", "find_model_dir", "load_config", "padded_vocab_size"]
 
-Layout = Literal["qwen3", "gpt2"]
+Layout = Literal["qwen3", "gpt2", "tide"]
 
 # Beyond all models there are, and small enough to build tables of: a wrong number in a file must
 # not take all memory, or hours.
@@ -32,6 +32,18 @@ _LARGEST = {
     "num_kv_heads": 1 << 10,
     "head_dim": 1 << 12,
     "mlp_width": 1 << 19,
+}
+
+
+# Where the tide layout's config.json differs from Qwen3's: transformers loads the modelling file
+# that lies beside the weights, if the user trusts it.
+_TIDE_FIELDS = {
+    "architectures": ["TideForCausalLM"],
+    "model_type": "lowtide_tide",
+    "auto_map": {
+        "AutoConfig": "modeling_tide.TideConfig",
+        "AutoModelForCausalLM": "modeling_tide.TideForCausalLM",
+    },
 }
 
 
@@ -58,20 +70,21 @@ class GPTConfig:
     head_dim: int = 0
     """Numbers per head; 0 means width / num_heads."""
     mlp_width: int = 0
-    """Inner width of the MLP; 0 means 8/3 of the width (qwen3) or 4 times it (gpt2)."""
+    """Inner width of the MLP; 0 means 8/3 of the width, or 4 times it (gpt2)."""
     layout: Layout = "qwen3"
-    """qwen3: RMSNorm, RoPE, normed queries and keys, SwiGLU. gpt2: as GPT-2 was."""
+    """qwen3: RMSNorm, RoPE, normed queries and keys, SwiGLU. gpt2: as GPT-2 was. tide: as qwen3,
+    with the embedding given to every block again and gated heads."""
     tie_weights: bool = True
     """Use the embedding as the output matrix too."""
     dropout: float = 0.0
-    """Share of activations dropped in training."""
+    """Share of what blocks add that is dropped in training; gpt2 drops inside attention too."""
     rope_theta: float = 10000.0
-    """Base of the rotary frequencies (qwen3)."""
+    """Base of the rotary frequencies (qwen3, tide)."""
     norm_eps: float = 1e-6
     """Added under the root of every norm."""
 
     def __post_init__(self) -> None:
-        self._require(self.layout in ("qwen3", "gpt2"), "layout", "qwen3 or gpt2")
+        self._require(self.layout in get_args(Layout), "layout", "qwen3, gpt2 or tide")
         for name in ("vocab_size", "context_length", "num_layers", "width", "num_heads"):
             self._require(getattr(self, name) >= 1, name, "at least 1")
         for name, largest in _LARGEST.items():
@@ -93,7 +106,7 @@ class GPTConfig:
             object.__setattr__(self, "head_dim", self.width // self.num_heads)
         if self.mlp_width == 0:
             object.__setattr__(self, "mlp_width", _default_mlp_width(self.layout, self.width))
-        if self.layout == "qwen3":
+        if self.layout != "gpt2":
             self._require(self.head_dim % 2 == 0, "head_dim", "even, for rotary positions")
         else:
             same_heads = self.num_kv_heads == self.num_heads
@@ -111,7 +124,9 @@ class GPTConfig:
 
     def to_huggingface(self) -> dict[str, Any]:
         """Give the config.json that transformers reads for this shape."""
-        return _to_qwen3(self) if self.layout == "qwen3" else _to_gpt2(self)
+        if self.layout == "gpt2":
+            return _to_gpt2(self)
+        return {**_to_qwen3(self), **(_TIDE_FIELDS if self.layout == "tide" else {})}
 
     @classmethod
     def from_huggingface(cls, fields: Mapping[str, Any], *, path: Path | None = None) -> GPTConfig:
@@ -121,8 +136,10 @@ class GPTConfig:
             return _from_qwen3(fields)
         if kind == "gpt2":
             return _from_gpt2(fields, path)
+        if kind == _TIDE_FIELDS["model_type"]:
+            return _from_qwen3(fields).replace(layout="tide")
         raise DataError(
-            f"model_type is {kind!r}; lowtide runs qwen3 and gpt2",
+            f"model_type is {kind!r}; lowtide runs qwen3 and gpt2, and its own",
             path=path,
             next_step="give the folder of a lowtide run, or of a Qwen3 or GPT-2 model",
         )

@@ -18,6 +18,7 @@ from lowtide.model.checksums import find_intact, record_files
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.sizing import count_parameters
 from lowtide.model.tensorfiles import PIECE_BYTES, copy_tensors
+from lowtide.model.tide import write_modelling_file
 from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
@@ -115,6 +116,7 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
     tokenizer = Tokenizer.load(folder)
     write_json(out_dir / _RECORD, _describe_export(settings, folder))
     tokenizer.save(out_dir)
+    write_modelling_file(out_dir, model_config)
     end = tokenizer.end_of_text_id
     config = {**model_config.to_huggingface(), "dtype": settings.dtype, "eos_token_id": end}
     write_json(out_dir / "config.json", {**config, "bos_token_id": end})

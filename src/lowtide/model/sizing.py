@@ -10,6 +10,7 @@ import math
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig, Layout
+from lowtide.model.tide import added_tensors
 
 __all__ = [
     "activation_bytes",
@@ -48,7 +49,12 @@ def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
         attention = width * (query + 2 * key) + query * width + 2 * config.head_dim
         block, final = attention + 3 * width * config.mlp_width + 2 * width, width
         tables = config.vocab_size * width * (1 if config.tie_weights else 2)
-    return config.num_layers * block + final + (tables if embeddings else 0)
+    added = sum(
+        math.prod(tensor.shape)
+        for layer in range(config.num_layers)
+        for tensor in added_tensors(config, layer)
+    )
+    return config.num_layers * block + added + final + (tables if embeddings else 0)
 
 
 def flops_per_token(config: GPTConfig, sequence_length: int) -> float:
@@ -152,6 +158,10 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
         narrow += [query] * (3 if on_gpu else 4) + [key] * (1 if on_gpu else 2)
         wide = [2 * config.mlp_width, config.mlp_width, config.mlp_width]
         between = 3.4 if half and not on_gpu else number
+    if config.layout == "tide":
+        # The stream before the embedding is mixed in, heads before their gates, and in every second
+        # block what is added to the values.
+        narrow += [width, query, key / 2]
     return [between * size for size in narrow] + [number * float(size) for size in wide]
 
 

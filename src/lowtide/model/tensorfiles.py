@@ -21,6 +21,7 @@ from lowtide.files import atomic_path, checksum_file, read_json
 from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters
+from lowtide.model.tide import added_tensors
 
 __all__ = [
     "PIECE_BYTES",
@@ -80,6 +81,8 @@ def portable_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
         for number in range(config.num_layers):
             for name, shape in rows.items():
                 shapes[f"model.layers.{number}.{name}.weight"] = shape
+            for tensor in added_tensors(config, number):
+                shapes[f"model.layers.{number}.{tensor.portable_name}"] = tensor.shape
     if not config.tie_weights:
         shapes["lm_head.weight"] = vocabulary
     return shapes

@@ -22,6 +22,7 @@ from lowtide.model.checksums import find_intact, record_checksums, verify_folder
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.gpt import GPT
 from lowtide.model.tensorfiles import header_bytes, require_weights, weight_files
+from lowtide.model.tide import added_tensors
 
 __all__ = [
     "TensorFile",
@@ -86,6 +87,8 @@ def _block_parts(config: GPTConfig, layer: int) -> dict[str, list[_Part]]:
             ],
             "mlp.down.weight": [(f"{there}mlp.down_proj.weight", None, False)],
         }
+        for tensor in added_tensors(config, layer):
+            parts[tensor.name] = [(f"{there}{tensor.portable_name}", None, False)]
     return {f"blocks.{layer}.{name}": value for name, value in parts.items()}
 
 

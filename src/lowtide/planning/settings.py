@@ -63,7 +63,7 @@ class PlanSettings:
     target_params: int | None = None
     """Number of parameters, as lowtide train takes it."""
     layout: Layout | None = None
-    """qwen3 (RMSNorm, RoPE, SwiGLU) or gpt2."""
+    """qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lower losses, in a form of lowtide's own."""
     num_layers: int | None = None
     """Blocks."""
     width: int | None = None

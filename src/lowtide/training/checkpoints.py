@@ -52,6 +52,7 @@ from lowtide.model.checksums import (
 )
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.gpt import GPT
+from lowtide.model.tide import write_modelling_file
 from lowtide.model.weights import TensorFile, load_weights, save_weights
 from lowtide.progress import METRICS_NAME
 from lowtide.tokenizer import Tokenizer
@@ -210,6 +211,7 @@ class RunFolder:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         self._whole_dir = None
+        write_modelling_file(self.root, config)
         self._publish_weights(folder, checksums)
         for old in self.step_dirs()[: -self.keep]:
             shutil.rmtree(old)
@@ -236,6 +238,7 @@ class RunFolder:
     ) -> None:
         """Write the weights with the lowest validation loss so far."""
         self.best_dir.mkdir(exist_ok=True)
+        write_modelling_file(self.best_dir, config)
         save_weights(self.best_dir / WEIGHTS_NAME, weights)
         write_recorded_json(self.best_dir / _CONFIG, config.to_huggingface())
         write_recorded_json(self.best_dir / "best.json", dict(numbers))

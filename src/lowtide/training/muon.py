@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from lowtide.model.gpt import GPT, Attention, SwiGLU
+from lowtide.model.blocks import Attention, SwiGLU
+from lowtide.model.gpt import GPT
 
 __all__ = ["Muon", "matrix_splits", "orthogonalize"]
 

@@ -72,8 +72,9 @@ class TrainSettings:
     """Share kept for validation: the end of a single file, and of a stream documents by content."""
     stride: int | None = None
     """Tokens between the starts of two windows; --seq-len if not given."""
-    order: Literal["shuffle", "random", "sequential"] = "shuffle"
-    """shuffle: every window once an epoch; random: with replacement; sequential: as stored."""
+    order: Literal["shuffle", "shifted", "random", "sequential"] = "shuffle"
+    """shuffle: every window once an epoch; shifted: and cut elsewhere in every later epoch; random:
+    with replacement; sequential: as stored."""
 
     # The run.
     model_name: str = "model"
@@ -91,7 +92,7 @@ class TrainSettings:
     target_params: int | None = None
     """Number of parameters; a shape within 5 % of it is chosen."""
     layout: Layout = "qwen3"
-    """qwen3 (RMSNorm, RoPE, SwiGLU) or gpt2."""
+    """qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lower losses, in a form of lowtide's own."""
     num_layers: int | None = None
     """Blocks (6)."""
     width: int | None = None
@@ -101,11 +102,11 @@ class TrainSettings:
     num_kv_heads: int | None = None
     """Key and value heads; as many as --num-heads if not given."""
     mlp_width: int | None = None
-    """Inner width of the MLP; 8/3 of the width (qwen3) or 4 times it (gpt2) if not given."""
+    """Inner width of the MLP; 8/3 of the width, or 4 times it (gpt2), if not given."""
     tie_weights: bool = True
     """Use the embedding as the output matrix too."""
     dropout: float = 0.0
-    """Share of activations dropped in training; helps when the data is seen many times."""
+    """Share of what blocks add that is dropped in training; helps when data is seen many times."""
     seq_len: int = 256
     """Tokens in a row, and the context of the model."""
 

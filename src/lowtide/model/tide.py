@@ -1,0 +1,75 @@
+"""The tide layout as numbers: what a block has beyond one of the qwen3 layout, by name and shape.
+
+In:      GPTConfig
+Out:     names and shapes, for counting, for files, and for the network (tide_blocks); no torch
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.files import write_bytes
+from lowtide.model.config import GPTConfig
+
+__all__ = [
+    "AddedTensor",
+    "added_tensors",
+    "has_start_values",
+    "num_gate_inputs",
+    "write_modelling_file",
+]
+
+_MODELLING_FILE = Path(__file__).parent / "modeling_tide.py"
+_GATE_INPUTS = 32
+
+
+@dataclass(frozen=True)
+class AddedTensor:
+    """One tensor of a block that the qwen3 layout does not have."""
+
+    name: str
+    """In our block."""
+    portable_name: str
+    """In a layer of the files."""
+    shape: tuple[int, ...]
+
+
+def has_start_values(layer: int) -> bool:
+    """True for every second block, whose values see the embedding again."""
+    return layer % 2 == 1
+
+
+def num_gate_inputs(config: GPTConfig) -> int:
+    """Numbers of a token that its gates look at."""
+    return min(_GATE_INPUTS, config.width)
+
+
+def added_tensors(config: GPTConfig, layer: int) -> list[AddedTensor]:
+    """The tensors that a block of this layer has beyond one of the qwen3 layout; mostly none."""
+    if config.layout != "tide":
+        return []
+    inputs, values = num_gate_inputs(config), config.num_kv_heads * config.head_dim
+    rows = [
+        ("mix", "mix", (2,)),
+        ("attention.head_gate.weight", "self_attn.head_gate.weight", (config.num_heads, inputs)),
+        ("attention.head_gate.bias", "self_attn.head_gate.bias", (config.num_heads,)),
+    ]
+    if has_start_values(layer):
+        gate = "attention.value_gate", "self_attn.value_gate"
+        rows += [
+            (
+                "attention.start_values.weight",
+                "self_attn.start_v_proj.weight",
+                (values, config.width),
+            ),
+            (f"{gate[0]}.weight", f"{gate[1]}.weight", (config.num_kv_heads, inputs)),
+            (f"{gate[0]}.bias", f"{gate[1]}.bias", (config.num_kv_heads,)),
+        ]
+    return [AddedTensor(*row) for row in rows]
+
+
+def write_modelling_file(folder: Path, config: GPTConfig) -> None:
+    """Put beside the weights of such a model what transformers needs to load them."""
+    if config.layout == "tide":
+        write_bytes(folder / _MODELLING_FILE.name, _MODELLING_FILE.read_bytes())
