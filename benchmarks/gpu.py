@@ -45,6 +45,7 @@ SHAPES = {
     "gpt2, 6 heads": GPTConfig(**SMALL, num_heads=6, layout="gpt2", norm_eps=1e-5),
     "qwen3": GPTConfig(**SMALL, num_heads=12),
     "qwen3, 6 heads": GPTConfig(**SMALL, num_heads=6),
+    "tide, 6 heads": GPTConfig(**SMALL, num_heads=6, layout="tide"),
     "350M": GPTConfig(50304, CONTEXT, 24, 1024, 8),
     "750M": GPTConfig(50304, CONTEXT, 24, 1536, 12),
 }

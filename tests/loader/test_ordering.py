@@ -115,7 +115,8 @@ def test_derived_seeds_differ() -> None:
 
 
 def test_an_unknown_order_is_named() -> None:
-    with pytest.raises(UsageError, match="'shuffled' is not one of shuffle, shifted, random, sequential"):
+    known = "shuffle, shifted, random, sequential"
+    with pytest.raises(UsageError, match=f"'shuffled' is not one of {known}"):
         check_order("shuffled")
 
 

@@ -222,4 +222,6 @@ def test_gates_begin_open_and_the_embedding_is_mixed_in():
         assert not block.attention.head_gate.weight.any()
         assert not block.attention.head_gate.bias.any()
     assert not model.blocks[1].attention.value_gate.weight.any()
-    assert model.blocks[1].attention.start_values.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert model.blocks[1].attention.start_values.weight.std().item() == pytest.approx(
+        0.02, rel=0.1
+    )

@@ -64,6 +64,7 @@ def test_the_loss_falls(make_trainer):
         {"optimizer": "adamw", "use_8bit_optimizer": True, "config": {"width": 64}},
         {"use_mixed_precision": True, "precision": "fp16"},
         {"config": {"layout": "gpt2"}, "log_interval": 3},
+        {"config": {"layout": "tide"}, "order": "shifted", "batch_size": 64},
         {"eval_interval": 4},
         {"save_in_background": True},
     ],
@@ -73,6 +74,7 @@ def test_the_loss_falls(make_trainer):
         "8bit",
         "fp16",
         "gpt2",
+        "tide-shifted",
         "eval-after-save",
         "background",
     ],
@@ -204,6 +206,19 @@ def test_both_losses_are_logged_and_forgetting_is_announced(make_trainer, tmp_pa
     last = rows(trainer, "eval")[-1]
     assert last["eval_general_loss"] > rows(trainer, "eval")[0]["eval_general_loss"]
     assert last["forgetting"] is True
+
+
+def test_learning_by_heart_is_announced_once(make_trainer, tmp_path):
+    notes = []
+    trainer = make_trainer(max_iters=60, eval_interval=10, batch_size=32, learning_rate=1e-2)
+    other = write_tokens(tmp_path / "other.npy", seed=5, step=3)
+    trainer.val_data = TokenDataset(other, split="all", sequence_length=16)
+    trainer._notify = notes.append
+    trainer.fit()
+    said = [number for number, note in enumerate(notes) if "learned by heart" in note]
+    assert len(said) == 1
+    seen = [number for number, note in enumerate(notes) if note.startswith("step 10: val")]
+    assert said[0] > seen[0]  # the first epoch has 11 steps
 
 
 def test_forgetting_can_stop_the_run(make_trainer, tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.progress import Progress
-from lowtide.training.reports import MetricSinks, describe_coverage
-from lowtide.training.settings import TrainSettings
+from lowtide.training.reports import MetricSinks, describe_coverage, describe_overfitting
+from lowtide.training.settings import AGAINST_LEARNING_BY_HEART, TrainSettings
 
 CONFIG = GPTConfig(100, 16, 1, 32, 2)
 
@@ -78,3 +78,18 @@ def test_a_missing_package_is_named(progress, monkeypatch):
 def test_other_processes_write_nothing(progress):
     with MetricSinks(TrainSettings(wandb=True), progress, False) as sinks:
         assert sinks._wandb is None
+
+
+def test_learning_by_heart_is_said_with_what_helps():
+    def said(epoch=1.0, train_loss=3.0, val_loss=3.31, **options):
+        settings = TrainSettings(**options)
+        return describe_overfitting(settings, epoch=epoch, train_loss=train_loss, val_loss=val_loss)
+
+    assert "0.31 below validation loss" in said()
+    assert AGAINST_LEARNING_BY_HEART in said()
+    assert said(epoch=0.99) is None
+    assert said(val_loss=3.3) is None
+    assert said(train_loss=float("nan")) is None
+    assert said(dropout=0.1) is None
+    assert said(weight_decay=1.0) is None
+    assert said(weight_decay=0.9) is not None

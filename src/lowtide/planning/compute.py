@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lowtide.progress import format_count
+from lowtide.training.settings import AGAINST_LEARNING_BY_HEART
 
 __all__ = [
     "ComputePlan",
@@ -29,6 +30,7 @@ _A, _ALPHA = 482.01, 0.3478
 _B, _BETA = 2085.43, 0.3658
 # Muennighoff et al. (2023): up to 4 epochs count nearly as new text, beyond 16 there is no gain.
 _GOOD_EPOCHS, _MOST_EPOCHS = 4.0, 16.0
+_FRESH_EPOCHS = 2.0  # so often nothing need be done against learning text by heart
 # What a step gets out of a core or a GPU, roughly; only to choose a size where none is named.
 _CORE_FLOPS, _GPU_FLOPS = 20e9, 30e12
 _DAY_SECONDS = 86400
@@ -72,6 +74,15 @@ class ComputePlan:
         return (
             f"seen once they suit {by_rule} parameters (20 tokens each), by the law {by_law}; "
             f"seen {_GOOD_EPOCHS:.0f} times, {_GOOD_EPOCHS:.0f} times as many"
+        )
+
+    def describe_repetition(self) -> str | None:
+        """Say what helps where text is seen more than twice; None where it is not."""
+        if self.epochs is None or self.epochs <= _FRESH_EPOCHS:
+            return None
+        return (
+            f"{AGAINST_LEARNING_BY_HEART} (nearly the preset small-data) keep it from being "
+            "learned by heart"
         )
 
     def describe_epochs(self) -> str:

@@ -181,6 +181,8 @@ def _compute_lines(plan: Plan) -> list[str]:
             f"  {compute.epochs:.2f} times the {format_count(compute.train_tokens)} tokens there "
             f"are: {compute.describe_epochs()}"
         )
+        repetition = compute.describe_repetition()
+        lines += [] if repetition is None else [f"  {repetition}"]
         lines.append(f"  {compute.describe_best_size()}")
     lines.append(f"  {_describe_time(plan)}")
     return lines

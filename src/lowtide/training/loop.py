@@ -44,6 +44,7 @@ from lowtide.training.reports import (
     Pace,
     describe_coverage,
     describe_evaluation,
+    describe_overfitting,
     evaluation_row,
 )
 from lowtide.training.resuming import (
@@ -135,6 +136,7 @@ class Trainer:
         self._identity: dict[str, str] = {}
         self.where = Diagnostics(watch=False)
         self._started = time.monotonic()
+        self._has_warned = False
 
     # -- the story ---------------------------------------------------------------------------
 
@@ -269,9 +271,22 @@ class Trainer:
             self._note(f"sample: {sample!r}")
         self._sinks.write(row)
         if "val" in results:
+            self._warn_of_overfitting(results["val"].loss)
             self._keep_best(results["val"])
         if self.settings.stop_on_forgetting and self.watch.times_in_a_row >= 2:
             state.stopped = "forgetting"
+
+    def _warn_of_overfitting(self, val_loss: float) -> None:
+        """Say it once: the next evaluation would say the same."""
+        if self._has_warned:
+            return
+        train_loss = self.state.last_loss
+        warning = describe_overfitting(
+            self.settings, epoch=self._feed_epoch(), train_loss=train_loss, val_loss=val_loss
+        )
+        if warning is not None:
+            self._has_warned = True
+            self._note(warning)
 
     def _keep_best(self, result: EvalResult) -> None:
         state = self.state

@@ -18,10 +18,19 @@ from lowtide.model.sizing import count_parameters
 from lowtide.progress import Progress, format_count
 from lowtide.settings import settings_as_json
 from lowtide.training.evaluation import EvalResult
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import AGAINST_LEARNING_BY_HEART, TrainSettings
 from lowtide.training.state import Counters, RunState
 
-__all__ = ["MetricSinks", "Pace", "describe_coverage", "describe_evaluation", "evaluation_row"]
+__all__ = [
+    "MetricSinks",
+    "Pace",
+    "describe_coverage",
+    "describe_evaluation",
+    "describe_overfitting",
+    "evaluation_row",
+]
+
+_OVERFITTING_GAP = 0.3  # nats; noise of both losses, and dropout in one of them, are far smaller
 
 
 def describe_coverage(
@@ -51,7 +60,7 @@ def describe_coverage(
     if there and seen > 20 * there:
         lines.append(
             f"note: every token will be seen {seen / there:.0f} times; more text, fewer steps or "
-            "--dropout 0.1 keep the model from learning it by heart"
+            f"{AGAINST_LEARNING_BY_HEART} keep the model from learning it by heart"
         )
     return lines
 
@@ -70,6 +79,23 @@ def describe_evaluation(step: int, results: Mapping[str, EvalResult]) -> str:
     line = " | ".join(f"{name} {result.loss:.2f}" for name, result in results.items())
     bits = results["val"].bits_per_byte if "val" in results else None
     return f"step {step}: {line}" + (f" | {bits:.3f} bits/byte" if bits else "")
+
+
+def describe_overfitting(
+    settings: TrainSettings, *, epoch: float, train_loss: float, val_loss: float
+) -> str | None:
+    """Say that training loss leaves validation loss behind on text seen again; None if it doesn't.
+
+    Nothing is said where dropout or a strong decay is there already.
+    """
+    guarded = settings.dropout > 0 or settings.weight_decay >= 1
+    if epoch < 1 or guarded or not val_loss > train_loss + _OVERFITTING_GAP:
+        return None
+    return (
+        f"note: training loss is {val_loss - train_loss:.2f} below validation loss: the text is "
+        f"being learned by heart; {AGAINST_LEARNING_BY_HEART} keep it from that, and so does more "
+        "text or a smaller model"
+    )
 
 
 class Pace:
