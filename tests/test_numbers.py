@@ -49,6 +49,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "write_bytes(sync_folder)": True,
     },
     "flags": {"_LARGEST_INT": 9_223_372_036_854_775_808},
+    "longjson": {"_LONG_BYTES": 1_048_576, "_STEP_BYTES": 262_144},
     "memory": {
         "MIB": 1_048_576,
         "_SAMPLE_SECONDS": 0.05,

@@ -42,6 +42,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "corpus.grouping": {"_GROUP_FILES": 1_024, "_EXPANSION": 8},
     "corpus.hub": {"open_hub_rows(streaming)": True},
+    "corpus.inputs": {"InputList.__init__(first_index)": 0},
     "corpus.jsonrows": {"_LONG_ROW": 262_144},
     "corpus.largepages": {
         "_READ_BYTES": 262_144,

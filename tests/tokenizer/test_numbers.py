@@ -60,7 +60,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_SMALLEST_TABLES": 8_388_608,
         "_SCAN_BYTES": 25_165_824,
         "_CHARACTER_BYTES": 900,
-        "_FILE_BYTES": 1_300,
+        "_FILE_BYTES": 450,
         "_PROGRAM_BYTES": 41_943_040,
         "_fixed_bytes(reading)": 0,
     },
