@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -298,3 +299,122 @@ def test_a_disk_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         write_bytes(tmp_path / "a.bin", b"x")
     assert notices == [f"{tmp_path}: this disk has no locks; see that no other command writes here"]
     assert names_in(tmp_path) == ["a.bin"]
+
+
+def test_new_files_have_the_permissions_of_any_other(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_json(tmp_path / "a.json", 1)
+        assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o640
+        with hold_lock(tmp_path / "out"):
+            (lock,) = [path for path in tmp_path.iterdir() if "lock" in path.name]
+            assert lock.stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)]
+)
+def test_folders_that_cannot_be_flushed_are_let_be_and_broken_disks_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, raised: bool
+) -> None:
+    closed: list[int] = []
+    close = os.close
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "close", lambda descriptor: closed.append(1) or close(descriptor))
+    if raised:
+        with pytest.raises(OSError, match="Input/output"):
+            files.sync_directory(tmp_path)
+    else:
+        files.sync_directory(tmp_path)
+    assert closed == [1]
+
+
+def test_who_holds_a_lock_is_said_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    owner = {"pid": 7, "host": "here", "since": "now", "command": "lowtide \x1b" + "x" * 300}
+    for content, words in (
+        (json.dumps(owner), f"process 7 on here since now (lowtide ?{'x' * 191})"),
+        ("", "its process is not known yet"),
+        ("[]", "its process is not known yet"),
+        (json.dumps({"pid": 7}), "its process is not known yet"),
+    ):
+        path.write_text(content)
+        descriptor = os.open(path, os.O_RDONLY)
+        assert files._read_owner(descriptor) == words
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        (["/usr/bin/lowtide", "train", "--debug"], "lowtide train --debug"),
+        (["/lib/lowtide/__main__.py", "plan"], "lowtide plan"),
+        ([""], "python"),
+        ([], "python"),
+    ],
+)
+def test_a_command_is_named_as_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, argv: list[str], command: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    owner = files._describe_owner()
+    assert owner["command"] == command and owner["pid"] == os.getpid()
+    assert set(owner) == {"pid", "host", "command", "since"}
+
+
+def test_leftovers_are_found_in_plain_folders_only(tmp_path: Path) -> None:
+    name = files.unused_name(tmp_path / "a", "partial").name
+    for folder in (".", "train", ".hidden"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).touch()
+    (tmp_path / "train" / "kept.bin").touch()
+    (tmp_path / "link").symlink_to(tmp_path / ".hidden")
+    found = {path.relative_to(tmp_path).as_posix() for path in files._iter_leftovers(tmp_path)}
+    assert found == {name, f"train/{name}"}
+    for path in files._iter_leftovers(tmp_path):
+        files._remove_unused(path)
+    assert not list(files._iter_leftovers(tmp_path))
+    assert (tmp_path / "train" / "kept.bin").exists()
+
+
+def test_folders_made_for_a_lock_go_with_it_unless_something_is_there(tmp_path: Path) -> None:
+    with hold_lock(tmp_path / "a" / "b", create_folder=True):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert not (tmp_path / "a").exists()
+    with hold_lock(tmp_path / "a" / "b", create_folder=True):
+        (tmp_path / "a" / "kept").touch()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["kept"]
+
+
+def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for read in (files.require_file, files.read_whole):
+        with pytest.raises(OSError, match="No such device"):
+            read(tmp_path / "pipe")
+        with pytest.raises(OSError, match="Is a directory"):
+            read(tmp_path)
+    (tmp_path / "file").write_bytes(b"x")
+    files.require_file(tmp_path / "file")
+    assert files.read_whole(tmp_path / "file") == b"x"
+
+
+def test_a_file_at_the_largest_size_is_read_and_beyond_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_WHOLE_BYTES", 5)
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert files.read_whole(path) == b"12345"
+    path.write_bytes(b"123456")
+    with pytest.raises(DataError, match="a file of 6 bytes, expected 5 at most"):
+        files.read_whole(path)
+
+
+def test_json_is_readable_and_plain(tmp_path: Path) -> None:
+    assert files.json_bytes({"a": ["é", 1]}) == '{\n  "a": [\n    "é",\n    1\n  ]\n}\n'.encode()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from lowtide import progress as progress_module
-from lowtide.progress import Phase, Progress, format_count, format_seconds
+from lowtide.progress import Phase, Progress, format_count, format_seconds, run_metrics_path
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -249,3 +249,51 @@ def test_memory_of_a_gpu_is_shown_and_written(tmp_path: Path) -> None:
         pass
     assert "GPU 3.0 GiB of 8.0 GiB" in stream.getvalue()
     assert {(row["device_bytes"], row["device_total_bytes"]) for row in rows_of(path)} == {held}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (99.5, "99.5"), (100.4, "100"), (999.4, "999"), (999.5, "1k"), (1.5, "1.5"), (-5.0, "-5"),
+        (123_456, "123k"), (1e15, "1e+03T"), (1_000_000, "1M"), (1_500_000_000, "1.5G"),
+    ],
+)  # fmt: skip
+def test_borders_of_counts(count: float, text: str) -> None:
+    assert format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(59.94, "59.9s"), (60, "1:00"), (60.9, "1:00"), (3599, "59:59"), (3661, "1:01:01")],
+)
+def test_borders_of_seconds(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_metrics_of_a_run_only_where_they_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert run_metrics_path(tmp_path) is None
+    path.touch()
+    assert run_metrics_path(tmp_path) == path
+    monkeypatch.setattr(progress_module.os, "access", lambda path, mode: False)
+    assert run_metrics_path(tmp_path) is None
+
+
+def test_a_snapshot_has_every_number_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    phase = Phase("reading", total=30, unit="B", start=10, poll=None)
+    first = {"phase": "reading", "done": 10, "rate": 0.0, "unit": "B", "total": 30}
+    assert phase.snapshot() == {**first, "seconds_left": None}
+    now[0] += 2
+    phase.advance(5, loss=1.5)
+    phase.advance()
+    row = phase.snapshot()
+    assert row == {**first, "done": 16, "rate": 3.0, "seconds_left": 14 / 3, "loss": 1.5}
+    phase.update(40)
+    assert phase.snapshot()["seconds_left"] == 0
+    polled = Phase("p", total=None, unit="", start=0, poll=lambda: (4, {"pieces": 2}))
+    now[0] += 1
+    assert polled.snapshot() == {"phase": "p", "done": 4, "rate": 4.0, "unit": "", "pieces": 2}
