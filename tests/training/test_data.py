@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lowtide.dataset.pretokenization import pretokenize_file
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.files import read_json, write_json
 from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
+from lowtide.training import data as data_module
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.settings import TrainSettings
 
@@ -92,3 +95,185 @@ def test_a_record_of_another_file_is_refused(tmp_path: Path, text: Path) -> None
         write_json(record, damage)
         with pytest.raises(DataError, match=r"record of ts\.npy cannot be read"):
             open_data(tmp_path, train_data_path=tmp_path / "ts.npy")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The datasets that were opened: (path, options) of each; nothing is read."""
+    calls: list[Any] = []
+
+    class Dataset:
+        source, tokenizer_fingerprint = None, None
+
+        def __init__(self, path: Path, **options: Any) -> None:
+            calls.append((str(path), options))
+            self.path = path
+
+        def describe(self) -> str:
+            return f"described {self.path}"
+
+    monkeypatch.setattr(data_module, "TokenDataset", Dataset)
+    monkeypatch.setattr(data_module, "require_same_tokenizer", lambda *given: None)
+    monkeypatch.setattr(data_module, "Mixture", lambda parts, shares: (parts, shares))
+    return calls
+
+
+def test_every_part_of_a_run_is_opened_as_the_settings_say(
+    tmp_path: Path, opened: list[Any]
+) -> None:
+    Tokenizer.from_characters("ab").save(tmp_path / "d")
+    data, notes = open_data(
+        tmp_path,
+        dataset_dir=tmp_path / "d",
+        stride=4,
+        dtype="uint16",
+        val_fraction=0.25,
+        replay_dataset_dir=tmp_path / "r",
+        replay_fraction=0.25,
+        eval_dataset_dir=(f"web={tmp_path / 'd'}", f"file={tmp_path / 'f.npy'}"),
+    )
+    common = {"sequence_length": 16, "dtype": "uint16", "val_fraction": 0.25}
+    common["vocab_size"] = data.tokenizer.vocab_size
+    folder = str(tmp_path / "d")
+    assert opened == [
+        (folder, {"split": "train", **common, "stride": 4}),
+        (folder, {"split": "val", **common}),
+        (str(tmp_path / "r"), {"split": "train", **common, "stride": 4}),
+        (folder, {"split": "val", **common, "eval_only": True}),
+        (str(tmp_path / "f.npy"), {"split": "val", **common, "eval_only": False}),
+    ]
+    parts, shares = data.train
+    assert list(parts) == ["domain", "replay"] and shares == {"domain": 0.75, "replay": 0.25}
+    assert list(data.others) == ["web", "file"]
+    assert f"described {folder}" in notes
+    assert f"replay: 25% of the rows from {tmp_path / 'r'}" in notes
+
+
+def test_without_a_share_nothing_is_mixed_in(tmp_path: Path, opened: list[Any]) -> None:
+    Tokenizer.from_characters("ab").save(tmp_path / "d")
+    replay = {"replay_dataset_dir": tmp_path / "r", "replay_fraction": 0.0}
+    data, _ = open_data(tmp_path, dataset_dir=tmp_path / "d", **replay)
+    assert str(data.train.path) == str(tmp_path / "d") and len(opened) == 2
+
+
+def test_a_file_with_its_own_validation_is_trained_on_to_its_end(
+    tmp_path: Path, opened: list[Any]
+) -> None:
+    np.save(tmp_path / "a.npy", np.arange(9))
+    open_data(tmp_path, train_data_path=tmp_path / "a.npy", val_data_path=tmp_path / "v.npy")
+    assert [(path[-5:], options["split"]) for path, options in opened] == [
+        ("a.npy", "all"),
+        ("v.npy", "all"),
+    ]
+    opened.clear()
+    Tokenizer.from_characters("ab").save(tmp_path / "d")
+    open_data(tmp_path, dataset_dir=tmp_path / "d", val_data_path=tmp_path / "v.npy")
+    assert [options["split"] for _, options in opened] == ["train", "all"]
+
+
+def test_nothing_or_too_much_to_train_on_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing to train on is given"):
+        open_data(tmp_path)
+    with pytest.raises(UsageError, match="--dataset-dir and --dataset-id are given"):
+        open_data(tmp_path, dataset_dir=tmp_path, dataset_id="x")
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_stream_is_opened_as_the_settings_say(
+    tmp_path: Path, opened: list[Any], monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(
+        data_module, "StreamingDataLoader", lambda name, **options: made.append((name, options))
+    )
+    read: list[Any] = []
+    for kind in ("FileTexts", "HubTexts"):
+        monkeypatch.setattr(
+            data_module, kind, lambda *given, kind=kind, **more: read.append((kind, given, more))
+        )
+    monkeypatch.setattr(
+        data_module, "hold_out", lambda *given: SimpleNamespace(fraction=0.125, val=None)
+    )
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    monkeypatch.setenv("RANK", str(world - 1))
+    text = tmp_path / "t.txt"
+    text.write_text(TEXT)
+    options = {
+        "tokenization": "gpt2", "batch_size": 6, "gradient_accumulation_steps": 2, "stride": 8,
+        "use_streaming": False, "shuffle_buffer_size": 50, "max_examples": 7, "text_column": "body",
+        "split": "test", "seed": 3, "val_data_path": tmp_path / "v.npy",
+    }  # fmt: skip
+    for name, local in ((str(text), True), ("some/texts", False)):
+        data, notes = open_data(tmp_path, dataset_id=name, **options)
+        given, found = made.pop()
+        assert given == (None if local else name)
+        tokenizer = found.pop("tokenizer")
+        assert tokenizer.vocab_size == 50257 and data.tokenizer is tokenizer
+        assert {
+            key: found[key]
+            for key in (
+                "files",
+                "seq_len",
+                "batch_size",
+                "streaming",
+                "shuffle_buffer_size",
+                "stride",
+                "max_examples",
+                "val_fraction",
+                "text_column",
+                "split",
+                "seed",
+                "drop_last",
+                "output_dtype",
+                "rank",
+                "world_size",
+            )
+        } == {
+            "files": [name] if local else None,
+            "seq_len": 16,
+            "batch_size": 12 // world,
+            "streaming": False,
+            "shuffle_buffer_size": 50,
+            "stride": 8,
+            "max_examples": 7,
+            "val_fraction": 0.125,
+            "text_column": "body",
+            "split": "test",
+            "seed": 3,
+            "drop_last": world > 1,
+            "output_dtype": "int64",
+            "rank": world - 1,
+            "world_size": world,
+        }
+        assert f"streaming {name}, tokenized on the fly" in notes
+        assert opened.pop()[1]["split"] == "all"
+        expected = ("FileTexts", ([name],), {"text_column": "body"})
+        if not local:
+            expected = ("HubTexts", (name,), {"split": "test", "text_column": "body"})
+        assert read.pop() == expected
+
+
+def test_a_named_tokenizer_is_compared_by_what_it_is(tmp_path: Path, opened: list[Any]) -> None:
+    tokenizer = Tokenizer.from_characters("ab")
+    for name in ("d", "same"):
+        tokenizer.save(tmp_path / name)
+    for named in (str(tmp_path / "same"), "char"):
+        data, _ = open_data(tmp_path, dataset_dir=tmp_path / "d", tokenization=named)
+        assert data.tokenizer.fingerprint == tokenizer.fingerprint
+    with pytest.raises(DataError, match="is not the tokenizer of this dataset"):
+        open_data(tmp_path, dataset_dir=tmp_path / "d", tokenization="gpt2")
+
+
+def test_the_models_tokenizer_is_taken_where_none_is_named(
+    tmp_path: Path, opened: list[Any]
+) -> None:
+    np.save(tmp_path / "a.npy", np.arange(9))
+    known = Tokenizer.from_characters("ab")
+    settings = build_settings(TrainSettings, {"train_data_path": tmp_path / "a.npy"})
+    found = open_training_data(settings, note=lambda text: None, tokenizer=known)
+    assert found.tokenizer is known
+    named = build_settings(
+        TrainSettings, {"train_data_path": tmp_path / "a.npy", "tokenization": "gpt2"}
+    )
+    found = open_training_data(named, note=lambda text: None, tokenizer=known)
+    assert found.tokenizer.vocab_size == 50257

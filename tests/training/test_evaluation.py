@@ -10,6 +10,7 @@ from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.evaluation import (
+    EvalResult,
     ForgettingWatch,
     evaluate_loss,
     evaluation_windows,
@@ -148,3 +149,59 @@ def test_several_processes_read_the_same_windows(dataset, world_size):
     world_size = 1
     part(0, alone)
     torch.testing.assert_close(sum(totals), alone[0])
+
+
+def test_the_best_of_losses_beyond_numbers_has_a_perplexity():
+    assert EvalResult(0.0, None, 1).perplexity == 1.0
+    assert EvalResult(1e9, None, 1).perplexity == pytest.approx(math.exp(700.0))
+
+
+@pytest.mark.parametrize(
+    ("given", "places"),
+    [
+        ((10, None, 2, 3), [2, 3, 4]),
+        ((10, 5, 0, None), [0, 2, 4, 6, 8]),
+        ((10, 5, 3, 4), [6, 8]),
+        ((10, 10, 8, 4), [8, 9]),
+        ((3, 9, 0, 2), [0, 1]),
+        ((7, 3, 0, None), [0, 2, 4]),
+    ],
+)
+def test_parts_of_the_windows(given, places):
+    num_windows, wanted, first, count = given
+    found = evaluation_windows(num_windows, wanted, first=first, count=count)
+    assert found.tolist() == places
+
+
+def test_a_network_is_evaluated_without_dropout_and_goes_on_as_before(dataset):
+    modes, told = [], []
+
+    class Network(torch.nn.Module):
+        def forward(self, ids, targets):
+            modes.append((self.training, torch.is_grad_enabled(), len(ids)))
+            return torch.tensor(1.0)
+
+    network = Network().train()
+    result = evaluate_loss(
+        network, dataset, device=CPU, batch_size=40, num_windows=90, on_windows=told.append
+    )
+    assert modes == [(False, False, 40), (False, False, 40), (False, False, 10)]
+    assert network.training and told == [40, 40, 10]
+    assert (result.loss, result.num_tokens) == (1.0, 900)
+    network.eval()
+    evaluate_loss(network, dataset, device=CPU, batch_size=100)
+    assert not network.training
+    assert modes[-1] == (False, False, 100)
+    with_none = evaluate_loss(
+        network, dataset, device=CPU, batch_size=100, byte_counts=torch.zeros(7, dtype=torch.long)
+    )
+    assert with_none.bits_per_byte is None
+
+
+def test_exactly_the_tolerance_is_no_forgetting():
+    watch = ForgettingWatch(0.5)
+    watch.check({"a": 1.0, "b": 2.0})
+    assert watch.check({"a": 1.5, "b": 2.0}) is None and watch.times_in_a_row == 0
+    warning = watch.check({"a": 1.75, "b": 2.25})
+    assert "a 1.00 -> 1.75" in warning and "b 2.00" not in warning
+    assert watch.times_in_a_row == 1

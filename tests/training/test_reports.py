@@ -4,12 +4,23 @@ import sys
 import types
 
 import pytest
+import torch
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.progress import Progress
-from lowtide.training.reports import MetricSinks, describe_coverage, describe_overfitting
+from lowtide.training import reports
+from lowtide.training.evaluation import EvalResult
+from lowtide.training.reports import (
+    MetricSinks,
+    Pace,
+    describe_coverage,
+    describe_evaluation,
+    describe_overfitting,
+    evaluation_row,
+)
 from lowtide.training.settings import AGAINST_LEARNING_BY_HEART, TrainSettings
+from lowtide.training.state import Counters, RunState
 
 CONFIG = GPTConfig(100, 16, 1, 32, 2)
 
@@ -93,3 +104,105 @@ def test_learning_by_heart_is_said_with_what_helps():
     assert said(dropout=0.1) is None
     assert said(weight_decay=1.0) is None
     assert said(weight_decay=0.9) is not None
+
+
+def test_evaluations_as_a_row_and_as_a_line():
+    results = {"val": EvalResult(2.0, 0.75, 10), "eval_web": EvalResult(3.456, None, 10)}
+    assert evaluation_row(7, results) == {
+        "event": "eval",
+        "step": 7,
+        "val_loss": 2.0,
+        "val_bits_per_byte": 0.75,
+        "eval_web_loss": 3.456,
+        "eval_web_bits_per_byte": None,
+    }
+    assert describe_evaluation(7, results) == "step 7: val 2.00 | eval_web 3.46 | 0.750 bits/byte"
+    del results["val"]
+    assert describe_evaluation(7, results) == "step 7: eval_web 3.46"
+
+
+def test_twenty_times_is_not_too_often_and_more_is():
+    settings = TrainSettings(batch_size=10, seq_len=100)
+    assert len(describe_coverage(settings, CONFIG, 200, Data())) == 2
+    assert len(describe_coverage(settings, CONFIG, 201, Data())) == 3
+    no_data = describe_coverage(settings, CONFIG, 20, object())
+    assert len(no_data) == 2 and "training tokens" not in no_data[1]
+    assert no_data[1].endswith("1.2 per parameter")
+    epochs = describe_coverage(TrainSettings(epochs=2), CONFIG, None, Data())
+    assert epochs[1] == "coverage: as many steps as 2 epochs have"
+
+
+def test_the_pace_of_a_run(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(reports.time, "monotonic", lambda: now[0])
+    pace = Pace(1000, 6.0, step=10)
+    counters = Counters(*(torch.tensor(float(n)) for n in (5, 4, 3, 2, 1)))
+    state = RunState(step=20, last_loss=1.5, elapsed_seconds=9.0, micro_batch=4)
+    now[0] += 2
+    row = pace.row(state, counters, learning_rate=0.5)
+    assert row == {
+        "event": "step",
+        "step": 20,
+        "loss": 1.5,
+        "learning_rate": 0.5,
+        "gradient_norm": 1.0,
+        "tokens_per_second": 5000.0,
+        "flops_per_second": 30_000.0,
+        "skipped_steps": 2,
+        "elapsed_seconds": 9.0,
+        "micro_batch": 4,
+    }
+    now[0] += 1
+    state.step = 21
+    assert pace.row(state, counters, learning_rate=0.5)["tokens_per_second"] == 1000.0
+
+
+def test_a_run_that_fails_tells_so_and_boards_are_closed(progress, tmp_path, monkeypatch):
+    closed = []
+
+    class Board:
+        def __init__(self, path):
+            closed.append(path)
+
+        def add_scalar(self, name, value, step):
+            closed.append((name, value, step))
+
+        def add_text(self, name, text, step):
+            closed.append((name, text, step))
+
+        def close(self):
+            closed.append("closed")
+
+    board = types.SimpleNamespace(SummaryWriter=Board)
+    monkeypatch.setattr(reports, "_import", lambda package, module: board)
+    settings = TrainSettings(tensorboard=True, checkpoints_dir=tmp_path, model_name="m")
+    with pytest.raises(ConnectionError), MetricSinks(settings, progress, True) as sinks:
+        sinks.write({"event": "step", "step": 3, "loss": 1.5, "sample": "text"})
+        raise ConnectionError
+    assert closed == [
+        tmp_path / "m" / "tensorboard", ("loss", 1.5, 3), ("sample", "text", 3), "closed"
+    ]  # fmt: skip
+    ended = []
+    run = types.SimpleNamespace(finish=lambda exit_code: ended.append(exit_code))
+    wandb = types.SimpleNamespace(init=lambda **options: run)
+    monkeypatch.setattr(reports, "_import", lambda package, module: wandb)
+    with pytest.raises(ConnectionError), MetricSinks(TrainSettings(wandb=True), progress, True):
+        raise ConnectionError
+    assert ended == [1]
+
+
+def test_counters_and_states_begin_with_nothing():
+    state = RunState()
+    assert (state.step, state.elapsed_seconds, state.micro_batch) == (0, 0.0, 0)
+    assert state.evaluated_step == -1 and state.stopped is None
+    counters = Counters.zeros(torch.device("cpu"))
+    one, bad = torch.tensor(0.0), torch.tensor(1.0)
+    counters.add(torch.tensor(2.0), torch.tensor(3.0), one)
+    counters.add(torch.tensor(9.0), torch.tensor(4.0), bad)
+    counters.add(torch.tensor(9.0), torch.tensor(5.0), bad)
+    found = counters.state_dict()
+    assert found == {"loss": 2.0, "steps": 1.0, "bad_in_a_row": 2.0, "bad": 2.0, "norm": 5.0}
+    counters.add(torch.tensor(1.0), torch.tensor(6.0), one)
+    assert counters.bad_in_a_row.item() == 0 and counters.bad.item() == 2
+    counters.load_state_dict(found)
+    assert counters.state_dict() == found
