@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..numbers_of import find_numbers
+from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "demo.running": {"_GRACE_SECONDS": 5.0},
@@ -23,4 +23,4 @@ NUMBERS: dict[str, dict[str, Any]] = {
 
 
 def test_numbers_are_what_they_were() -> None:
-    assert find_numbers("demo") == NUMBERS
+    assert find_changes("demo", NUMBERS) == {}

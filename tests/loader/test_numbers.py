@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..numbers_of import find_numbers
+from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "loader.batches": {
@@ -103,4 +103,4 @@ NUMBERS: dict[str, dict[str, Any]] = {
 
 
 def test_numbers_are_what_they_were() -> None:
-    assert find_numbers("loader") == NUMBERS
+    assert find_changes("loader", NUMBERS) == {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..numbers_of import find_numbers
+from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "model.checksums": {"_VERSION": 1, "_VERSIONS_KEPT": 2},
@@ -47,6 +47,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "fused_loss_and_error(num_warps)": 8,
     },
     "model.loss": {"chunked_cross_entropy(float8)": False},
+    "model.modeling_tide": {"GATE_INPUTS": 32, "TideForCausalLM.forward(logits_to_keep)": 0},
     "model.program": {
         "MIB": 1_048_576,
         "_TIMEOUT_SECONDS": 300,
@@ -80,9 +81,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_ITEM_BYTES": {"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
         "_WHOLE_BYTES": {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1},
     },
+    "model.tide": {"_GATE_INPUTS": 32},
+    "model.tide_blocks": {"_FIRST_MIX": (1.0, 0.1)},
     "model.weights": {"save_weights(record)": True, "load_weights(verify)": True},
 }
 
 
 def test_numbers_are_what_they_were() -> None:
-    assert find_numbers("model") == NUMBERS
+    assert find_changes("model", NUMBERS) == {}
