@@ -99,7 +99,7 @@ def find_numbers(stage: str) -> dict[str, dict[str, Any]]:
     numbers: dict[str, dict[str, Any]] = {}
     folder = SOURCE / stage
     for path in sorted(folder.rglob("*.py") if stage else folder.glob("*.py")):
-        if path.stem.startswith("__"):
+        if path.stem.startswith(("__", "modeling_")):  # the latter is for transformers, and slow
             continue
         dotted = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
         module = importlib.import_module(f"lowtide.{dotted}")

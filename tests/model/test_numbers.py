@@ -47,7 +47,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "fused_loss_and_error(num_warps)": 8,
     },
     "model.loss": {"chunked_cross_entropy(float8)": False},
-    "model.modeling_tide": {"GATE_INPUTS": 32, "TideForCausalLM.forward(logits_to_keep)": 0},
     "model.program": {
         "MIB": 1_048_576,
         "_TIMEOUT_SECONDS": 300,

@@ -14,9 +14,10 @@ from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.checksums import record_files
 from lowtide.model.gpt import GPT
-from lowtide.training import stepping
-from lowtide.training.distributed import open_process_group
+from lowtide.training import loop, stepping
+from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.loop import Trainer
+from lowtide.training.saving import CheckpointSaver
 
 from .conftest import VOCAB, write_tokens
 
@@ -380,3 +381,72 @@ def test_out_of_memory_before_fit_is_told(make_trainer, capsys):
         trainer.train_step()
         trainer.feed.close()
     assert "out of memory: micro-batches of 2 rows now" in capsys.readouterr().err
+
+
+def test_all_processes_wait_for_what_the_first_one_writes(make_trainer, monkeypatch):
+    order = []
+    wait = ProcessGroup.wait
+
+    def watched(self):
+        order.append("wait")
+        wait(self)
+
+    trainer = make_trainer(max_iters=2, save_interval=1, eval_interval=10)
+    save, create = CheckpointSaver.save, trainer.run.create
+    monkeypatch.setattr(ProcessGroup, "wait", watched)
+    monkeypatch.setattr(
+        CheckpointSaver,
+        "save",
+        lambda self, *given, wait: order.append(("save", wait)) or save(self, *given, wait=wait),
+    )
+    monkeypatch.setattr(trainer.run, "create", lambda: order.append("create") or create())
+    trainer.fit()
+    # The last checkpoint is on the disk before anybody goes on.
+    assert order == ["wait", "create", "wait", ("save", False), "wait", ("save", True), "wait"]
+
+
+def test_what_a_run_comes_to(make_trainer):
+    trainer = make_trainer(max_iters=3, eval_interval=2)
+    result = trainer.fit()
+    found = rows(trainer, "eval")
+    assert [row["step"] for row in found] == [0, 2, 3]
+    assert [row["step"] for row in rows(trainer)] == [1, 2, 3]
+    assert (result.steps, result.skipped_steps, result.stopped) == (3, 0, "finished")
+    assert result.loss == pytest.approx(rows(trainer)[-1]["loss"])
+    assert result.val_loss == pytest.approx(found[-1]["val_loss"])
+    assert result.best_val_loss == pytest.approx(min(row["val_loss"] for row in found))
+    best = json.loads((trainer.run.best_dir / "best.json").read_text())
+    assert best["val_loss"] == pytest.approx(result.best_val_loss)
+    factors = [row["learning_rate"] for row in rows(trainer)]
+    assert all(0 < rate <= 3e-3 for rate in factors)
+
+
+def test_options_come_from_what_is_given(make_trainer, token_file, tmp_path):
+    model = make_trainer("other").model
+    data = TokenDataset(token_file, split="train", sequence_length=16)
+    options = {"checkpoints_dir": tmp_path, "device": "cpu"}
+    trainer = Trainer(model, data=data, **options)
+    assert trainer.settings.seq_len == 16 and trainer.goes_on is False
+    assert trainer.run.keep == 2
+    assert Trainer(model, data=data, resume=True, **options).goes_on is True
+    assert Trainer(model, data=data, settings=trainer.settings).goes_on is True
+    sgd = torch.optim.SGD(model.parameters(), lr=0.25)
+    own = Trainer(model, data=data, optimizer=sgd, **options)
+    assert own.settings.learning_rate == 0.25 and own.settings.optimizer == "auto"
+    with BatchLoader(data, batch_size=6) as loader:
+        by_loader = Trainer(model, data=loader, eval_data={"a": loader}, **options)
+        assert by_loader.settings.batch_size == 6
+        assert by_loader.eval_data == {"a": data}
+
+
+def test_rows_that_cannot_be_shared_are_refused(make_trainer):
+    trainer = make_trainer(batch_size=3)
+    with pytest.raises(UsageError, match="3 rows a step cannot be shared by 2 processes"):
+        trainer.prepare(ProcessGroup(0, 2, torch.device("cpu")))
+
+
+def test_notes_are_written_by_the_first_process_only(monkeypatch, capsys):
+    loop._to_stderr("one")
+    monkeypatch.setenv("RANK", "1")
+    loop._to_stderr("two")
+    assert capsys.readouterr().err == "one\n"
