@@ -5,10 +5,10 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.hpp"
-#include "compact_merger.hpp"
 #include "counter.hpp"
 #include "encode_jobs.hpp"
 #include "merger.hpp"
+#include "round_learner.hpp"
 #include "native_vocabulary.hpp"
 #include "splitter.hpp"
 #include "windows.hpp"
@@ -175,14 +175,20 @@ void def_learning(nb::class_<Learner>& learner) {
 }
 
 template <typename Symbol>
-void bind_compact_learner(nb::module_& m, const char* name) {
-  nb::class_<CompactLearner<Symbol>> learner(m, name);
-  learner.def(
-      "__init__",
-      [](CompactLearner<Symbol>* self, const std::string& tie_break, size_t memory_bytes) {
-        new (self) CompactLearner<Symbol>(tie_break_named(tie_break), memory_bytes);
-      },
-      nb::arg("tie_break"), nb::kw_only(), nb::arg("memory_bytes"));
+void bind_round_learner(nb::module_& m, const char* name) {
+  nb::class_<RoundLearner<Symbol>> learner(m, name);
+  learner
+      .def(
+          "__init__",
+          [](RoundLearner<Symbol>* self, const std::string& tie_break, const FileName& file_dir,
+             size_t memory_bytes) {
+            new (self)
+                RoundLearner<Symbol>(tie_break_named(tie_break), file_dir.bytes, memory_bytes);
+          },
+          nb::arg("tie_break"), nb::kw_only(), nb::arg("file_dir"), nb::arg("memory_bytes"))
+      .def_prop_ro("rounds", &RoundLearner<Symbol>::rounds)
+      .def_prop_ro("parts", &RoundLearner<Symbol>::parts)
+      .def_prop_ro("file_bytes", &RoundLearner<Symbol>::file_bytes);
   def_learning(learner);
 }
 
@@ -383,15 +389,14 @@ void bind_tokenizer(nb::module_& m) {
   learner
       .def(
           "__init__",
-          [](MergeLearner* self, const std::string& tie_break, const FileName& file_dir,
-             size_t resident_limit) {
-            new (self) MergeLearner(tie_break_named(tie_break), file_dir.bytes, resident_limit);
+          [](MergeLearner* self, const std::string& tie_break) {
+            new (self) MergeLearner(std::make_shared<TokenTable>(tie_break_named(tie_break)));
           },
-          nb::arg("tie_break"), nb::kw_only(), nb::arg("file_dir"), nb::arg("resident_limit"))
+          nb::arg("tie_break"))
       .def_prop_ro("bytes", &MergeLearner::bytes);
   def_learning(learner);
-  bind_compact_learner<uint16_t>(m, "CompactLearner");
-  bind_compact_learner<uint32_t>(m, "WideCompactLearner");
+  bind_round_learner<uint16_t>(m, "RoundLearner");
+  bind_round_learner<uint32_t>(m, "WideRoundLearner");
 }
 
 }  // namespace lowtide

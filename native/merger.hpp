@@ -1,12 +1,11 @@
-// Learn byte-pair merges from counted pieces.
+// Learn byte-pair merges from counted words.
 //
-// In:      distinct pieces with their counts
+// In:      distinct words (pieces of text, or sequences of tokens already made) with their counts
 // Out:     merges, one after the other, exactly as the chosen rule orders them
-// Memory:  about 8 bytes per byte of distinct text for symbols and pairs (less as merging goes on), 4
-//          per word a pair occurs in, 32 per distinct pair; in files under `file_dir` where that does
-//          not fit the budget
+// Memory:  about 8 bytes per symbol for symbols and pairs (less as merging goes on), 4 per word a
+//          pair occurs in, 32 per distinct pair
 //
-// Pieces lie one after the other in a flat array of symbols. Beside each symbol stands the index of
+// Words lie one after the other in a flat array of symbols. Beside each symbol stands the index of
 // the pair it forms with the next one, so that taking an occurrence away is one subtraction, without
 // a hash table. A pair (x, y) gets all its occurrences in the one step that makes the younger of x
 // and y; so a step finds the indices of its new pairs in two small arrays addressed by the neighbour,
@@ -14,16 +13,18 @@
 // put back with its present count, and pairs below a threshold stay out of the queue altogether until
 // the threshold is lowered and one pass over the counts finds them.
 //
-// Two different pairs can spell the same token ("a" + "aa", "aa" + "a"). Both rules take the second
-// one for the first one's token, so a pair can gain occurrences after all: it then gets a second
-// entry. Hugging Face's trainer merges each entry by itself and never takes a merged pair's count
-// back; cs336's rule counts afresh each time. Rare as it is, each is followed to the letter.
+// No token is made twice, by two pairs that spell the same ("a" + "aa", "aa" + "a"). Take a stretch of
+// a word with a border between tokens at both of its ends. No merge so far crossed these borders, so
+// its tokens are those that the merges so far make of the stretch alone, and depend on nothing but its
+// bytes. Hence in the step in which a stretch first becomes one token, every stretch of the same bytes
+// does, and no other pair that spells it is left anywhere. For the same reason a merged pair is gone
+// for good, and the rules of Hugging Face and cs336, which count a merged pair differently, differ in
+// how they break ties only.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <string>
-#include <unordered_map>
+#include <memory>
 #include <vector>
 
 #include "mapped_array.hpp"
@@ -33,19 +34,31 @@ namespace lowtide {
 
 class MergeLearner {
  public:
-  // `resident_limit`: with `file_dir`, pages are let go when the process grows beyond it.
-  MergeLearner(TieBreak tie_break, const std::string& file_dir, size_t resident_limit);
+  explicit MergeLearner(std::shared_ptr<TokenTable> tokens) : tokens_(std::move(tokens)) {}
 
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);
-  void build();  // after the last piece, before the first merge
-  // Learns until there are `target` tokens beside the bytes (kCs336: merges), or `max_merges` more
-  // merges, or no pair occurs `min_frequency` times. Returns true if more could be learned.
+  template <typename Id>
+  void add_word(const Id* symbols, size_t length, uint64_t count) {
+    begin_word(length, count);
+    for (size_t i = 0; i < length; ++i) {
+      symbols_.push_back({static_cast<uint32_t>(symbols[i]), kNoPair});
+    }
+  }
+  void build();  // after the last word, before the first merge
+  // Learns until there are `target` tokens beside the bytes, or `max_merges` more merges, or no pair
+  // occurs `min_frequency` times. Returns true if more could be learned.
   bool learn(size_t target, size_t max_merges, int64_t min_frequency);
 
-  const std::vector<Merge>& merges() const { return tokens_.merges(); }
+  const std::vector<Merge>& merges() const { return tokens_->merges(); }
   size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
   size_t num_words() const { return num_words_.load(std::memory_order_relaxed); }
   size_t bytes() const;
+  // Calls visit(symbol) for what the word with this number has become.
+  template <typename Visit>
+  void for_each_symbol(size_t word, const Visit& visit) const {
+    const Word& at = words_[word];
+    for (size_t i = 0; i < at.length; ++i) visit(symbols_[at.begin + i].id);
+  }
 
  private:
   struct Word {
@@ -58,8 +71,8 @@ class MergeLearner {
     uint32_t pair;  // the index of (this, next); kNoPair at the end of a word
   };
   struct Pair {
-    uint64_t postings;  // where its words begin
-    uint32_t num_words;
+    uint64_t postings;   // where its words begin
+    uint32_t num_words;  // 0: merged
     uint32_t left, right;
   };
   struct Candidate {
@@ -70,13 +83,16 @@ class MergeLearner {
   struct NewPosting {
     uint32_t pair, word;
   };
-  static constexpr uint32_t kNoPair = 0xFFFFFFFF;
   struct Seen {  // a pair of the token being made
     uint32_t stamp = 0;
-    uint32_t entry = kNoPair;  // made in this step
-    uint32_t first = kNoPair;  // whose count it shares; itself but for a token made again
+    uint32_t pair = 0;
   };
+  static constexpr uint32_t kNoPair = 0xFFFFFFFF;
 
+  void begin_word(size_t length, uint64_t count);
+  void find_pairs();
+  void list_words();
+  uint32_t add_pair(uint32_t left, uint32_t right);
   bool before(const Candidate& a, const Candidate& b) const;
   void push(uint32_t pair);
   bool refill(int64_t min_frequency);
@@ -86,35 +102,25 @@ class MergeLearner {
   void merge_in_word(uint32_t word, uint32_t pair, uint32_t token);
   uint32_t add_occurrence(uint32_t left, uint32_t right, uint32_t token, uint32_t word,
                           int64_t count);
-  Seen& seen(uint32_t left, uint32_t right, uint32_t token);
-  void find_existing_pairs(uint32_t token);
   void place_new_postings();
-  uint32_t first_entry(uint32_t pair) const;
-  std::vector<uint32_t> entries_of(uint32_t pair) const;
   void compact_postings();
   void compact_symbols();
-  void release_if_large();
 
-  const TieBreak tie_break_;
-  const size_t resident_limit_;
-  const bool in_files_;
+  const std::shared_ptr<TokenTable> tokens_;
   MappedArray<Word> words_;
   MappedArray<Symbol> symbols_;
-  MappedArray<int64_t> counts_;  // by pair; see count_of_
+  MappedArray<int64_t> counts_;  // by pair
   MappedArray<Pair> pairs_;
   MappedArray<uint32_t> postings_;
   std::vector<Candidate> queue_;
   int64_t threshold_ = 0;
-  std::unordered_map<uint32_t, uint32_t> first_entry_;  // of a later entry: whose count it shares
-  TokenTable tokens_;
   std::vector<Seen> with_left_, with_right_;  // by neighbour, valid where the stamp is this step's
   uint32_t stamp_ = 0;
   uint32_t first_new_ = 0;
   std::vector<NewPosting> new_postings_;
-  std::vector<uint32_t> last_word_;  // by new entry: the word of its latest posting
+  std::vector<uint32_t> last_word_;  // by new pair: the word of its latest posting
   size_t dead_postings_ = 0;
   size_t live_symbols_ = 0;
-  size_t visits_ = 0;
   bool is_built_ = false;
   std::atomic<size_t> merges_done_{0}, num_words_{0};  // read by progress meanwhile
 };

@@ -3,8 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace lowtide {
@@ -35,32 +33,21 @@ class TokenTable {
     for (uint32_t symbol = 0; symbol < 256; ++symbol) {
       symbol_of_[byte_of_[symbol]] = symbol;
       tokens_.push_back(std::string(1, static_cast<char>(byte_of_[symbol])));
-      ids_.emplace(tokens_.back(), symbol);
     }
   }
 
+  TieBreak tie_break() const { return tie_break_; }
   uint32_t symbol_of(uint8_t byte) const { return symbol_of_[byte]; }
   size_t size() const { return tokens_.size(); }
-  size_t num_made() const {
-    return tie_break_ == TieBreak::kHuggingFace ? tokens_.size() - 256 : merges_.size();
-  }
   const std::vector<Merge>& merges() const { return merges_; }
 
-  // Records the merge of two symbols. Gives the token they spell, and whether it was there already:
-  // two different pairs can spell the same ("a" + "aa", "aa" + "a").
-  std::pair<uint32_t, bool> merge(uint32_t left, uint32_t right) {
-    std::string bytes = tokens_[left] + tokens_[right];
-    uint32_t token = static_cast<uint32_t>(tokens_.size());
-    const auto found = ids_.find(bytes);
-    const bool known = found != ids_.end();
-    if (known) {
-      token = found->second;
-    } else {
-      ids_.emplace(bytes, token);
-      tokens_.push_back(std::move(bytes));
-    }
-    merges_.push_back({plain(left), plain(right), plain(token)});
-    return {token, known};
+  // Records the merge of two symbols and returns the token they make. See merger.hpp for why no two
+  // merges spell the same token.
+  uint32_t merge(uint32_t left, uint32_t right) {
+    const uint32_t token = static_cast<uint32_t>(tokens_.size());
+    tokens_.push_back(tokens_[left] + tokens_[right]);
+    merges_.push_back({plain(left), plain(right), token});
+    return token;
   }
 
   // Of two pairs with the same count: whether (left, right) comes before (other_left, other_right).
@@ -84,7 +71,6 @@ class TokenTable {
   uint8_t byte_of_[256];
   uint32_t symbol_of_[256];
   std::vector<std::string> tokens_;  // by symbol
-  std::unordered_map<std::string, uint32_t> ids_;
   std::vector<Merge> merges_;
 };
 

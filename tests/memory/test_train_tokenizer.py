@@ -88,4 +88,4 @@ def test_the_smallest_budget_named_is_enough(tmp_path: Path) -> None:
     peak, printed = peak_of(*words, "--memory", f"{smallest}MiB")
     assert peak < smallest * MIB
     assert "spilled and merged" in printed
-    assert "kept in files" in printed
+    assert "in rounds over a file" in printed

@@ -101,19 +101,18 @@ def call_tokenizer(folder: Path) -> None:
 
 
 def call_learners(folder: Path) -> None:
-    classes = ("MergeLearner", "CompactLearner", "WideCompactLearner")
-    for name in classes:
+    in_file = {"file_dir": str(folder), "memory_bytes": 1 << 16}
+    call_rounds(folder, in_file)
+    for name in ("MergeLearner", "RoundLearner", "WideRoundLearner"):
         kind = getattr(_native, name)
-        number = "resident_limit" if name == "MergeLearner" else "memory_bytes"
-        options = {"file_dir": ""} if name == "MergeLearner" else {}
-        vary(name, kind, {"tie_break": "cs336", number: 1, **options}, (number,))
-        call(name, kind, "none", **{number: 1, **options})
+        options = {} if name == "MergeLearner" else in_file
+        call(name, kind, "none", **options)
         for target, count, frequency in itertools.product(FEW, FEW, FEW):
-            learner = kind("huggingface", **{number: 0, **options})
+            learner = kind("huggingface", **options)
             learner.take_items([(b"abab", 3), (b"", 1), (b"bab", 0)])
             learner.build()
             call(name, learner.learn, target, min(count, 1000), frequency)
-        learner = kind("huggingface", **{number: 0, **options})
+        learner = kind("huggingface", **options)
         call(name, learner.learn, 5, 5, 1)  # before anything is there
         call(name, learner.take_items, [(b"ab", 1 << 63)])
         call(name, learner.take_items, [(b"ab", -1)])
@@ -122,7 +121,15 @@ def call_learners(folder: Path) -> None:
         call(name, learner.build)
         learner.learn(2, 9, 1)
         call(name, learner.take_items, [(b"ab", 3)])
-    call("MergeLearner", _native.MergeLearner, "cs336", file_dir="no/where", resident_limit=0)
+
+
+def call_rounds(folder: Path, options: dict[str, Any]) -> None:
+    kind = _native.RoundLearner
+    vary("RoundLearner", kind, {"tie_break": "cs336", **options}, ("memory_bytes",))
+    call("RoundLearner", kind, "cs336", file_dir="no/where", memory_bytes=0)
+    learner = kind("cs336", file_dir=str(folder), memory_bytes=0)
+    learner.take_items([(b"abab", 3)])
+    call("RoundLearner", learner.learn, 5, 5, 1)
 
 
 def call_vocabulary(folder: Path, text: Path) -> None:

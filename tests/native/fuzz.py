@@ -201,8 +201,8 @@ def fuzz_counting(source: random.Random, folder: Path) -> None:
         return
     items = [(piece, count % (1 << 40)) for piece, count in items if len(piece) < 1 << 16]
     for kind, option in (
-        (_native.MergeLearner, {"file_dir": "", "resident_limit": 0}),
-        (_native.CompactLearner, {"memory_bytes": source.choice([0, 1 << 20])}),
+        (_native.MergeLearner, {}),
+        (_native.RoundLearner, {"file_dir": str(folder), "memory_bytes": 1 << 26}),
     ):
         learner = kind(source.choice(["huggingface", "cs336"]), **option)
         learner.take_items(items)

@@ -49,15 +49,12 @@ def same_for_any_workers(run: Callable[[int], bytes]) -> None:
     assert run(WORKERS) == run(1)
 
 
-@pytest.mark.parametrize("way", ["at full speed", "in little memory", "in files"])
+@pytest.mark.parametrize("way", ["at full speed", "in rounds"])
 def test_learning_a_tokenizer(
     way: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way != "at full speed":
         monkeypatch.setattr(learning, "planned_bytes", lambda *sizes: 1 << 62)
-        monkeypatch.setattr(learning, "free_disk_bytes", lambda path: 1 << 63)
-    if way == "in files":
-        monkeypatch.setattr(learning, "compact_bytes", lambda *sizes, **options: 1 << 62)
 
     def learn(workers: int) -> bytes:
         out_dir = tmp_path / str(workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from lowtide.errors import BudgetError
 from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress
 from lowtide.tokenizer import learning, reference
-from lowtide.tokenizer.learning import compact_bytes, planned_bytes
+from lowtide.tokenizer.learning import file_bytes, planned_bytes
 
 MIB = 1 << 20
 
@@ -45,14 +46,12 @@ def picked(
 def test_the_fastest_way_that_fits_is_taken(tmp_path: Path) -> None:
     learner, notes = picked(400 * MIB, tmp_path)
     assert (type(learner), notes) == (_native.MergeLearner, [])
-    learner, notes = picked(120 * MIB, tmp_path)
-    assert type(learner) is _native.CompactLearner
-    assert "at full speed needs about" in notes[0]
-    learner, _ = picked(120 * MIB, tmp_path, target=100_000)
-    assert type(learner) is _native.WideCompactLearner
     learner, notes = picked(20 * MIB, tmp_path)
-    assert type(learner) is _native.MergeLearner
-    assert "kept in files" in notes[0]
+    assert type(learner) is _native.RoundLearner
+    assert "at full speed needs about" in notes[0]
+    assert "in rounds over a file of 19.1 MiB" in notes[0]
+    learner, _ = picked(20 * MIB, tmp_path, target=100_000)
+    assert type(learner) is _native.WideRoundLearner
 
 
 def test_no_room_in_memory_nor_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +62,7 @@ def test_no_room_in_memory_nor_on_disk(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_planned_bytes_hold(make_text: Callable[[int, int], bytes]) -> None:
     counts = reference.count_pieces([make_text(3, 60_000)], pattern="gpt2", specials=[])
-    learner = _native.MergeLearner("huggingface", file_dir="", resident_limit=0)
+    learner = _native.MergeLearner("huggingface")
     learner.take_items(list(counts.items()))
     learner.build()
     learner.learn(3000, 1 << 40, 1)
@@ -71,10 +70,36 @@ def test_planned_bytes_hold(make_text: Callable[[int, int], bytes]) -> None:
     assert learner.bytes <= planned_bytes(sum(map(len, counts)), len(counts)) + floor
 
 
-def test_little_memory_is_a_fraction() -> None:
-    assert 6 * compact_bytes(45 * MIB, 5 * MIB, num_tokens=32_000) < planned_bytes(
-        45 * MIB, 5 * MIB
+@pytest.mark.parametrize(
+    ("kind", "num_tokens"), [("RoundLearner", 900), ("WideRoundLearner", 65000)]
+)
+def test_the_file_takes_what_was_said(
+    kind: str, num_tokens: int, tmp_path: Path, make_text: Callable[[int, int], bytes]
+) -> None:
+    counts = reference.count_pieces([make_text(3, 60_000)], pattern="gpt2", specials=[])
+    counts = Counter({piece: count for piece, count in counts.items() if len(piece) > 1})
+    learner = getattr(_native, kind)("huggingface", file_dir=str(tmp_path), memory_bytes=MIB)
+    learner.take_items(list(counts.items()))
+    said = file_bytes(sum(map(len, counts)), len(counts), num_tokens=num_tokens)
+    assert learner.file_bytes == said
+
+
+def test_a_piece_that_no_round_can_hold_is_refused_with_a_budget_that_does(tmp_path: Path) -> None:
+    counter = _native.PieceCounter(
+        "gpt2", [], num_threads=1, table_bytes=MIB, window_bytes=MIB, spill_dir=str(tmp_path)
     )
-    assert compact_bytes(45 * MIB, 5 * MIB, num_tokens=200_000) < 2 * compact_bytes(
-        45 * MIB, 5 * MIB, num_tokens=32_000
-    )
+    counter.count_texts([b"a" * (3 * MIB)])
+    with (
+        Progress("test", budget_bytes=40 * MIB) as progress,
+        pytest.raises(BudgetError, match="the longest has 3") as caught,
+    ):
+        learning.learn_merges(
+            counter,
+            target=50,
+            tie_break="huggingface",
+            min_frequency=1,
+            budget=MemoryBudget(40 * MIB, used_bytes=0),
+            progress=progress,
+            work_dir=tmp_path,
+        )
+    assert "--memory 88MiB" in str(caught.value.next_step)

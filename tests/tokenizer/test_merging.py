@@ -1,9 +1,10 @@
-"""Merges equal the plain reference and Hugging Face's trainer: in memory, in little, in files."""
+"""Merges equal the plain reference and Hugging Face's trainer: in memory, and in rounds."""
 
 from __future__ import annotations
 
 import json
 import random
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from lowtide.tokenizer.bytelevel import unprintable
 Pair = tuple[bytes, bytes]
 TIE_BREAKS = pytest.mark.parametrize("tie_break", ["huggingface", "cs336"])
 
-# Few letters, so that ties abound and different pairs spell the same token.
+# Few letters, so that ties abound and different pairs could spell the same token.
 few_letters = st.sampled_from([b"a", b"ab", b"abc", b"ab \n", bytes(range(256))]).flatmap(
     lambda letters: st.lists(st.sampled_from(list(letters)), min_size=1, max_size=16).map(bytes)
 )
@@ -33,27 +34,38 @@ def learn(
     tie_break: str,
     min_frequency: int = 1,
     merges_per_call: int = 1 << 40,
-    file_dir: str = "",
-    resident_limit: int = 0,
-    compact: type[_native.CompactLearner] | None = None,
+    rounds: type[_native.RoundLearner] | None = None,
     memory_bytes: int = 0,
 ) -> list[Pair]:
-    learner = (
-        _native.MergeLearner(tie_break, file_dir=file_dir, resident_limit=resident_limit)
-        if compact is None
-        else compact(tie_break, memory_bytes=memory_bytes)
+    return learn_with(
+        _native.MergeLearner(tie_break)
+        if rounds is None
+        else rounds(tie_break, file_dir=tempfile.gettempdir(), memory_bytes=memory_bytes),
+        counts,
+        target=target,
+        min_frequency=min_frequency,
+        merges_per_call=merges_per_call,
     )
+
+
+def learn_with(
+    learner: _native.MergeLearner | _native.RoundLearner,
+    counts: Mapping[bytes, int],
+    *,
+    target: int,
+    min_frequency: int = 1,
+    merges_per_call: int = 1 << 40,
+) -> list[Pair]:
     learner.take_items(list(counts.items()))
     learner.build()
     while learner.learn(target, merges_per_call, min_frequency):
-        assert learner.merges_done > 0
+        assert learner.merges_done == len(learner.merges()) // 3
     tokens = {byte: bytes([byte]) for byte in range(256)}
     merges: list[Pair] = []
     for left, right, token in learner.merges().reshape(-1, 3).tolist():
         merges.append((tokens[left], tokens[right]))
-        assert (
-            tokens.setdefault(token, tokens[left] + tokens[right]) == tokens[left] + tokens[right]
-        )
+        assert token == len(tokens)  # no token is made twice
+        tokens[token] = tokens[left] + tokens[right]
     return merges
 
 
@@ -72,96 +84,98 @@ def test_merges_equal_the_reference(
     counts=pieces_with_counts | st.dictionaries(few_letters, st.integers(250, 600), max_size=40),
     target=st.integers(0, 60),
     min_frequency=st.integers(1, 6),
-    memory_bytes=st.sampled_from([0, 2_000, 1 << 20]),
-    compact=st.sampled_from([_native.CompactLearner, _native.WideCompactLearner]),
+    memory_bytes=st.sampled_from([20_000, 1 << 20]),
+    rounds=st.sampled_from([_native.RoundLearner, _native.WideRoundLearner]),
 )
 @settings(max_examples=300, deadline=None)
-def test_merges_in_little_memory_equal_the_reference(
+def test_merges_in_rounds_equal_the_reference(
     tie_break: str,
     counts: dict[bytes, int],
     target: int,
     min_frequency: int,
     memory_bytes: int,
-    compact: type[_native.CompactLearner],
+    rounds: type[_native.RoundLearner],
 ) -> None:
     options = {"target": target, "tie_break": tie_break, "min_frequency": min_frequency}
-    found = learn(counts, **options, compact=compact, memory_bytes=memory_bytes, merges_per_call=7)
+    found = learn(counts, **options, rounds=rounds, memory_bytes=memory_bytes, merges_per_call=7)
     assert found == reference.learn_merges(counts, **options)
 
 
-# No memory at all counts pairs in many passes and lists no words; a little lists some of them.
-@TIE_BREAKS
-@pytest.mark.parametrize("memory_bytes", [0, 400_000, 1 << 30])
-def test_text_in_little_memory_equals_text_in_memory(
-    tie_break: str, memory_bytes: int, make_text: Callable[[int, int], bytes]
-) -> None:
-    counts = reference.count_pieces([make_text(9, 80_000)], pattern="gpt2", specials=[])
-    in_memory = learn(counts, target=1500, tie_break=tie_break)
-    assert len(in_memory) >= 1500
-    assert in_memory == learn(
-        counts,
-        target=1500,
-        tie_break=tie_break,
-        compact=_native.CompactLearner,
-        memory_bytes=memory_bytes,
-    )
-
-
-@TIE_BREAKS
-def test_many_pieces_are_moved_together_as_they_get_shorter(tie_break: str) -> None:
+def many_words(letters: str, *, length: int, num_words: int = 8000) -> dict[bytes, int]:
     source = random.Random(4)
-    counts = {bytes(source.choices(b"abcd", k=16)): 1 + number % 3 for number in range(20_000)}
-    assert learn(counts, target=1200, tie_break=tie_break) == learn(
-        counts,
-        target=1200,
-        tie_break=tie_break,
-        compact=_native.CompactLearner,
-        memory_bytes=2 << 20,
-    )
+    words = ("".join(source.choices(letters, k=length)).encode() for _ in range(num_words))
+    return {word: 1 + number % 3 for number, word in enumerate(words)}
+
+
+# So little memory that each text takes many rounds, the segments of which do not fit at first; the
+# last one has so many rare pairs that their sums must be counted in parts.
+@TIE_BREAKS
+@pytest.mark.parametrize(
+    ("letters", "length", "target", "memory_bytes", "fewest_rounds", "parts"),
+    [
+        ("abcd", 16, 800, 1 << 20, 8, 1),
+        ("天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏", 7, 900, 1 << 20, 8, 1),
+        ("abcdefghijklmnopqrstuvwxyz", 12, 2000, 700_000, 8, 8),
+    ],
+)
+def test_many_rounds_equal_one_in_memory(
+    tie_break: str,
+    letters: str,
+    length: int,
+    target: int,
+    memory_bytes: int,
+    fewest_rounds: int,
+    parts: int,
+    tmp_path: Path,
+) -> None:
+    counts = many_words(letters, length=length)
+    learner = _native.RoundLearner(tie_break, file_dir=str(tmp_path), memory_bytes=memory_bytes)
+    found = learn_with(learner, counts, target=target, merges_per_call=64)
+    assert (learner.rounds >= fewest_rounds, learner.parts) == (True, parts), learner.rounds
+    assert found == learn(counts, target=target, tie_break=tie_break)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_gets_shorter_as_pieces_become_tokens(tmp_path: Path) -> None:
+    learner = _native.RoundLearner("cs336", file_dir=str(tmp_path), memory_bytes=2 << 20)
+    counts = many_words("abcd", length=16)
+    learner.take_items(list(counts.items()))
+    before = learner.file_bytes
+    assert before == 2 * 18 * len(counts)
+    while learner.learn(1200, 64, 1):
+        pass
+    assert learner.file_bytes < before / 2
+
+
+# Counts of more than 15 bits take several units of the file; 2^32 and more, all that a bound holds.
+@pytest.mark.parametrize("rounds", [_native.RoundLearner, _native.WideRoundLearner])
+def test_large_counts_in_rounds(rounds: type[_native.RoundLearner]) -> None:
+    counts = {b"abc": (1 << 47) + 5, b"bcd": (1 << 33) + 1, b"cd": 1 << 33, b"xyz": 40_000}
+    options = {"target": 6, "tie_break": "huggingface"}
+    found = learn(counts, **options, rounds=rounds, memory_bytes=1 << 20)
+    assert found == reference.learn_merges(counts, **options)
+
+
+def test_a_long_word_is_cut_where_its_pairs_are_rare(tmp_path: Path) -> None:
+    counts = {bytes(random.Random(8).choices(b"acgt", k=300_000)): 1}
+    learner = _native.RoundLearner("huggingface", file_dir=str(tmp_path), memory_bytes=4 << 20)
+    found = learn_with(learner, counts, target=400)
+    assert learner.rounds > 3
+    assert found == learn(counts, target=400, tie_break="huggingface")
+
+
+def test_a_segment_that_fits_no_round_is_a_memory_error(tmp_path: Path) -> None:
+    learner = _native.RoundLearner("huggingface", file_dir=str(tmp_path), memory_bytes=1 << 20)
+    with pytest.raises(MemoryError, match="too small to learn merges"):
+        learn_with(learner, {b"a" * 300_000: 1}, target=5)
 
 
 def test_more_tokens_than_short_symbols_can_tell_apart() -> None:
     counts = {b"%d" % number: 1 for number in range(100_000, 180_000)}
+    options = {"target": 70_000, "tie_break": "cs336", "memory_bytes": 1 << 26}
     with pytest.raises(RuntimeError, match="more tokens than symbols"):
-        learn(
-            counts,
-            target=70_000,
-            tie_break="cs336",
-            compact=_native.CompactLearner,
-            memory_bytes=1 << 26,
-        )
-
-
-@TIE_BREAKS
-@given(counts=pieces_with_counts)
-@settings(max_examples=60, deadline=None)
-def test_arrays_in_files_change_nothing(
-    tie_break: str, counts: dict[bytes, int], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("arrays")
-    in_memory = learn(counts, target=60, tie_break=tie_break)
-    in_files = learn(
-        counts,
-        target=60,
-        tie_break=tie_break,
-        file_dir=str(folder),
-        resident_limit=1,
-        merges_per_call=1,
-    )
-    assert in_files == in_memory
-    assert list(folder.iterdir()) == []
-
-
-@TIE_BREAKS
-def test_text_in_files_equals_text_in_memory(
-    tie_break: str, tmp_path: Path, make_text: Callable[[int, int], bytes]
-) -> None:
-    counts = reference.count_pieces([make_text(9, 80_000)], pattern="gpt2", specials=[])
-    in_memory = learn(counts, target=1500, tie_break=tie_break)
-    assert len(in_memory) >= 1500
-    assert in_memory == learn(
-        counts, target=1500, tie_break=tie_break, file_dir=str(tmp_path), resident_limit=1
-    )
+        learn(counts, **options, rounds=_native.RoundLearner)
+    assert len(learn(counts, **options, rounds=_native.WideRoundLearner)) == 70_000
 
 
 def train_with_hugging_face(counts: Mapping[bytes, int], *, target: int) -> list[Pair]:
@@ -231,7 +245,7 @@ def test_a_long_piece_of_one_letter(tie_break: str) -> None:
 
 def test_an_unwritable_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file") as caught:
-        _native.MergeLearner("huggingface", file_dir=str(tmp_path / "gone"), resident_limit=0)
+        _native.RoundLearner("huggingface", file_dir=str(tmp_path / "gone"), memory_bytes=0)
     assert caught.value.filename == str(tmp_path / "gone")
     with pytest.raises(ValueError, match="unknown tie-break"):
-        _native.MergeLearner("coin", file_dir="", resident_limit=0)
+        _native.MergeLearner("coin")

@@ -87,17 +87,13 @@ def test_the_number_of_threads_changes_nothing(tmp_path: Path, text_file: Path) 
     assert len(contents) == 1
 
 
-@pytest.mark.parametrize("way", ["in little memory", "in files"])
 def test_small_tables_and_little_memory_change_nothing(
-    way: str, tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lowtide.tokenizer import learning, training
 
     plain = train_tokenizer(input=[text_file], out_dir=tmp_path / "plain", vocab_size=700)
     monkeypatch.setattr(learning, "planned_bytes", lambda *sizes: 1 << 62)
-    if way == "in files":
-        monkeypatch.setattr(learning, "compact_bytes", lambda *sizes, **options: 1 << 62)
-    monkeypatch.setattr(learning, "free_disk_bytes", lambda path: 1 << 63)
     limits: list[int] = []
     counter_class = training._native.PieceCounter
 
