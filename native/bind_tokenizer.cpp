@@ -8,8 +8,8 @@
 #include "counter.hpp"
 #include "encode_jobs.hpp"
 #include "merger.hpp"
-#include "round_learner.hpp"
 #include "native_vocabulary.hpp"
+#include "round_learner.hpp"
 #include "splitter.hpp"
 #include "windows.hpp"
 

@@ -36,7 +36,8 @@ class PairIndex {
     uint32_t number = 0;
   };
   Slot& slot(uint64_t key) {
-    size_t i = static_cast<size_t>(key * 0x9E3779B97F4A7C15 >> (64 - std::countr_zero(slots_.size())));
+    size_t i =
+        static_cast<size_t>(key * 0x9E3779B97F4A7C15 >> (64 - std::countr_zero(slots_.size())));
     while (slots_[i].key != key && slots_[i].key != kEmpty) i = (i + 1) & (slots_.size() - 1);
     return slots_[i];
   }

@@ -100,11 +100,11 @@ template <typename Symbol>
 bool RoundLearner<Symbol>::collect() {
   const size_t most_segments = segments_in(memory_bytes_);
   table_ = nullptr;  // before the next: both would be twice the memory
-  table_ =
-      std::make_unique<SegmentTable<Symbol>>(kSegmentSymbols * most_segments, most_segments);
+  table_ = std::make_unique<SegmentTable<Symbol>>(kSegmentSymbols * most_segments, most_segments);
   find_links();
   SegmentReader<Symbol> reader(words_, *links_);
-  while (reader.next()) {
+  bool reads_on = true;
+  while (reader.next(reads_on)) {
     const int64_t threshold = threshold_;
     for (const auto& item : reader.items()) table_->prefetch(item.hash);
     for (const auto& item : reader.items()) {
@@ -114,7 +114,9 @@ bool RoundLearner<Symbol>::collect() {
           threshold_ == threshold ? add(symbols, item.count) : cut_and_add(symbols, item.count);
       if (!is_added) return false;
     }
-    if (!make_room(reader.num_waiting())) return false;
+    // What waits for its end may be longer than a segment can be: then it is cut first.
+    reads_on = table_->fits(reader.num_waiting());
+    if (!reads_on && !raise_threshold()) return false;
   }
   return true;
 }
@@ -132,35 +134,40 @@ bool RoundLearner<Symbol>::add(std::span<const Symbol> symbols, uint64_t count) 
 template <typename Symbol>
 bool RoundLearner<Symbol>::cut_and_add(std::span<const Symbol> symbols, uint64_t count) {
   bool has_room = true;
-  cut_segment(symbols, *links_, [&](std::span<const Symbol> part) {
-    has_room = has_room && add(part, count);
-  });
+  cut_segment(symbols, *links_,
+              [&](std::span<const Symbol> part) { has_room = has_room && add(part, count); });
   return has_room;
 }
 
-// Raises the threshold until a segment of so many symbols fits. Where that leaves next to nothing to
-// merge, and rare pairs that share buckets are to blame, there will be more buckets instead.
 template <typename Symbol>
 bool RoundLearner<Symbol>::make_room(size_t length) {
   while (!table_->fits(length)) {
-    const bool can_grow = sketch_.mean() > ceiling_ / 8 && parts_ < kMostParts;
-    const bool is_last = threshold_ + 1 >= ceiling_;
-    if (is_last && !can_grow) throw TooSmall();
-    int64_t raised = threshold_ + (ceiling_ - threshold_) / 3;
-    if (parts_ == 1 && !table_->fits(1)) {  // full, not in front of one very long segment
-      const auto [low, largest] = table_->low_bound(sketch_);
-      raised = std::min<int64_t>(int64_t{low} + 1, largest);
-    }
-    if (!is_last) threshold_ = std::clamp(raised, threshold_ + 1, ceiling_ - 1);
-    if (can_grow && (is_last || threshold_ > ceiling_ / 4 * 3)) {
-      threshold_ = lowest_;
-      parts_ = parts_ == 1 ? 8 : kMostParts;
-      sketch_.clear(rounds_, parts_, parts_);  // none of them yet
-      return false;
-    }
-    find_links();
-    table_->cut(*links_);
+    if (!raise_threshold()) return false;
   }
+  return true;
+}
+
+// Raises the threshold and cuts the segments that are there. Where next to nothing would be left to
+// merge, and rare pairs that share buckets are to blame, there will be more buckets instead.
+template <typename Symbol>
+bool RoundLearner<Symbol>::raise_threshold() {
+  const bool can_grow = sketch_.mean() > ceiling_ / 8 && parts_ < kMostParts;
+  const bool is_last = threshold_ + 1 >= ceiling_;
+  if (is_last && !can_grow) throw TooSmall();
+  int64_t raised = threshold_ + (ceiling_ - threshold_) / 3;
+  if (parts_ == 1 && !table_->fits(1)) {  // full, not in front of one very long segment
+    const auto [low, largest] = table_->low_bound(sketch_);
+    raised = std::min<int64_t>(int64_t{low} + 1, largest);
+  }
+  if (!is_last) threshold_ = std::clamp(raised, threshold_ + 1, ceiling_ - 1);
+  if (can_grow && (is_last || threshold_ > ceiling_ / 4 * 3)) {
+    threshold_ = lowest_;
+    parts_ = parts_ == 1 ? 8 : kMostParts;
+    sketch_.clear(rounds_, parts_, parts_);  // none of them yet
+    return false;
+  }
+  find_links();
+  table_->cut(*links_);
   return true;
 }
 
@@ -197,9 +204,8 @@ template <typename Symbol>
 void RoundLearner<Symbol>::end_round() {
   barren_rounds_ = merges().size() == merges_before_ ? barren_rounds_ + 1 : 0;
   if (barren_rounds_ > kBarrenRounds) throw TooSmall();
-  table_->set_results([&](size_t number, const auto& take) {
-    learner_->for_each_symbol(number, take);
-  });
+  table_->set_results(
+      [&](size_t number, const auto& take) { learner_->for_each_symbol(number, take); });
   learner_ = nullptr;
   replace();
   table_ = nullptr;

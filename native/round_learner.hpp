@@ -63,6 +63,7 @@ class RoundLearner {
   bool add(std::span<const Symbol> symbols, uint64_t count);
   bool cut_and_add(std::span<const Symbol> symbols, uint64_t count);
   bool make_room(size_t length);
+  bool raise_threshold();
   void find_links();
   void count_part(size_t part);
   void end_round();
@@ -71,8 +72,8 @@ class RoundLearner {
   const std::shared_ptr<TokenTable> tokens_;
   const size_t memory_bytes_;
   WordFile<Symbol> words_;
-  PairSketch sketch_;  // of the pairs in words_
-  size_t parts_ = 1;   // that it is made in
+  PairSketch sketch_;               // of the pairs in words_
+  size_t parts_ = 1;                // that it is made in
   std::optional<PairLinks> links_;  // the pairs that may reach the threshold
   int64_t threshold_ = 0;           // of this round
   int64_t lowest_ = 0;              // that this round tries

@@ -19,15 +19,17 @@ void SegmentReader<Symbol>::find_links() {
 }
 
 template <typename Symbol>
-bool SegmentReader<Symbol>::next() {
+bool SegmentReader<Symbol>::next(bool reads_on) {
   units_.erase(units_.begin(), units_.begin() + static_cast<ptrdiff_t>(waiting_));
-  const size_t before = units_.size();
-  units_.resize(before + std::max(kBlock, before));
-  const size_t got = words_.read(read_at_, units_.data() + before, units_.size() - before);
-  units_.resize(before + got);
   items_.clear();
   waiting_ = 0;
-  if (got == 0) return false;
+  if (reads_on) {
+    const size_t before = units_.size();
+    units_.resize(before + std::max(kBlock, before));
+    const size_t got = words_.read(read_at_, units_.data() + before, units_.size() - before);
+    units_.resize(before + got);
+    if (got == 0) return false;
+  }
   find_links();
   size_t i = 0;
   while (i < units_.size()) {
@@ -46,8 +48,7 @@ bool SegmentReader<Symbol>::next() {
     while (end < units_.size() && units_[end] != kEnd && is_linked_[end]) ++end;
     if (end >= units_.size()) break;
     const bool ends_word = units_[end] == kEnd;
-    const uint64_t hash =
-        end - i < 2 ? 0 : SegmentTable<Symbol>::hash(units_.data() + i, end - i);
+    const uint64_t hash = end - i < 2 ? 0 : SegmentTable<Symbol>::hash(units_.data() + i, end - i);
     items_.push_back({static_cast<uint32_t>(i), static_cast<uint32_t>(end - i), count_, hash,
                       at_begin_, ends_word});
     at_begin_ = false;

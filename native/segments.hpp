@@ -29,8 +29,9 @@ class SegmentReader {
   SegmentReader(WordFile<Symbol>& words, const PairLinks& links) : words_(words), links_(links) {}
 
   // Reads the next block and cuts it between symbols that are not linked; false at the end. A segment
-  // that the block's end may have cut short waits for the next block.
-  bool next();
+  // that the block's end may have cut short waits for the next block; without `reads_on` only what
+  // waits is cut again.
+  bool next(bool reads_on = true);
   const std::vector<Item>& items() const { return items_; }
   const Symbol* units() const { return units_.data(); }
   size_t num_waiting() const { return units_.size() - waiting_; }
