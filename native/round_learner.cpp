@@ -62,7 +62,7 @@ void RoundLearner<Symbol>::add_piece(const uint8_t* bytes, size_t length, uint64
 template <typename Symbol>
 bool RoundLearner<Symbol>::learn(size_t target, size_t max_merges, int64_t min_frequency) {
   min_frequency = std::max<int64_t>(1, min_frequency);
-  if (merges().size() >= target || is_done_) return false;
+  if (merges().size() >= target || is_done_ || num_words() == 0) return false;
   if (learner_ == nullptr) begin_round(min_frequency);
   const size_t most = static_cast<size_t>(kEnd) - std::min<size_t>(tokens_->size(), kEnd);
   if (most == 0) throw std::runtime_error("more tokens than symbols can tell apart");

@@ -111,4 +111,4 @@ def _pick_learner(
     )
     is_short = 256 + target < _SHORT_SYMBOLS
     kind = _native.RoundLearner if is_short else _native.WideRoundLearner
-    return kind(tie_break, file_dir=str(work_dir), memory_bytes=available)
+    return kind(tie_break, file_dir=str(work_dir), memory_bytes=available - available // 8)
