@@ -45,7 +45,7 @@ def _hash_part(path: Path, offset: int, limit: int) -> tuple[str, int]:
 
 def hash_stored(source: InputFile, *, until: int | None = None) -> str | None:
     """The hash of a file as it is stored, or of its parts before `until`; None if it has none."""
-    if source.kind == "hub":
+    if not source.format.is_file:
         return None
     end = source.size_bytes if until is None else until
     fold, offset = "", 0

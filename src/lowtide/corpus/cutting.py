@@ -39,7 +39,7 @@ def find_cut(
         return 0, False
     if nominal >= source.size_bytes:
         return source.size_bytes, False
-    if source.kind == "jsonl":
+    if source.format.block_kind == "jsonl":
         return _find_line_end(file, source, nominal), False
     back = max(len(options.separator) - 1, 1)
     wanted = min(PROBE_BYTES, options.window_bytes)

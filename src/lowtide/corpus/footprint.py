@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.rows import parquet_bytes
 from lowtide.corpus.streams import window_bytes
 from lowtide.corpus.textblocks import ReadingOptions
 
@@ -24,8 +23,8 @@ def reader_bytes(inputs: Sequence[InputFile], options: ReadingOptions) -> int:
     """
     needed = 0
     for source in inputs:
-        if source.kind == "parquet":
-            needed = max(needed, parquet_bytes(source, options))
+        if source.format.reader_bytes is not None:
+            needed = max(needed, source.format.reader_bytes(source, options))
         elif source.compression is not None:
             needed = max(needed, window_bytes(source))
     return needed

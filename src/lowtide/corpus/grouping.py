@@ -40,7 +40,7 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
     for place, source in enumerate(files):
         in_place = _has_places(source, options)
         size = source.size_bytes * (1 if in_place else _EXPANSION)
-        if source.kind in ("text", "jsonl") and size <= options.block_bytes // 4:
+        if source.format.is_cut and size <= options.block_bytes // 4:
             same = group is not None and (group.kind, _has_places(group, options)) == (
                 source.kind,
                 in_place,
@@ -52,7 +52,7 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
             held += size
             continue
         flush(place)
-        if in_place and source.kind == "jsonl":
+        if in_place and source.format.block_kind == "jsonl":
             in_place = not has_long_rows(source, options)
         count = -(-source.size_bytes // options.block_bytes) if in_place else None
         streams.append(Stream(len(streams), files[place : place + 1], in_place, count))
@@ -62,16 +62,12 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
 
 def _has_places(source: InputFile, options: ReadingOptions) -> bool:
     """Tell whether a file can be read from any place."""
-    return (
-        source.compression is None
-        and source.kind in ("text", "jsonl")
-        and is_utf8(options.encoding)
-    )
+    return source.compression is None and source.format.is_cut and is_utf8(options.encoding)
 
 
 def is_plain_text(source: InputFile, *, encoding: str) -> bool:
     """Tell whether a file is text that can be taken as it is."""
-    return source.compression is None and source.kind == "text" and is_utf8(encoding)
+    return source.compression is None and source.format.block_kind == "text" and is_utf8(encoding)
 
 
 def join_blocks(blocks: Sequence[TextBlock], *, number: int) -> TextBlock:

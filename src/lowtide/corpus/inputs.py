@@ -17,6 +17,13 @@ from pathlib import Path
 from typing import overload
 
 from lowtide.corpus.hub import HUB_PREFIX, parse_hub_name
+from lowtide.corpus.inputformats import (
+    COMPRESSIONS,
+    FORMATS,
+    InputFormat,
+    classify,
+    is_known,
+)
 from lowtide.errors import DataError, from_os_error
 
 __all__ = [
@@ -30,19 +37,8 @@ __all__ = [
     "names_files",
 ]
 
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
-_KINDS = {
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
-
-
-_KIND_NAMES = ("text", "jsonl", "parquet", "hub")
-_COMPRESSION_NAMES = (None, "gzip", "zstd", "xz")
+_KIND_NAMES = tuple(FORMATS)
+_COMPRESSION_NAMES = (None, *COMPRESSIONS)
 _OUR_NAMES = {
     "metrics.jsonl": b'{"time": ',
     "merges.txt": b"#version",
@@ -58,7 +54,7 @@ class InputFile:
     """Its place in the corpus; documents of earlier inputs come first."""
     path: Path
     kind: str
-    """text, jsonl, parquet, or hub (a Hugging Face dataset: `path` is its name)."""
+    """A name of `FORMATS`; hub is a Hugging Face dataset, and `path` its name."""
     compression: str | None
     """gzip, zstd, xz, or None."""
     size_bytes: int
@@ -68,6 +64,16 @@ class InputFile:
     """When the system last saw a change of any kind, which no program can set back."""
     split: str = ""
     """Of a Hugging Face dataset."""
+
+    @property
+    def format(self) -> InputFormat:
+        """How it is read."""
+        return FORMATS[self.kind]
+
+    @property
+    def is_read_in_order(self) -> bool:
+        """True for a file that only one worker at a time can read."""
+        return self.compression is not None or (self.format.is_file and not self.format.is_cut)
 
 
 class InputList(Sequence[InputFile]):
@@ -211,7 +217,7 @@ def expand_inputs(
                 notice(f"{path} is the same file as {inputs[seen[identity]].path}: read once")
                 continue
             seen[identity] = len(inputs)
-            kind, compression = _classify(path)
+            kind, compression = classify(path)
             inputs.append(
                 InputFile(
                     index=len(inputs),
@@ -230,7 +236,7 @@ def expand_inputs(
 
 def has_changed(source: InputFile) -> bool:
     """True if a file may not hold any more what it held when it was found."""
-    if source.kind == "hub":
+    if not source.format.is_file:
         return False
     try:
         status = source.path.stat()
@@ -263,21 +269,6 @@ def changed_input(source: InputFile) -> DataError:
 
 def _ignore(text: str) -> None:
     pass
-
-
-def _classify(path: Path) -> tuple[str, str | None]:
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
-    if compression is not None:
-        suffixes.pop()
-    return (_KINDS.get(suffixes[-1], "text") if suffixes else "text"), compression
-
-
-def _is_known(path: Path) -> bool:
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    if suffixes and suffixes[-1] in _COMPRESSIONS:
-        suffixes.pop()
-    return bool(suffixes) and suffixes[-1] in _KINDS
 
 
 def is_our_output(path: Path) -> bool:
@@ -346,7 +337,7 @@ def _walk(root: Path, notice: Callable[[str], None]) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)
-            if name.startswith(".") or not _is_known(path) or not path.is_file():
+            if name.startswith(".") or not is_known(path) or not path.is_file():
                 ignored += 1
                 continue
             if is_our_output(path):

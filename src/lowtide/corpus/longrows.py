@@ -145,7 +145,7 @@ class _JsonlBlocks:
         del self.held[:size]
         segment = Segment(self.source.index, self.base, 0, size)
         self.base += size
-        return self.make_block(self.source.kind, data, segment)
+        return self.make_block(self.source.format.block_kind, data, segment)
 
     def make_block(self, kind: str, data: bytes, segment: Segment, **more: Any) -> TextBlock:
         stored = self.reader.stored_position()

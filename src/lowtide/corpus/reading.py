@@ -27,11 +27,10 @@ from lowtide.corpus.grouping import (
     join_small_blocks,
     plan_streams,
 )
-from lowtide.corpus.hub import iter_hub_texts
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.jsonrows import extract_json_rows
 from lowtide.corpus.longrows import iter_jsonl_blocks
-from lowtide.corpus.rows import iter_parquet_rows, iter_row_blocks
+from lowtide.corpus.rows import iter_row_blocks
 from lowtide.corpus.streams import open_stream
 from lowtide.corpus.textblocks import (
     BLOCK_BYTES,
@@ -107,7 +106,7 @@ def read_block(stream: Stream, number: int, options: ReadingOptions) -> TextBloc
     return TextBlock(
         stream=stream.index,
         number=number,
-        kind=source.kind,
+        kind=source.format.block_kind,
         data=data,
         segments=(Segment(source.index, begin, 0, len(data)),),
         continues=inside,
@@ -117,7 +116,9 @@ def read_block(stream: Stream, number: int, options: ReadingOptions) -> TextBloc
 
 
 def _read_group(stream: Stream, options: ReadingOptions) -> TextBlock:
-    blocks = [TextBlock(stream.index, 0, stream.inputs[0].kind, b"", (Segment(0, 0, 0, 0),))]
+    blocks = [
+        TextBlock(stream.index, 0, stream.inputs[0].format.block_kind, b"", (Segment(0, 0, 0, 0),))
+    ]
     for source in stream.inputs:
         try:
             data = files.read_whole(source.path)
@@ -128,7 +129,9 @@ def _read_group(stream: Stream, options: ReadingOptions) -> TextBlock:
             continue
         segment = Segment(source.index, 0, 0, len(data))
         blocks.append(
-            TextBlock(stream.index, 0, source.kind, data, (segment,), stored_bytes=len(data))
+            TextBlock(
+                stream.index, 0, source.format.block_kind, data, (segment,), stored_bytes=len(data)
+            )
         )
     return join_blocks(blocks[1:] or blocks, number=0)
 
@@ -190,21 +193,17 @@ def iter_blocks(
 
 def _iter_in_order(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]:
     source = stream.inputs[0]
-    if source.kind == "parquet":
-        rows = iter_parquet_rows(source, options)
-    elif source.kind == "hub":
-        texts = iter_hub_texts(str(source.path), split=source.split, text_field=options.text_field)
-        rows = ((text, 0) for text in texts)
-    else:
-        blocks = (
-            block
-            for source in stream.inputs
-            for block in _until_damage(_iter_stream(stream.index, source, options), source, options)
-        )
-        if len(stream.inputs) == 1:
-            return blocks
-        return join_small_blocks(blocks, block_bytes=options.block_bytes)
-    return iter_row_blocks(stream, options, _until_damage(rows, source, options))
+    if source.format.iter_rows is not None:
+        rows = source.format.iter_rows(source, options)
+        return iter_row_blocks(stream, options, _until_damage(rows, source, options))
+    blocks = (
+        block
+        for source in stream.inputs
+        for block in _until_damage(_iter_stream(stream.index, source, options), source, options)
+    )
+    if len(stream.inputs) == 1:
+        return blocks
+    return join_small_blocks(blocks, block_bytes=options.block_bytes)
 
 
 def _until_damage(
@@ -235,7 +234,7 @@ def _iter_stream(stream: int, source: InputFile, options: ReadingOptions) -> Ite
     inside = ended = False
     on_damage = partial(_tell_damage, source, options) if options.skip_bad else None
     with open_stream(source, options, on_damage=on_damage) as reader:
-        if source.kind == "jsonl":
+        if source.format.block_kind == "jsonl":
             yield from iter_jsonl_blocks(
                 stream, source, options, reader, partial(check_text, source)
             )
@@ -259,7 +258,7 @@ def _iter_stream(stream: int, source: InputFile, options: ReadingOptions) -> Ite
                 yield TextBlock(
                     stream=stream,
                     number=number,
-                    kind=source.kind,
+                    kind=source.format.block_kind,
                     data=data,
                     segments=(Segment(source.index, base, 0, len(data)),),
                     continues=inside,

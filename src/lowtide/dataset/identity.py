@@ -48,7 +48,7 @@ def list_contents(inputs: Sequence[InputFile], contents: InputHashes) -> Iterato
 
 def _stored(source: InputFile, reading: ReadingOptions) -> list[Any]:
     # Of rows only one field is read, and of a Hugging Face dataset one split.
-    field = "" if source.kind == "text" else reading.text_field
+    field = "" if source.format.block_kind == "text" else reading.text_field
     return [source.size_bytes, source.modified_ns, field, source.split]
 
 
@@ -60,7 +60,7 @@ def _is_same(source: InputFile, row: Mapping[str, Any], reading: ReadingOptions)
         return False
     if row["file"] == str(source.path) and known == stored:
         return True
-    if source.kind == "hub" or row.get("content") is None:
+    if not source.format.is_file or row.get("content") is None:
         return False
     return row["content"] == hash_input(source, reading)
 
@@ -130,7 +130,7 @@ class _KnownInputs:
         stored = _stored(source, reading)
         number = self._by_place.get(_hash_of(str(source.path), *stored))
         kind = (stored[0], *stored[2:])
-        if number is not None or source.kind == "hub" or _hash_of(*kind) not in self._kinds:
+        if number is not None or not source.format.is_file or _hash_of(*kind) not in self._kinds:
             return number
         return self._by_content.get(_hash_of(*kind, hash_input(source, reading)))
 
@@ -156,7 +156,7 @@ def drop_copies(
             counts[source.size_bytes] = counts.get(source.size_bytes, 0) + 1
     for source in inputs:
         size = source.size_bytes
-        if size > reading.block_bytes and counts[size] > 1 and source.kind != "hub":
+        if size > reading.block_bytes and counts[size] > 1 and source.format.is_file:
             content = hash_input(source, reading)
             earlier = next((row for have, row in sizes.get(size, ()) if have == content), None)
             if earlier is not None:

@@ -472,7 +472,11 @@ def _iter_batches(
     texts: list[bytes] = []
     marks: list[bool] = []
     held = 0
-    pieces = _iter_pieces(source, reading) if source.kind == "text" else _iter_rows(source, reading)
+    pieces = (
+        _iter_pieces(source, reading)
+        if source.format.block_kind == "text"
+        else _iter_rows(source, reading)
+    )
     for text, marked in pieces:
         if held and held + len(text) > _BATCH_BYTES:
             yield texts, marks

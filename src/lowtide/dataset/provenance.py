@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide import files
+from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
 
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 _VERSION = 1
-_COMPRESSED = {".gz", ".zst", ".xz"}
+_COMPRESSED = {row.suffix for row in COMPRESSIONS.values()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from lowtide import files
 from lowtide.corpus.blocks import BLOCK_BYTES_HELD
 from lowtide.corpus.deduplication import MIN_TABLE_BYTES, TABLE_ROW_BYTES, partition_bytes
 from lowtide.corpus.footprint import reader_bytes
+from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import BLOCK_BYTES
 from lowtide.dataset.settings import PrepareSettings
@@ -70,7 +71,7 @@ class Inputs:
     @classmethod
     def of(cls, inputs: Sequence[InputFile], settings: PrepareSettings) -> Inputs:
         """Look into the files' beginnings."""
-        in_order = sum(bool(row.compression) or row.kind == "parquet" for row in inputs)
+        in_order = sum(row.is_read_in_order for row in inputs)
         return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()))
 
 
@@ -151,13 +152,13 @@ def _smallest_shares(block_bytes: int, inputs: Inputs = _NO_INPUTS) -> dict[str,
 
 def estimate_text_bytes(inputs: Sequence[InputFile]) -> int:
     """Estimate the bytes of text in files, compressed or not."""
-    expansion = {None: 1.0, "gzip": 4.0, "zstd": 4.5, "xz": 5.0}
-    return int(
-        sum(
-            source.size_bytes * (3.0 if source.kind == "parquet" else expansion[source.compression])
-            for source in inputs
-        )
-    )
+    return int(sum(source.size_bytes * _expansion(source) for source in inputs))
+
+
+def _expansion(source: InputFile) -> float:
+    if source.format.expansion is not None or source.compression is None:
+        return source.format.expansion or 1.0
+    return COMPRESSIONS[source.compression].expansion
 
 
 def planned_disk_bytes(
@@ -183,7 +184,7 @@ def check_disk(
 ) -> None:
     """Refuse a job that cannot fit on the disk; without one pass all clean text waits there."""
     text = estimate_text_bytes(inputs)
-    num_in_order = sum(bool(row.compression) or row.kind == "parquet" for row in inputs)
+    num_in_order = sum(row.is_read_in_order for row in inputs)
     side_by_side = num_in_order > 1  # files that are read so keep their clean text
     needed = planned_disk_bytes(text, one_pass_bytes=0 if side_by_side else one_pass_bytes)
     free = files.free_disk_bytes(root)

@@ -182,7 +182,9 @@ def _measure_lines(inputs: Sequence[InputFile]) -> float | None:
 
 
 def _sample(inputs: Sequence[InputFile]) -> bytes:
-    plain = [row.path for row in inputs if row.kind == "text" and row.compression is None]
+    plain = [
+        row.path for row in inputs if row.format.block_kind == "text" and row.compression is None
+    ]
     if not plain:
         return b""
     with plain[0].open("rb") as file:

@@ -260,7 +260,7 @@ def _read_everything(settings: CompareMemorySettings) -> list[str]:
 
 
 def _iter_whole_texts(source: InputFile) -> Iterator[str]:
-    if source.kind == "text":
+    if source.format.block_kind == "text":
         with open_stream(source) as reader:
             yield b"".join(iter(lambda: reader.read(1 << 20), b"")).decode("utf-8", "replace")
         return

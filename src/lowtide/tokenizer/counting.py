@@ -196,7 +196,7 @@ class _Job:
                 continue
             if self._is_plain(source):
                 steps = self._count_plain(source, offset, meter, starts[index])
-            elif source.kind == "text":
+            elif source.format.block_kind == "text":
                 steps = self._count_stream(source, offset, meter, starts[index])
             else:
                 steps = self._count_rows(source, offset, meter, starts[index])

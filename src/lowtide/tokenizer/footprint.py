@@ -45,7 +45,7 @@ def estimate_distinct_bytes(inputs: Sequence[InputFile], text_bytes: int) -> int
     How fast they grow is seen by comparing half of the slices with all of them. Compressed files
     and parquet are not looked into.
     """
-    files = [row for row in inputs if row.kind in ("text", "jsonl") and row.compression is None]
+    files = [row for row in inputs if row.format.is_cut and row.compression is None]
     size = sum(row.size_bytes for row in files)
     if not size:
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.arrays import np
+from lowtide.corpus.inputformats import TEXT_SUFFIXES
 from lowtide.dataset.tokenfiles.streams import (
     Opening,
     TokenFile,
@@ -23,7 +24,6 @@ from lowtide.errors import DataError
 __all__ = ["open_raw", "write_raw"]
 
 _SAMPLE_BYTES = 4096
-_TEXT_SUFFIXES = {".txt", ".jsonl", ".json", ".parquet", ".gz", ".zst", ".xz"}
 
 
 def open_raw(path: Path, given: Opening) -> TokenFile:
@@ -50,7 +50,7 @@ def _guess_dtype(path: Path) -> np.dtype[Any]:
                 next_step="give dtype='uint32', or dtype='uint16' if it is not so",
             )
         return np.dtype("<u2")
-    if path.suffix in _TEXT_SUFFIXES:
+    if path.suffix in TEXT_SUFFIXES or path.suffix == ".json":
         raise DataError(
             f"{path.name} is text, not tokens",
             path=path,

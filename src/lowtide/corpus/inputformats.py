@@ -1,0 +1,124 @@
+"""The formats of inputs: a row each says how its files are known, read and cut into documents.
+
+In:      the suffix of a path
+Out:     InputFormat, which every InputFile has
+Memory:  none
+
+A new format is a row here, and a module that reads its rows where it has any of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from lowtide.corpus.inputs import InputFile
+    from lowtide.corpus.textblocks import ReadingOptions
+
+__all__ = [
+    "COMPRESSIONS",
+    "FORMATS",
+    "TEXT_SUFFIXES",
+    "Compression",
+    "InputFormat",
+    "classify",
+    "is_known",
+]
+
+
+@dataclass(frozen=True)
+class InputFormat:
+    """How the inputs of one format become blocks of documents."""
+
+    suffixes: tuple[str, ...]
+    block_kind: Literal["text", "jsonl", "rows"]
+    """What its blocks hold: text with separators, a JSON object a line, or texts one after the
+    other, with their ends."""
+    iter_rows: Callable[[InputFile, ReadingOptions], Iterator[tuple[Any, int]]] | None = None
+    """Reads texts, each with its stored bytes, in order. None: blocks are cut out of the bytes, at
+    any place of a file that is not compressed."""
+    reader_bytes: Callable[[InputFile, ReadingOptions], int] | None = None
+    """What reading holds besides a block, where the compression does not say it."""
+    expansion: float | None = None
+    """Bytes of text for each stored byte, where the compression does not say it."""
+    is_file: bool = True
+
+    @property
+    def is_cut(self) -> bool:
+        """True if blocks are cut out of the bytes of a file."""
+        return self.iter_rows is None
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A way that files may be compressed in, whatever their format."""
+
+    suffix: str
+    expansion: float
+    """Bytes of text for each stored byte, as text usually has it."""
+
+
+# Readers are imported when they are used: they know InputFile, which knows this table.
+
+
+def _iter_parquet_rows(source: InputFile, options: ReadingOptions) -> Iterator[tuple[Any, int]]:
+    from lowtide.corpus.rows import iter_parquet_rows
+
+    return iter_parquet_rows(source, options)
+
+
+def _parquet_bytes(source: InputFile, options: ReadingOptions) -> int:
+    from lowtide.corpus.rows import parquet_bytes
+
+    return parquet_bytes(source, options)
+
+
+def _iter_hub_rows(source: InputFile, options: ReadingOptions) -> Iterator[tuple[Any, int]]:
+    from lowtide.corpus.hub import iter_hub_texts
+
+    texts = iter_hub_texts(str(source.path), split=source.split, text_field=options.text_field)
+    return ((text, 0) for text in texts)
+
+
+FORMATS = {
+    "text": InputFormat((".txt", ".text", ".md"), "text"),
+    "jsonl": InputFormat((".jsonl", ".ndjson"), "jsonl"),
+    "parquet": InputFormat(
+        (".parquet",), "rows", _iter_parquet_rows, reader_bytes=_parquet_bytes, expansion=3.0
+    ),
+    "hub": InputFormat((), "rows", _iter_hub_rows, is_file=False),
+}
+COMPRESSIONS = {
+    "gzip": Compression(".gz", 4.0),
+    "zstd": Compression(".zst", 4.5),
+    "xz": Compression(".xz", 5.0),
+}
+_KINDS = {suffix: kind for kind, row in FORMATS.items() for suffix in row.suffixes}
+_COMPRESSED = {row.suffix: name for name, row in COMPRESSIONS.items()}
+TEXT_SUFFIXES = frozenset(_KINDS) | frozenset(_COMPRESSED)
+"""Suffixes of files that hold text, not ids."""
+
+
+def classify(path: Path) -> tuple[str, str | None]:
+    """The format and the compression of a file by its name; text if it says nothing else.
+
+    >>> classify(Path("a.jsonl.zst")), classify(Path("README"))
+    (('jsonl', 'zstd'), ('text', None))
+    """
+    suffixes, compression = _split_suffixes(path)
+    return (_KINDS.get(suffixes[-1], "text") if suffixes else "text"), compression
+
+
+def is_known(path: Path) -> bool:
+    """True if a file's suffix is that of a format."""
+    suffixes, _ = _split_suffixes(path)
+    return bool(suffixes) and suffixes[-1] in _KINDS
+
+
+def _split_suffixes(path: Path) -> tuple[list[str], str | None]:
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    compression = _COMPRESSED.get(suffixes[-1]) if suffixes else None
+    return (suffixes[:-1] if compression else suffixes), compression
