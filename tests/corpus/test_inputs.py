@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.inputs import InputFile, InputList, expand_inputs
 from lowtide.errors import DataError, LowtideError
 from lowtide.tokenizer.training import train_tokenizer
 
@@ -106,3 +106,20 @@ def test_a_text_of_the_user_may_have_such_a_name(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"text": "a row of text"}\n')
     found = [source.path.name for source in expand_inputs([tmp_path])]
     assert found == ["merges.txt", "metrics.jsonl"]
+
+
+def test_a_list_of_inputs_gives_back_what_it_was_given(tmp_path: Path) -> None:
+    rows = [
+        InputFile(0, tmp_path / "a.txt", "text", None, 10, 1, 2),
+        InputFile(1, Path("some/texts"), "hub", None, 0, split="train"),
+        InputFile(2, tmp_path / "\u4e2d.jsonl.zst", "jsonl", "zstd", 30, 3, 4),
+        InputFile(3, tmp_path / "b.parquet", "parquet", None, 5, 5, 6),
+        InputFile(4, tmp_path / "c.txt.gz", "text", "gzip", 7, 7, 8),
+        InputFile(5, tmp_path / "d.txt.xz", "text", "xz", 9, 9, 10),
+    ]
+    found = InputList(rows)
+    assert list(found) == rows and len(found) == 6 and found.total_bytes == 61
+    assert found[-1] == rows[-1] and list(found[1:3]) == rows[1:3]
+    later = InputList(rows, first_index=7)
+    assert [row.index for row in later] == list(range(7, 13))
+    assert InputList().first_index == 0 and InputList().total_bytes == 0

@@ -6,16 +6,18 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lowtide.cli import main
-from lowtide.dataset import layout
+from lowtide.dataset import layout, verification
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
+from lowtide.files import checksum_bytes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from corpora import make_documents, write_corpus
@@ -127,3 +129,72 @@ def test_inspection_shows_text(dataset: Path, capsys: pytest.CaptureFixture[str]
     assert "in the corpus" in inspect_dataset(dataset_dir=dataset, split="val")
     with pytest.raises(UsageError, match="--start 99999999 is outside"):
         inspect_dataset(dataset_dir=dataset, start=99_999_999)
+
+
+def check_ends(
+    tmp_path: Path, ends: list[int], *, ids: list[int], end_id: int | None = 9, parts: int = 100
+) -> list[str]:
+    """What is wrong with the ends of a shard whose ids are read in parts of so many."""
+    path = tmp_path / "shard.bin"
+    np.array(ends, dtype="<u8").tofile(layout.documents_path(path))
+    shard = SimpleNamespace(path=path, documents=len(ends), end_id=end_id)
+    found = verification._Ends(shard, "shard.bin", len(ids))  # pyright: ignore
+    for base in range(0, len(ids), parts):
+        found.check(np.array(ids[base : base + parts]), base)
+    return [problem.partition(": ")[2] for problem in found.finish()]
+
+
+IDS = [1, 2, 9, 3, 9, 4, 4, 9]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("held", [8, 16, 1 << 20])
+def test_ends_of_documents_are_where_the_text_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int, held: int
+) -> None:
+    monkeypatch.setattr(verification, "_ENDS_BYTES", held)
+    assert check_ends(tmp_path, [3, 5, 8], ids=IDS, parts=parts) == []
+    assert check_ends(tmp_path, [3, 5], ids=IDS, parts=parts) == []
+    assert check_ends(tmp_path, [], ids=IDS, parts=parts) == []
+    assert check_ends(tmp_path, [4], ids=IDS, end_id=None, parts=parts) == []
+    wrong = check_ends(tmp_path, [3, 4, 8], ids=IDS, parts=parts)
+    message = "says a document ends at token 3 of shard.bin, but id 3 is there, not end-of-text (9)"
+    assert wrong == [message]
+    for ends in ([3, 3], [5, 3], [0], [9]):
+        (problem,) = check_ends(tmp_path, ends, ids=IDS, parts=parts)
+        assert problem == "document ends must rise and stay within the shard's 8 tokens"
+
+
+def test_files_of_ends_that_cannot_be_right(tmp_path: Path) -> None:
+    path = tmp_path / "shard.bin"
+    ends = layout.documents_path(path)
+
+    def problems(documents: int | None) -> list[str]:
+        shard = SimpleNamespace(path=path, documents=documents, end_id=9)
+        return verification._Ends(shard, "shard.bin", 8).finish()  # pyright: ignore
+
+    assert problems(None) == []
+    assert problems(2) == [f"{ends.name}: missing"]
+    ends.write_bytes(bytes(9))
+    assert problems(1) == [f"{ends.name}: 9 bytes, expected a multiple of 8"]
+    ends.write_bytes(bytes(16))
+    assert problems(2) == [] and problems(None) == []
+    assert problems(3) == [f"{ends.name}: 2 documents, {layout.METADATA_NAME} says 3"]
+
+
+def test_what_is_in_a_shard_is_counted_over_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "_BUFFER_BYTES", 4)
+    path = tmp_path / "shard.bin"
+    for ids in ([5, 7, 3, 9, 4], [0], [65535, 65535]):
+        np.array(ids, dtype=np.uint16).tofile(path)
+        shard = SimpleNamespace(
+            path=path, dtype=np.dtype("uint16"), described=True, documents=None, end_id=None
+        )
+        found = verification._read_shard(
+            shard,  # pyright: ignore
+            verification._Ends(shard, "s", len(ids)),  # pyright: ignore
+        )
+        assert (found.num_tokens, found.min_id, found.max_id) == (len(ids), min(ids), max(ids))
+        assert found.checksum == checksum_bytes(path.read_bytes())

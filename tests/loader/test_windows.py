@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.loader import windows
 from lowtide.loader.windows import TokenDataset
 
 from .conftest import MakeDataset
@@ -480,3 +481,14 @@ def test_shifted_windows_move_together_and_stay_inside(tmp_path: Path) -> None:
     assert [*starts("shifted", size - 3, 5), *starts("shifted", size + 2, size)] == starts(
         "shifted", size - 3, size + 5
     )
+
+
+def test_few_shards_stay_open_where_few_files_may_be(monkeypatch):
+    for allowed, expected in ((80, 10), (7, 1), (10**6, windows._MAX_OPEN_FILES)):
+        monkeypatch.setattr(
+            windows.resource, "getrlimit", lambda kind, allowed=allowed: (allowed, allowed)
+        )
+        assert windows._max_open_files() == expected
+    unlimited = windows.resource.RLIM_INFINITY
+    monkeypatch.setattr(windows.resource, "getrlimit", lambda kind: (unlimited, unlimited))
+    assert windows._max_open_files() == windows._MAX_OPEN_FILES
