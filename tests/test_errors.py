@@ -65,3 +65,17 @@ def test_escape_sequences_are_written_out() -> None:
 def test_the_advice_for_a_file_that_changed() -> None:
     error = from_os_error(OSError(errno.ESTALE, "Stale file handle", "a.txt"))
     assert error.message == "this file was changed while it was read"
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("data/dataset_metadata.json", "make it anew with lowtide prepare"),
+        ("hf/model.safetensors", "(train or export)"),
+        ("notes.txt", "bring the file back as it was, or name another one"),
+    ],
+)
+def test_damage_always_has_a_next_step(name: str, step: str) -> None:
+    assert step in str(DataError("damaged", path=name))
+    assert str(DataError("damaged", path=name, next_step="mine")).endswith("  next: mine")
+    assert "next:" in str(from_os_error(OSError(9999, "something new")))

@@ -182,7 +182,7 @@ def test_a_parent_that_is_a_file_is_reported_as_such(tmp_path: Path) -> None:
 def test_publish_takes_what_another_program_wrote(tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
     partial_path(target).write_bytes(b"whole")
-    publish(target)
+    publish(partial_path(target), target)
     assert target.read_bytes() == b"whole"
     assert names_in(tmp_path) == ["a.bin"]
 

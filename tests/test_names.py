@@ -51,6 +51,26 @@ def test_text_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         report.read_text(encoding="utf-8")  # the page itself is UTF-8
 
 
+def test_a_runs_own_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights are opened by a library that takes UTF-8 only."""
+    words = ["train", "--input-file", "t\udcfe.txt", "--tokenization", "char"]
+    words += ["--seq-len", "16", "--batch-size", "2", "--memory", "8GiB"]
+    name = ("--model-name", "m\udcf7")
+    run(capsys, *words, *name, "--target-params", "10000", "--max-iters", "2")
+    run(capsys, *words, *name, "--max-iters", "3")
+    run(capsys, "generate", *name, "--prompt", "few", "--max-new-tokens", "3")
+    run(
+        capsys,
+        "evaluate",
+        *name,
+        "--dataset-dir",
+        str(folder / "checkpoints/m\udcf7/data/tokens.npy"),
+    )
+    run(capsys, "export", *name, "--out-dir", str(folder / "hf\udcf8"))
+    base = ("--init-from-model", str(folder / "hf\udcf8"))
+    run(capsys, *words, "--model-name", "n\udcf6", *base, "--max-iters", "1")
+
+
 def test_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--input-file", "t\udcfe.txt", "--tokenization", "char", "--model-name"]
     words += ["m", "--target-params", "10000", "--seq-len", "16", "--batch-size", "2"]

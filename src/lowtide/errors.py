@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from os import PathLike
+from pathlib import PurePath
 
 __all__ = [
     "BudgetError",
@@ -57,9 +58,14 @@ class LowtideError(Exception):
         lines = [self.message]
         if self.path is not None:
             lines.append(f"  file: {self.path}")
-        if self.next_step is not None:
-            lines.append(f"  next: {self.next_step}")
+        next_step = self.next_step or self.usual_step()
+        if next_step is not None:
+            lines.append(f"  next: {next_step}")
         return "\n".join(lines)
+
+    def usual_step(self) -> str | None:
+        """What helps where nothing better is known."""
+        return None
 
 
 class UsageError(LowtideError):
@@ -80,6 +86,31 @@ class BudgetPassedError(BudgetError):
 
 class DataError(LowtideError):
     """Input or stored data that is missing, damaged, or of another kind than expected."""
+
+    def usual_step(self) -> str | None:
+        """How a file of this name comes back."""
+        if self.path is None:
+            return None
+        name = PurePath(self.path).name
+        made_by = next((verbs for end, verbs in _MADE_BY.items() if name.endswith(end)), None)
+        if made_by is None:
+            return "bring the file back as it was, or name another one"
+        return f"bring the file back as it was, or make it anew with {made_by}"
+
+
+_MADE_BY = {
+    "dataset_metadata.json": "lowtide prepare, from the same text",
+    ".docs": "lowtide prepare; lowtide verify says what else is wrong",
+    "training.json": "lowtide train-tokenizer",
+    "tokenizer.json": "lowtide train-tokenizer, or take the one of the data it belongs to",
+    "settings.json": "lowtide train; without it the run goes on with the settings given then",
+    "checksums.json": "the command that wrote the folder (train or export)",
+    "config.json": "the command that wrote the folder (train or export)",
+    ".safetensors": "the command that wrote the folder (train or export)",
+    ".npy": "lowtide pretokenize",
+    ".idx": "the program it is of",
+    ".bin": "the program it is of, or lowtide prepare",
+}
 
 
 _OS_ADVICE = {
@@ -113,7 +144,10 @@ _OS_ADVICE = {
 }
 
 
+_OS_USUAL = "see to the disk or the folder, then give the same command again"
+
+
 def from_os_error(error: OSError) -> LowtideError:
     """Turn an error of the operating system into one that says what to do about it."""
-    what, next_step = _OS_ADVICE.get(error.errno or 0, (error.strerror or str(error), None))
+    what, next_step = _OS_ADVICE.get(error.errno or 0, (error.strerror or str(error), _OS_USUAL))
     return LowtideError(what, path=error.filename, next_step=next_step)

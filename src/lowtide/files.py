@@ -63,7 +63,7 @@ _MOST_WHOLE_BYTES = 1 << 30
 
 
 def partial_path(path: PathLike) -> Path:
-    """Where a folder lives until it is whole; files have names that nobody can guess."""
+    """Where a work file lives until it is whole; outputs have names that nobody can guess."""
     path = Path(path)
     return path.with_name(f".{path.name}.partial")
 
@@ -97,13 +97,8 @@ def sync_directory(path: PathLike) -> None:
         os.close(descriptor)
 
 
-def publish(path: PathLike) -> None:
-    """Flush the finished `partial_path(path)` and give it its final name."""
-    _publish(partial_path(path), Path(path), sync_folder=True)
-
-
-def _publish(partial: Path, path: Path, *, sync_folder: bool) -> None:
-    """Flush a finished file and rename it.
+def publish(partial: Path, path: Path, *, sync_folder: bool = True) -> None:
+    """Flush a finished file and give it its final name.
 
     Without `sync_folder` a power cut may undo the renaming, until the folder is flushed.
     """
@@ -257,7 +252,7 @@ def atomic_path(path: PathLike, *, sync_folder: bool = True) -> Generator[Path]:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield partial
-        _publish(partial, path, sync_folder=sync_folder)
+        publish(partial, path, sync_folder=sync_folder)
     except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()

@@ -3,8 +3,9 @@
     python tests/damage/throw.py --seconds 600 --seed 1
 
 An answer is right if the command ends with what it ends with for whole files, or with an error of
-ours: one that names the file or the next step, and is not an "unexpected" one. A command that hangs
-is wrong too. Everything runs in this process, a blow takes some 20 ms (without a model).
+ours: one that names the next step, and the file where one is damaged, and is not "unexpected". A
+command that hangs is wrong too. Everything runs in this process, a blow takes some 20 ms (without a
+model).
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _judge(blow: Blow, code: int, out: str, err: str) -> str | None:
         problem = "an error that is none of the user's business"
     elif re.search(_CONTROLS, err if blow.command[0] == "generate" else out + err):
         problem = "control characters are printed"
-    elif code == 1 and not re.search(r"^  (file|next): ", err, re.MULTILINE):
+    elif code == 1 and not _says_where_and_how(err, blow):
         problem = "an error without file and next step"
     elif code == 2 and not err.strip():
         problem = "a usage error without a word"
@@ -156,6 +157,12 @@ def _judge(blow: Blow, code: int, out: str, err: str) -> str | None:
     elif code == 0 and blow.strict and blow.command[0] == "verify":
         problem = "damage that is not noticed"
     return None if problem is None else f"{problem}\n{err[-1500:]}"
+
+
+def _says_where_and_how(err: str, blow: Blow) -> bool:
+    """True if an error names the file, where one is damaged, and what to do next."""
+    said = set(re.findall(r"^  (file|next): ", err, re.MULTILINE))
+    return "next" in said and ("file" in said or not blow.target)
 
 
 @contextlib.contextmanager

@@ -324,3 +324,21 @@ def test_the_borders_of_shards_and_splits(options: dict[str, Any], is_taken: boo
         return
     with pytest.raises(UsageError, match="must be"):
         ConvertSettings(**given)
+
+
+@pytest.mark.parametrize("to", ["lowtide", "nanogpt"])
+def test_another_conversion_to_the_same_folder_is_named(
+    dataset: Path, tmp_path: Path, to: str
+) -> None:
+    given: Any = {"in_path": dataset, "to": to}
+    if to == "lowtide":
+        np.arange(1000, dtype="<u2").tofile(tmp_path / "train.bin")
+        given["in_path"] = tmp_path / "train.bin"
+    out = tmp_path / "out"
+    with (
+        files.hold_lock(out, create_folder=True),
+        pytest.raises(UsageError, match="another lowtide command is at work here: process"),
+    ):
+        convert_dataset(**given, out_path=out)
+    convert_dataset(**given, out_path=out)
+    assert convert_dataset(**given, out_path=out).was_there

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lowtide.errors import UsageError
-from lowtide.files import write_json
+from lowtide.files import hold_lock, write_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.export import export_model
 from lowtide.model.gpt import GPT
@@ -115,3 +115,15 @@ def test_memory_goes_into_the_metrics_of_the_run(tokenizers, tmp_path, capsys):
     assert all(row["job"] == "export" and row["peak_memory_bytes"] > 0 for row in rows)
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
     assert "peak memory" in capsys.readouterr().err
+
+
+def test_another_export_to_the_same_folder_is_named(tmp_path, tokenizers):
+    write_run(tmp_path / "checkpoints" / "run", tokenizers["bpe"], "qwen3")
+    given = {"model_name": "run", "checkpoints_dir": tmp_path / "checkpoints"}
+    with (
+        hold_lock(tmp_path / "hf", create_folder=True),
+        pytest.raises(UsageError, match="another lowtide command is at work here: process"),
+    ):
+        export_model(**given, out_dir=tmp_path / "hf")
+    export_model(**given, out_dir=tmp_path / "hf")
+    assert (tmp_path / "hf" / "model.safetensors").exists()

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_a_disk_that_is_too_full_is_noticed_before_writing(run, monkeypatch):
 
 def test_what_a_kill_left_half_written_is_removed_and_not_taken(run):
     run.save(checkpoint(5), CONFIG)
-    half = files.partial_path(run.root / "steps" / "step_00000010")
+    half = files.unused_name(run.root / "steps" / "step_00000010", "partial")
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
     assert run.load()[0].name == "step_00000005"
@@ -451,8 +452,30 @@ def test_a_copy_serves_where_there_are_no_links(run, monkeypatch):
         assert (run.root / name).read_bytes() == (newest / name).read_bytes()
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_nothing_is_written_through_a_link_that_somebody_put_there(
+    run, monkeypatch, tmp_path, links
+):
+    """Names of unfinished files were known beforehand once."""
+    if not links:
+        monkeypatch.setattr(checkpoints.os, "link", Mock(side_effect=OSError(errno.EPERM, "no")))
+    precious, folder = tmp_path / "precious.txt", tmp_path / "folder"
+    precious.write_text("mine")
+    folder.mkdir()
+    (folder / "file").write_text("mine")
+    run.create()
+    steps = run.root / "steps"
+    (steps / ".step_00000005.partial").symlink_to(folder)
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        (run.root / f".{name}.partial").symlink_to(precious)
+    run.save(checkpoint(5), CONFIG)
+    run.create()
+    assert run.load()[0].name == "step_00000005"
+    assert precious.read_text() == "mine" and [p.name for p in folder.iterdir()] == ["file"]
+
+
 def test_links_are_made_where_they_can_be(run):
-    files.partial_path(run.root / "model.safetensors").write_bytes(b"left by a kill")
+    files.unused_name(run.root / "model.safetensors", "partial").write_bytes(b"left by a kill")
     folder = run.save(checkpoint(5), CONFIG)
     assert (run.root / "model.safetensors").samefile(folder / "model.safetensors")
 

@@ -15,6 +15,7 @@ from lowtide.files import read_json, write_json
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import data as data_module
+from lowtide.training import texts
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.settings import TrainSettings
 
@@ -277,3 +278,17 @@ def test_the_models_tokenizer_is_taken_where_none_is_named(
     )
     found = open_training_data(named, note=lambda text: None, tokenizer=known)
     assert found.tokenizer.vocab_size == 50257
+
+
+def test_a_large_text_is_better_tokenized_once(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, notes = open_data(tmp_path, input_file=text, tokenization="char")
+    assert "lowtide pretokenize" not in notes
+    monkeypatch.setattr(texts, "_LARGE_BYTES", text.stat().st_size)
+    _, notes = open_data(tmp_path, input_file=text, tokenization="char", model_name="other")
+    folder = tmp_path / "runs" / "other" / "data"
+    assert f"lowtide pretokenize {text} --tokenization {folder} does it once" in notes
+    pretokenize_file(file=text, tokenization=str(folder))
+    data, notes = open_data(tmp_path, input_file=text, model_name="third")
+    assert str(text.with_suffix(".npy")) in notes and data.tokenizer.kind == "char"

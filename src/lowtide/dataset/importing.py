@@ -239,8 +239,9 @@ def _write_once(
     root = path.parent.parent
     if note.is_file() and path.is_file() and layout.documents_path(path).is_file():
         return layout.shard_from_row(root, files.read_json(note))
+    origin = source.parts[0].path  # the first of them, where there are several
     chunks = (
-        layout.id_chunk(ids, ends, vocab_size=tokenizer.vocab_size, path=path)
+        layout.id_chunk(ids, ends, vocab_size=tokenizer.vocab_size, path=origin)
         for ids, ends in source.iter_chunks(first, last)
     )
     shard = layout.write_shard_stream(path, chunks, vocab_size=tokenizer.vocab_size)

@@ -7,7 +7,9 @@ Memory:  one tensor at a time when loading; when saving, the portable copies of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -189,9 +191,22 @@ def _read_tensor(files: Mapping[str, Path], name: str, folder: Path) -> Tensor:
     raise DataError(f"the weights lack {name}", path=folder)
 
 
+@contextlib.contextmanager
+def _named_in_utf8(path: Path) -> Generator[str]:
+    """A name of `path` that safetensors takes: its own, or that of an open descriptor."""
+    name = os.fspath(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        with path.open("rb", buffering=0) as file:
+            yield f"/dev/fd/{file.fileno()}"
+    else:
+        yield name
+
+
 def _open(path: Path, use: Callable[[Any], Any]) -> Any:
     try:
-        with safe_open(path, framework="pt") as file:
+        with _named_in_utf8(path) as name, safe_open(name, framework="pt") as file:
             return use(file)
     except (SafetensorError, OSError) as error:
         raise DataError(f"not a readable safetensors file: {error}", path=path) from None

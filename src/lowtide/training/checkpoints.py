@@ -33,12 +33,13 @@ from torch import Tensor
 from lowtide.errors import BudgetError, DataError
 from lowtide.files import (
     atomic_file,
+    create_file,
     free_disk_bytes,
     hold_lock,
-    partial_path,
     publish,
     read_json,
     sync_directory,
+    unused_name,
     write_json,
 )
 from lowtide.memory import format_size
@@ -147,7 +148,7 @@ class RunFolder:
         """Make the folder and remove what a killed run left half written."""
         (self.root / "steps").mkdir(parents=True, exist_ok=True)
         for left in (self.root / "steps").glob(".*.partial"):
-            shutil.rmtree(left)
+            shutil.rmtree(left, ignore_errors=True)  # a link to a folder is left alone
 
     def step_dirs(self) -> list[Path]:
         """The finished checkpoints, oldest first."""
@@ -196,8 +197,7 @@ class RunFolder:
         if folder.exists():  # the same weights; what an evaluation found since is new
             write_recorded_json(folder / _NUMBERS, numbers)
             return folder
-        partial = partial_path(folder)
-        shutil.rmtree(partial, ignore_errors=True)
+        partial = unused_name(folder, "partial")
         partial.mkdir(parents=True)
         try:
             save_weights(partial / WEIGHTS_NAME, checkpoint.weights, record=False)
@@ -373,10 +373,10 @@ def _with_advice(error: DataError, folder: Path) -> DataError:
 
 def _link_or_copy(source: Path, target: Path) -> None:
     """Give `source` a second name; a copy where the file system has no hard links."""
-    partial = partial_path(target)
-    partial.unlink(missing_ok=True)
+    partial = unused_name(target, "partial")
     try:
         os.link(source, partial)
     except OSError:
-        shutil.copyfile(source, partial)
-    publish(target)
+        with source.open("rb") as reader, os.fdopen(create_file(partial), "wb") as writer:
+            shutil.copyfileobj(reader, writer)
+    publish(partial, target)

@@ -152,7 +152,12 @@ def id_chunk(
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
-        raise DataError(f"id {wrong} is outside the vocabulary of {vocab_size}", path=path)
+        raise DataError(
+            f"id {wrong} is outside the vocabulary of {vocab_size}",
+            path=path,
+            next_step="name the tokenizer that made these ids with --tokenizer, or bring the file "
+            "back as it was",
+        )
     data = np.ascontiguousarray(ids, dtype=pick_dtype(vocab_size)).tobytes()
     return memoryview(data), memoryview(document_ends.astype("<u8").tobytes())
 
