@@ -418,3 +418,11 @@ def test_a_file_at_the_largest_size_is_read_and_beyond_refused(
 
 def test_json_is_readable_and_plain(tmp_path: Path) -> None:
     assert files.json_bytes({"a": ["é", 1]}) == '{\n  "a": [\n    "é",\n    1\n  ]\n}\n'.encode()
+
+
+def test_the_checksum_of_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="No such device"):
+        files.checksum_file(tmp_path / "pipe")
+    with pytest.raises(IsADirectoryError):
+        files.checksum_file(tmp_path)

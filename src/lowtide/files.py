@@ -356,7 +356,9 @@ def checksum_file(path: PathLike) -> str:
     digest = xxhash.xxh3_128()
     buffer = bytearray(_BUFFER_BYTES)
     view = memoryview(buffer)
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
+    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123
+        _require_regular(os.fstat(descriptor), path)
         while count := file.readinto(buffer):
             digest.update(view[:count])
     return digest.hexdigest()
