@@ -114,11 +114,12 @@ def check_counting(
 def check_encoding(
     pattern: str, texts: list[bytes], counts: Counter[bytes], source: random.Random, folder: Path
 ) -> None:
-    in_files = source.random() < 0.5
-    learner = _native.MergeLearner(
-        source.choice(["huggingface", "cs336"]),
-        file_dir=str(folder) if in_files else "",
-        resident_limit=1,
+    in_rounds = source.random() < 0.5
+    tie_break = source.choice(["huggingface", "cs336"])
+    learner = (
+        _native.RoundLearner(tie_break, file_dir=str(folder), memory_bytes=1 << 20)
+        if in_rounds
+        else _native.MergeLearner(tie_break)
     )
     learner.take_items(list(counts.items()))
     learner.build()

@@ -94,9 +94,14 @@ def _load(source: str | Path) -> Vocabulary:
         return _load_file(path)
     if str(source) == "gpt2":
         return load_gpt2()
+    again = "lowtide train-tokenizer --input FILES --out-dir tok/mine"
+    if path.is_symlink():
+        raise DataError(
+            "a link that leads to no tokenizer", path=path, next_step=f"mend the link, or: {again}"
+        )
     raise DataError(
         f"no tokenizer {str(source)!r}: no such folder or file, and the only known name is gpt2",
-        next_step="lowtide train-tokenizer --input FILES --out-dir tok/mine",
+        next_step=again,
     )
 
 
