@@ -21,9 +21,8 @@
 // takes two passes over the file, one to collect segments and one to replace them and to count the
 // pairs that come of it; both read and write in order, so that the disk and its cache are no burden.
 //
-// Before, words were kept in mapped files and every merge visited the words of its pair: 0.1 s a merge
-// on 260 MB of distinct Korean words, most of it page faults. Lists of words for the pairs near the
-// top, with the symbols in memory, took as long as this where they fitted, and did not bound memory.
+// Words in mapped files, visited merge by merge, spent most of the time in page faults; lists of words
+// for the pairs near the top, with the symbols in memory, did not bound memory.
 #pragma once
 
 #include <atomic>

@@ -260,3 +260,12 @@ def test_commands_name_the_budget_in_whole_units(memory, words):
     assert plan.machine.budget_bytes % (1 << 20) == 0
     for line in plan.commands:
         assert f"--memory {words}" in line
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocabulary"), [("3M", 2900), ("50M", 12000), ("2B", 32000), (None, 32000)]
+)
+def test_the_vocabulary_suits_the_number_of_tokens_where_there_is_no_text(tokens, vocabulary):
+    plan = make_plan(ram="64GiB", vram="24GiB", cores=12, tokens=tokens)
+    assert plan.data.vocab_size == vocabulary
+    assert plan.chosen is not None

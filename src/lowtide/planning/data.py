@@ -164,6 +164,8 @@ def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
         training = build_settings(TrainSettings, settings.training_options())
         streamed = settings.dataset_id is not None
         return learned_vocabulary(training, None if streamed else text)
+    if text is None and settings.num_tokens is not None:
+        text = int(settings.num_tokens * bytes_per_token(usual))
     if text is None:
         return usual
     return min(usual, max(_SMALLEST_VOCABULARY, int(0.8 * math.sqrt(text)) // 100 * 100))
