@@ -99,6 +99,8 @@ LIMITS = [
     ({"max_repetition": 0.0}, False),
     ({"max_repetition": 1.001}, False),
     ({"document_separator": "x" * 1024}, True),
+    ({"document_separator": "\udcff"}, False),
+    ({"document_separator": "\ud7ff\ue000"}, True),
     ({"document_separator": "x" * 1025}, False),
     *(
         ({name: value}, value == 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lowtide.dataset.tokenfiles import table
 from lowtide.dataset.tokenfiles.megatron import MEGATRON_MAGIC
 from lowtide.dataset.tokenfiles.table import open_source
 from lowtide.errors import DataError
@@ -72,3 +74,9 @@ def test_other_versions_of_megatrons_index_are_refused(
     (tmp_path / "x.bin").write_bytes(b"\1\0\2\0")
     with pytest.raises(DataError, match=f"version {version} and type {code} are not supported"):
         open_source(tmp_path / "x.idx", kind="megatron", dtype=UINT16, end_id=None)
+
+
+def test_a_pipe_in_place_of_metadata_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "dataset_metadata.json")
+    assert not table._has_metadata(tmp_path, ours=True)
+    assert not table._has_metadata(tmp_path, ours=False)

@@ -305,8 +305,8 @@ def fuzz_vocabulary_files(source: random.Random, folder: Path) -> None:
     if places is not None:
         vocab = text[places[0] : places[0] + places[1]]
         merges = text[places[2] : places[2] + places[3]]
-        json.loads(vocab)
-        json.loads(merges)
+        json.loads(vocab.decode(errors="replace"))  # whether text is UTF-8 is looked at later
+        json.loads(merges.decode(errors="replace"))
     found = _native.read_byte_level(
         damage(vocab, source),
         damage(merges, source),

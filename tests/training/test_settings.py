@@ -315,3 +315,10 @@ def test_the_vocabulary_to_learn_suits_model_and_text():
     assert shaped == suitable_vocabulary(
         count_parameters(model_config(TrainSettings(), 256)), 10**7
     )
+
+
+@pytest.mark.parametrize("name", ["eval_iters", "seq_len", "batch_size"])
+def test_an_evaluation_of_nothing_is_refused(name):
+    with pytest.raises(UsageError, match=f"{name} is 0, expected at least 1"):
+        EvaluateSettings(model_name="m", dataset_dir=("d",), **{name: 0})
+    assert getattr(EvaluateSettings(model_name="m", dataset_dir=("d",), **{name: 1}), name) == 1

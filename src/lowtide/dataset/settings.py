@@ -94,8 +94,13 @@ class PrepareSettings(CleaningOptions, _PrepareInputs):
         if self.tokens_per_shard < 2:
             raise UsageError(f"--tokens-per-shard {self.tokens_per_shard} must be at least 2")
         _check_processes(self.processes)
-        if len(self.document_separator.encode()) > 1024:
+        if len(self.document_separator.encode(errors="replace")) > 1024:
             raise UsageError("--document-separator is longer than 1024 bytes")
+        if any("\ud800" <= letter <= "\udfff" for letter in self.document_separator):
+            raise UsageError(
+                f"--document-separator {self.document_separator!r} is not text in UTF-8",
+                next_step="give characters, as they stand between documents",
+            )
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative")
 

@@ -340,6 +340,9 @@ class EvaluateSettings:
     def __post_init__(self) -> None:
         require(bool(self.dataset_dir), "dataset_dir", "", "at least one dataset")
         require(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+        for name in ("eval_iters", "seq_len"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, value, "at least 1")
 
 
 def choose_optimizer(settings: TrainSettings, config: GPTConfig) -> Literal["muon", "adamw"]:

@@ -39,6 +39,8 @@ __all__ = [
     "open_token_file",
 ]
 
+_METADATA_BEGINNING = 4096
+
 
 @dataclass(frozen=True)
 class TokenFormat:
@@ -70,7 +72,10 @@ def _begins(path: Path, check: Callable[[bytes], bool], suffix: str) -> bool:
 
 def _has_metadata(path: Path, *, ours: bool) -> bool:
     metadata = path / METADATA_NAME
-    return metadata.exists() and (b'"format_version"' in metadata.read_bytes()) == ours
+    if not metadata.is_file():  # a pipe in its place would be waited for
+        return False
+    with metadata.open("rb") as file:  # sources, of which there may be many, come after
+        return (b'"format_version"' in file.read(_METADATA_BEGINNING)) == ours
 
 
 def _has_index(path: Path) -> bool:
