@@ -285,3 +285,9 @@ def test_progress_of_a_compressed_file_is_what_was_read_of_it(tmp_path: Path, su
     with open_stream(source) as reader:
         while reader.read(1 << 18):
             assert reader.stored_position() <= source.size_bytes
+
+
+def test_a_field_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--text-field '.udcff' is not text"):
+        reading.ReadingOptions(text_field="\udcff")
+    assert reading.ReadingOptions(text_field="\ud7ff\ue000").text_field == "\ud7ff\ue000"

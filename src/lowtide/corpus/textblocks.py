@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lowtide.corpus.encodings import check_encoding
 from lowtide.corpus.inputs import InputFile, InputSlice
+from lowtide.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +56,10 @@ class ReadingOptions:
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
+        if any("\ud800" <= letter <= "\udfff" for letter in self.text_field):
+            raise UsageError(
+                f"--text-field {self.text_field!r} is not text in UTF-8, as names of fields are"
+            )
 
     @property
     def window_bytes(self) -> int:

@@ -122,7 +122,7 @@ class TokenizerReader:
         self._tokenizer = Tokenizer.load(self.source)
         record = self.source / "training.json"
         if record.is_file():
-            self._record = read_json(record)
+            self._record = _read_record(record)
             self._job.read(MetricsFile(self.source / METRICS_NAME))
         for source in self._find_samples():
             self._measures.append(measure_source(self._tokenizer, source, self._text_field))
@@ -322,3 +322,23 @@ def _show(token: bytes) -> str:
     """Give a token as text that can be read: what cannot be printed is escaped."""
     text = token.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Read training.json; one that is not what learning wrote is named."""
+    record: Any = read_json(path)
+    kinds = {"input_files": list, "counts": dict, "settings": dict}
+    is_whole = isinstance(record, dict) and all(
+        isinstance(record.get(name, kind()), kind) for name, kind in kinds.items()
+    )
+    if is_whole:
+        rows, counts = record.get("input_files", []), record.get("counts", {})
+        is_whole = all(isinstance(row, dict) and isinstance(row.get("path"), str) for row in rows)
+        is_whole = is_whole and all(type(count) is int for count in counts.values())
+    if not is_whole:
+        raise DataError(
+            "this does not say what a tokenizer was learned from: names or types differ",
+            path=path,
+            next_step="bring it back, or remove it: the page then leaves that part out",
+        )
+    return record

@@ -101,6 +101,7 @@ def _load(source: str | Path) -> Vocabulary:
         )
     raise DataError(
         f"no tokenizer {str(source)!r}: no such folder or file, and the only known name is gpt2",
+        path=path if path.suffix or len(path.parts) > 1 else None,
         next_step=again,
     )
 
