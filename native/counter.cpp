@@ -31,7 +31,9 @@ constexpr size_t kLongPiece = 1 << 16;      // goes to the shared table at once
 constexpr size_t kRunsAtOnce = 64;          // that are read together: open files, and a buffer each
 
 int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length) {
-  const int order = std::memcmp(a, b, std::min(a_length, b_length));
+  const size_t shared = std::min(a_length, b_length);
+  // An empty piece may have no address, which memcmp may not be given.
+  const int order = shared == 0 ? 0 : std::memcmp(a, b, shared);
   if (order != 0) return order;
   return a_length < b_length ? -1 : a_length > b_length;
 }
