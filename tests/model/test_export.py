@@ -56,6 +56,8 @@ def test_transformers_gives_the_same_ids_and_logits(tokenizers, kind, layout, tm
     with torch.inference_mode():
         torch.testing.assert_close(peer(batch).logits, model(batch), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(load_model(folder)(batch), model(batch))
+        loss = peer(batch, labels=batch).loss  # which shifts the labels itself
+        torch.testing.assert_close(loss, model(batch[:, :-1], batch[:, 1:]), rtol=1e-4, atol=1e-4)
 
 
 def test_a_layout_of_our_own_generates_in_transformers_from_its_cache_and_beside_padding(
