@@ -102,7 +102,8 @@ class InputList(Sequence[InputFile]):
         if source.split:
             self._splits[len(self)] = source.split
         kind = _KIND_NAMES.index(source.kind)
-        self._kinds.append(kind << 2 | _COMPRESSION_NAMES.index(source.compression))
+        packing = _COMPRESSION_NAMES.index(source.compression)
+        self._kinds.append(kind * len(_COMPRESSION_NAMES) + packing)
         self._sizes.append(source.size_bytes)
         self._modified.append(source.modified_ns)
         self._changed.append(source.changed_ns)
@@ -125,12 +126,12 @@ class InputList(Sequence[InputFile]):
             return InputSlice(self, range(len(self))[place])
         place = range(len(self))[place]
         begin = self._ends[place - 1] if place else 0
-        kind = self._kinds[place]
+        kind, packing = divmod(self._kinds[place], len(_COMPRESSION_NAMES))
         return InputFile(
             index=self.first_index + place,
             path=Path(os.fsdecode(bytes(self._paths[begin : self._ends[place]]))),
-            kind=_KIND_NAMES[kind >> 2],
-            compression=_COMPRESSION_NAMES[kind & 3],
+            kind=_KIND_NAMES[kind],
+            compression=_COMPRESSION_NAMES[packing],
             size_bytes=self._sizes[place],
             modified_ns=self._modified[place],
             changed_ns=self._changed[place],
