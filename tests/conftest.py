@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from lowtide import memory, progress
+
 # The same examples every time, so that a failure is the change's and not the day's; `make chance`
 # looks for new ones. How long one takes says something of the machine, and nothing of the code.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -24,6 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 _CAPABILITIES_3 = 0x20080522  # the version of the call's structures; from linux/capability.h
+_ORDINARY_BYTES = 64 << 20  # what a command that trains nothing holds when it starts, about
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1 << 1, 1 << 2
 
 
@@ -46,6 +49,21 @@ def ordinary_user() -> Iterator[None]:
     assert libc.capset(header, less) == 0
     yield
     assert libc.capset(header, before) == 0
+
+
+@pytest.fixture(autouse=True)
+def ordinary_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget finds a program of ordinary size, whatever earlier tests left in this process.
+
+    Hundreds of tests share one process, and the libraries they import stay: it grows beyond the
+    budgets that a test gives. Programs that a test starts measure themselves.
+    """
+    measure = memory.tree_resident_bytes
+    surplus = max(0, measure() - _ORDINARY_BYTES)
+    for module in (memory, progress):
+        monkeypatch.setattr(module, "tree_resident_bytes", lambda: measure() - surplus)
+    measure_peak = memory.process_peak_bytes
+    monkeypatch.setattr(memory, "process_peak_bytes", lambda: measure_peak() - surplus)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

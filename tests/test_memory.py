@@ -33,6 +33,11 @@ from lowtide.memory import (
 )
 
 
+@pytest.fixture(autouse=True)
+def ordinary_process() -> None:
+    """Here the measures themselves are tested: none is replaced."""
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [
