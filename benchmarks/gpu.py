@@ -129,7 +129,7 @@ class PlainLoop:
 
 
 def make_trainer(config: GPTConfig, path: Path, **options: Any) -> Trainer:
-    """Give a Trainer ready to step, as `fit` would make it."""
+    """Return a Trainer ready to step, as `fit` would make it."""
     torch.manual_seed(options.get("seed", 0))
     model = GPT(config)
     if options.get("zero_init"):
@@ -145,7 +145,7 @@ def make_trainer(config: GPTConfig, path: Path, **options: Any) -> Trainer:
 
 
 def finite_loss(trainer: Trainer) -> float:
-    """Give the mean loss of the steps so far; a GPU is faster on numbers that are not finite."""
+    """Return the mean loss of the steps so far; a GPU is faster on numbers that are not finite."""
     skipped = int(trainer.counters.bad)
     if skipped:
         raise RuntimeError(f"{skipped} steps had a loss or gradient that is not finite")
@@ -171,7 +171,7 @@ class WaitedFeed:
 
 
 def time_steps(step: Any, *, warm: int, steps: int) -> dict[str, float]:
-    """Give seconds of the first step (compilation), of a later one (median), and the peak."""
+    """Return seconds of the first step (compilation), of a later one (median), and the peak."""
     torch.cuda.reset_peak_memory_stats()
     first = _seconds(step)
     for _ in range(warm):
@@ -194,7 +194,7 @@ def _seconds(step: Any) -> float:
 
 
 def _step_times(step: Any, steps: int) -> list[float]:
-    """Give the seconds of each of some steps; the host runs ahead, as it does in training."""
+    """Return the seconds of each of some steps; the host runs ahead, as it does in training."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
     marks[0].record()
     for mark in marks[1:]:

@@ -221,7 +221,7 @@ def check_shards(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _limit_memory(limit_bytes: int) -> Any:
-    """Give what puts a new process under a limit that counts its file pages; None if none can."""
+    """Return what puts a new process under a limit that counts its file pages; None if none can."""
     group = Path("/sys/fs/cgroup/lowtide-bench")
     try:
         Path("/sys/fs/cgroup/cgroup.subtree_control").write_text("+memory")

@@ -47,7 +47,7 @@ TIMED_STEPS = 20
 
 
 def timed(trainer: Trainer, steps: int) -> float:
-    """Give the seconds of `steps` steps, the device's work included."""
+    """Return the seconds of `steps` steps, the device's work included."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(steps):

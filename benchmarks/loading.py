@@ -113,7 +113,7 @@ def compare_speed(folder: Path, num_tokens: int, rounds: int, peer_python: Path 
 def speed_ways(
     path: Path, folder: Path, peer_python: Path | None
 ) -> dict[str, Callable[[], float]]:
-    """Give the ways to load batches, the baseline first; each measures tokens per second."""
+    """Return the ways to load batches, the baseline first; each measures tokens per second."""
     ways: dict[str, Callable[[], float]] = {}
     for name, way in loading_peers.WAYS.items():
         if way.is_installed:
@@ -135,7 +135,7 @@ def measure_elsewhere(peer_python: Path, name: str, path: Path, folder: Path) ->
 
 
 def own_ways(path: Path) -> dict[str, Callable[[], Iterator[Any]]]:
-    """Give lowtide's forms."""
+    """Return lowtide's forms."""
     data = TokenDataset(path, split="all", sequence_length=LENGTH, dtype="uint16")
     return {
         "lowtide TokenDataset.get_batch, random windows": lambda: get_batches(data),
@@ -244,7 +244,7 @@ def measure_growth(way: str, path: str) -> tuple[int, float, int]:
 
 
 def peak_bytes() -> int:
-    """Give the largest resident memory this process had, by the kernel's own count."""
+    """Return the largest resident memory this process had, by the kernel's own count."""
     for line in Path(f"/proc/{os.getpid()}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

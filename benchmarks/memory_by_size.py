@@ -122,7 +122,7 @@ def run(command: list[str | Path]) -> tuple[float, int]:
 
 
 def as_table(rows: list[Row], memory: str) -> str:
-    """Give the rows as Markdown: one line per corpus size, time and peak per stage."""
+    """Return the rows as Markdown: one line per corpus size, time and peak per stage."""
     verbs = list(dict.fromkeys(row.verb for row in rows))
     lines = [
         f"{usable_cores()} cores, budget {memory} for each stage",
@@ -217,7 +217,7 @@ def _label(x: float, y: float, text: str, kind: str = "", anchor: str = "start")
 
 
 def _short(size: float) -> str:
-    """Give a size without digits that say nothing.
+    """Return a size without digits that say nothing.
 
     >>> _short(1 << 30), _short(114.4 * (1 << 20))
     ('1 GiB', '114 MiB')

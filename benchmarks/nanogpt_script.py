@@ -17,7 +17,7 @@ _WORKERS = 2
 _BATCHES = 1024
 
 load_encoding: Any = None
-"""Gives the tiktoken encoding; set before the workers are forked."""
+"""Returns the tiktoken encoding; set before the workers are forked."""
 _encoding: Any = None
 
 

@@ -123,7 +123,7 @@ def _sample(pid: int, result: Result, ticks: dict[int, int], ended: threading.Ev
 
 
 def _sample_tree(pid: int, ticks: dict[int, int]) -> tuple[int, int]:
-    """Give resident and anonymous bytes of a process and all it started; note their time."""
+    """Return resident and anonymous bytes of a process and all it started; note their time."""
     folder = Path(f"/proc/{pid}")
     try:
         status = folder.joinpath("status").read_text().splitlines()
@@ -159,7 +159,7 @@ def print_table(title: str, results: Sequence[Result], *, megabytes: float) -> N
 
 
 def describe_machine() -> str:
-    """Give what the numbers were measured on."""
+    """Return what the numbers were measured on."""
     model = platform.processor()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

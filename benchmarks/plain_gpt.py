@@ -55,7 +55,7 @@ class PlainGPT(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Give the mean loss."""
+        """Return the mean loss."""
         x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         logits = self.head(self.norm(self.blocks(x)))
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))

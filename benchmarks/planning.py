@@ -243,7 +243,7 @@ print(process_peak_bytes())
 
 
 def _loading_peak(plan: Plan, dataset_dir: Path) -> int:
-    """Give the peak of a program that does nothing but load batches."""
+    """Return the peak of a program that does nothing but load batches."""
     assert plan.chosen is not None
     settings = plan.chosen.settings
     sizes = [settings.rows_per_step, settings.seq_len, settings.num_workers]

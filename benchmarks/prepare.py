@@ -33,7 +33,7 @@ PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$
 
 
 def documents(path: Path) -> Iterator[str]:
-    """Give the documents of a file, as the scripts of the peers would read them."""
+    """Return the documents of a file, as the scripts of the peers would read them."""
     held = ""
     with path.open(encoding="utf-8") as file:
         while block := file.read(1 << 22):
@@ -53,7 +53,7 @@ def batches(path: Path, size: int = 64) -> Iterator[list[str]]:
 
 
 def prepare_command(inputs: Path) -> Command:
-    """Give the command as a user would type it."""
+    """Return the command as a user would type it."""
     flags = ["--input-files", str(inputs / "text.txt"), "--out-dir", "{out}/data"]
     words = [sys.executable, "-m", "lowtide", "prepare", *flags, "--memory", "512MiB"]
     return Command(words, _read_total)

@@ -72,11 +72,11 @@ class Bench:
         self.val = TokenDataset(val_path, split="all", sequence_length=CONTEXT)
 
     def loss_of(self, network: nn.Module) -> float:
-        """Give the loss over the whole validation split."""
+        """Return the loss over the whole validation split."""
         return evaluate_loss(network, self.val, device=torch.device("cpu"), batch_size=64).loss
 
     def clock(self) -> float:
-        """Give the seconds that count, of this process."""
+        """Return the seconds that count, of this process."""
         processor = self.options.limit == "processor"
         return time.process_time() if processor else time.perf_counter()
 
@@ -132,7 +132,7 @@ class Bench:
 
 
 def recipe_rate(step: int, steps: int) -> float:
-    """Give nanoGPT's learning rate: a hundred steps of warm-up, cosine from 1e-3 to 1e-4."""
+    """Return nanoGPT's learning rate: a hundred steps of warm-up, cosine from 1e-3 to 1e-4."""
     if step < 100:
         return 1e-3 * (step + 1) / 101
     progress = (step - 100) / max(1, steps - 100)

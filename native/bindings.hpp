@@ -67,7 +67,7 @@ inline nb::list list_samples(const std::vector<Sample>& samples) {
   return rows;
 }
 
-// Gives a vector to Python, as a view of values of another size, without copying it.
+// Hands a vector to Python, as a view of values of another size, without copying it.
 template <typename Item, typename T>
 View<Item> to_view(std::vector<T>&& values) {
   auto owned = std::make_unique<std::vector<T>>(std::move(values));
@@ -78,7 +78,7 @@ View<Item> to_view(std::vector<T>&& values) {
   return View<Item>(data, {size}, owner);
 }
 
-// Gives a vector to NumPy without copying it.
+// Hands a vector to NumPy without copying it.
 template <typename T>
 Array<T> to_array(std::vector<T>&& values) {
   auto owned = std::make_unique<std::vector<T>>(std::move(values));

@@ -70,7 +70,7 @@ struct FileEncoding {
   // Text without a place to cut is refused (std::length_error) beyond this many bytes.
   size_t largest_window = size_t{1} << 31;
 };
-// Gives how many ids were written, and where the next part begins.
+// Returns how many ids were written, and where the next part begins.
 std::pair<uint64_t, uint64_t> encode_file(EncoderPool& pool, const FileEncoding& job);
 
 }  // namespace lowtide

@@ -48,7 +48,7 @@ class MappedArray {
     data_ = static_cast<T*>(moved);
     capacity_ = capacity;
   }
-  // Gives back what lies behind the last value.
+  // Returns to the system what lies behind the last value.
   void shrink_to_fit() {
     const size_t capacity = (size_ + kStep - 1) / kStep * kStep;
     if (capacity == 0 || capacity >= capacity_) return;

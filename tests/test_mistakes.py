@@ -17,7 +17,7 @@ TEXT = "".join(f"line {number} of a text about nothing in particular\n" for numb
 
 
 def command(verb: str, text: Path, out: Path) -> list[str]:
-    """Give the smallest command line of `verb` that reads `text` and writes to `out`."""
+    """Return the smallest command line of `verb` that reads `text` and writes to `out`."""
     flags = {
         "train-tokenizer": ["--input", str(text), "--vocab-size", "300", "--out-dir", str(out)],
         "prepare": ["--input-files", str(text), "--tokenization", "char", "--out-dir", str(out)],
@@ -54,7 +54,7 @@ def assert_explained(
 
 
 def files_in(folder: Path) -> list[str]:
-    """Give the outputs under `folder`: hidden files are work in progress, metrics.jsonl a log."""
+    """Return the outputs under `folder`: hidden files are work in progress, metrics.jsonl a log."""
     names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     return [
         str(name)

@@ -151,7 +151,7 @@ def _take_word(words: list[str], wanted: str) -> tuple[str | None, list[str]]:
 
 
 def _partial_settings(cls: type[Any], options: dict[str, Any], *, missing: object) -> Any:
-    """Give an instance that holds `options` and defaults, and `missing` for what has neither.
+    """Return an instance that holds `options` and defaults, and `missing` for what has neither.
 
     Its checks (`__post_init__`) do not run: they belong to the whole settings, which tyro makes.
     """

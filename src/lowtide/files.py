@@ -283,7 +283,7 @@ def atomic_file(path: PathLike, *, sync_folder: bool = True) -> Generator[IO[byt
 
 
 def _named(error: OSError, partial: Path, path: Path) -> OSError:
-    """Give an error that names the file meant: write() names none, open() the hidden one."""
+    """Return an error that names the file meant: write() names none, open() the hidden one."""
     if error.errno is None and free_disk_bytes(path) < _BUFFER_BYTES:
         # NumPy says only how many items it could not write.
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -347,12 +347,12 @@ def read_json(path: PathLike) -> Any:
 
 
 def checksum_bytes(data: bytes) -> str:
-    """Give the xxh3-128 of `data` in hexadecimal."""
+    """Return the xxh3-128 of `data` in hexadecimal."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
 def checksum_file(path: PathLike) -> str:
-    """Give the xxh3-128 of a file in hexadecimal, read through one small buffer."""
+    """Return the xxh3-128 of a file in hexadecimal, read through one small buffer."""
     digest = xxhash.xxh3_128()
     buffer = bytearray(_BUFFER_BYTES)
     view = memoryview(buffer)
@@ -365,7 +365,7 @@ def checksum_file(path: PathLike) -> str:
 
 
 def free_disk_bytes(path: PathLike) -> int:
-    """Give the free space where `path` is or will be."""
+    """Return the free space where `path` is or will be."""
     place = Path(path).absolute()
     while not place.exists():
         place = place.parent

@@ -162,7 +162,7 @@ def read_plain_flags(cls: type[Any], words: list[str]) -> Any | None:
 
 
 def _read_words(fields: list[_Field], words: list[str]) -> dict[str, Any]:
-    """Give the values of the fields that are named; ValueError where something is not plain."""
+    """Return the values of the fields that are named; ValueError where something is not plain."""
     by_flag = {flag_name(field.name): field for field in fields}
     waiting = [field for field in fields if field.positional]
     values: dict[str, Any] = {}
@@ -199,7 +199,7 @@ def _read_flag(by_flag: dict[str, _Field], flag: str, given: list[str]) -> tuple
 
 
 def _group(words: list[str]) -> Iterator[tuple[str | None, list[str]]]:
-    """Give each flag with the words up to the next one; first those before any, with None."""
+    """Return each flag with the words up to the next one; first those before any, with None."""
     flag: str | None = None
     given: list[str] = []
     for word in words:

@@ -58,7 +58,7 @@ _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
 
 
 def parse_size(text: str | int) -> int:
-    """Give the bytes of a size as people write it.
+    """Return the bytes of a size as people write it.
 
     >>> parse_size("2GiB"), parse_size("500MB"), parse_size(4096)
     (2147483648, 500000000, 4096)
@@ -83,7 +83,7 @@ def parse_size(text: str | int) -> int:
 
 
 def format_size(size: float) -> str:
-    """Give bytes as people read them.
+    """Return bytes as people read them.
 
     >>> format_size(1536), format_size(3 << 30)
     ('1.5 KiB', '3.0 GiB')
@@ -104,7 +104,7 @@ def _read_number(path: Path) -> int | None:
 
 
 def _cgroup_folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Give (version, folder) of each cgroup around us that has `controller`, innermost first."""
+    """Return (version, folder) of each cgroup around us that has `controller`, innermost first."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -128,7 +128,7 @@ def _cgroup_folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _cgroup_headroom_bytes(root: Path = Path("/")) -> int | None:
-    """Give what the tightest enclosing cgroup (v1 or v2) still allows; None without a limit."""
+    """Return what the tightest enclosing cgroup (v1 or v2) still allows; None without a limit."""
     headroom: list[int] = []
     for version, folder in _cgroup_folders("memory", root):
         if version == 2:
@@ -146,7 +146,7 @@ def _cgroup_headroom_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _cgroup_cores(root: Path = Path("/")) -> float | None:
-    """Give the CPU quota of the tightest enclosing cgroup in cores; None without one."""
+    """Return the CPU quota of the tightest enclosing cgroup in cores; None without one."""
     cores: list[float] = []
     for version, folder in _cgroup_folders("cpu", root):
         if version == 2:
@@ -165,7 +165,7 @@ def _cgroup_cores(root: Path = Path("/")) -> float | None:
 
 
 def _cgroup_reclaimable_bytes(stat_path: Path) -> int:
-    """Give the page cache that a cgroup counts as used but gives back on demand."""
+    """Return the page cache that a cgroup counts as used but gives back on demand."""
     try:
         rows = dict(line.split() for line in stat_path.read_text().splitlines())
     except (OSError, ValueError):
@@ -174,7 +174,7 @@ def _cgroup_reclaimable_bytes(stat_path: Path) -> int:
 
 
 def available_bytes() -> int:
-    """Give the memory this process can still take: the machine's, or its cgroup's if less."""
+    """Return the memory this process can still take: the machine's, or its cgroup's if less."""
     machine = _machine_available_bytes()
     headroom = _cgroup_headroom_bytes()
     return machine if headroom is None else min(machine, headroom)
@@ -191,7 +191,7 @@ def _machine_available_bytes() -> int:
 
 
 def default_budget_bytes() -> int:
-    """Give the budget used when none is named: half of what is available."""
+    """Return the budget used when none is named: half of what is available."""
     return available_bytes() // 2
 
 
@@ -205,7 +205,7 @@ def _status_kib(field: bytes, pid: int | str = "self") -> int:
 
 
 def _has_children() -> bool:
-    """Tell whether this process has any child, running or not yet waited for.
+    """Return whether this process has any child, running or not yet waited for.
 
     One system call: looking through the lists of 100 threads takes 2000 times as long, and most
     jobs have threads and no children.
@@ -218,7 +218,7 @@ def _has_children() -> bool:
 
 
 def _child_pids(pid: int | str = "self") -> list[int]:
-    """Give the direct children of a process.
+    """Return the direct children of a process.
 
     The kernel lists them per thread; psutil reads every process of the machine instead, too much
     for 20 samples a second, and is asked only where the kernel keeps no list.
@@ -269,7 +269,7 @@ def _is_in_same_memory(parent: int, pid: int) -> bool:
 
 
 def tree_resident_bytes() -> int:
-    """Give the resident memory of this process and everything it started, mapped pages included.
+    """Return the resident memory of this process and everything it started, mapped pages included.
 
     Pages that several of them share are counted for each, so this is never too little.
     """
@@ -278,7 +278,7 @@ def tree_resident_bytes() -> int:
 
 
 def release_free_memory() -> None:
-    """Give back what the C library keeps of freed blocks, where it can."""
+    """Return to the system what the C library keeps of freed blocks, where it can."""
     import ctypes  # 4 ms, and most commands do not ask
 
     with contextlib.suppress(OSError, AttributeError):  # a C library other than glibc
@@ -286,7 +286,7 @@ def release_free_memory() -> None:
 
 
 def process_peak_bytes() -> int:
-    """Give the largest resident memory this process alone ever had, as the kernel counted it."""
+    """Return the largest resident memory this process alone ever had, as the kernel counted it."""
     return _status_kib(b"VmHWM") * 1024
 
 
@@ -430,12 +430,12 @@ class MemoryBudget:
         )
 
     def release(self, name: str) -> None:
-        """Give a share back, when the phase that needed it is over."""
+        """Return a share back, when the phase that needed it is over."""
         del self.shares[name]
 
 
 def round_up_mib(size: int) -> int:
-    """Give whole MiB above `size`, with the few that a program differs by from start to start.
+    """Return whole MiB above `size`, with the few that a program differs by from start to start.
 
     What the interpreter and its libraries hold differs by up to a MiB, so one at least is to spare.
     """
@@ -452,7 +452,7 @@ def smallest_budget(needed_bytes: int) -> str:
 
 
 def usable_cores() -> int:
-    """Give the number of cores this process may keep busy: its affinity, or its cgroup's quota."""
+    """Return how many cores this process may keep busy: its affinity, or its cgroup's quota."""
     cores = len(os.sched_getaffinity(0))
     quota = _cgroup_cores()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))

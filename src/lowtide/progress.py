@@ -39,7 +39,7 @@ METRICS_NAME = "metrics.jsonl"
 
 Poll = Callable[[], tuple[float, Mapping[str, float]]]
 DeviceMemory = Callable[[], tuple[int, int]]
-"""Gives the bytes a job holds on its GPU, and how many the GPU has."""
+"""Returns the bytes a job holds on its GPU, and how many the GPU has."""
 
 _REFRESH_SECONDS = 0.2
 _METRICS_SECONDS = 1.0
@@ -48,7 +48,7 @@ _BAR_CELLS = 20
 
 
 def format_count(count: float) -> str:
-    """Give a count in few characters.
+    """Return a count in few characters.
 
     >>> format_count(950), format_count(1_234_567)
     ('950', '1.23M')
@@ -65,7 +65,7 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Give a duration as people read it.
+    """Return a duration as people read it.
 
     >>> format_seconds(4.26), format_seconds(75), format_seconds(7265)
     ('4.3s', '1:15', '2:01:05')
@@ -78,7 +78,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def run_metrics_path(folder: Path) -> Path | None:
-    """Give the metrics file of a run for another job to add to; None without one to write to."""
+    """Return the metrics file of a run for another job to add to; None without one to write to."""
     path = folder / METRICS_NAME
     return path if path.is_file() and os.access(path, os.W_OK) else None
 
@@ -116,7 +116,7 @@ class Phase:
         return self._done
 
     def snapshot(self) -> dict[str, Any]:
-        """Give the numbers of this moment, as they go into metrics.jsonl."""
+        """Return the numbers of this moment, as they go into metrics.jsonl."""
         done = self.done
         seconds = max(time.monotonic() - self.started, 1e-9)
         rate = (done - self._first) / seconds
@@ -304,7 +304,7 @@ class Progress:
 
     @staticmethod
     def _line(text: str) -> Text:
-        """Give the bar as one line, cut at the terminal's edge: a wrapped one leaves traces."""
+        """Return the bar as one line, cut at the terminal's edge: a wrapped one leaves traces."""
         from rich.text import Text
 
         return Text(printable(text), no_wrap=True, overflow="ellipsis")
@@ -339,7 +339,7 @@ class Progress:
 
 
 def _json_number(value: Any) -> Any:
-    """Give a value JSON can hold: NumPy's numbers as Python's, no NaN or infinity."""
+    """Return a value JSON can hold: NumPy's numbers as Python's, no NaN or infinity."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

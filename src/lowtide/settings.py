@@ -40,7 +40,7 @@ _REMARK_KEYS = ("name", "description")
 
 
 def import_when_used(name: str) -> types.ModuleType:
-    """Give a module that is imported only once something in it is asked for.
+    """Return a module that is imported only once something in it is asked for.
 
     For modules that nothing but annotations name: tyro takes 0.07 s, and most commands never need
     it.
@@ -277,7 +277,7 @@ def read_preset(name: str, *, for_settings: type[Any]) -> dict[str, Any]:
 
 
 def settings_as_json(settings: Any) -> dict[str, Any]:
-    """Give settings as plain JSON values, paths as strings."""
+    """Return settings as plain JSON values, paths as strings."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Path):

@@ -15,7 +15,7 @@ SEPARATOR = "<|endoftext|>"
 
 
 def make_documents(count: int, *, seed: int = 0) -> list[str]:
-    """Give documents of random words, all different, none removed by the default limits."""
+    """Return documents of random words, all different, none removed by the default limits."""
     chooser = random.Random(seed)
     words = ["tide", "low", "water", "sea", "weed", "shore", "boat", "naïve", "übung", "水"]
     documents: list[str] = []
@@ -68,7 +68,7 @@ def read_tokens(info: layout.DatasetInfo, split: str) -> np.ndarray:
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
-    """Give every file of a dataset, by name; but what was measured is never the same twice."""
+    """Return every file of a dataset, by name; but what was measured is never the same twice."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))

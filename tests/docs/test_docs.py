@@ -123,7 +123,7 @@ def test_commands_and_examples_run_in_order(page: str, folder: Path) -> None:
 
 
 def commands_in(block: str) -> list[list[str]]:
-    """Give the words after `lowtide` of each command in a block."""
+    """Return the words after `lowtide` of each command in a block."""
     lines = block.replace("\\\n", " ").splitlines()
     found: list[list[str]] = []
     for line in lines:

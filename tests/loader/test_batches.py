@@ -21,7 +21,7 @@ from .conftest import MakeDataset
 
 
 def take(loader: BatchLoader, count: int) -> list[list[list[int]]]:
-    """Give `count` batches as plain lists, and see that targets belong to inputs."""
+    """Return `count` batches as plain lists, and see that targets belong to inputs."""
     batches = []
     for _ in range(count):
         inputs, targets = next(loader)

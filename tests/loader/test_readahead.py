@@ -14,7 +14,7 @@ WINDOWING = Windowing(sequence_length=4, stride=4, buffer_windows=1)
 
 
 def counting_blocks(sizes: list[int], skip: int = 0) -> Iterator[tuple[Block, int]]:
-    """Give blocks of so many windows over 0, 1, 2 …; the first `skip` windows are given already."""
+    """Return blocks of so many windows over 0, 1, 2 …; the first `skip` windows are past."""
     first = 0
     for number, windows in enumerate(sizes):
         tokens = np.arange(first, first + 4 * windows + 1, dtype=np.uint32)

@@ -83,7 +83,7 @@ def eval_row(step: int, val: float, general: float, **values: Any) -> dict[str, 
 
 @pytest.fixture
 def open_page(tmp_path: Path) -> Callable[[Path | str], tuple[str, list[str]]]:
-    """Give a function that opens a page and returns its document and the console's lines."""
+    """Return a function that opens a page and returns its document and the console's lines."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         pytest.skip("no Chromium or Chrome is installed")

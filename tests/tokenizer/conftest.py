@@ -63,7 +63,7 @@ def nasty_bytes(nasty_text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
 
 
 def random_text(seed: int, length: int) -> bytes:
-    """Give text of about `length` bytes, always the same for a seed; also when it is no UTF-8.
+    """Return text of about `length` bytes, always the same for a seed; also when it is no UTF-8.
 
     It has no NUL: a file that has one in its first bytes is no text.
     """
@@ -81,7 +81,7 @@ def random_text(seed: int, length: int) -> bytes:
 
 @pytest.fixture(scope="session")
 def make_text() -> object:
-    """Give `random_text`."""
+    """Return `random_text`."""
     return random_text
 
 

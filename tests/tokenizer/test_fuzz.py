@@ -31,7 +31,7 @@ _PARTS = [
 
 
 def make_text(source: random.Random) -> bytes:
-    """Give random bytes, random parts, long runs, or a mixture, often around 64 bytes long."""
+    """Return random bytes, random parts, long runs, or a mixture, often around 64 bytes long."""
     kind = source.randrange(4)
     length = source.choice([0, 1, 2, 15, 16, 63, 64, 65, 127, 128, 129, 400, 3000])
     if kind == 0:
@@ -45,7 +45,7 @@ def make_text(source: random.Random) -> bytes:
 
 
 def make_specials(source: random.Random) -> list[bytes]:
-    """Give a few special tokens that occur, overlap and repeat."""
+    """Return a few special tokens that occur, overlap and repeat."""
     specials = [b"<|endoftext|>", b"<|end", b"|>", b"a", b"\xf0\x9f", b" Word", b"'s" * 9, b"\x00"]
     return source.sample(specials, source.randrange(4))
 

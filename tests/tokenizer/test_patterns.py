@@ -26,7 +26,7 @@ PATTERNS = pytest.mark.parametrize("pattern", PATTERN_NAMES)
 
 
 def split(pattern: str, text: bytes) -> list[bytes]:
-    """Give the pieces, the same by every instruction set that this machine has."""
+    """Return the pieces, the same by every instruction set that this machine has."""
     ends = _native.split(pattern, text).tolist()
     for instructions in ("scalar", "avx2"):
         assert _native.split(pattern, text, instructions).tolist() == ends

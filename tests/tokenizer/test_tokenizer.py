@@ -29,7 +29,7 @@ MakeText = Callable[[int, int], bytes]
 def encode_by_reference(
     text: bytes, merges: list[Pair], *, specials: list[str], pattern: Pattern = "gpt2"
 ) -> list[int]:
-    """Give ids as Tokenizer.from_merges numbers them."""
+    """Return ids as Tokenizer.from_merges numbers them."""
     ids: dict[bytes, int] = {}
     for id, token in enumerate(
         [*(bytes([byte]) for byte in range(256)), *(left + right for left, right in merges)]

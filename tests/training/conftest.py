@@ -37,7 +37,7 @@ def token_file(tmp_path):
 
 @pytest.fixture
 def make_trainer(token_file, tmp_path):
-    """Give a function that makes a trainer; options are settings, `config` changes the shape."""
+    """Return a function that makes a trainer; options are settings, `config` changes the shape."""
 
     def make(name="run", *, config=None, eval_files=None, **options):
         fields = {

@@ -27,7 +27,7 @@ def notes():
 
 @pytest.fixture
 def make_stepper(notes):
-    """Give a function that makes a stepper; options are settings, `config` changes the shape."""
+    """Return a function that makes a stepper; options are settings, `config` changes the shape."""
 
     def make(*, config=None, given=None, micro_batch=ROWS, **options):
         fields = {"vocab_size": VOCAB, "context_length": 16, "num_layers": 2, "width": 32}

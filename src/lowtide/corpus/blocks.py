@@ -84,7 +84,7 @@ class CleanJob:
     collect_characters: bool = False
     consumer: BlockConsumer | None = None
     is_encoded: Callable[[Path], bool] | None = None
-    """Tells whether an earlier command encoded a block; only then it can do without its text."""
+    """Returns whether an earlier command encoded a block; only then it can do without its text."""
 
     @cached_property
     def paths(self) -> StreamPaths:
@@ -115,7 +115,7 @@ class OpenDocument:
     def advance(
         self, *, continues: bool, continued: bool, num_documents: int, last: memoryview
     ) -> Identity | None:
-        """Give the document that a block's first one is a part of, if it began earlier.
+        """Return the document that a block's first one is a part of, if it began earlier.
 
         `last` is the block's last document row.
         """
@@ -160,12 +160,12 @@ class BlockTable:
         return len(self.paths)
 
     def list_characters(self) -> list[int]:
-        """Give the code points that occur, where they were collected."""
+        """Return the code points that occur, where they were collected."""
         bits = f"{self.characters or 0:b}"[::-1]
         return [code for code, bit in enumerate(bits) if bit == "1"]
 
     def after(self, earlier: BlockTable) -> BlockTable:
-        """Give the blocks of another table, then those of this one; the report stays this one's."""
+        """Return the blocks of another table, then this one's; the report stays this one's."""
         return replace(
             self,
             paths=earlier.paths + self.paths,
@@ -198,7 +198,7 @@ def clean_corpus(job: CleanJob, pool: WorkerPool, *, on_done: Callable[[int], No
 
 
 def has_many_streams(streams: Sequence[Stream]) -> bool:
-    """Tell whether enough of the corpus can only be read in order for several workers to do that.
+    """Return whether enough of the corpus can only be read in order for several workers to do that.
 
     Then each takes a file of its own, instead of waiting for one that reads them all.
     """
@@ -257,7 +257,7 @@ def _iter_tasks(job: CleanJob) -> Iterator[Callable[[], int]]:
 
 
 def _task(job: CleanJob, function: Callable[..., int], *arguments: Any) -> Callable[[], int]:
-    """Give a task that, should it fail, leaves nobody waiting for it."""
+    """Return a task that, should it fail, leaves nobody waiting for it."""
 
     def run() -> int:
         try:
@@ -271,7 +271,7 @@ def _task(job: CleanJob, function: Callable[..., int], *arguments: Any) -> Calla
 
 
 def _count_finished(job: CleanJob, stream: Stream) -> int | None:
-    """Give how many blocks a stream has that was read to its end, if they are all there."""
+    """Return how many blocks a stream has that was read to its end, if they are all there."""
     path = job.end_path(stream.index)
     if not path.exists():
         return None

@@ -129,7 +129,7 @@ class Report:
                 )
 
     def as_json(self) -> dict[str, Any]:
-        """Give the report as it goes into the metadata."""
+        """Return the report as it goes into the metadata."""
         return {
             "documents_in": self.documents_in,
             "lines_in": self.lines_in,
@@ -193,7 +193,7 @@ if TYPE_CHECKING:
 def _locate_rows(
     block: TextBlock, reading: ReadingOptions, paths: Paths
 ) -> tuple[_native.Bytes, Rows]:
-    """Give a block's bytes, and begins, ends, inputs, ordinals and flags of its documents."""
+    """Return a block's bytes, and begins, ends, inputs, ordinals and flags of its documents."""
     if block.row_ends is None:
         text, ends, offsets, inputs = extract_json_rows(block, reading, paths)
         return text, _rows(ends, offsets, inputs)

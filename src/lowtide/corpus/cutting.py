@@ -34,7 +34,7 @@ def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 def find_cut(
     file: BinaryIO, source: InputFile, nominal: int, options: ReadingOptions
 ) -> tuple[int, bool]:
-    """Give where the block that nominally ends at `nominal` ends, and whether inside a document."""
+    """Return where the block nominally ending at `nominal` ends, and whether inside a document."""
     if nominal <= 0:
         return 0, False
     if nominal >= source.size_bytes:

@@ -58,7 +58,7 @@ class Partition:
 
 
 def partition_bytes(rows: int, *, num_workers: int) -> int:
-    """Give the table that a worker takes where the budget allows it."""
+    """Return the table that a worker takes where the budget allows it."""
     return max(MODEST_TABLE_BYTES // num_workers, rows * TABLE_ROW_BYTES // _MANY)
 
 
@@ -92,7 +92,7 @@ def plan_partitions(table: BlockTable, *, table_bytes: int, num_workers: int) ->
 
 
 def _count_radixes(table: BlockTable) -> list[int]:
-    """Give how many hashes begin with each byte, over all blocks."""
+    """Return how many hashes begin with each byte, over all blocks."""
     counts = np.zeros(256, dtype=np.int64)
     for path in table.paths:
         ends = np.frombuffer(open_work_file(path).read("radix_ends"), dtype="<i8")
@@ -168,7 +168,7 @@ class RemovedLines:
         self._num_blocks = num_blocks
 
     def load(self, block: int) -> memoryview:
-        """Give the sorted lines (and marked documents) to leave out of a block, as uint32."""
+        """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
         parts: list[npt.NDArray[np.uint32]] = []
         for path in self._paths:
             descriptor = os.open(path, os.O_RDONLY)

@@ -61,12 +61,12 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
 
 
 def _has_places(source: InputFile, options: ReadingOptions) -> bool:
-    """Tell whether a file can be read from any place."""
+    """Return whether a file can be read from any place."""
     return source.compression is None and source.format.is_cut and is_utf8(options.encoding)
 
 
 def is_plain_text(source: InputFile, *, encoding: str) -> bool:
-    """Tell whether a file is text that can be taken as it is."""
+    """Return whether a file is text that can be taken as it is."""
     return source.compression is None and source.format.block_kind == "text" and is_utf8(encoding)
 
 

@@ -27,7 +27,7 @@ HUB_PREFIX = "hf://"
 
 
 def parse_hub_name(given: str, *, split: str = "train") -> tuple[str, str]:
-    """Give the name and the split of an input that begins with hf://, `split` if it names none.
+    """Return the name and the split of an input that begins with hf://, `split` if it names none.
 
     >>> parse_hub_name("hf://roneneldan/TinyStories:validation")
     ('roneneldan/TinyStories', 'validation')

@@ -322,7 +322,7 @@ def _expand(given: str | Path, notice: Callable[[str], None]) -> Iterator[Path]:
 
 
 def _walk(root: Path, notice: Callable[[str], None]) -> Iterator[Path]:
-    """Give a folder's files in sorted order; links are followed, but never in a circle."""
+    """Return a folder's files in sorted order; links are followed, but never in a circle."""
     visited: set[tuple[int, int]] = set()
     found = ignored = 0
 

@@ -209,7 +209,7 @@ def _iter_in_order(stream: Stream, options: ReadingOptions) -> Iterator[TextBloc
 def _until_damage(
     items: Iterator[ItemT], source: InputFile, options: ReadingOptions
 ) -> Iterator[ItemT]:
-    """Give what can be read; where it ends too early is an error, or a notice on request."""
+    """Return what can be read; where it ends too early is an error, or a notice on request."""
     try:
         yield from items
     except DataError as error:
@@ -273,7 +273,7 @@ def _iter_stream(stream: int, source: InputFile, options: ReadingOptions) -> Ite
 def _cut_stream(
     held: bytearray, nominal: int, ended: bool, options: ReadingOptions
 ) -> tuple[int, bool]:
-    """Give (end, inside a document) for the block that should end at `nominal`."""
+    """Return (end, inside a document) for the block that should end at `nominal`."""
     back = max(len(options.separator) - 1, 1)
     window = bytes(held[max(nominal - back, 0) : nominal + options.window_bytes + back])
     start = min(nominal, back)
@@ -287,7 +287,7 @@ def _cut_stream(
 def iter_documents(
     inputs: Sequence[InputFile] | Iterable[str | Path], options: ReadingOptions | None = None
 ) -> Iterator[Document]:
-    """Give every document of the inputs in order; one too large for a block comes in parts.
+    """Return every document of the inputs in order; one too large for a block comes in parts.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "two.txt"

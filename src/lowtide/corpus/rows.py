@@ -88,7 +88,7 @@ def _reader_of(text: Row | memoryview) -> Callable[[int], bytes]:
 def iter_parquet_rows(
     source: InputFile, options: ReadingOptions
 ) -> Iterator[tuple[Row | memoryview, int]]:
-    """Give the texts of a parquet file's column, each with its share of the stored bytes."""
+    """Return the texts of a parquet file's column, each with its share of the stored bytes."""
     import pyarrow as pa
 
     with _opened(source, options) as (file, stored):
@@ -148,7 +148,7 @@ def parquet_bytes(source: InputFile, options: ReadingOptions) -> int:
 
 @contextlib.contextmanager
 def _opened(source: InputFile, options: ReadingOptions) -> Generator[tuple[Any, BinaryIO]]:
-    """Give a file as pyarrow reads it, and as it is stored."""
+    """Return a file as pyarrow reads it, and as it is stored."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -185,7 +185,7 @@ def _find_chunk(file: Any, group: int, name: str) -> tuple[Any, bool]:
 
 @contextlib.contextmanager
 def _unpacked(source: InputFile, options: ReadingOptions) -> Generator[IO[bytes]]:
-    """Give a decompressed copy without a name: a parquet file has to be read from its end."""
+    """Return a decompressed copy without a name: a parquet file has to be read from its end."""
     with tempfile.TemporaryFile() as copy:
         with open_stream(source, replace(options, encoding="utf-8")) as stream:
             while block := stream.read(1 << 20):

@@ -161,7 +161,7 @@ class ZstdReader:
         self._has_checksum = False
 
     def read1(self, _: int) -> bytes:
-        """Give the next block, whatever its size; empty at the end."""
+        """Return the next block, whatever its size; empty at the end."""
         while self._decoder is not None or self._begin_frame():
             if text := self._read_block():
                 return text
@@ -198,7 +198,7 @@ class ZstdReader:
 
 
 class StreamReader:
-    """Gives decompressed UTF-8 bytes; damage is an error that names the file."""
+    """Returns decompressed UTF-8 bytes; damage is an error that names the file."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class StreamReader:
         self._file.close()
 
     def stored_position(self) -> int:
-        """Give how many bytes of the stored file have been read."""
+        """Return how many bytes of the stored file have been read."""
         return min(self._file.tell(), self._source.size_bytes)
 
     def read(self, size: int) -> bytes:

@@ -66,7 +66,7 @@ class WorkerPool:
 
 
 def _take_result(pending: deque[Future[ResultT]]) -> ResultT:
-    """Give the first task's result; if it waited in vain, the error of the one that failed."""
+    """Return the first task's result; if it waited in vain, the error of the one that failed."""
     try:
         return pending.popleft().result()
     except CancelledError:

@@ -106,7 +106,7 @@ def open_work_file(path: Path) -> WorkFile:
 
 
 def is_intact(path: Path) -> bool:
-    """Tell whether a work file holds what was written into it."""
+    """Return whether a work file holds what was written into it."""
     try:
         work = open_work_file(path)
         with path.open("rb", buffering=0) as file:

@@ -143,7 +143,7 @@ def _give_up(root: Path) -> None:
 
 
 def _is_last_event(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    """Tell whether the command these facts are of wrote its metadata."""
+    """Return whether the command these facts are of wrote its metadata."""
     events = metadata.get("appended", [])
     return len(events) > facts["num_appended"]
 
@@ -161,7 +161,7 @@ def _finish_cleaning_up(info: layout.DatasetInfo) -> AppendResult | None:
 
 
 def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> PrepareSettings:
-    """Give the settings the dataset was prepared with, for other inputs and resources."""
+    """Return the settings the dataset was prepared with, for other inputs and resources."""
     known: dict[str, Any] = {
         key: value
         for key, value in info.metadata.get("settings", {}).items()

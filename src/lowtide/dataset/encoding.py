@@ -172,7 +172,7 @@ class SourceCounts:
 def keep_block(
     table: BlockTable, block: int, removed: RemovedLines | None, cleaning: CleaningOptions
 ) -> _native.KeptDocuments:
-    """Give a block's documents without their duplicates."""
+    """Return a block's documents without their duplicates."""
     work = open_work_file(table.paths[block])
     lines = removed.load(block) if removed else NO_LINES
     return _native.keep_documents(

@@ -47,7 +47,7 @@ def open_journal(
     on_notice: Callable[[str], None],
     facts: Mapping[str, Any] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Give the folder for work files: new, or that of the same command when it was interrupted.
+    """Return the folder for work files: new, or that of the same command when it was interrupted.
 
     Inputs that changed meanwhile, as one that was mended has, are read again, with all that follow.
     `facts` are kept as they were when the work was begun, and given back.
@@ -88,12 +88,12 @@ def begin_work(root: Path, *, verb: str, facts: Mapping[str, Any]) -> None:
 
 
 def _is_of_use(stored: Mapping[str, Any], work: Path) -> bool:
-    """Tell whether something was done that can be gone on with."""
+    """Return whether something was done that can be gone on with."""
     return stored.get("version") == _VERSION and any(work.glob("*/*.block"))
 
 
 def has_plan(root: Path, *, verb: str) -> bool:
-    """Tell whether a command of this verb was interrupted here."""
+    """Return whether a command of this verb was interrupted here."""
     plan = _read_plan(root)
     return plan is not None and plan["verb"] == verb
 
@@ -215,7 +215,7 @@ def _other_inputs(stored: Mapping[str, Any], streams: Sequence[Stream], root: Pa
 
 
 def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:
-    """Give the first stream that an input in `changed` may have been a part of, or is now.
+    """Return the first stream that an input in `changed` may have been a part of, or is now.
 
     Small files share a stream by their sizes: one that grew may have left the stream before.
     """

@@ -150,7 +150,7 @@ class DatasetInfo:
         return self.root / TOKENIZER_NAME
 
     def num_tokens(self, split: str) -> int:
-        """Give the tokens of one split."""
+        """Return the tokens of one split."""
         return sum(shard.num_tokens for shard in self.shards[split])
 
 
@@ -189,7 +189,7 @@ def write_metadata(
 
 
 def count_totals(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-    """Give the metadata's totals, from its rows of shards."""
+    """Return the metadata's totals, from its rows of shards."""
     return {
         "total_tokens": sum(row["tokens"] for split in SPLITS for row in rows[split]),
         "total_documents": sum(row["documents"] for split in SPLITS for row in rows[split]),
@@ -362,7 +362,7 @@ def _find_shards(
 
 
 def _stat_shards(folder: Path) -> dict[str, os.stat_result]:
-    """Give the status of each shard in a folder, by name; a link to nothing is no shard."""
+    """Return the status of each shard in a folder, by name; a link to nothing is no shard."""
     found: dict[str, os.stat_result] = {}
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:

@@ -65,7 +65,7 @@ class OnePass:
         self._finder = None
 
     def _find_duplicates(self, hashes: memoryview) -> memoryview | None:
-        """Give the lines of a block that came before; None from the block on that did not fit."""
+        """Return the lines of a block that came before; None from the block on that did not fit."""
         if not self._dedup:
             return NO_LINES
         if self._finder is None or not self._finder.add(hashes, 0, 1):

@@ -160,7 +160,7 @@ def _prepare(
 
 @contextlib.contextmanager
 def _folder_beside(path: Path) -> Generator[Path]:
-    """Give a folder on the same disk for what a dry run keeps meanwhile; nothing of it stays."""
+    """Return a folder on the same disk for what a dry run keeps meanwhile; nothing of it stays."""
     place = path.absolute()
     while not (place.is_dir() and os.access(place, os.W_OK)) and place != place.parent:
         place = place.parent
@@ -202,7 +202,7 @@ def noticing_changes(inputs: Sequence[InputFile], forget: Callable[[], None]) ->
 
 
 def _plan_settings(settings: PrepareSettings) -> dict[str, Any]:
-    """Give the settings that decide the result, and so have to be the same to go on."""
+    """Return the settings that decide the result, and so have to be the same to go on."""
     return {
         key: value for key, value in settings_as_json(settings).items() if key not in _NOT_IN_PLAN
     }

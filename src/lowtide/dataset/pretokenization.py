@@ -489,7 +489,7 @@ def _iter_batches(
 
 
 def _iter_pieces(source: InputFile, reading: ReadingOptions) -> Iterator[tuple[bytes, bool]]:
-    """Give all of a text, cut at its separators: the same ids as of a plain file."""
+    """Return all of a text, cut at its separators: the same ids as of a plain file."""
     for stream in plan_streams([source], reading):
         for block in iter_blocks(stream, reading):
             if block is not None:

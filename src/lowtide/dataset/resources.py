@@ -129,14 +129,14 @@ def planned_bytes(
 
 
 def planned_table_bytes(*, num_workers: int, budget_bytes: int) -> int:
-    """Give about what `plan_shares` leaves for the table of hashes."""
+    """Return about what `plan_shares` leaves for the table of hashes."""
     blocks = BLOCK_BYTES * BLOCK_BYTES_HELD * (num_workers + 1)
     rest = budget_bytes - _PROGRAM_BYTES - _TOKENIZER_BYTES - blocks
     return max(rest // 2, MIN_TABLE_BYTES)
 
 
 def smallest_budget_bytes() -> int:
-    """Give the smallest budget that text can be prepared with."""
+    """Return the smallest budget that text can be prepared with."""
     return _PROGRAM_BYTES + sum(_smallest_shares(BLOCK_BYTES * BLOCK_BYTES_HELD).values())
 
 
@@ -168,7 +168,7 @@ def planned_disk_bytes(
     bytes_per_token: float = 3.5,
     token_bytes: int = 2,
 ) -> int:
-    """Give the disk that preparing takes meanwhile, with so large a table for the one pass.
+    """Return the disk that preparing takes meanwhile, with so large a table for the one pass.
 
     Ids twice, as work files and as shards, the hashes of lines, and the clean text of blocks that
     wait for their turn; once the table is full, the clean text of all blocks that follow.

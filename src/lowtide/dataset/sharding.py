@@ -108,7 +108,7 @@ def _plan_tail(job: ShardJob, bounds: Sequence[int], starts: Sequence[int]) -> S
 
 
 def _cut_keys(job: ShardJob) -> Sequence[int]:
-    """Give the first key of each range; a range's rows, read twice, stay below `range_bytes`."""
+    """Return the first key of each range; a range's rows, read twice, stay below `range_bytes`."""
     if not job.shuffle:
         last_block = job.first_block + max(len(job.encoded), 1)
         return array("Q", (block << 32 for block in range(job.first_block, last_block)))
@@ -217,7 +217,7 @@ def _write_shard(
 def _iter_chunks(
     plan: ShardPlan, ranges: _RangeCache, split: str, first: int, last: int, item_bytes: int
 ) -> Iterator[tuple[memoryview, memoryview]]:
-    """Give tokens `first` to `last` of a split, a few MiB at a time, with the ends in each."""
+    """Return tokens `first` to `last` of a split, a few MiB at a time, with the ends in each."""
     starts = plan.range_tokens[split]
     step = _CHUNK_BYTES // item_bytes
     for number in range(len(plan.bounds)):
@@ -241,7 +241,7 @@ class _RangeCache:
         self._ranges: dict[tuple[str, int], _native.RangeRows] = {}
 
     def load(self, split: str, number: int) -> _native.RangeRows:
-        """Give a range's rows."""
+        """Return a range's rows."""
         key = (split if self._plan.split_mode == "content" else "all", number)
         with self._lock:
             rows = self._ranges.pop(key, None)

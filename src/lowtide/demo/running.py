@@ -94,7 +94,7 @@ def _run_stages(settings: DemoSettings, budget_bytes: int) -> list[StageResult]:
 
 
 def describe_results(results: list[StageResult], out_dir: Path) -> str:
-    """Give the table of stages, and what the reader can do next."""
+    """Return the table of stages, and what the reader can do next."""
     header = ("stage", "time", "throughput", "peak memory", "budget", "used")
     rows: list[tuple[str, ...]] = [header]
     for result in results:
@@ -212,7 +212,7 @@ def _wait_after_interrupt(pid: int) -> tuple[int, Any]:
 
 
 def _measured_peak(stage: Stage, folder: Path) -> int:
-    """Give the largest peak of the stage's process tree in its metrics.jsonl, 0 without one."""
+    """Return the largest peak of the stage's process tree in its metrics.jsonl, 0 without one."""
     if stage.metrics_dir is None:
         return 0
     path = folder / stage.metrics_dir / METRICS_NAME

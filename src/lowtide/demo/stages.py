@@ -70,7 +70,7 @@ class Stage:
 
 
 def plan_stages(settings: DemoSettings, text_path: Path) -> list[Stage]:
-    """Give the stages as the verbs a user would type inside the demo's folder."""
+    """Return the stages as the verbs a user would type inside the demo's folder."""
     text_bytes = text_path.stat().st_size
     text = text_path.relative_to(settings.out_dir) if settings.text is None else text_path
     memory = {"--memory": settings.memory}

@@ -28,7 +28,7 @@ _ENOUGH_FILES = 50
 
 
 def find_text(settings: DemoSettings) -> Path:
-    """Give the text the demo runs on; gather the library's sources if they are not there yet."""
+    """Return the text the demo runs on; gather the library's sources if they are not there yet."""
     if settings.text is not None:
         if not settings.text.is_file():
             raise DataError(
@@ -69,7 +69,7 @@ def write_library_sources(path: Path) -> None:
 
 
 def _iter_library_files(root: Path) -> Iterator[Path]:
-    """Give the library's source files in a fixed order."""
+    """Return the library's source files in a fixed order."""
     for folder, folder_names, file_names in os.walk(root):
         folder_names[:] = sorted(set(folder_names) - _SKIPPED_FOLDERS)
         for name in sorted(file_names):

@@ -106,7 +106,7 @@ class _TextStream:
         return text
 
     def end(self) -> str:
-        """Give what was held back."""
+        """Return what was held back."""
         if self.finished:
             return ""
         self.finished = True
@@ -115,7 +115,7 @@ class _TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Give the length of the longest end of `text` that begins `stop`."""
+    """Return the length of the longest end of `text` that begins `stop`."""
     return next(
         (n for n in range(min(len(text), len(stop)), 0, -1) if stop.startswith(text[-n:])), 0
     )
@@ -160,7 +160,7 @@ def stream_text(
 
 
 def _not_text(tokenizer: Tokenizer) -> list[int]:
-    """Give the ids that stand for no text, of those a tokenizer has."""
+    """Return the ids that stand for no text, of those a tokenizer has."""
     unknown = tokenizer.special_tokens.get(UNKNOWN)
     return [] if unknown is None or unknown >= tokenizer.vocab_size else [unknown]
 
@@ -202,7 +202,7 @@ def _note_unknown(tokenizer: Tokenizer, prompt: Prompt) -> None:
 def generate_text(
     model: GPT, tokenizer: Tokenizer, prompt: str = "", *, num_samples: int = 1, **options: Any
 ) -> str | list[str]:
-    """Give the continuation of a prompt, or a list of several; options as in GenerateSettings.
+    """Return the continuation of a prompt, or a list of several; options as in GenerateSettings.
 
     `generate_text(model, tokenizer, "Once upon a time", max_new_tokens=50, temperature=0)`
     """

@@ -45,7 +45,7 @@ class Prompt:
         return bool(self.text or self.size_bytes)
 
     def iter_text(self) -> Iterator[str]:
-        """Give the text in pieces, line ends as in any text file."""
+        """Return the text in pieces, line ends as in any text file."""
         if self.path is None:
             yield self.text
             return
@@ -58,7 +58,7 @@ class Prompt:
         yield _plain_lines(held + _decode(decoder, b"", self.path, final=True))
 
     def end(self, size: int) -> tuple[bytes, bool]:
-        """Give the last bytes, about `size` of them, and whether that is all there is."""
+        """Return the last bytes, about `size` of them, and whether that is all there is."""
         if self.path is None:
             text = self.text[-size:]
             return text.encode("utf-8", "replace"), len(text) == len(self.text)
@@ -70,7 +70,7 @@ class Prompt:
 
 
 def encode_end(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
-    """Give the last `context` ids of a prompt, the same as if all of it were encoded."""
+    """Return the last `context` ids of a prompt, the same as if all of it were encoded."""
     size = max(_FIRST_END_BYTES, 8 * context)
     while True:
         data, is_all = prompt.end(size)
@@ -90,7 +90,7 @@ def encode_end(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
 
 
 def _first_cut(tokenizer: Tokenizer, data: bytes) -> int | None:
-    """Give the first place at which text can be cut without changing its ids; None without one."""
+    """Return the first place where text can be cut without changing its ids; None without one."""
     if tokenizer.kind == "char":  # at any character
         return next((place for place in range(min(4, len(data))) if data[place] & 0xC0 != 0x80), 0)
     cuts = [int(place) for place in _native.safe_cuts(data, [])[:2]]
@@ -98,7 +98,7 @@ def _first_cut(tokenizer: Tokenizer, data: bytes) -> int | None:
 
 
 def iter_prompts(settings: GenerateSettings) -> Iterator[Prompt]:
-    """Give every prompt; a file is looked through before, so that nothing is printed in vain."""
+    """Return every prompt; a file is looked through before, so that nothing is printed in vain."""
     path = settings.prompt_file
     if path is None:
         yield Prompt(settings.prompt)
@@ -157,7 +157,7 @@ def _plain_lines(text: str) -> str:
 
 
 def _iter_lines(path: Path, size: int) -> Iterator[tuple[int, int]]:
-    """Give where the lines with something on them begin and end."""
+    """Return where the lines with something on them begin and end."""
     begin = position = 0
     for data in _iter_bytes(path, 0, size):
         place = 0

@@ -25,7 +25,7 @@ def choose_tokens(
     banned: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Give one id per row, never one beyond the tokenizer's `vocab_size` nor one of `banned`."""
+    """Return one id per row, never one beyond the tokenizer's `vocab_size` nor one of `banned`."""
     # A model that broke in training gives no numbers: its dice are fair, a sample is no crash.
     logits = logits.float()[:, :vocab_size].nan_to_num()
     if banned:

@@ -93,7 +93,7 @@ class GenerateSettings:
         self.sampling()
 
     def sampling(self) -> SamplingSettings:
-        """Give the preset with what was given on top."""
+        """Return the preset with what was given on top."""
         preset = PRESETS[self.preset]
         names = ("temperature", "top_k", "top_p", "repetition_penalty")
         given = {name: getattr(self, name) for name in names}

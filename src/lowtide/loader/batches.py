@@ -61,7 +61,7 @@ def planned_bytes(
     item_bytes: int = 8,
     segments: bool = False,
 ) -> int:
-    """Give the memory the batches of one loader take: inputs and targets, delivered and ahead.
+    """Return the memory the batches of one loader take: inputs and targets, delivered and ahead.
 
     >>> planned_bytes(batch_size=64, sequence_length=1024)
     5242880
@@ -82,7 +82,7 @@ class Share(NamedTuple):
 def rank_share(
     first: int, *, batch_size: int, rank: int, world_size: int, end: int | None = None
 ) -> Share | None:
-    """Give the batch that begins with sample `first`, None where it would begin at `end`."""
+    """Return the batch that begins with sample `first`, None where it would begin at `end`."""
     count = batch_size * world_size
     if end is not None:
         count = min(count, end - first)
@@ -94,7 +94,7 @@ def rank_share(
 
 
 def make_state(dataset: SampleSource, *, order: Order, seed: int, samples: int) -> dict[str, Any]:
-    """Give the state of a run that has been given `samples` samples."""
+    """Return the state of a run that has been given `samples` samples."""
     return {
         "version": STATE_VERSION,
         "samples": samples,
@@ -106,7 +106,7 @@ def make_state(dataset: SampleSource, *, order: Order, seed: int, samples: int) 
 
 
 def check_state(state: Mapping[str, Any], dataset: SampleSource, *, order: Order, seed: int) -> int:
-    """Give the samples a state counts; refuse one of other data, another order or seed."""
+    """Return the samples a state counts; refuse one of other data, another order or seed."""
     if state.get("version") != STATE_VERSION:
         raise DataError(
             f"loader state of version {state.get('version')!r}, this lowtide reads {STATE_VERSION}"
@@ -340,7 +340,7 @@ class BatchLoader:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what is needed to go on after the last delivered batch."""
+        """Return what is needed to go on after the last delivered batch."""
         return make_state(self.dataset, order=self.order, seed=self.seed, samples=self._samples)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

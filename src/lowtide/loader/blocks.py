@@ -36,7 +36,7 @@ class Windowing:
     """Windows that are shuffled together; 1 or less leaves them in order."""
 
     def count_windows(self, num_tokens: int) -> int:
-        """Give the windows over so many tokens; the last one ends with the last token."""
+        """Return the windows over so many tokens; the last one ends with the last token."""
         last_start = num_tokens - self.sequence_length - 1
         return 0 if last_start < 0 else -(-last_start // self.stride) + 1
 
@@ -54,7 +54,7 @@ class BlockStart:
     """Documents that ended before that text."""
 
     def as_json(self) -> dict[str, Any]:
-        """Give it as plain values."""
+        """Return it as plain values."""
         place = None if self.place is None else list(self.place)
         return {**self.__dict__, "place": place}
 
@@ -133,13 +133,13 @@ def iter_token_blocks(
 
 
 def _block_tokens(windowing: Windowing) -> int:
-    """Give the tokens of a full block and of the next one's first window."""
+    """Return the tokens of a full block and of the next one's first window."""
     windows = max(1, windowing.buffer_windows)
     return windows * windowing.stride + windowing.sequence_length + 1
 
 
 def _block_windows(windowing: Windowing, seed: int, held: _HeldTokens) -> int:
-    """Give the windows of the next block.
+    """Return the windows of the next block.
 
     The first of an epoch is cut short at random, so that other windows meet in the blocks of each
     epoch. Only when it is known that there is more than one: what fits in one is shuffled whole.

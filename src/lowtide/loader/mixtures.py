@@ -136,7 +136,7 @@ class Mixture:
         return list(self.datasets.items())
 
     def __len__(self) -> int:
-        """Give the samples after which the first dataset has been seen once."""
+        """Return the samples after which the first dataset has been seen once."""
         first = self._names[0]
         total = sum(self.weights.values())
         return -(-len(self.datasets[first]) * total // self.weights[first])
@@ -153,7 +153,7 @@ class Mixture:
         return {name: taken[name] / len(data) for name, data in self._items()}
 
     def epoch_of(self, samples: int) -> int:
-        """Give the epoch of the first dataset."""
+        """Return the epoch of the first dataset."""
         first = self._names[0]
         return self.samples_taken(samples)[first] // len(self.datasets[first])
 

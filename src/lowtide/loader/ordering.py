@@ -38,7 +38,7 @@ def check_order(order: str) -> None:
 
 
 def order_indices(order: Order, *, seed: int, size: int, first: int, count: int) -> Indices:
-    """Give the indices of samples `first` to `first + count`.
+    """Return the indices of samples `first` to `first + count`.
 
     `shuffle` takes every index once per epoch, each epoch in another order, and so does `shifted`;
     `random` draws with replacement; `sequential` counts.
@@ -76,12 +76,12 @@ def epoch_shifts(*, seed: int, size: int, stride: int, first: int, count: int) -
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """Give an independent seed for something that has a name, such as a source of a mixture."""
+    """Return an independent seed for something that has a name, such as a source of a mixture."""
     return int(checksum_bytes(f"{seed}\n{name}".encode())[:16], 16)
 
 
 def permuted_index(index: int, *, seed: int, epoch: int, size: int) -> int:
-    """Give the item at place `index` of an epoch: the reference, slow and plain."""
+    """Return the item at place `index` of an epoch: the reference, slow and plain."""
     key = _mix(_mix(seed + _GOLDEN) ^ _mix(epoch + 2 * _GOLDEN))
     if size <= _TABLE_SIZE:
         return _shuffled_table(key, size)[index]

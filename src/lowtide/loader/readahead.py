@@ -94,7 +94,7 @@ class BlockReader:
             del self._open[0]
 
     def position(self, window: int) -> tuple[BlockStart, int]:
-        """Give the block that window is in, and how many windows of it come before."""
+        """Return the block that window is in, and how many windows of it come before."""
         begin, skipped, block = self._open[0]
         return block.start, window - begin + skipped
 

@@ -44,7 +44,7 @@ Batch = dict[str, Tokens]
 
 
 def planned_bytes(*, seq_len: int, shuffle_buffer_size: int, stride: int | None = None) -> int:
-    """Give the memory streaming takes: the block in use and the next, each held twice while cut.
+    """Return the memory streaming takes: the block in use and the next, each held twice while cut.
 
     >>> planned_bytes(seq_len=128, shuffle_buffer_size=10_000)
     28868608
@@ -265,7 +265,7 @@ class StreamingDataLoader:
         self._start, self._delivered = BlockStart(), 0
 
     def _next_share(self, first: int, blocks: BlockReader) -> Share | None:
-        """Give the next batch's windows, counted from where this `for` began."""
+        """Return the next batch's windows, counted from where this `for` began."""
         wanted = self.batch_size * self.world_size
         available = blocks.available(until=first + wanted)
         if self._drop_last and available < first + wanted:
@@ -285,7 +285,7 @@ class StreamingDataLoader:
         return {"input_ids": inputs, "targets": targets}
 
     def _iter_blocks(self) -> Iterator[tuple[Block, int]]:
-        """Give the epoch's blocks from where we are, each with the windows of it already given."""
+        """Return the epoch's blocks from where we are, each with its windows already given."""
         if not self.streaming:
             yield (
                 StoredBlock(
@@ -334,11 +334,11 @@ class StreamingDataLoader:
         return self._stored
 
     def endless(self) -> EndlessBatches:
-        """Give (inputs, targets) epoch after epoch, as a BatchLoader does."""
+        """Return (inputs, targets) epoch after epoch, as a BatchLoader does."""
         return EndlessBatches(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what is needed to go on after the last delivered batch: a place and a few counts."""
+        """Return what it takes to go on after the last delivered batch: a place and a few counts."""
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
@@ -389,7 +389,7 @@ class EndlessBatches:
         return batch["input_ids"], batch["targets"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what is needed to go on after the last delivered batch."""
+        """Return what it takes to go on after the last delivered batch."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

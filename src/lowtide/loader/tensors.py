@@ -140,7 +140,7 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
         return self._iter_batches(first, worker_id, num_workers, self.batch_size)
 
     def _iter_windows(self, first: int, worker_id: int, num_workers: int) -> Iterator[Batch]:
-        """Give every n-th window, where n counts the workers of all ranks."""
+        """Return every n-th window, where n counts the workers of all ranks."""
         every = num_workers * self.world_size
         mine = worker_id * self.world_size + self.rank
         for begin in range(0, len(self.data), _READ_AHEAD_WINDOWS * every):
@@ -287,7 +287,7 @@ class TokenDataLoader(DataLoader[Batch]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what is needed to go on after the last delivered batch."""
+        """Return what is needed to go on after the last delivered batch."""
         return make_state(self._data, order=self._order, seed=self._seed, samples=self._samples)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -76,7 +76,7 @@ class TextSource(Protocol):
         ...
 
     def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
-        """Give the texts from `place` on; the seed orders files, None leaves them as they are."""
+        """Return the texts from `place` on; the seed orders files, None leaves them as they are."""
         ...
 
 
@@ -109,7 +109,7 @@ class FileTexts:
         return estimate_text_bytes(self._inputs)
 
     def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
-        """Give the texts from `place` (file, block, document) on."""
+        """Return the texts from `place` (file, block, document) on."""
         first_stream, first_block, first_document = place or (0, 0, 0)
         for number in range(first_stream, len(self._streams)):
             stream = self._streams[self._stream_at(number, seed)]
@@ -179,7 +179,7 @@ class HubTexts:
         return int(size) if size else None
 
     def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
-        """Give the texts from `place` (row) on; the seed orders the dataset's own files."""
+        """Return the texts from `place` (row) on; the seed orders the dataset's own files."""
         first = place[0] if place else 0
         rows = self._rows
         if seed is not None and hasattr(rows, "num_shards") and rows.num_shards > 1:
@@ -250,7 +250,7 @@ def iter_encoded(
     max_documents: int | None = None,
     group_bytes: int = 1 << 20,
 ) -> Iterator[tuple[Text, Ids]]:
-    """Give each text with its ids, the end-of-text id after each document.
+    """Return each text with its ids, the end-of-text id after each document.
 
     Texts are encoded in groups of about `group_bytes`, which a threaded tokenizer likes.
     """
@@ -284,5 +284,5 @@ def _take_documents(texts: Iterator[Text], count: int) -> Iterator[Text]:
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Give the seed of one epoch."""
+    """Return the seed of one epoch."""
     return derive_seed(seed, f"epoch {epoch}")

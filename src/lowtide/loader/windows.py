@@ -189,11 +189,11 @@ class TokenDataset:
         return (self[index] for index in range(len(self)))
 
     def get_batch(self, indices: Sequence[int] | Tokens) -> tuple[Tokens, Tokens]:
-        """Give the windows of `indices` as two C-contiguous arrays [B, T]."""
+        """Return the windows of `indices` as two C-contiguous arrays [B, T]."""
         return self.gather(self.window_starts(indices))
 
     def get_windows(self, indices: Sequence[int] | Tokens) -> TokenWindows:
-        """Give the windows of `indices` and where documents begin in them."""
+        """Return the windows of `indices` and where documents begin in them."""
         self.require_documents()
         starts = self.window_starts(indices)
         inputs, targets = self.gather(starts)
@@ -203,7 +203,7 @@ class TokenDataset:
         return TokenWindows(inputs, targets, segment_ids, positions)
 
     def window_starts(self, indices: Sequence[int] | Tokens) -> Indices:
-        """Give the first token of each window."""
+        """Return the first token of each window."""
         array = np.asarray(indices)
         if array.size == 0:
             array = np.empty(0, dtype=np.uint64)
@@ -243,7 +243,7 @@ class TokenDataset:
         return [RowPlan(self, starts, None)]
 
     def epoch_of(self, samples: int) -> int:
-        """Give the epoch a run is in after `samples` samples."""
+        """Return the epoch a run is in after `samples` samples."""
         return samples // len(self)
 
     def gather(self, starts: Indices) -> tuple[Tokens, Tokens]:
@@ -271,7 +271,7 @@ class TokenDataset:
         self._call(lambda stream: stream.segments(starts, rows, segment_ids, positions))
 
     def read_tokens(self, first: int, count: int) -> Tokens:
-        """Give `count` tokens from place `first` of the split."""
+        """Return `count` tokens from place `first` of the split."""
         if first < 0 or count < 0 or first + count > self.num_tokens:
             raise IndexError(f"tokens {first} to {first + count} of {self.num_tokens}")
         tokens = np.empty(count, dtype=self.output_dtype)
@@ -378,7 +378,7 @@ def _stream_row(shard: TokenFile) -> tuple[str, int, int, str, int]:
 
 
 def _max_open_files() -> int:
-    """Give how many shards stay open at once: many are quick, few leave others room."""
+    """Return how many shards stay open at once: many are quick, few leave others room."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if allowed == resource.RLIM_INFINITY:
         return _MAX_OPEN_FILES

@@ -155,7 +155,7 @@ class Attention(nn.Module):
     def heads(
         self, x: Tensor, cos: Tensor | None, sin: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Give queries, keys and values [B, heads, T, E], normed and turned."""
+        """Return queries, keys and values [B, heads, T, E], normed and turned."""
         if cos is None or sin is None:
             query, key, value = (
                 part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

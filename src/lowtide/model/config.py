@@ -119,11 +119,11 @@ class GPTConfig:
         require(condition, name, getattr(self, name), expected)
 
     def replace(self, **changes: Any) -> GPTConfig:
-        """Give a copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def to_huggingface(self) -> dict[str, Any]:
-        """Give the config.json that transformers reads for this shape."""
+        """Return the config.json that transformers reads for this shape."""
         if self.layout == "gpt2":
             return _to_gpt2(self)
         return {**_to_qwen3(self), **(_TIDE_FIELDS if self.layout == "tide" else {})}
@@ -279,7 +279,7 @@ def _from_gpt2(fields: Mapping[str, Any], path: Path | None) -> GPTConfig:
 
 
 def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints") -> Path:
-    """Give the folder a model's name or path means, with an error that lists the runs there are.
+    """Return the folder a model's name or path means, with an error that lists the runs there are.
 
     `base`, `checkpoints/base` and any folder with a config.json are understood.
     """

@@ -16,7 +16,7 @@ __all__ = ["device_memory", "pick_device"]
 
 
 def pick_device(name: str) -> torch.device:
-    """Give the device a setting means; auto takes a GPU where there is one.
+    """Return the device a setting means; auto takes a GPU where there is one.
 
     One that is not there is refused now, not when the first tensor is moved to it.
     """
@@ -49,7 +49,7 @@ def _named_device(name: str) -> torch.device:
 
 
 def device_memory(device: torch.device) -> Callable[[], tuple[int, int]] | None:
-    """Give a function that tells what this process holds on its GPU; None without one."""
+    """Return a function that tells what this process holds on its GPU; None without one."""
     if device.type != "cuda":
         return None
     total = int(torch.cuda.get_device_properties(device).total_memory)

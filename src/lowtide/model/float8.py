@@ -35,14 +35,14 @@ _TILE, _ERROR_TILE = {"ROWS": 64, "COLUMNS": 64}, {"ROWS": 64, "COLUMNS": 128}
 
 
 def has_float8(device: torch.device) -> bool:
-    """Tell whether a device multiplies 8-bit floats: NVIDIA's since Ada and Hopper, by Triton."""
+    """Return whether a device multiplies 8-bit floats: NVIDIA's since Ada and Hopper, by Triton."""
     if device.type != "cuda" or torch.version.hip or importlib.util.find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def fits_float8(num_rows: int, weight: Tensor) -> bool:
-    """Tell whether all sides are multiples of 16, as products of 8-bit floats want them."""
+    """Return whether all sides are multiples of 16, as products of 8-bit floats want them."""
     return all(side % 16 == 0 for side in (num_rows, *weight.shape))
 
 
@@ -53,7 +53,7 @@ class Float8Head:
         self._weight, self._turned, self._scale = quantize(weight.detach())
 
     def chunk(self, rows: Tensor, wanted: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the loss of some rows and their gradient; add the matrix's to `total`."""
+        """Return the loss of some rows and their gradient; add the matrix's to `total`."""
         quantized, turned, scale = quantize(rows)
         half = torch.bfloat16
         logits = multiply(quantized, self._weight, scale, self._scale, half, fast=True)
@@ -93,7 +93,7 @@ def multiply(
 
 
 def quantize(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Give e4m3 numbers of a matrix, the same turned, and the scale that brings them back."""
+    """Return e4m3 numbers of a matrix, the same turned, and the scale that brings them back."""
     largest = torch.linalg.vector_norm(values, torch.inf, dtype=torch.float32)
     scale = largest.clamp(min=1e-12) / LARGEST_E4M3
     if not _uses_kernels(values):
@@ -111,7 +111,7 @@ def quantize(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def loss_and_float8_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the sum of the losses, and softmax minus one-hot times 32768, in both layouts."""
+    """Return the sum of the losses, and softmax minus one-hot times 32768, in both layouts."""
     if not _uses_kernels(logits):
         values = logits.float()
         log_totals = values.logsumexp(dim=-1, keepdim=True)

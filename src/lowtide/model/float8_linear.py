@@ -57,7 +57,7 @@ class _NormedLinear(torch.autograd.Function):
 
 
 def normed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Give `x @ weight.T + bias` for activations right after a norm."""
+    """Return `x @ weight.T + bias` for activations right after a norm."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     return _multiply(x, weight, bias)

@@ -94,7 +94,7 @@ class GPT(nn.Module):
         return self.embedding.weight.device
 
     def hidden(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Give the last hidden states [B, T, D], normed."""
+        """Return the last hidden states [B, T, D], normed."""
         past = 0 if cache is None else cache.length
         tokens = ids.shape[1]
         if past + tokens > self.config.context_length:
@@ -127,7 +127,7 @@ class GPT(nn.Module):
         return call(self.final_norm, x)
 
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Give logits [B, T, V], or with targets the mean loss in nats per token."""
+        """Return logits [B, T, V], or with targets the mean loss in nats per token."""
         x = (self.compiled_hidden or self.hidden)(ids)
         if targets is None:
             return F.linear(x, self.output_weight)
@@ -172,7 +172,7 @@ class GPT(nn.Module):
         return importlib.import_module("lowtide.training.loaders").fit(self, data_loader, **options)
 
     def next_logits(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Give the logits [B, V] for the token after the last one."""
+        """Return the logits [B, V] for the token after the last one."""
         return F.linear(self.hidden(ids, cache)[:, -1], self.output_weight)
 
 

@@ -29,14 +29,14 @@ NUM_WARPS = 8
 
 
 def has_fused_loss(tensor: Tensor) -> bool:
-    """Tell whether the kernel can be used where a tensor is."""
+    """Return whether the kernel can be used where a tensor is."""
     return tensor.is_cuda and importlib.util.find_spec("triton") is not None
 
 
 def fused_loss_and_error(
     logits: Tensor, wanted: Tensor, *, block: int = BLOCK, num_warps: int = NUM_WARPS
 ) -> tuple[Tensor, Tensor]:
-    """Give the sum of the losses, and `logits` turned into softmax minus one-hot."""
+    """Return the sum of the losses, and `logits` turned into softmax minus one-hot."""
     num_rows, vocab_size = logits.shape
     assert logits.is_contiguous()
     losses = torch.empty(num_rows, dtype=torch.float32, device=logits.device)

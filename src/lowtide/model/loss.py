@@ -20,7 +20,7 @@ __all__ = ["chunked_cross_entropy"]
 
 
 def _loss_and_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the sum of the losses of logits [N, V], and softmax minus one-hot."""
+    """Return the sum of the losses of logits [N, V], and softmax minus one-hot."""
     if has_fused_loss(logits):
         return fused_loss_and_error(logits, wanted)
     if rows.can_fuse(logits):
@@ -40,11 +40,11 @@ class _PlainHead:
         self._matrix = weight.to(dtype)
 
     def loss(self, states: Tensor, wanted: Tensor) -> Tensor:
-        """Give the loss of some rows."""
+        """Return the loss of some rows."""
         return _loss_and_error(states @ self._matrix.t(), wanted)[0]
 
     def chunk(self, states: Tensor, wanted: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the loss of some rows and their gradient; add the matrix's to `total`."""
+        """Return the loss of some rows and their gradient; add the matrix's to `total`."""
         loss, error = _loss_and_error(states @ self._matrix.t(), wanted)
         if states.dtype == torch.float32:
             total.addmm_(error.t(), states)
@@ -112,7 +112,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def chunked_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int, *, float8: bool = False
 ) -> Tensor:
-    """Give the mean cross entropy of `hidden @ weight.T` [N, V] without ever holding all of it.
+    """Return the mean cross entropy of `hidden @ weight.T` [N, V] without ever holding all of it.
 
     With `float8`, the products of a pass that wants gradients are of 8-bit floats where their sides
     allow it.

@@ -27,7 +27,7 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None  # asked while comp
 
 
 def has_fused_rotation(tensor: Tensor, head_dim: int) -> bool:
-    """Tell whether the kernels can be used where a tensor is, for heads of this size."""
+    """Return whether the kernels can be used where a tensor is, for heads of this size."""
     whole = head_dim >= 16 and head_dim & (head_dim - 1) == 0
     return whole and tensor.is_cuda and _HAS_TRITON
 
@@ -77,7 +77,7 @@ def norm_and_rotate(
     num_kv_heads: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Give normed and turned queries and keys, and the values as they are."""
+    """Return normed and turned queries and keys, and the values as they are."""
     return _NormAndRotate.apply(joint, query_gain, key_gain, cos, sin, num_heads, num_kv_heads, eps)  # pyright: ignore[reportReturnType]
 
 

@@ -27,7 +27,7 @@ __all__ = ["can_fuse", "gelu", "loss_and_error", "rms_norm", "swiglu", "turn_hea
 
 
 def can_fuse(x: Tensor) -> bool:
-    """Tell whether the kernels take a tensor; torch.compile makes its own of plain operations."""
+    """Return whether the kernels take a tensor; torch.compile makes its own of plain operations."""
     return not torch.compiler.is_compiling() and x.is_cpu and x.dtype == torch.float32
 
 
@@ -37,12 +37,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """Give silu(gate) * up of [..., gate and up]."""
+    """Return silu(gate) * up of [..., gate and up]."""
     return _apply(_SwiGLU, x)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Give GELU in its tanh form."""
+    """Return GELU in its tanh form."""
     return _apply(_GELU, x)
 
 
@@ -65,7 +65,7 @@ def turn_heads(
 
 
 def loss_and_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the sum of the losses of logits [N, V], which become softmax minus one-hot."""
+    """Return the sum of the losses of logits [N, V], which become softmax minus one-hot."""
     targets = wanted.contiguous()
     _require(logits, targets)
     num_rows, vocab_size = logits.shape

@@ -58,7 +58,7 @@ def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
 
 
 def flops_per_token(config: GPTConfig, sequence_length: int) -> float:
-    """Give the arithmetic of training on one token, as model FLOP utilisation counts it.
+    """Return the arithmetic of training on one token, as model FLOP utilisation counts it.
 
     6 per parameter that multiplies (the output matrix included, the embedding look-up not), and
     12 * layers * heads * head_dim * sequence length for attention, not halved for causality: the
@@ -70,7 +70,7 @@ def flops_per_token(config: GPTConfig, sequence_length: int) -> float:
 
 
 def loss_chunk_tokens(vocab_size: int, *, on_gpu: bool) -> int:
-    """Give the tokens whose logits exist at once.
+    """Return the tokens whose logits exist at once.
 
     >>> loss_chunk_tokens(50304, on_gpu=False), loss_chunk_tokens(50304, on_gpu=True)
     (333, 16384)
@@ -87,7 +87,7 @@ def activation_bytes(
     checkpointing: bool,
     accumulating: bool = False,
 ) -> int:
-    """Give the bytes of activations on a CPU at the start of the backward pass of `tokens` tokens.
+    """Return the bytes of activations on a CPU as the backward pass begins, of `tokens` tokens.
 
     Counted tensor by tensor (saved_tensors_hooks); what the allocator holds beyond is measured.
     """
@@ -117,7 +117,7 @@ def device_activation_bytes(
     checkpointing: bool,
     compiled: bool,
 ) -> tuple[int, int]:
-    """Give the bytes of activations on a GPU during the loss, and of what a block needs later.
+    """Return the bytes of activations on a GPU during the loss, and of what a block needs later.
 
     The second is not there while logits are: with checkpointing a block's activations are computed
     again when the loss is done. Shares of a block are fitted to the peaks of 22 settings (an H200).
@@ -131,7 +131,7 @@ def device_activation_bytes(
 
 
 def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: bool) -> list[float]:
-    """Give the bytes per token of each tensor that a block keeps for its backward pass."""
+    """Return the bytes per token of each tensor that a block keeps for its backward pass."""
     width, query = config.width, config.num_heads * config.head_dim
     key = config.num_kv_heads * config.head_dim
     number = 2 if half else 4
@@ -189,7 +189,7 @@ def shape_for_parameters(
     layout: Layout = "qwen3",
     tie_weights: bool = True,
 ) -> GPTConfig:
-    """Give a well-proportioned shape with `target_params` parameters, to 5 %.
+    """Return a well-proportioned shape with `target_params` parameters, to 5 %.
 
     Widths of about 64 times the depth, narrower where the vocabulary takes most of the parameters.
 

@@ -53,7 +53,7 @@ _Part = tuple[str, slice | None, bool]
 
 
 def _block_parts(config: GPTConfig, layer: int) -> dict[str, list[_Part]]:
-    """Give for each of a block's parameters the portable tensors that make it up."""
+    """Return for each of a block's parameters the portable tensors that make it up."""
     query = config.num_heads * config.head_dim
     key = config.num_kv_heads * config.head_dim
     if config.layout == "gpt2":
@@ -114,7 +114,7 @@ def _all_parts(config: GPTConfig) -> dict[str, list[_Part]]:
 def portable_tensors(
     state: Mapping[str, Tensor], config: GPTConfig, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """Give a model's state dict under transformers' names, contiguous and on the CPU."""
+    """Return a model's state dict under transformers' names, contiguous and on the CPU."""
     tensors: dict[str, Tensor] = {}
     for ours, parts in _all_parts(config).items():
         whole = state[ours].detach().to("cpu", dtype)

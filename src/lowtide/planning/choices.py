@@ -90,7 +90,7 @@ def usual_options(
 
 
 def usual_shuffle_buffer(machine: Machine) -> int:
-    """Give how many windows a stream should mix on a machine."""
+    """Return how many windows a stream should mix on a machine."""
     if machine.is_tpu:
         return _TPU_SHUFFLE_BUFFER
     gib = machine.ram_bytes / (1 << 30)
@@ -98,12 +98,12 @@ def usual_shuffle_buffer(machine: Machine) -> int:
 
 
 def asked_for(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice:
-    """Give the need of settings as they are."""
+    """Return the need of settings as they are."""
     return _choice(options, vocab_size, machine, ())
 
 
 def find_fitting(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice | None:
-    """Give the cheapest change that fits, a smaller model if nothing else does; None if nothing."""
+    """Return the cheapest change that fits, a smaller model if no other does; None if nothing."""
     for _, changed, changes in sorted(_candidates(options, machine), key=lambda row: row[0]):
         choice = _choice(changed, vocab_size, machine, changes)
         if choice.fits:
@@ -121,7 +121,7 @@ def _choice(
 
 
 def _shape(settings: TrainSettings, vocab_size: int) -> GPTConfig:
-    """Give the shape, found once for all settings that ask for the same."""
+    """Return the shape, found once for all settings that ask for the same."""
     if settings.target_params is None:
         return model_config(settings, vocab_size)
     return _sized_shape(
@@ -158,7 +158,7 @@ def _fits(footprint: Footprint, machine: Machine) -> bool:
 def _candidates(
     options: dict[str, Any], machine: Machine
 ) -> Iterator[tuple[float, dict[str, Any], tuple[str, ...]]]:
-    """Give (cost, options, what changed) of every combination; a step always sees as many rows."""
+    """Return (cost, options, what changed) of every combination; a step sees as many rows in each."""
     where = "gpu" if machine.has_gpu else "cpu"
     settings = build_settings(TrainSettings, options)
     halvings = range(settings.batch_size.bit_length())
@@ -195,7 +195,7 @@ def _candidates(
 
 
 def _smaller_model(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice | None:
-    """Give the largest model that fits one row at a time with every saving, its rows as long."""
+    """Return the largest model that fits one row at a time with every saving, its rows as long."""
     settings = build_settings(TrainSettings, options)
     saving = {name: value for name, value in options.items() if name not in _SHAPE_OPTIONS} | {
         "batch_size": 1,

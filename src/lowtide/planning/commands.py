@@ -27,7 +27,7 @@ _TEXT = "text.txt"  # stands for the user's files where none are named
 def write_commands(
     settings: PlanSettings, data: DataFacts, choice: Choice, machine: Machine, compute: ComputePlan
 ) -> list[str]:
-    """Give every command from the data as it is to the trained model."""
+    """Return every command from the data as it is to the trained model."""
     budget = f"{machine.budget_bytes // _MIB}MiB"
     if machine.budget_bytes % (1 << 30) == 0:
         budget = f"{machine.budget_bytes >> 30}GiB"

@@ -123,7 +123,7 @@ def compare_ways(settings: CompareSettings) -> list[Pair]:
 
 
 def describe_pairs(pairs: list[Pair]) -> str:
-    """Give all pairs as one table."""
+    """Return all pairs as one table."""
     rows = [("what", "way", "peak memory", "")]
     for pair in pairs:
         ratio = pair.ordinary_bytes / max(pair.sparing_bytes, 1)

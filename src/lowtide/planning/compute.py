@@ -97,7 +97,7 @@ class ComputePlan:
 
 
 def fitted_tokens(parameters: int) -> int:
-    """Give the tokens for which so many parameters are the best use of arithmetic, by the law.
+    """Return the tokens for which so many parameters are the best use of arithmetic, by the law.
 
     >>> round(fitted_tokens(124_000_000) / 124_000_000)
     25
@@ -106,7 +106,7 @@ def fitted_tokens(parameters: int) -> int:
 
 
 def fitted_parameters(tokens: int) -> int:
-    """Give the parameters that so many tokens are the best use of, by the same law.
+    """Return the parameters that so many tokens are the best use of, by the same law.
 
     >>> round(fitted_parameters(fitted_tokens(10_000_000)) / 1_000_000)
     10
@@ -148,7 +148,7 @@ def plan_compute(
 
 
 def size_for_a_day(cores: int, *, has_gpu: bool) -> int:
-    """Give the parameters that 20 tokens each can be trained on in about a day, two digits of it.
+    """Return the parameters that 20 tokens each can be trained on in about a day, two digits of it.
 
     >>> size_for_a_day(4, has_gpu=False), size_for_a_day(8, has_gpu=True)
     (7600000, 150000000)
@@ -158,7 +158,7 @@ def size_for_a_day(cores: int, *, has_gpu: bool) -> int:
 
 
 def size_for_tokens(train_tokens: int | None) -> int:
-    """Give the most parameters worth training on so many tokens, each seen up to four times.
+    """Return the most parameters worth training on so many tokens, each seen up to four times.
 
     >>> size_for_tokens(10_000_000), size_for_tokens(1000)
     (2000000, 1000000)

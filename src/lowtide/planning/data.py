@@ -58,7 +58,7 @@ class DataFacts:
     """Whether text is tokenized while training reads it."""
 
     def for_tokens(self, tokens: int) -> DataFacts:
-        """Give the facts of as much text as so many training tokens come from."""
+        """Return the facts of as much text as so many training tokens come from."""
         return dataclasses.replace(
             self,
             description=f"{self.description}; about {format_count(tokens)} training tokens are "
@@ -149,7 +149,7 @@ def _stored_tokens(path: Path, settings: PlanSettings) -> DataFacts:
 
 
 def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
-    """Give the vocabulary that suits the machine, smaller where there is little text to learn.
+    """Return the vocabulary that suits the machine, smaller where there is little text to learn.
 
     The model that suits a text grows with it, its width with the square root: so does what the
     vocabulary may take of it. 3 MB get 1300, 100 MB 8000.
@@ -172,13 +172,13 @@ def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
 
 
 def _measure_ratio(tokenizer: Tokenizer, inputs: Sequence[InputFile]) -> float | None:
-    """Give the bytes per token of the first plain file's beginning."""
+    """Return the bytes per token of the first plain file's beginning."""
     sample = _sample(inputs)
     return len(sample) / len(tokenizer.encode(sample)) if sample else None
 
 
 def _measure_lines(inputs: Sequence[InputFile]) -> float | None:
-    """Give the bytes of a line of the first plain file's beginning."""
+    """Return the bytes of a line of the first plain file's beginning."""
     sample = _sample(inputs)
     return len(sample) / (1 + sample.count(b"\n")) if sample else None
 

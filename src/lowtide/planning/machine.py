@@ -60,7 +60,7 @@ class Machine:
         return max(0, int(self.vram_bytes * _VRAM_SHARE) - _CUDA_CONTEXT_BYTES)
 
     def describe(self) -> str:
-        """Give the machine in one line."""
+        """Return the machine in one line."""
         parts = [
             f"{self.cores} core{'s' if self.cores > 1 else ''}",
             f"{format_size(self.ram_bytes)} of memory",
@@ -103,13 +103,13 @@ def find_machine(settings: PlanSettings) -> Machine:
 
 
 def _usual_cores(ram_bytes: int) -> int:
-    """Give the cores that a machine with so much memory usually has."""
+    """Return the cores that a machine with so much memory usually has."""
     gib = ram_bytes / (1 << 30)
     return next((cores for limit, cores in _USUAL_CORES.items() if gib <= limit), 16)
 
 
 def _find_gpu() -> tuple[str | None, int]:
-    """Give name and memory of the first NVIDIA GPU, as its driver says; torch is not asked."""
+    """Return name and memory of the first NVIDIA GPU, as its driver says; torch is not asked."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None, 0

@@ -49,7 +49,7 @@ class LoadingWay:
 
 
 def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[StageNeed]:
-    """Give the needs of every stage this plan runs, in order."""
+    """Return the needs of every stage this plan runs, in order."""
     budget = machine.budget_bytes
     needs: list[StageNeed] = []
     text = data.text_bytes

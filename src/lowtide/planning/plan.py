@@ -106,7 +106,7 @@ def make_plan(settings: PlanSettings | None = None, /, **options: Any) -> Plan:
 def _stream_options(
     settings: PlanSettings, data: DataFacts, machine: Machine, seq_len: int
 ) -> dict[str, Any]:
-    """Give what `lowtide train` is told of a stream; nothing where a dataset is prepared."""
+    """Return what `lowtide train` is told of a stream; nothing where a dataset is prepared."""
     if not data.streams:
         return {}
     options: dict[str, Any] = {"dataset_id": settings.dataset_id}

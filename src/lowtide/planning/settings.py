@@ -169,7 +169,7 @@ class PlanSettings:
         return any((self.config_file, self.size, self.target_params, self.num_layers, self.width))
 
     def training_options(self) -> dict[str, Any]:
-        """Give what was said about training: flags over the config file; nothing by default."""
+        """Return what was said about training: flags over the config file; nothing by default."""
         options: dict[str, Any] = {}
         if self.config_file is not None:
             options = read_config_file(self.config_file, for_settings=TrainSettings)
@@ -183,12 +183,12 @@ class PlanSettings:
         return options
 
     def replace(self, **changes: Any) -> PlanSettings:
-        """Give a copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
 def parse_count(text: str | int, name: str = "count") -> int:
-    """Give a number as people write it: 500M, 1.5B, 1e9.
+    """Return a number as people write it: 500M, 1.5B, 1e9.
 
     >>> parse_count("1.5B"), parse_count("500M"), parse_count("1e6")
     (1500000000, 500000000, 1000000)

@@ -24,7 +24,7 @@ __all__ = ["describe_plan", "plan_as_json"]
 
 
 def describe_plan(plan: Plan) -> str:
-    """Give the plan as people read it."""
+    """Return the plan as people read it."""
     machine, shown = plan.machine, plan.chosen or plan.asked
     lines = [
         f"machine   {machine.describe()}",
@@ -56,7 +56,7 @@ def describe_plan(plan: Plan) -> str:
 
 
 def _notes(plan: Plan) -> list[str]:
-    """Give what is to be said after the commands."""
+    """Return what is to be said after the commands."""
     if not plan.machine.is_tpu or plan.chosen is None or plan.data.streams:
         return []
     settings = plan.chosen.settings
@@ -203,7 +203,7 @@ def _describe_time(plan: Plan) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Give a long time in the unit people think of.
+    """Return a long time in the unit people think of.
 
     >>> _duration(90), _duration(7200), _duration(300_000)
     ('2 minutes', '2.0 hours', '3.5 days')
@@ -224,7 +224,7 @@ def _rows(rows: Sequence[tuple[str, ...]], *, align: str) -> list[str]:
 
 
 def plan_as_json(plan: Plan) -> str:
-    """Give the plan for other programs."""
+    """Return the plan for other programs."""
     shown = plan.chosen or plan.asked
     answer: dict[str, Any] = {
         "fits": plan.fits,

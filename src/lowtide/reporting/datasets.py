@@ -72,14 +72,14 @@ class LengthCounts:
         return self.total / max(self.count, 1)
 
     def quantile(self, share: float) -> float:
-        """Give the length that a share of the documents stays below, within 5 %."""
+        """Return the length that a share of the documents stays below, within 5 %."""
         if not self.count:
             return 0.0
         place = int(np.searchsorted(np.cumsum(self._bins), share * self.count))
         return min(2 ** ((place + 0.5) / _PER_OCTAVE), self.longest)
 
     def columns(self) -> list[dict[str, Any]]:
-        """Give the picture's columns, from the shortest to the longest document."""
+        """Return the picture's columns, from the shortest to the longest document."""
         filled = np.flatnonzero(self._columns)
         if not len(filled):
             return []
@@ -143,7 +143,7 @@ class DatasetReader:
         return True
 
     def page(self) -> dict[str, Any]:
-        """Give the page's data."""
+        """Return the page's data."""
         metadata = self._info.metadata
         reports = [metadata.get("cleaning"), *(e["cleaning"] for e in metadata.get("appended", []))]
         sections = [

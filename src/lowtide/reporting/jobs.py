@@ -36,7 +36,7 @@ class JobReader:
         return self._job.read(self._file) > 0
 
     def page(self) -> dict[str, Any]:
-        """Give the page's data."""
+        """Return the page's data."""
         job = self._job
         tiles = [("time", format_seconds(job.seconds), "")]
         if job.phases:
@@ -74,7 +74,7 @@ def describe_state(job: JobMetrics, now: float) -> dict[str, str]:
 
 
 def memory_chart(job: JobMetrics) -> dict[str, Any]:
-    """Give the curve of the process tree's memory, with the budget as a line."""
+    """Return the curve of the process tree's memory, with the budget as a line."""
     return {
         **_over_time(job, "memory", "Memory over time", "process tree", job.memory),
         "note": _describe_peak(job.peak_bytes, job.budget_bytes, "the budget of "),
@@ -84,7 +84,7 @@ def memory_chart(job: JobMetrics) -> dict[str, Any]:
 
 
 def device_chart(job: JobMetrics) -> dict[str, Any] | None:
-    """Give the curve of the GPU's memory; None for a job without one."""
+    """Return the curve of the GPU's memory; None for a job without one."""
     if not job.device:
         return None
     return {
@@ -124,7 +124,7 @@ def _limit(name: str, size: int | None) -> list[dict[str, Any]]:
 
 
 def phase_table(job: JobMetrics) -> dict[str, Any] | None:
-    """Give the phases with their times and rates; None for a job with one."""
+    """Return the phases with their times and rates; None for a job with one."""
     if len(job.phases) < 2:
         return None
     return {

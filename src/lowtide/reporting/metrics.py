@@ -36,7 +36,7 @@ class MetricsFile:
         self._offset = 0
 
     def is_same(self) -> bool:
-        """Tell whether the file is the one that was read so far; a resumed run writes it anew."""
+        """Return whether the file is the one that was read so far; a resumed run writes it anew."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -46,7 +46,7 @@ class MetricsFile:
         )
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
-        """Give the rows written since; a line cut off in the middle comes next time or never."""
+        """Return the rows written since; a line cut off in the middle comes next time or never."""
         try:
             if not self.path.is_file():  # a pipe would keep us waiting for ever
                 return
@@ -168,7 +168,7 @@ class JobMetrics:
 
 
 def finite_number(value: Any) -> float | None:
-    """Give a value that is a finite number; None for anything else."""
+    """Return a value that is a finite number; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value

@@ -39,7 +39,7 @@ class PageReader(Protocol):
         ...
 
     def page(self) -> dict[str, Any]:
-        """Give the page's data."""
+        """Return the page's data."""
         ...
 
 
@@ -95,14 +95,14 @@ def _require_ours(path: Path) -> None:
 
 
 def _find(settings: ReportSettings) -> Path:
-    """Give the target's path; a bare name may be a run's."""
+    """Return the target's path; a bare name may be a run's."""
     given = Path(settings.target)
     in_runs = settings.checkpoints_dir / settings.target
     return in_runs if not given.exists() and in_runs.is_dir() else given
 
 
 def _metrics_path(path: Path) -> Path:
-    """Give where a job keeps its numbers: in its folder, or hidden beside the file it makes."""
+    """Return where a job keeps its numbers: in its folder, or hidden beside the file it makes."""
     if path.suffix == ".npy":
         return path.with_name(f".{path.name}.{METRICS_NAME}")
     return path / METRICS_NAME

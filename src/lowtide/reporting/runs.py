@@ -47,7 +47,7 @@ class RunReader:
         return self._record.job.read(self._file, self._record.take) > 0
 
     def page(self, *, now: float | None = None) -> dict[str, Any]:
-        """Give the page's data."""
+        """Return the page's data."""
         if not self._record.job.num_rows and not self._settings:
             raise DataError(
                 "there is no run here: neither settings.json nor metrics.jsonl",

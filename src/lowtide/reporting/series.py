@@ -83,7 +83,7 @@ class Series:
         self._points_per_bucket *= 2
 
     def as_json(self, axes: Sequence[str]) -> dict[str, list[float]]:
-        """Give the columns of the curve: each axis, y, and the extremes where they differ."""
+        """Return the columns of the curve: each axis, y, and the extremes where they differ."""
         columns: dict[str, list[float]] = {
             axis: [round_number(bucket.places[number]) for bucket in self._buckets]
             for number, axis in enumerate(axes)
@@ -132,7 +132,7 @@ class SpacedItems:
 
 
 def round_number(value: float, digits: int = 6) -> float:
-    """Give a number with few digits, so that a page stays small.
+    """Return a number with few digits, so that a page stays small.
 
     >>> round_number(3.14159265), round_number(1234567.8), round_number(12.0)
     (3.14159, 1234568, 12)

@@ -129,7 +129,7 @@ class TokenizerReader:
         return True
 
     def _find_samples(self) -> Sequence[InputFile]:
-        """Give the files to measure on: those named, else those it learned from that are there."""
+        """Return the files to measure on: those named, else those it learned from, if there."""
         if self._samples:
             sources = expand_inputs(self._samples)
             if len(sources) > _MAX_SOURCES:
@@ -145,7 +145,7 @@ class TokenizerReader:
     # -- the page ------------------------------------------------------------------------------
 
     def page(self) -> dict[str, Any]:
-        """Give the page's data."""
+        """Return the page's data."""
         assert self._tokenizer is not None
         tokenizer = self._tokenizer
         specials = set(tokenizer.special_tokens.values())
@@ -319,7 +319,7 @@ def _longest_table(tokens: list[bytes]) -> dict[str, Any]:
 
 
 def _show(token: bytes) -> str:
-    """Give a token as text that can be read: what cannot be printed is escaped."""
+    """Return a token as text that can be read: what cannot be printed is escaped."""
     text = token.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 

@@ -37,7 +37,7 @@ class TokenizerAhead:
             self._error = error  # for whoever asks
 
     def result(self) -> Tokenizer:
-        """Give the tokenizer, or raise what went wrong, once that is known."""
+        """Return the tokenizer, or raise what went wrong, once that is known."""
         self._thread.join()
         if self._error is not None:
             raise self._error

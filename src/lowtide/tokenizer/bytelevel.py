@@ -42,7 +42,7 @@ MAX_TOKENS = 1 << 24  # what the native vocabulary holds; a larger id is a damag
 
 
 def _printable_table() -> list[str]:
-    """Give the character that byte-level files write for each byte."""
+    """Return the character that byte-level files write for each byte."""
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = [""] * 256
     for byte in kept:
@@ -59,7 +59,7 @@ _BACK = {code: _BYTES_AS_LATIN.get(code, "\uffff") for code in range(256)} | _BY
 
 
 def printable(token: bytes) -> str:
-    """Give a token as byte-level files write it.
+    """Return a token as byte-level files write it.
 
     >>> printable(b" the")
     'Ġthe'
@@ -68,7 +68,7 @@ def printable(token: bytes) -> str:
 
 
 def unprintable(text: str) -> bytes:
-    """Give the token that a byte-level file wrote as `text`; KeyError for one it cannot have."""
+    """Return the token that a byte-level file wrote as `text`; KeyError for one it cannot have."""
     try:
         return text.translate(_BACK).encode("latin-1")
     except UnicodeEncodeError as error:
@@ -76,7 +76,7 @@ def unprintable(text: str) -> bytes:
 
 
 def check_ids(vocab: Any, path: object) -> dict[str, int]:
-    """Give texts with their ids if that is what `vocab` is: whole numbers, each once."""
+    """Return texts with their ids if that is what `vocab` is: whole numbers, each once."""
     if not isinstance(vocab, dict):
         raise DataError("expected tokens with their ids", path=str(path))
     texts: dict[int, str] = {}
@@ -94,7 +94,7 @@ def check_ids(vocab: Any, path: object) -> dict[str, int]:
 
 
 def split_merge(row: Any, path: object) -> tuple[str, str]:
-    """Give the two parts of a merge, written "a b" or ["a", "b"]."""
+    """Return the two parts of a merge, written "a b" or ["a", "b"]."""
     parts: Any = row.split(" ") if isinstance(row, str) else row
     if (
         not isinstance(parts, list)
@@ -193,7 +193,7 @@ def read_bpe(
 def _merge_rows(
     vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], specials: set[str], path: object
 ) -> list[tuple[int, int, int]]:
-    """Give merges as ids; files write a merged token as its two parts, one after the other."""
+    """Return merges as ids; files write a merged token as its two parts, one after the other."""
     merges = list(merges)
     try:
         rows = [(vocab[left], vocab[right], vocab[left + right]) for left, right in merges]
@@ -220,7 +220,7 @@ def _describe_missing(left: str, right: str, text: str, *, is_special: bool) -> 
 
 
 def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:
-    """Give a vocabulary that was written from a ranked one back as what it was."""
+    """Return a vocabulary that was written from a ranked one back as what it was."""
     ranked = merges_by_rank(vocabulary.tokens, vocabulary.special_tokens)
     if vocabulary.merges is None or not np.array_equal(vocabulary.merges, ranked):
         return vocabulary
@@ -228,7 +228,7 @@ def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:
 
 
 def token_texts(vocabulary: Vocabulary) -> list[str]:
-    """Give every token as files write it, by id; empty where an id is not used."""
+    """Return every token as files write it, by id; empty where an id is not used."""
     if vocabulary.kind == "bpe":
         texts = [printable(token) for token in vocabulary.tokens]
     else:
@@ -239,7 +239,7 @@ def token_texts(vocabulary: Vocabulary) -> list[str]:
 
 
 def vocab_section(vocabulary: Vocabulary) -> dict[str, int]:
-    """Give token texts with their ids; of equal tokens the first counts, the others never occur."""
+    """Return token texts with their ids; of equal tokens the first counts, others never occur."""
     section: dict[str, int] = {}
     for id, text in enumerate(token_texts(vocabulary)):
         if not text:
@@ -256,7 +256,7 @@ def vocab_section(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def merge_texts(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Give the merges as files write their two parts."""
+    """Return the merges as files write their two parts."""
     texts = token_texts(vocabulary)
     return [(texts[left], texts[right]) for left, right, _ in vocabulary.merge_rows().tolist()]
 
@@ -273,7 +273,7 @@ def _special_rows(vocabulary: Vocabulary) -> list[tuple[int, bytes, bytes]]:
 
 
 def format_vocab(vocabulary: Vocabulary, *, between: str = ", ", colon: str = ": ") -> bytes:
-    """Give token texts with their ids as JSON, with these separators."""
+    """Return token texts with their ids as JSON, with these separators."""
     written = None
     if vocabulary.kind == "bpe":
         written = _native.write_vocab_json(
@@ -290,7 +290,7 @@ def format_vocab(vocabulary: Vocabulary, *, between: str = ", ", colon: str = ":
 
 
 def format_merges(vocabulary: Vocabulary, *, as_json: bool) -> bytes:
-    """Give the merges as a JSON array, a pair a line, or as the lines of a merges.txt."""
+    """Return the merges as a JSON array, a pair a line, or as the lines of a merges.txt."""
     rows = vocabulary.merge_ids
     if rows is None:
         rows = vocabulary.merge_rows().reshape(-1)

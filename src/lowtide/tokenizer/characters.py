@@ -33,14 +33,14 @@ class CharacterEncoder:
             self._table[code] = id
 
     def encode(self, text: str) -> npt.NDArray[np.uint32]:
-        """Give the ids of the characters of `text`."""
+        """Return the ids of the characters of `text`."""
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
         # The last place of the table stands for everything beyond it.
         return self._table[np.minimum(codes, len(self._table) - 1)]
 
 
 def last_character_cut(data: bytes, specials: Sequence[bytes]) -> int:
-    """Give the last place where no character and no special token is cut, whatever follows.
+    """Return the last place where no character and no special token is cut, whatever follows.
 
     It is 0 if there is none.
     """

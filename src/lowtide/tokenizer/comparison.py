@@ -247,7 +247,7 @@ def _train_by_reference(settings: CompareMemorySettings) -> Merges:
 
 
 def _read_everything(settings: CompareMemorySettings) -> list[str]:
-    """Give all text in memory, as the ordinary way does, taken apart at special tokens."""
+    """Return all text in memory, as the ordinary way does, taken apart at special tokens."""
     specials = sorted(set(settings.special_tokens), key=len, reverse=True)
     expression = re.compile("|".join(map(re.escape, specials))) if specials else None
     texts: list[str] = []

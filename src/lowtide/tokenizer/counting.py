@@ -63,7 +63,7 @@ class CountingJournal:
     def restore(
         self, counter: _native.PieceCounter, on_notice: Callable[[str], None] = lambda _: None
     ) -> InputPlace:
-        """Give the place of the last checkpoint and hand its runs to the counter; drop the rest.
+        """Return the place of the last checkpoint and hand its runs to the counter; drop the rest.
 
         A file that holds something else now makes all of it worthless; one only touched does not.
         """

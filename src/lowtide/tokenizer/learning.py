@@ -28,7 +28,7 @@ _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
 
 
 def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
-    """Give the memory that learning merges takes at full speed, for so many distinct pieces.
+    """Return the memory that learning merges takes at full speed, for so many distinct pieces.
 
     Measured at 25 bytes a byte on English text.
     """

@@ -47,7 +47,7 @@ _OTHER_SPELLINGS: dict[str, Pattern] = {
 
 
 def pattern_of_expression(expression: str, *, path: object = None) -> Pattern:
-    """Give the pattern that a regular expression spells; an unknown one is an error."""
+    """Return the pattern that a regular expression spells; an unknown one is an error."""
     for name, known in EXPRESSIONS.items():
         if expression == known:
             return name

@@ -193,7 +193,7 @@ def encode(
     merges: Sequence[Pair],
     pattern: Pattern,
 ) -> list[bytes]:
-    """Give the tokens of text: in every piece, the earliest merge is applied first, leftmost."""
+    """Return the tokens of text: in every piece, the earliest merge is applied first, leftmost."""
     ranks = {pair: rank for rank, pair in enumerate(merges)}
     tokens: list[bytes] = []
     for piece in split_pieces(text, pattern):

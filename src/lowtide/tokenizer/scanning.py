@@ -72,7 +72,7 @@ def _tell_damage(source: InputFile, options: ReadingOptions, error: DataError) -
 def _iter_texts(
     source: InputFile, tokens: Sequence[bytes], options: ReadingOptions
 ) -> Iterator[tuple[bytes, int]]:
-    """Give text with how far reading is; no character and no special token is cut."""
+    """Return text with how far reading is; no character and no special token is cut."""
     if source.format.block_kind == "text":
         held, is_first = b"", True
         on_damage = partial(_tell_damage, source, options) if options.skip_bad else None

@@ -187,7 +187,7 @@ class Tokenizer:
         return self._native
 
     def token_bytes(self, id: int) -> bytes:
-        """Give the bytes of one token."""
+        """Return the bytes of one token."""
         if not 0 <= id < self.vocab_size:
             raise UsageError(f"id {id} is not in the vocabulary of {self.vocab_size}")
         return self.data.tokens[id]
@@ -195,7 +195,7 @@ class Tokenizer:
     # Text to ids
 
     def encode(self, text: str | bytes, *, special: SpecialMode = "text") -> Ids:
-        """Give the ids of `text`.
+        """Return the ids of `text`.
 
         `special` says what special tokens in it are: ordinary "text", "allow" (their ids), or
         "forbid" (an error).
@@ -215,7 +215,7 @@ class Tokenizer:
         special: SpecialMode = "text",
         num_threads: int | None = None,
     ) -> list[Ids]:
-        """Give the ids of each text, on several threads; the arrays share one block of memory."""
+        """Return the ids of each text, on several threads; the arrays share one block of memory."""
         self._check_mode(special)
         if self._native is None:
             return [self.encode(text, special=special) for text in texts]
@@ -230,7 +230,7 @@ class Tokenizer:
     def encode_iterable(
         self, texts: Iterable[str | bytes], *, special: SpecialMode = "allow"
     ) -> Iterator[int]:
-        """Give the ids of a stream one by one, as if its strings were one long text.
+        """Return the ids of a stream one by one, as if its strings were one long text.
 
         Only a window of the text is held, whatever its length; an open file is such a stream.
         """
@@ -240,7 +240,7 @@ class Tokenizer:
     def iter_encoded(
         self, texts: Iterable[str | bytes], *, special: SpecialMode = "allow"
     ) -> Iterator[Ids]:
-        """Give the ids of a stream, an array per window."""
+        """Return the ids of a stream, an array per window."""
         self._check_mode(special)
         held = bytearray()
         checked = 0  # up to here no place to cut was found
@@ -350,7 +350,7 @@ class Tokenizer:
         return np.concatenate([*parts, self._characters.encode(text[begin:])])
 
     def _last_cut(self, data: bytes) -> int:
-        """Give the last place where `data` can be cut if more follows; 0 if there is none."""
+        """Return the last place where `data` can be cut if more follows; 0 if there is none."""
         specials = [text.encode() for text in self.data.special_tokens]
         if self._native is not None:
             return _native.last_cut(data, specials)
@@ -371,7 +371,7 @@ class Tokenizer:
     # Ids to text
 
     def decode_bytes(self, ids: Iterable[int] | npt.NDArray[Any]) -> bytes:
-        """Give the bytes that `ids` stand for."""
+        """Return the bytes that `ids` stand for."""
         array = self._checked_ids(ids)
         if array.size == 0:
             return b""
@@ -398,7 +398,7 @@ class Tokenizer:
         return array
 
     def decode(self, ids: Iterable[int] | npt.NDArray[Any], *, errors: str = "replace") -> str:
-        """Give the text that `ids` stand for; bytes that are no UTF-8 become U+FFFD."""
+        """Return the text that `ids` stand for; bytes that are no UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors)
 
     def __repr__(self) -> str:

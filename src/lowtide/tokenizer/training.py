@@ -193,7 +193,7 @@ def train_tokenizer(
 
 
 def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
-    """Give what came out in a few lines."""
+    """Return what came out in a few lines."""
     tokenizer, counts = trained.tokenizer, trained.record["counts"]
     lines = [
         f"{tokenizer.kind} tokenizer with {tokenizer.vocab_size:,} tokens in {out_dir}"
@@ -213,13 +213,13 @@ def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
 
 
 def smallest_budget_bytes(num_threads: int) -> int:
-    """Give the smallest budget that plain text can be trained on with."""
+    """Return the smallest budget that plain text can be trained on with."""
     fixed = _fixed_bytes(num_threads, is_plain=True)
     return _PROGRAM_BYTES + sum(fixed.values()) + _SMALLEST_TABLES
 
 
 def _fixed_bytes(num_threads: int, *, is_plain: bool, reading: int = 0) -> dict[str, int]:
-    """Give what counting takes whatever the text is."""
+    """Return what counting takes whatever the text is."""
     return {
         "threads": num_threads * _THREAD_BYTES,
         # Rows and compressed blocks are held twice.
@@ -303,7 +303,7 @@ def _find_difference(
 
 @contextlib.contextmanager
 def _work_folder(out_dir: Path | None) -> Generator[Path]:
-    """Give a folder for what does not fit memory; it goes when the job ends well."""
+    """Return a folder for what does not fit memory; it goes when the job ends well."""
     if out_dir is None:
         with scratch_folder("tokenizer") as folder:
             yield folder
@@ -354,7 +354,7 @@ def _number(
     specials: tuple[str, ...],
     merges: list[tuple[bytes, bytes]],
 ) -> Vocabulary:
-    """Give ids: special tokens, bytes, merges. A merge that spells a token again makes none.
+    """Return ids: special tokens, bytes, merges. A merge that spells a token again makes none.
 
     By cs336's rule it takes up an id all the same.
     """

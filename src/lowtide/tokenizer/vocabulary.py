@@ -199,12 +199,12 @@ class Vocabulary:
         )
 
     def merge_bytes(self) -> list[tuple[bytes, bytes]]:
-        """Give the merges as pairs of bytes, in order."""
+        """Return the merges as pairs of bytes, in order."""
         rows = self.merge_rows().tolist()
         return [(self.tokens[left], self.tokens[right]) for left, right, _ in rows]
 
     def merge_rows(self) -> npt.NDArray[np.uint32]:
-        """Give the merges as rows (left id, right id, token id), in order."""
+        """Return the merges as rows (left id, right id, token id), in order."""
         merges = self.merges
         return merges_by_rank(self.tokens, self.special_tokens) if merges is None else merges
 
@@ -222,7 +222,7 @@ def describe_merge(left: bytes, right: bytes, token: bytes, *, is_special: bool)
 def merges_by_rank(
     tokens: Sequence[bytes], special_tokens: Mapping[str, int]
 ) -> npt.NDArray[np.uint32]:
-    """Give for a ranked vocabulary every pair of tokens that spells a token, in order of rank."""
+    """Return for a ranked vocabulary every pair of tokens that spells a token, in order of rank."""
     ordinary = list(tokens)
     for id in special_tokens.values():
         ordinary[id] = b""

@@ -93,14 +93,14 @@ def _fit_context(settings: TrainSettings) -> TrainSettings:
 
 
 def _smallest_shape(settings: TrainSettings) -> GPTConfig:
-    """Give a shape that no vocabulary makes smaller."""
+    """Return a shape that no vocabulary makes smaller."""
     if settings.target_params is not None:
         return GPTConfig(2, settings.seq_len, 1, 8, 1, layout=settings.layout)
     return model_config(settings, 2)
 
 
 def _stored_shape(settings: TrainSettings) -> GPTConfig | None:
-    """Give the shape of the run or model that goes on; None for a new one, or a damaged one."""
+    """Return the shape of the run or model that goes on; None for a new one, or a damaged one."""
     own = [] if settings.overwrite else [settings.run_dir]
     for folder in [*own, *_base_folders(settings)]:
         if (folder / "config.json").is_file():
@@ -112,7 +112,7 @@ def _stored_shape(settings: TrainSettings) -> GPTConfig | None:
 
 
 def _base_folders(settings: TrainSettings) -> list[Path]:
-    """Give where the model that training starts from may be."""
+    """Return where the model that training starts from may be."""
     name = settings.init_from_model
     return [] if name is None else [settings.checkpoints_dir / name, Path(name)]
 

@@ -88,7 +88,7 @@ class Checkpoint:
 
 
 def all_tensors(value: Any) -> list[Tensor]:
-    """Give the tensors of a structure, in its order."""
+    """Return the tensors of a structure, in its order."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):
@@ -372,7 +372,7 @@ def _with_advice(error: DataError, folder: Path) -> DataError:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """Give `source` a second name; a copy where the file system has no hard links."""
+    """Return `source` a second name; a copy where the file system has no hard links."""
     partial = unused_name(target, "partial")
     try:
         os.link(source, partial)

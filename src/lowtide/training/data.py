@@ -142,7 +142,7 @@ def _texts(settings: TrainSettings, name: str, *, local: bool) -> TextSource:
 def _own_tokenizer(
     settings: TrainSettings, path: Path, known: Tokenizer | None, note: Callable[[str], None]
 ) -> Tokenizer:
-    """Give the tokenizer that comes with the data, else the named, the model's, or gpt2."""
+    """Return the tokenizer that comes with the data, else the named, the model's, or gpt2."""
     own = _tokenizer_beside(path)
     if own is not None:
         if settings.tokenization not in (None, own.kind, own.name):

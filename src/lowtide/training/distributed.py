@@ -39,7 +39,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def mean(self, value: Tensor) -> Tensor:
-        """Give the mean of a tensor over all processes."""
+        """Return the mean of a tensor over all processes."""
         if self.world_size == 1:
             return value
         value = value.clone()
@@ -47,7 +47,7 @@ class ProcessGroup:
         return value / self.world_size
 
     def any(self, flag: bool) -> bool:
-        """Tell whether any process says yes."""
+        """Return whether any process says yes."""
         if self.world_size == 1:
             return flag
         votes = torch.tensor(float(flag), device=self.device)
@@ -55,7 +55,7 @@ class ProcessGroup:
         return bool(votes.item())
 
     def first_says(self, value: Any) -> Any:
-        """Give all processes what the first one has."""
+        """Return all processes what the first one has."""
         if self.world_size == 1:
             return value
         box = [value]
@@ -90,7 +90,7 @@ def open_process_group(device_name: str) -> Generator[ProcessGroup]:
 
 
 def wrap_model(model: GPT, group: ProcessGroup, *, parallel: str) -> nn.Module:
-    """Give the network to call: itself, in copies, or divided block by block."""
+    """Return the network to call: itself, in copies, or divided block by block."""
     if group.world_size == 1:
         return model
     if parallel == "fsdp":
@@ -121,7 +121,7 @@ def gradient_sync(network: nn.Module, *, wanted: bool) -> Generator[None]:
 
 
 def whole_tensors(value: Any) -> Any:
-    """Give the same structure with every divided tensor gathered; all processes must call it."""
+    """Return the same structure with every divided tensor gathered; all processes must call it."""
     if isinstance(value, DTensor):
         return value.full_tensor()
     if isinstance(value, dict):

@@ -59,7 +59,7 @@ class EvalResult:
 
 
 def token_byte_counts(tokenizer: Tokenizer) -> Tensor:
-    """Give the bytes of every token; special tokens are no text and count nothing."""
+    """Return the bytes of every token; special tokens are no text and count nothing."""
     counts = torch.tensor([len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)])
     for token in tokenizer.special_tokens.values():
         counts[token] = 0
@@ -93,7 +93,7 @@ def evaluate_loss(
     total: Callable[[Tensor], Tensor] = lambda value: value,
     on_windows: Callable[[int], None] = lambda count: None,
 ) -> EvalResult:
-    """Give the mean loss over evenly spaced windows; sums stay on the device until the end.
+    """Return the mean loss over evenly spaced windows; sums stay on the device until the end.
 
     With several processes each takes every `world_size`-th batch, and `total` adds up.
     """
@@ -156,11 +156,11 @@ class RunEvaluator:
         self._byte_counts = None if tokenizer is None else token_byte_counts(tokenizer)
 
     def evaluate_all(self) -> dict[str, EvalResult]:
-        """Give a result per dataset."""
+        """Return a result per dataset."""
         return {name: self.evaluate_one(dataset) for name, dataset in self._datasets.items()}
 
     def evaluate_one(self, dataset: TokenDataset) -> EvalResult:
-        """Give the loss of the weights as they are, in the run's precision."""
+        """Return the loss of the weights as they are, in the run's precision."""
         group, stepper = self._group, self._stepper
         return evaluate_loss(
             stepper.forward,
@@ -216,7 +216,7 @@ class ForgettingWatch:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what was remembered."""
+        """Return what was remembered."""
         return {"first": self.first, "times_in_a_row": self.times_in_a_row}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ def open_batches(
     *,
     rows: int,
 ) -> BatchSource:
-    """Give batches of `rows` rows, without end; this process's share where there are several."""
+    """Return batches of `rows` rows, without end; this process's share where there are several."""
     if isinstance(data, StreamingDataLoader):
         return data.endless()
     if not hasattr(data, "plan_rows"):
@@ -56,7 +56,7 @@ def open_batches(
 
 
 class Feed(Iterator[tuple[Tensor, Tensor]]):
-    """Gives batches as tensors; on a GPU the next one is copied while this one is computed.
+    """Returns batches as tensors; on a GPU the next one is copied while this one is computed.
 
     The position it reports is that of the next batch it will give: one copied ahead does not count.
     """
@@ -94,7 +94,7 @@ class Feed(Iterator[tuple[Tensor, Tensor]]):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the position of the next batch."""
+        """Return the position of the next batch."""
         return self._state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -145,7 +145,7 @@ def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: 
 
 
 def _loss_bytes(config: GPTConfig, settings: TrainSettings, tokens: int, *, on_gpu: bool) -> int:
-    """Give the bytes of a chunk of logits, and of the output matrix's gradient."""
+    """Return the bytes of a chunk of logits, and of the output matrix's gradient."""
     chunk_tokens = settings.loss_chunk_tokens
     chunk_tokens = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=on_gpu)
     # The loss's gradient takes the place of the logits, but for half precision on a CPU, and for
@@ -159,7 +159,7 @@ def _loss_bytes(config: GPTConfig, settings: TrainSettings, tokens: int, *, on_g
 
 
 def _device_activations(config: GPTConfig, settings: TrainSettings, tokens: int, loss: int) -> int:
-    """Give the bytes of activations, and of half-precision copies of the blocks' matrices."""
+    """Return the bytes of activations, and of half-precision copies of the blocks' matrices."""
     half, again = settings.use_mixed_precision, settings.activation_checkpointing
     kept, later = device_activation_bytes(
         config,
@@ -191,7 +191,7 @@ def _batch_bytes(settings: TrainSettings) -> int:
 
 
 def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> tuple[int, int]:
-    """Give the bytes of moments, and of what a step needs besides."""
+    """Return the bytes of moments, and of what a step needs besides."""
     per_parameter = 2 if settings.use_8bit_optimizer else 8
     if choose_optimizer(settings, config) == "adamw":
         return per_parameter * count, 0
@@ -211,7 +211,7 @@ def fit_micro_batch(
     program: Program | None = None,
     is_running: bool = False,
 ) -> int:
-    """Give the largest micro-batch, halved from batch_size, that fits; refuse if none does.
+    """Return the largest micro-batch, halved from batch_size, that fits; refuse if none does.
 
     In the process that trains (`is_running`) the program is what it is, and only the rest is an
     estimate: so a budget that was found to be enough before is not refused for a megabyte.

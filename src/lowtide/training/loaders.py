@@ -57,7 +57,7 @@ class GPTDataLoader:
         self._batches: dict[str, BatchLoader] = {}
 
     def get_batch(self, split: Literal["train", "val"] = "train") -> tuple[Tensor, Tensor]:
-        """Give the next (inputs, targets) of a split, shuffled, without end."""
+        """Return the next (inputs, targets) of a split, shuffled, without end."""
         if split not in self._batches:
             dataset = self.train if split == "train" else self.val
             if dataset is None:

@@ -186,7 +186,7 @@ class Trainer:
         return self._result()
 
     def _is_over(self) -> bool:
-        """Tell whether a run that was taken up again has nothing left to do, and say so."""
+        """Return whether a run that was taken up again has nothing left to do, and say so."""
         state = self.state
         if state.stopped == "forgetting" and self.settings.stop_on_forgetting:
             self._note(

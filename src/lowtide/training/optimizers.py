@@ -170,7 +170,7 @@ class OptimizerSet:
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def state_bytes(self) -> int:
-        """Give the bytes that moments take."""
+        """Return the bytes that moments take."""
         tensors = [
             value
             for optimizer in self.optimizers
@@ -308,7 +308,7 @@ class LossScale:
         self.good_steps.copy_(torch.where(grown, 0.0, good_steps))
 
     def state_dict(self) -> dict[str, float]:
-        """Give the scale and the count of good steps."""
+        """Return the scale and the count of good steps."""
         return {"value": self.value.item(), "good_steps": self.good_steps.item()}
 
     def load_state_dict(self, state: dict[str, float]) -> None:

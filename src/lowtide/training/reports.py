@@ -66,7 +66,7 @@ def describe_coverage(
 
 
 def evaluation_row(step: int, results: Mapping[str, EvalResult]) -> dict[str, Any]:
-    """Give the numbers of an evaluation as a row of metrics.jsonl."""
+    """Return the numbers of an evaluation as a row of metrics.jsonl."""
     row: dict[str, Any] = {"event": "eval", "step": step}
     for name, result in results.items():
         row[f"{name}_loss"] = result.loss
@@ -75,7 +75,7 @@ def evaluation_row(step: int, results: Mapping[str, EvalResult]) -> dict[str, An
 
 
 def describe_evaluation(step: int, results: Mapping[str, EvalResult]) -> str:
-    """Give the numbers of an evaluation as a line to read."""
+    """Return the numbers of an evaluation as a line to read."""
     line = " | ".join(f"{name} {result.loss:.2f}" for name, result in results.items())
     bits = results["val"].bits_per_byte if "val" in results else None
     return f"step {step}: {line}" + (f" | {bits:.3f} bits/byte" if bits else "")
@@ -106,7 +106,7 @@ class Pace:
         self._at, self._step = time.monotonic(), step
 
     def row(self, state: RunState, counters: Counters, *, learning_rate: float) -> dict[str, Any]:
-        """Give the numbers of the steps since the last row."""
+        """Return the numbers of the steps since the last row."""
         now = time.monotonic()
         seconds = max(now - self._at, 1e-9)
         speed = (state.step - self._step) * self._tokens_per_step / seconds

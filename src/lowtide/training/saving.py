@@ -141,7 +141,7 @@ class _HostCopy:
         return place.copy_(tensor, non_blocking=True)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Return the memory back."""
         if self._locked:
             _cuda_runtime().cudaHostUnregister(self._memory.ctypes.data)
             self._locked = False

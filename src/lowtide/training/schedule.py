@@ -25,7 +25,7 @@ _MOST_WARMUP_STEPS = 100  # of a stream that is read by epochs
 
 
 def total_steps(settings: TrainSettings, num_parameters: int, data: Any) -> int | None:
-    """Give the steps of a run, by number, epochs or tokens; None when the clock ends it."""
+    """Return the steps of a run, by number, epochs or tokens; None when the clock ends it."""
     if settings.max_iters is not None:
         return settings.max_iters
     if settings.epochs is not None:
@@ -38,7 +38,7 @@ def total_steps(settings: TrainSettings, num_parameters: int, data: Any) -> int 
 
 
 def default_learning_rate(num_parameters: int, optimizer: str, *, adapting: bool) -> float:
-    """Give a peak learning rate for a size: 3e-3 at a million parameters, 7e-4 at 124 million.
+    """Return a peak learning rate for a size: 3e-3 at a million parameters, 7e-4 at 124 million.
 
     Muon's steps have AdamW's size and bear more; a model that is adapted gets a fifth.
     """
@@ -48,7 +48,7 @@ def default_learning_rate(num_parameters: int, optimizer: str, *, adapting: bool
 
 
 def momentum_at(step: int, *, momentum: float, warmup_steps: int) -> float:
-    """Give Muon's momentum at `step`: it rises over the warm-up from 0.1 below to `momentum`.
+    """Return Muon's momentum at `step`: it rises over the warm-up from 0.1 below to `momentum`.
 
     >>> round(momentum_at(150, momentum=0.95, warmup_steps=300), 3)
     0.9
@@ -67,7 +67,7 @@ def learning_rate_factor(
     elapsed_fraction: float = 0.0,
     most_warmup_steps: int | None = None,
 ) -> float:
-    """Give the share of the peak learning rate at `step` (the first is 0).
+    """Return the share of the peak learning rate at `step` (the first is 0).
 
     `warmup` counts steps, or below 1 is a share of the run. `elapsed_fraction` is the share of a
     time limit, or of the work, that is used up: decay follows steps or that share, whichever is
@@ -114,12 +114,12 @@ class RunLength:
     """Whether the share of a stream that was read is known between the ends of its epochs."""
 
     def time_is_up(self, elapsed_seconds: float) -> bool:
-        """Tell whether the run has had its hours."""
+        """Return whether the run has had its hours."""
         hours = self.settings.max_hours
         return hours is not None and elapsed_seconds >= hours * 3600
 
     def is_over(self, step: int, elapsed_seconds: float, *, epoch: Callable[[], float]) -> bool:
-        """Tell whether no step is left to take."""
+        """Return whether no step is left to take."""
         if self.steps is not None and step >= self.steps:
             return True
         if self.steps is None and self.settings.epochs is not None:
@@ -129,7 +129,7 @@ class RunLength:
     def learning_rate_factor(
         self, step: int, elapsed_seconds: float, *, epoch: Callable[[], float]
     ) -> float:
-        """Give the share of the peak learning rate at `step`."""
+        """Return the share of the peak learning rate at `step`."""
         settings = self.settings
         # Without a stream's length there is no share of it either: a hundred steps then.
         streams = self.steps is None and settings.max_hours is None
@@ -146,7 +146,7 @@ class RunLength:
         )
 
     def _elapsed_fraction(self, elapsed_seconds: float, epoch: Callable[[], float]) -> float:
-        """Give how much of the run is over by the clock, or by the epochs of a stream."""
+        """Return how much of the run is over by the clock, or by the epochs of a stream."""
         hours, epochs = self.settings.max_hours, self.settings.epochs
         parts = [0.0 if hours is None else elapsed_seconds / (hours * 3600)]
         if self.steps is None and epochs is not None:

@@ -297,7 +297,7 @@ class TrainSettings:
         return self.rows_per_step * self.seq_len
 
     def eval_datasets(self) -> dict[str, Path]:
-        """Give the named evaluation datasets; a bare folder is "general"."""
+        """Return the named evaluation datasets; a bare folder is "general"."""
         named: dict[str, Path] = {}
         for entry in self.eval_dataset_dir:
             name, equals, folder = entry.partition("=")
@@ -346,7 +346,7 @@ class EvaluateSettings:
 
 
 def choose_optimizer(settings: TrainSettings, config: GPTConfig) -> Literal["muon", "adamw"]:
-    """Give the optimizer that `auto` means for a shape and a batch.
+    """Return the optimizer that `auto` means for a shape and a batch.
 
     Making an update orthogonal costs about 5 * width / tokens of a step beside training itself.
     Measured at 0.8 of it (width 128, 768 tokens), Muon still reached a lower loss than AdamW in the
@@ -360,7 +360,7 @@ def choose_optimizer(settings: TrainSettings, config: GPTConfig) -> Literal["muo
 
 
 def model_config(settings: TrainSettings, vocab_size: int) -> GPTConfig:
-    """Give the shape the settings ask for, for a vocabulary."""
+    """Return the shape the settings ask for, for a vocabulary."""
     shape = {name: getattr(settings, name) for name in SHAPE_FIELDS}
     given = {name: value for name, value in shape.items() if value is not None}
     if settings.target_params is not None:

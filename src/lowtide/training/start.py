@@ -138,7 +138,7 @@ def _fit_context(
 
 
 def _known_shape(run: RunFolder, base_dir: Path | None) -> GPTConfig | None:
-    """Give the shape of the model that goes on; None for a new one."""
+    """Return the shape of the model that goes on; None for a new one."""
     if run.exists():
         return run.load_config()
     return None if base_dir is None else load_config(base_dir)
@@ -147,7 +147,7 @@ def _known_shape(run: RunFolder, base_dir: Path | None) -> GPTConfig | None:
 def _shape(
     settings: TrainSettings, run: RunFolder, data: TrainingData, base_dir: Path | None
 ) -> GPTConfig:
-    """Give the network's shape: the run's own, the base model's, or what the settings ask for."""
+    """Return the network's shape: the run's own, the base model's, or what the settings ask for."""
     if run.exists():
         config = run.load_config().replace(dropout=settings.dropout)
         _require_shape(settings, config, run.root, "choose another --model-name for another shape")

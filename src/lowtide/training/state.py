@@ -49,7 +49,7 @@ class Counters:
         self.norm.copy_(norm)
 
     def state_dict(self) -> dict[str, float]:
-        """Give all counts."""
+        """Return all counts."""
         return {name: tensor.item() for name, tensor in vars(self).items()}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:

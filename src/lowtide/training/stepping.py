@@ -166,7 +166,7 @@ class Stepper:
         )
 
     def autocast(self) -> Any:
-        """Give the context a forward pass runs in: its precision and its attention kernel."""
+        """Return the context a forward pass runs in: its precision and its attention kernel."""
         settings, stack = self._settings, contextlib.ExitStack()
         if settings.use_mixed_precision:
             dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float16

@@ -38,7 +38,7 @@ _NUM_IDS = 1 << 18
 def time_steps(
     config: GPTConfig, options: dict[str, Any], *, seconds: float, all_rows: bool = False
 ) -> dict[str, Any]:
-    """Give the tokens per second of a training, from about `seconds` of it, and its peaks.
+    """Return the tokens per second of a training, from about `seconds` of it, and its peaks.
 
     A step whose rows take too long is timed with fewer, once and twice: the difference is what rows
     cost, the rest what the update costs, and the whole step follows from both. With `all_rows` all
@@ -65,7 +65,7 @@ def time_steps(
 
 
 def _affordable_rows(config: GPTConfig, whole: TrainSettings, seconds: float) -> int:
-    """Give the rows of a micro-batch that a slow CPU computes within the trial."""
+    """Return the rows of a micro-batch that a slow CPU computes within the trial."""
     if torch.cuda.is_available():
         return whole.batch_size
     flops = flops_per_token(config, whole.seq_len) * whole.seq_len
@@ -76,7 +76,7 @@ def _affordable_rows(config: GPTConfig, whole: TrainSettings, seconds: float) ->
 def _time_step(
     config: GPTConfig, options: dict[str, Any], *, rows: int, parts: int, seconds: float
 ) -> float:
-    """Give the seconds of one step of so many micro-batches, the first step left out."""
+    """Return the seconds of one step of so many micro-batches, the first step left out."""
     with scratch_folder("trial") as folder:
         settings = build_settings(
             TrainSettings,

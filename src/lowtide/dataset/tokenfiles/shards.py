@@ -107,7 +107,7 @@ def shard_name(number: int, tag: str = "") -> str:
 
 
 def shard_number(path: str | Path) -> int | None:
-    """Give the number in a shard's name, None when it was named otherwise.
+    """Return the number in a shard's name, None when it was named otherwise.
 
     >>> shard_number("train/shard_00046-01234567-bc013c54.bin"), shard_number("mine.bin")
     (46, None)
@@ -132,7 +132,7 @@ def plain_name(name: str) -> str:
 
 
 def documents_path(shard_path: Path) -> Path:
-    """Give the file that says where a shard's documents end."""
+    """Return the file that says where a shard's documents end."""
     return shard_path.with_suffix(DOCUMENTS_SUFFIX)
 
 
@@ -148,7 +148,7 @@ def pick_dtype(vocab_size: int) -> np.dtype[Any]:
 def id_chunk(
     ids: npt.NDArray[Any], document_ends: npt.NDArray[Any], *, vocab_size: int, path: Path
 ) -> tuple[memoryview, memoryview]:
-    """Give an array of ids and the document ends within it as `write_shard_stream` takes them."""
+    """Return an array of ids and the document ends within it as `write_shard_stream` takes them."""
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
@@ -207,7 +207,7 @@ def write_shard_stream(
 
 
 def checksum_head(path: str | Path) -> str:
-    """Give the xxh3-64 of a shard's first bytes."""
+    """Return the xxh3-64 of a shard's first bytes."""
     files.require_file(path)
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         return xxhash.xxh3_64_hexdigest(file.read(_HEAD_BYTES))
@@ -222,7 +222,7 @@ def _check_ends(ends: npt.NDArray[Any], num_tokens: int, path: Path) -> None:
 
 
 def shard_row(root: Path, shard: ShardInfo) -> dict[str, Any]:
-    """Give the metadata row of a shard."""
+    """Return the metadata row of a shard."""
     return {
         "file": shard.path.relative_to(root).as_posix(),
         "tokens": shard.num_tokens,
@@ -235,7 +235,7 @@ def shard_row(root: Path, shard: ShardInfo) -> dict[str, Any]:
 
 
 def shard_from_row(root: Path, row: Mapping[str, Any]) -> ShardInfo:
-    """Give the shard that a metadata row describes."""
+    """Return the shard that a metadata row describes."""
     return ShardInfo(
         path=root / row["file"],
         num_tokens=int(row["tokens"]),
