@@ -338,7 +338,7 @@ class StreamingDataLoader:
         return EndlessBatches(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it takes to go on after the last delivered batch: a place and a few counts."""
+        """Return what it takes to go on after the last delivered batch: a place, a few counts."""
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,

@@ -158,7 +158,7 @@ def _fits(footprint: Footprint, machine: Machine) -> bool:
 def _candidates(
     options: dict[str, Any], machine: Machine
 ) -> Iterator[tuple[float, dict[str, Any], tuple[str, ...]]]:
-    """Return (cost, options, what changed) of every combination; a step sees as many rows in each."""
+    """Return (cost, options, what changed) of every combination, all with as many rows a step."""
     where = "gpu" if machine.has_gpu else "cpu"
     settings = build_settings(TrainSettings, options)
     halvings = range(settings.batch_size.bit_length())
