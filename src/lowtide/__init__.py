@@ -94,7 +94,10 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    from lowtide.packages import naming_missing_packages
+
+    with naming_missing_packages(f"lowtide.{name}"):
+        value = getattr(importlib.import_module(home), name)
     globals()[name] = value  # found directly from now on
     return value
 

@@ -28,6 +28,7 @@ from lowtide.errors import (
     printable,
 )
 from lowtide.memory import PeakMeter, format_size, parse_size, round_up_mib
+from lowtide.packages import naming_missing_packages
 from lowtide.settings import unknown_name_message
 from lowtide.tables import table_lines
 from lowtide.verbs import VERBS
@@ -100,7 +101,8 @@ def _run_words(words: list[str], meter: PeakMeter) -> int:
     stop = _StopRequest()
     try:
         stop.heed_signals()
-        _dispatch(words)
+        with naming_missing_packages(f"lowtide {words[0] if words else ''}"):
+            _dispatch(words)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output went away (`lowtide inspect … | head`): not an error of ours.

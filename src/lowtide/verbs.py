@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide import ranks
 from lowtide.arguments import parse_settings
 from lowtide.errors import DataError, UsageError, printable
+from lowtide.packages import require_package
 
 if TYPE_CHECKING:
     from lowtide.dataset.settings import (
@@ -272,6 +273,7 @@ def _generate(settings: GenerateSettings) -> None:
     """
     from lowtide.model.inference import refuse_hopeless
 
+    require_package("torch", "generating")
     refuse_hopeless(
         settings.model_name,
         settings.checkpoints_dir,
@@ -293,6 +295,7 @@ def _evaluate(settings: EvaluateSettings) -> None:
     """
     from lowtide.model.inference import refuse_hopeless
 
+    require_package("torch", "evaluating")
     refuse_hopeless(
         settings.model_name,
         settings.checkpoints_dir,
@@ -349,6 +352,7 @@ def _demo(settings: DemoSettings) -> None:
     """
     from lowtide.demo.running import describe_results, run_demo
 
+    require_package("torch", "the demo, which trains a model,")
     results = run_demo(settings)
     print()
     _show(describe_results(results, settings.out_dir))

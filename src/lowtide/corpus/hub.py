@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError, UsageError
+from lowtide.packages import import_package
 
 __all__ = [
     "HUB_PREFIX",
@@ -54,13 +55,7 @@ def open_hub_rows(
     name: str, *, split: str, config_name: str | None = None, streaming: bool = True
 ) -> Any:
     """A dataset as the datasets package opens it, streamed unless it was saved to a folder."""
-    try:
-        import datasets  # pyright: ignore[reportMissingImports] (an extra)
-    except ImportError:
-        raise UsageError(
-            f"{HUB_PREFIX}{name} needs the package datasets",
-            next_step="pip install 'lowtide[datasets]'",
-        ) from None
+    datasets = import_package("datasets", f"{HUB_PREFIX}{name}")
     try:
         if is_saved_dataset(name):
             return datasets.load_from_disk(name)

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 
 from lowtide.corpus.cutting import read_at
 from lowtide.corpus.streams import read_zstd_frame
+from lowtide.packages import import_package
 
 __all__ = ["ColumnPages", "Page", "PageError", "iter_pages", "read_column_pages"]
 
@@ -205,8 +206,7 @@ def _row_bytes(page: Page, longest_value: int) -> tuple[float, int]:
 
 def _longest_value(file: BinaryIO, page: Page, codec: str) -> int:
     """Bytes of the longest value of a dictionary page; where that is not worth a look, of all."""
-    import pyarrow as pa
-
+    pa = import_package("pyarrow", "a parquet file")
     unpacked = page.unpacked
     if not _SMALL_DICTIONARY < unpacked <= _LARGE_PAGE:
         return unpacked

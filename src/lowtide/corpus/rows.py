@@ -10,6 +10,7 @@ Memory:  one block, one batch of rows by their bytes, and of parquet pages below
 from __future__ import annotations
 
 import contextlib
+import importlib
 import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -26,6 +27,7 @@ from lowtide.corpus.streams import check_reader_bytes, open_stream, window_bytes
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
 from lowtide.errors import DataError
 from lowtide.memory import format_size
+from lowtide.packages import import_package
 from lowtide.settings import import_when_used
 
 if TYPE_CHECKING:
@@ -89,8 +91,7 @@ def iter_parquet_rows(
     source: InputFile, options: ReadingOptions
 ) -> Iterator[tuple[Row | memoryview, int]]:
     """Return the texts of a parquet file's column, each with its share of the stored bytes."""
-    import pyarrow as pa
-
+    pa = _import_pyarrow(source.path)
     with _opened(source, options) as (file, stored):
         row_bytes = source.size_bytes // max(file.metadata.num_rows, 1)
         try:
@@ -149,9 +150,8 @@ def parquet_bytes(source: InputFile, options: ReadingOptions) -> int:
 @contextlib.contextmanager
 def _opened(source: InputFile, options: ReadingOptions) -> Generator[tuple[Any, BinaryIO]]:
     """Return a file as pyarrow reads it, and as it is stored."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    pa = _import_pyarrow(source.path)
+    pq = importlib.import_module("pyarrow.parquet")
     with contextlib.ExitStack() as stack:
         stored = stack.enter_context(
             cast("BinaryIO", source.path.open("rb"))
@@ -171,6 +171,10 @@ def _opened(source: InputFile, options: ReadingOptions) -> Generator[tuple[Any, 
         file = stack.enter_context(opened)
         _check_column(file.schema_arrow, source.path, options.text_field)
         yield file, cast("BinaryIO", stored)
+
+
+def _import_pyarrow(path: Path) -> Any:
+    return import_package("pyarrow", "a parquet file", path=path)
 
 
 def _find_chunk(file: Any, group: int, name: str) -> tuple[Any, bool]:
@@ -195,8 +199,7 @@ def _unpacked(source: InputFile, options: ReadingOptions) -> Generator[IO[bytes]
 
 
 def _check_column(schema: Any, path: Path, name: str) -> None:
-    import pyarrow as pa
-
+    pa = _import_pyarrow(path)
     if name not in schema.names:
         raise DataError(
             f"no column {name!r}; there are {', '.join(schema.names)}",

@@ -22,6 +22,7 @@ import numpy as np
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.ordering import Order, check_order
 from lowtide.loader.windows import RowPlan, Tokens, TokenWindows, empty_array
+from lowtide.packages import naming_missing_packages
 
 __all__ = [
     "BatchLoader",
@@ -373,6 +374,7 @@ class BatchLoader:
 
 
 def _pinned_allocator() -> Allocate:
-    from lowtide.loader.tensors import empty_pinned  # the only way to torch, taken only on request
+    with naming_missing_packages("pinned memory"):  # the only way to torch, only on request
+        from lowtide.loader.tensors import empty_pinned
 
     return empty_pinned

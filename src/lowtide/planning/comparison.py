@@ -8,7 +8,6 @@ Memory:  each way runs in a process of its own; the ordinary ones hold everythin
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from lowtide.files import atomic_file
 from lowtide.loader.sources import find_tokens
 from lowtide.memory import format_size
 from lowtide.model.sizing import shape_for_parameters
+from lowtide.packages import has_package, require_package
 from lowtide.planning.picture import draw_bars
 from lowtide.planning.settings import parse_count
 from lowtide.progress import Progress
@@ -34,6 +34,7 @@ from lowtide.tokenizer.comparison import CompareMemorySettings, Comparison, comp
 __all__ = ["CompareSettings", "Pair", "compare_ways", "describe_pairs"]
 
 What = Literal["tokenizer", "loading", "optimizer", "checkpointing"]
+_NEEDED = {"optimizer": ("torch", "bitsandbytes"), "checkpointing": ("torch",)}  # packages
 
 _VOCABULARY = 4096
 _NUM_BATCHES = 50
@@ -61,11 +62,9 @@ class CompareSettings(CompareMemorySettings):
         parse_count(self.size, "size")
         if "tokenizer" in self.pairs and not self.input:
             raise UsageError("no input files", next_step="--input FILES")
-        if "optimizer" in self.what and importlib.util.find_spec("bitsandbytes") is None:
-            raise UsageError(
-                "the package bitsandbytes is not installed",
-                next_step='pip install "lowtide[8bit]", or --what loading checkpointing',
-            )
+        for what in self.what:
+            for package in _NEEDED.get(what, ()):
+                require_package(package, f"--what {what}")
 
     @property
     def pairs(self) -> tuple[What, ...]:
@@ -74,10 +73,8 @@ class CompareSettings(CompareMemorySettings):
             return self.what
         if self.input:
             return ("tokenizer",)
-        has_8bit = importlib.util.find_spec("bitsandbytes") is not None
-        return (
-            ("loading", "optimizer", "checkpointing") if has_8bit else ("loading", "checkpointing")
-        )
+        pairs: tuple[What, ...] = ("loading", "optimizer", "checkpointing")
+        return tuple(what for what in pairs if all(map(has_package, _NEEDED.get(what, ()))))
 
 
 @dataclasses.dataclass(frozen=True)

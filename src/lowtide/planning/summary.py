@@ -13,6 +13,7 @@ from typing import Any
 
 from lowtide.memory import format_size
 from lowtide.model.sizing import count_parameters
+from lowtide.packages import has_package
 from lowtide.planning.choices import Choice
 from lowtide.planning.machine import Machine
 from lowtide.planning.plan import Plan
@@ -115,7 +116,7 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
         ("logits", need.loss, "one chunk, with the gradient of the output matrix"),
         ("update", need.update, "of the optimizer, when activations are gone: the larger counts"),
         ("batches", need.batches, f"{settings.num_workers} ahead, on the host"),
-        ("framework", need.program, "interpreter and torch, as measured here, on the host"),
+        ("framework", need.program, _describe_program()),
     ]
     where = f"on the {machine.accelerator}" if machine.has_gpu else "in all"
     total = need.device_bytes if machine.has_gpu else need.total_bytes
@@ -124,6 +125,12 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
     table += [(f"  {name}", format_size(size), note) for name, size, note in rows if size]
     table.append((f"  {where}", format_size(total), f"of {format_size(limit)}, a tenth to spare"))
     return _rows(table, align="<><")
+
+
+def _describe_program() -> str:
+    if has_package("torch"):
+        return "interpreter and torch, as measured here, on the host"
+    return "interpreter and torch for CPUs, as they usually are: none is installed here"
 
 
 def _describe_optimizer(choice: Choice) -> str:
@@ -236,6 +243,7 @@ def plan_as_json(plan: Plan) -> str:
         | {
             "device_bytes": shown.footprint.device_bytes,
             "total_bytes": shown.footprint.total_bytes,
+            "program_is_measured": has_package("torch"),
         },
         "changes": list(shown.changes),
         "compute": settings_as_json(plan.compute)

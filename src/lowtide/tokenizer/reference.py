@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
+from lowtide.packages import import_package
 from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
 
@@ -36,8 +37,7 @@ _SMALL_IN_UNICODE_16 = 0x295
 
 def split_pieces(text: bytes, pattern: Pattern) -> list[bytes]:
     """Split text into pieces; a byte that is not UTF-8 is a character of its own."""
-    import regex  # an extra: only tests and comparisons need it
-
+    regex = import_package("regex", "the reference tokenizer")
     decoded = text.decode("utf-8", "surrogateescape")
     seen = decoded.translate(_stand_ins())
     return [

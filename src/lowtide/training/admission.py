@@ -21,6 +21,7 @@ from lowtide.files import hold_lock
 from lowtide.memory import parse_size
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.program import Program, find_program
+from lowtide.packages import require_package
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
 from lowtide.training.resuming import continued_settings
@@ -32,6 +33,7 @@ __all__ = ["admit", "refuse_hopeless"]
 
 def admit(settings: TrainSettings) -> None:
     """Do what a training needs no torch for; mistakes in its settings are left to be told there."""
+    _require_packages(settings)
     if ranks.is_launched():  # several processes: the first tokenizes while the others wait
         return
     settings = _fit_context(settings)
@@ -52,6 +54,18 @@ def admit(settings: TrainSettings) -> None:
             tokenizer = Tokenizer.load(base[0])
     with hold_lock(settings.run_dir, create_folder=True):
         find_text_tokens(settings, _note, tokenizer)
+
+
+def _require_packages(settings: TrainSettings) -> None:
+    """Name what is not installed before any work is done."""
+    require_package("torch", "training")
+    for package, flag, wanted in (
+        ("bitsandbytes", "--use-8bit-optimizer", settings.use_8bit_optimizer),
+        ("tensorboard", "--tensorboard", settings.tensorboard),
+        ("wandb", "--wandb", settings.wandb),
+    ):
+        if wanted:
+            require_package(package, flag)
 
 
 def _note(text: str) -> None:

@@ -7,7 +7,6 @@ Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices) plus one st
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from lowtide.errors import UsageError
 from lowtide.model.gpt import GPT
+from lowtide.packages import import_package
 from lowtide.training.distributed import shard_like
 from lowtide.training.muon import Muon, matrix_splits
 
@@ -272,13 +272,7 @@ def _adamw_fused(groups: list[dict[str, Any]], lr: float, betas: tuple[float, fl
 
 
 def _adamw_8bit(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> Any:
-    try:
-        bitsandbytes: Any = importlib.import_module("bitsandbytes")
-    except ImportError:
-        raise UsageError(
-            "--use-8bit-optimizer needs the package bitsandbytes, which is not installed",
-            next_step='pip install "lowtide[8bit]"',
-        ) from None
+    bitsandbytes = import_package("bitsandbytes", "--use-8bit-optimizer")
     return bitsandbytes.optim.AdamW8bit(groups, lr=lr, betas=betas, min_8bit_size=_SMALLEST_8BIT)
 
 

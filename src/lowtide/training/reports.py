@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters
+from lowtide.packages import import_package
 from lowtide.progress import Progress, format_count
 from lowtide.settings import settings_as_json
 from lowtide.training.evaluation import EvalResult
@@ -176,11 +176,5 @@ class MetricSinks:
 
 
 def _import(package: str, module: str) -> Any:
-    try:
-        importlib.import_module(package)
-        return importlib.import_module(module)
-    except ImportError:
-        raise UsageError(
-            f"--{package} needs the package {package}, which is not installed",
-            next_step=f'pip install "lowtide[{package}]"',
-        ) from None
+    import_package(package, f"--{package}")  # torch has a module for it, which fails otherwise
+    return importlib.import_module(module)

