@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
 from lowtide.loader import streaming as streaming_module
+from lowtide.loader import texts
 from lowtide.loader.blocks import Windowing, iter_token_blocks
 from lowtide.loader.streaming import StreamingDataLoader, estimate_memory_usage, planned_bytes
 from lowtide.loader.texts import FileTexts, make_encoder
+from lowtide.tokenizer import Tokenizer
 
 
 class ByteTokenizer:
@@ -364,3 +366,32 @@ def test_the_share_of_an_epoch_grows_to_its_end(
     assert np.abs(np.array(shares) - even).max() < allowed
     again = make(text_files, **options)
     assert again.estimated_windows == loader.estimated_windows
+
+
+def test_a_long_text_is_encoded_in_parts_and_resumed_inside_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    words = [bytes(rng.integers(97, 123, size).astype(np.uint8)) for size in range(1, 12)]
+    long = b" ".join(words[number] for number in rng.integers(0, len(words), 3000))
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"<|endoftext|>".join([b"short", long, b"w" * 5000, long[::-1], b"the end"]))
+    tokenizer = Tokenizer.from_merges([(b"a", b"b"), (b" ", b"w")])
+    options = {"tokenizer": tokenizer, "shuffle_buffer_size": 7, "batch_size": 5}
+    whole = [batch["input_ids"].tolist() for batch in make([path], **options)]
+    estimated = make([path], **options).estimated_windows
+    monkeypatch.setattr(texts, "_PART_BYTES", 1000)
+    source, encoder = texts.FileTexts([path]), texts.make_encoder(tokenizer)
+    sizes = [len(ids) for _, ids in texts.iter_encoded(source, encoder, seed=None)]
+    assert len(sizes) > 20 and max(sizes) <= 5001  # only what has no place to cut is whole
+    assert make([path], **options).estimated_windows == estimated
+    loader = make([path], **options)
+    found, states = [], []
+    for batch in loader:
+        found.append(batch["input_ids"].tolist())
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    assert found == whole
+    for stop in range(0, len(states) - 1, 17):
+        resumed = make([path], **options)
+        resumed.load_state_dict(states[stop])
+        assert next(iter(resumed))["input_ids"].tolist() == whole[stop + 1]

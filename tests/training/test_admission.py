@@ -5,17 +5,21 @@ import re
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from lowtide import cli
 from lowtide.errors import BudgetError
 from lowtide.files import write_json
+from lowtide.loader.texts import FileTexts
 from lowtide.memory import parse_size
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import MIB, Program
 from lowtide.model.sizing import suitable_vocabulary
 from lowtide.tokenizer import Tokenizer
-from lowtide.training import admission, texts
+from lowtide.training import admission, data, texts
 from lowtide.training.admission import refuse_hopeless
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import TrainSettings
@@ -240,8 +244,8 @@ def test_the_smallest_shape_is_the_one_asked_for_without_words():
 def test_what_overwrites_a_run_does_not_take_its_shape(tmp_path):
     store_model(tmp_path / "model")
     settings = TrainSettings(checkpoints_dir=tmp_path)
-    assert admission._stored_shape(settings).context_length == 16
-    assert admission._stored_shape(dataclasses.replace(settings, overwrite=True)) is None
+    assert admission.known_shape(settings).context_length == 16
+    assert admission.known_shape(dataclasses.replace(settings, overwrite=True)) is None
 
 
 def test_the_border_of_a_budget_is_exact(tmp_path):
@@ -258,3 +262,40 @@ def test_the_border_of_a_budget_is_exact(tmp_path):
     less = dataclasses.replace(settings, memory=f"{need.budget_bytes - 1}B")
     with pytest.raises(BudgetError):
         refuse_hopeless(less, program=PROGRAM)
+
+
+def test_what_a_streams_reader_holds_counts(tmp_path):
+    text = "some words of a long text\n" * 500_000
+    table = pa.table({"text": ["short", text]})
+    path = tmp_path / "cell.parquet"
+    pq.write_table(table, path, compression="lz4", use_dictionary=False)
+    options = {**SMALL, "dataset_id": str(path), "checkpoints_dir": tmp_path, "vocab_size": 300}
+    with pytest.raises(BudgetError) as refused:
+        refuse_hopeless(TrainSettings(memory="450MiB", **options), program=PROGRAM)
+    enough = advice(refused.value)
+    assert parse_size(enough) > PROGRAM.trained_bytes + 3 * len(text)
+    refuse_hopeless(TrainSettings(memory=enough, **options), program=PROGRAM)
+
+
+def test_a_later_part_is_refused_with_a_budget_that_holds_it(tmp_path):
+    for number, log in enumerate((18, 24)):  # only the beginning of a file is looked at
+        parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=log)
+        compressor = zstandard.ZstdCompressor(compression_params=parameters)
+        with (tmp_path / "t.txt.zst").open("ab") as file, compressor.stream_writer(file) as out:
+            out.write(f"words of frame {number}\n".encode() * 50_000)
+    options = {**SMALL, "dataset_id": str(tmp_path / "t.txt.zst"), "checkpoints_dir": tmp_path}
+    for memory, is_enough in (("400MiB", False), ("4GiB", True)):
+        limits = data._reading_limits(
+            TrainSettings(memory=memory, **options), Tokenizer.from_characters("abc")
+        )
+        source = FileTexts([options["dataset_id"]], **limits)
+        if is_enough:
+            assert sum(len(text.data) for text in source.iter_texts(seed=None)) == 2 * 50_000 * 17
+            continue
+        with pytest.raises(BudgetError, match=r"window of 16\.0 MiB") as refused:
+            list(source.iter_texts(seed=None))
+        needed = advice(refused.value)
+    more = data._reading_limits(
+        TrainSettings(memory=needed, **options), Tokenizer.from_characters("abc")
+    )
+    assert list(FileTexts([options["dataset_id"]], **more).iter_texts(seed=None))

@@ -228,6 +228,7 @@ def test_a_stream_is_opened_as_the_settings_say(
                 "output_dtype",
                 "rank",
                 "world_size",
+                "reader_bytes",
             )
         } == {
             "files": [name] if local else None,
@@ -242,13 +243,14 @@ def test_a_stream_is_opened_as_the_settings_say(
             "split": "test",
             "seed": 3,
             "drop_last": world > 1,
+            "reader_bytes": 1 << 30,
             "output_dtype": "int64",
             "rank": world - 1,
             "world_size": world,
         }
         assert f"streaming {name}, tokenized on the fly" in notes
         assert opened.pop()[1]["split"] == "all"
-        expected = ("FileTexts", ([name],), {"text_column": "body"})
+        expected = ("FileTexts", ([name],), {"text_column": "body", "reader_bytes": 1 << 30})
         if not local:
             expected = ("HubTexts", (name,), {"split": "test", "text_column": "body"})
         assert read.pop() == expected

@@ -168,17 +168,19 @@ class _HeldTokens:
         self._skip = start.skip_tokens
 
     def append(self, ids: Ids, place: Place, ends_document: bool) -> None:
-        mark = BlockStart(place=place, skip_tokens=self._skip, documents=self._documents)
-        self._marks.append((self.num_tokens, mark))
+        if not self._marks or self._marks[-1][1].place != place:  # else more of the same text
+            mark = BlockStart(place=place, skip_tokens=self._skip, documents=self._documents)
+            self._marks.append((self.num_tokens, mark))
         self._documents += ends_document
-        ids = ids[self._skip :]
-        self._skip = 0  # only the first text was begun by an earlier block
+        skipped = min(self._skip, len(ids))  # only the first text was begun by an earlier block
+        self._skip -= skipped
+        ids = ids[skipped:]
         self._parts.append(ids)
         self.num_tokens += len(ids)
 
     def cut(self, windowing: Windowing, *, seed: int, num_windows: int | None) -> TokenBlock:
         """Take the next block off; without a number it takes all that is left."""
-        tokens = np.concatenate(self._parts)
+        tokens = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
         if num_windows is None:
             windows = windowing.count_windows(len(tokens))
             return TokenBlock(self.start, tokens, windows, windowing, seed)

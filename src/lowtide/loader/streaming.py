@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lowtide.corpus.inputs import names_files
+from lowtide.corpus.textblocks import ReadingOptions
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
 from lowtide.loader.batches import Share, check_rank, rank_share
@@ -24,6 +25,7 @@ from lowtide.loader.blocks import BlockStart, Windowing, iter_token_blocks, wind
 from lowtide.loader.heldout import KeptTexts
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
 from lowtide.loader.texts import (
+    ENCODING_THREADS,
     FileTexts,
     HubTexts,
     TextSource,
@@ -33,25 +35,28 @@ from lowtide.loader.texts import (
 )
 from lowtide.loader.windows import TokenDataset, Tokens
 from lowtide.scratch import ScratchFolder
+from lowtide.tokenizer.tokenizer import CACHE_BYTES
 
 __all__ = ["EndlessBatches", "StreamingDataLoader", "estimate_memory_usage", "planned_bytes"]
 
 STATE_VERSION = 1
 _SAMPLE_BYTES = 1 << 20
 _ALMOST_OVER = 0.999
+# A block of text of up to 6 MiB as it is read, cut and encoded; its ids, if it has no place to cut
+# that they could be made in parts by (measured: 42 MiB, ordinary text 22).
+_TEXT_BYTES = 46 << 20
 PathLike = str | os.PathLike[str]
 Batch = dict[str, Tokens]
 
 
 def planned_bytes(*, seq_len: int, shuffle_buffer_size: int, stride: int | None = None) -> int:
-    """Return the memory streaming takes: the block in use and the next, each held twice while cut.
+    """The memory streaming takes: the block in use and the next, each held twice while cut.
 
     >>> planned_bytes(seq_len=128, shuffle_buffer_size=10_000)
-    28868608
+    103317504
     """
     block = max(1, shuffle_buffer_size) * (stride or seq_len) * 4
-    text = 8 << 20
-    return 4 * block + text
+    return 4 * block + _TEXT_BYTES + ENCODING_THREADS * CACHE_BYTES
 
 
 def estimate_memory_usage(
@@ -92,7 +97,8 @@ class StreamingDataLoader:
     windows together: slower to start, a full shuffle, and still nothing in memory.
     `val_fraction` leaves out that share of all documents, chosen by their content, for validation
     (`lowtide.loader.heldout`). `max_examples` takes the first so many of the others only. A
-    `dataset_id` that is a file here, or a pattern of files, is read as they are.
+    `dataset_id` that is a file here, or a pattern of files, is read as they are. `reader_bytes` and
+    `budget_bytes` are as in FileTexts.
     """
 
     def __init__(
@@ -117,6 +123,8 @@ class StreamingDataLoader:
         output_dtype: Literal["int32", "int64"] = "int32",
         rank: int = 0,
         world_size: int = 1,
+        reader_bytes: int = ReadingOptions.reader_bytes,
+        budget_bytes: int | None = None,
     ) -> None:
         check_rank(rank, world_size)
         for name, value in (
@@ -140,7 +148,12 @@ class StreamingDataLoader:
                 streaming=streaming,
             )
             if dataset_id is not None
-            else FileTexts(_path_list(files), text_column=text_column)
+            else FileTexts(
+                _path_list(files),
+                text_column=text_column,
+                reader_bytes=reader_bytes,
+                budget_bytes=budget_bytes,
+            )
         )
         if not 0 <= val_fraction < 1:
             raise UsageError(f"val_fraction is {val_fraction}, expected a share in [0, 1)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,8 +38,10 @@ from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
 from lowtide.loader.ordering import derive_seed, order_indices
 from lowtide.loader.sources import sample_fingerprint
+from lowtide.tokenizer import Tokenizer
 
 __all__ = [
+    "ENCODING_THREADS",
     "FileTexts",
     "HubTexts",
     "Text",
@@ -50,6 +52,9 @@ __all__ = [
     "make_encoder",
 ]
 
+ENCODING_THREADS = 2
+"""Each holds a cache, so there are not as many as cores; two are far ahead of any training."""
+_PART_BYTES = 1 << 20
 Place = tuple[int, ...]
 Ids = npt.NDArray[np.uint32]
 
@@ -81,7 +86,11 @@ class TextSource(Protocol):
 
 
 class FileTexts:
-    """Text, jsonl or parquet files, plain or compressed."""
+    """Text, jsonl or parquet files, plain or compressed.
+
+    A window or a page of more than `reader_bytes` is refused; `budget_bytes` is the budget that
+    these are a part of, for the advice then.
+    """
 
     def __init__(
         self,
@@ -89,8 +98,15 @@ class FileTexts:
         *,
         text_column: str = "text",
         block_bytes: int = BLOCK_BYTES,
+        reader_bytes: int = ReadingOptions.reader_bytes,
+        budget_bytes: int | None = None,
     ) -> None:
-        self._options = ReadingOptions(text_field=text_column, block_bytes=block_bytes)
+        self._options = ReadingOptions(
+            text_field=text_column,
+            block_bytes=block_bytes,
+            reader_bytes=reader_bytes,
+            budget_bytes=budget_bytes,
+        )
         self._inputs = expand_inputs([Path(path) for path in paths])
         self._streams = plan_streams(self._inputs, self._options)
         self._paths = StreamPaths(self._streams)
@@ -199,15 +215,20 @@ class TextEncoder:
     encode: Callable[[Sequence[bytes]], list[Ids]]
     end_of_text_id: int | None
     fingerprint: str
+    iter_parts: Callable[[bytes], Iterator[Ids]] | None = None
+    """The ids of one long text in parts, where a tokenizer knows places that it can be cut at."""
 
 
 def make_encoder(tokenizer: Any, *, end_of_text: str = "<|endoftext|>") -> TextEncoder:
     """Adapt a lowtide Tokenizer, a tokenizers.Tokenizer, or anything whose `encode` gives ids."""
     if hasattr(tokenizer, "fingerprint") and hasattr(tokenizer, "encode_batch"):
+        is_own = isinstance(tokenizer, Tokenizer)
+        options = {"num_threads": ENCODING_THREADS} if is_own else {}
         return TextEncoder(
-            encode=lambda texts: list(tokenizer.encode_batch(list(texts))),
+            encode=lambda texts: list(tokenizer.encode_batch(list(texts), **options)),
             end_of_text_id=tokenizer.special_tokens.get(end_of_text),
             fingerprint=str(tokenizer.fingerprint),
+            iter_parts=(lambda text: _iter_parts(tokenizer, text)) if is_own else None,
         )
     if hasattr(tokenizer, "token_to_id") and hasattr(tokenizer, "encode_batch"):
         return TextEncoder(
@@ -225,6 +246,20 @@ def make_encoder(tokenizer: Any, *, end_of_text: str = "<|endoftext|>") -> TextE
         f"a {type(tokenizer).__name__} is no tokenizer: it has no encode",
         next_step='give lowtide.Tokenizer.load("gpt2"), or a tokenizers.Tokenizer',
     )
+
+
+def _iter_parts(tokenizer: Tokenizer, text: bytes) -> Iterator[Ids]:
+    """The ids of a long text in parts: the same as those of all of it at once."""
+    begin, size = 0, _PART_BYTES
+    while begin < len(text):
+        part = text[begin : begin + size]
+        is_last = begin + size >= len(text)
+        end = len(part) if is_last else tokenizer.last_cut(part)
+        if end == 0:  # no place to cut: look further
+            size *= 2
+            continue
+        yield tokenizer.encode_batch([part[:end]], num_threads=ENCODING_THREADS)[0]
+        begin, size = begin + end, _PART_BYTES
 
 
 def _encode_by_tokenizers(tokenizer: Any, texts: Sequence[bytes]) -> list[Ids]:
@@ -250,9 +285,11 @@ def iter_encoded(
     max_documents: int | None = None,
     group_bytes: int = 1 << 20,
 ) -> Iterator[tuple[Text, Ids]]:
-    """Return each text with its ids, the end-of-text id after each document.
+    """Each text with its ids, the end-of-text id after each document.
 
-    Texts are encoded in groups of about `group_bytes`, which a threaded tokenizer likes.
+    Texts are encoded in groups of about `group_bytes`, which a threaded tokenizer likes. A longer
+    one comes several times, each time with some of its ids, where it can be cut: all of them at
+    once would take four times its size and more.
     """
     texts = source.iter_texts(seed=seed, place=place)
     if max_documents is not None:
@@ -268,6 +305,11 @@ def iter_encoded(
             yield text, np.concatenate([ids, end]) if text.ends_document else ids
 
     for text in texts:
+        if len(text.data) > _PART_BYTES and encoder.iter_parts is not None:
+            yield from encoded()
+            group, held = [], 0
+            yield from _iter_long(text, encoder.iter_parts(text.data), end)
+            continue
         group.append(text)
         held += len(text.data)
         if held >= group_bytes:
@@ -275,6 +317,17 @@ def iter_encoded(
             group, held = [], 0
     if group:
         yield from encoded()
+
+
+def _iter_long(text: Text, parts: Iterator[Ids], end: Ids) -> Iterator[tuple[Text, Ids]]:
+    """The ids of one text in parts; only with the last come its bytes, and the document's end."""
+    last: Ids | None = None
+    for ids in parts:
+        if last is not None:
+            yield replace(text, data=b"", ends_document=False), last
+        last = ids
+    assert last is not None
+    yield text, np.concatenate([last, end]) if text.ends_document else last
 
 
 def _take_documents(texts: Iterator[Text], count: int) -> Iterator[Text]:

@@ -39,6 +39,7 @@ _PROBE_VERSION = 2  # another one measures anew
 # What a first step loads on demand, where no probe has measured it (13 to 26 MiB on two builds).
 _LATER_BYTES = 40 * MIB
 _USUAL_EXTRA_BYTES = {"8bit": 40 * MIB, "compile": 500 * MIB}
+_PYARROW_BYTES = 40 * MIB  # imported: 36 MiB with pyarrow 21 to 24
 PARTS = ("8bit", "compile")
 _PACKAGES = ("torch", "triton", "numpy", "safetensors", "bitsandbytes")
 
@@ -54,13 +55,17 @@ class Program:
     device: str = "cpu"
     """Where the probe trained: what `--device auto` means here."""
     extra_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
-    """What else a part takes: 8bit (bitsandbytes), compile (the compiler and what it starts)."""
+    """What else a part takes: 8bit (bitsandbytes), compile (the compiler and what it starts),
+    parquet (pyarrow)."""
     is_measured: bool = True
     """False where there is no torch to measure."""
 
-    def bytes_for(self, *, use_8bit: bool = False, compiles: bool = False) -> int:
+    def bytes_for(
+        self, *, use_8bit: bool = False, compiles: bool = False, reads_parquet: bool = False
+    ) -> int:
         """Bytes of the program with the parts a run uses."""
         size = self.trained_bytes
+        size += self.extra_bytes.get("parquet", _PYARROW_BYTES) if reads_parquet else 0
         size += self.extra_bytes.get("8bit", 0) if use_8bit else 0
         return size + (self.extra_bytes.get("compile", 0) if compiles else 0)
 
@@ -94,14 +99,20 @@ def program_here(held_bytes: int, *, device: str = "auto") -> Program:
     now = max(0, tree_resident_bytes() - held_bytes)
     known = _read(_cache_path("plain", device))
     if known is None:
-        return Program(now, now + _LATER_BYTES, extra_bytes=dict(_USUAL_EXTRA_BYTES))
-    extra = dict(_USUAL_EXTRA_BYTES)
+        return Program(now, now + _LATER_BYTES, extra_bytes=_extra_here())
+    extra = _extra_here()
     for part in PARTS:
         if (found := _read(_cache_path(part, device))) is not None:
             extra[part] = max(0, found.trained_bytes - known.trained_bytes)
     later = max(0, known.trained_bytes - known.imported_bytes)
     trained = max(now + later, known.trained_bytes)
     return dataclasses.replace(known, imported_bytes=now, trained_bytes=trained, extra_bytes=extra)
+
+
+def _extra_here() -> dict[str, int]:
+    """What further parts usually take in this process, which may have imported one already."""
+    is_imported = "pyarrow.parquet" in sys.modules
+    return {**_USUAL_EXTRA_BYTES, "parquet": 0 if is_imported else _PYARROW_BYTES}
 
 
 @functools.cache

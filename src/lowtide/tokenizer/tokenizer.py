@@ -248,7 +248,7 @@ class Tokenizer:
             held += _as_bytes(text)
             if len(held) - checked < WINDOW_BYTES:
                 continue
-            cut = self._last_cut(bytes(held))
+            cut = self.last_cut(bytes(held))
             if cut:
                 yield self.encode(bytes(held[:cut]), special=special)
                 del held[:cut]
@@ -349,7 +349,7 @@ class Tokenizer:
             begin = match.end()
         return np.concatenate([*parts, self._characters.encode(text[begin:])])
 
-    def _last_cut(self, data: bytes) -> int:
+    def last_cut(self, data: bytes) -> int:
         """Return the last place where `data` can be cut if more follows; 0 if there is none."""
         specials = [text.encode() for text in self.data.special_tokens]
         if self._native is not None:

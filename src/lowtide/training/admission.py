@@ -1,7 +1,8 @@
-"""Before torch is loaded: refuse a budget that cannot do, and tokenize a text that is given.
+"""Before torch is loaded: refuse a budget that cannot do, tokenize a text, learn a tokenizer.
 
 In:      TrainSettings
-Out:     the text's tokens in the run's folder; or BudgetError, with the smallest budget that can do
+Out:     the text's tokens, or the tokenizer of a stream, in the run's folder; or BudgetError, with
+         the smallest budget that can do
 Memory:  the tokenizer; of a text by characters one block at a time, and its alphabet
 
 Importing torch takes hundreds of megabytes, so a budget that they alone would pass is refused here,
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 
 from lowtide import ranks
+from lowtide.corpus.inputs import names_files
 from lowtide.errors import DataError, printable
 from lowtide.files import hold_lock
 from lowtide.memory import parse_size
@@ -26,9 +28,9 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
 from lowtide.training.resuming import continued_settings
 from lowtide.training.settings import TrainSettings, learned_vocabulary, model_config
-from lowtide.training.texts import count_vocabulary, find_text_tokens
+from lowtide.training.texts import count_vocabulary, find_stream_tokenizer, find_text_tokens
 
-__all__ = ["admit", "refuse_hopeless"]
+__all__ = ["admit", "known_shape", "refuse_hopeless"]
 
 
 def admit(settings: TrainSettings) -> None:
@@ -41,9 +43,10 @@ def admit(settings: TrainSettings) -> None:
     if goes_on and settings.resume and not settings.overwrite:
         settings = continued_settings(settings.run_dir, settings)
     refuse_hopeless(settings)
-    others = (settings.dataset_dir, settings.train_data_path, settings.dataset_id)
+    sources = (settings.dataset_dir, settings.train_data_path, settings.input_file)
+    given = [source for source in (*sources, settings.dataset_id) if source is not None]
     cleared = settings.overwrite or (goes_on and not settings.resume)
-    if settings.input_file is None or any(others) or cleared:
+    if len(given) != 1 or cleared or not (settings.input_file or _streams_files(settings)):
         return
     tokenizer = None
     if settings.init_from_model is not None:
@@ -53,7 +56,14 @@ def admit(settings: TrainSettings) -> None:
         if (base[0] / "tokenizer.json").is_file():
             tokenizer = Tokenizer.load(base[0])
     with hold_lock(settings.run_dir, create_folder=True):
-        find_text_tokens(settings, _note, tokenizer)
+        if settings.input_file is not None:
+            find_text_tokens(settings, _note, tokenizer)
+        elif settings.tokenization is None:
+            find_stream_tokenizer(settings, _note, tokenizer)
+
+
+def _streams_files(settings: TrainSettings) -> bool:
+    return settings.dataset_id is not None and names_files(settings.dataset_id)
 
 
 def _require_packages(settings: TrainSettings) -> None:
@@ -88,7 +98,7 @@ def refuse_hopeless(
         )
     if program.device != "cpu":  # the GPU's own memory decides
         return
-    config = _stored_shape(settings)
+    config = known_shape(settings)
     least = config or _smallest_shape(settings)
     need = planned_bytes(least, settings, micro_batch=1, program=program)
     if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget:
@@ -100,7 +110,7 @@ def refuse_hopeless(
 
 def _fit_context(settings: TrainSettings) -> TrainSettings:
     """Shorten rows nobody asked a length for to the context of the model that goes on."""
-    config = _stored_shape(settings)
+    config = known_shape(settings)
     if config is None or settings.seq_len != TrainSettings.seq_len:
         return settings
     return dataclasses.replace(settings, seq_len=min(settings.seq_len, config.context_length))
@@ -113,7 +123,7 @@ def _smallest_shape(settings: TrainSettings) -> GPTConfig:
     return model_config(settings, 2)
 
 
-def _stored_shape(settings: TrainSettings) -> GPTConfig | None:
+def known_shape(settings: TrainSettings) -> GPTConfig | None:
     """Return the shape of the run or model that goes on; None for a new one, or a damaged one."""
     own = [] if settings.overwrite else [settings.run_dir]
     for folder in [*own, *_base_folders(settings)]:

@@ -14,17 +14,24 @@ from typing import Any
 
 from lowtide import ranks
 from lowtide.corpus.inputs import names_files
+from lowtide.corpus.reading import ReadingOptions
 from lowtide.dataset.provenance import load_own_tokenizer, read_provenance, tokenizer_dir
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.streaming import StreamingDataLoader
-from lowtide.loader.texts import FileTexts, HubTexts, TextSource
+from lowtide.loader.texts import FileTexts, HubTexts
 from lowtide.loader.windows import TokenDataset
+from lowtide.memory import parse_size
+from lowtide.model.config import padded_vocab_size
+from lowtide.model.devices import pick_device
+from lowtide.model.program import program_here
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.admission import known_shape
 from lowtide.training.evaluation import require_same_tokenizer
+from lowtide.training.footprint import planned_bytes, stream_reading
 from lowtide.training.heldout import hold_out
-from lowtide.training.settings import TrainSettings
-from lowtide.training.texts import find_text_tokens, learn_from_head, learn_tokenizer
+from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.texts import find_stream_tokenizer, find_text_tokens
 
 __all__ = ["TrainingData", "open_training_data"]
 
@@ -97,14 +104,14 @@ def _open_stream(
     name = settings.dataset_id
     assert name is not None
     local = names_files(name)
-    tokenizer = known
-    if settings.tokenization is not None:
-        tokenizer = Tokenizer.load(settings.tokenization)
-    elif settings.vocab_size is not None and local:
-        tokenizer = learn_tokenizer(settings, name, note)
-    elif tokenizer is None or settings.vocab_size is not None:
-        tokenizer = learn_from_head(settings, _texts(settings, name, local=local), note)
-    held = hold_out(settings, _texts(settings, name, local=local), tokenizer, note)
+    tokenizer = find_stream_tokenizer(settings, note, known)
+    limits = _reading_limits(settings, tokenizer)
+    texts = (
+        FileTexts([name], text_column=settings.text_column, **limits)
+        if local
+        else HubTexts(name, split=settings.split, text_column=settings.text_column)
+    )
+    held = hold_out(settings, texts, tokenizer, note)
     world_size = ranks.world_size()
     stream = StreamingDataLoader(
         None if local else name,
@@ -124,6 +131,7 @@ def _open_stream(
         output_dtype="int64",
         rank=ranks.rank(),
         world_size=world_size,
+        **limits,
     )
     note(f"streaming {name}, tokenized on the fly ({tokenizer.name})")
     val = held.val
@@ -132,11 +140,24 @@ def _open_stream(
     return TrainingData(stream, val, _others(settings, tokenizer), tokenizer)
 
 
-def _texts(settings: TrainSettings, name: str, *, local: bool) -> TextSource:
-    """The texts a stream is made of, from their beginning."""
-    if local:
-        return FileTexts([name], text_column=settings.text_column)
-    return HubTexts(name, split=settings.split, text_column=settings.text_column)
+def _reading_limits(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What a stream's reader may hold: what the beginnings of its files say, and what is to spare.
+
+    The advice of a refusal is a budget that the whole batch and the longer row fit into.
+    """
+    needed = stream_reading(settings).reader_bytes
+    if settings.memory is None or pick_device(settings.device).type != "cpu":
+        return {"reader_bytes": max(needed, ReadingOptions.reader_bytes)}
+    config = known_shape(settings)
+    if config is None:
+        config = model_config(settings, padded_vocab_size(tokenizer.vocab_size))
+    program = program_here(0, device=settings.device)
+    wanted = planned_bytes(config, settings, program=program).running_budget_bytes
+    budget = parse_size(settings.memory)
+    return {
+        "reader_bytes": needed + max(0, budget - wanted),
+        "budget_bytes": max(budget, wanted),
+    }
 
 
 def _own_tokenizer(

@@ -6,9 +6,13 @@ Out:     Footprint: bytes on the device and on the host; the largest micro-batch
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
-from lowtide.errors import BudgetError
+from lowtide.corpus.footprint import reader_bytes
+from lowtide.corpus.inputs import expand_inputs, names_files
+from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.errors import BudgetError, LowtideError
 from lowtide.loader.batches import planned_bytes as loader_bytes
 from lowtide.loader.streaming import planned_bytes as stream_bytes
 from lowtide.memory import format_size
@@ -22,7 +26,7 @@ from lowtide.model.sizing import (
 )
 from lowtide.training.settings import TrainSettings, choose_optimizer
 
-__all__ = ["Footprint", "fit_micro_batch", "planned_bytes"]
+__all__ = ["Footprint", "StreamReading", "fit_micro_batch", "planned_bytes", "stream_reading"]
 
 # CUDA's libraries and context on the host, of a GPU that is not here to be measured.
 _CUDA_PROGRAM_BYTES = 2 << 30
@@ -47,7 +51,8 @@ class Footprint:
     update: int
     """What the optimizer holds during a step only, when activations are gone."""
     batches: int
-    """Prepared batches on the host, and the blocks of windows that a stream mixes."""
+    """Prepared batches on the host; of a stream its text, the blocks of windows that it mixes, and
+    what its reader holds (windows of compressed files, pages of parquet)."""
     program: int
     """Interpreter, torch and what they load, as measured (program.py)."""
 
@@ -140,7 +145,8 @@ def planned_bytes(
 def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: bool) -> int:
     eight, compiles = settings.use_8bit_optimizer, settings.compile and not on_gpu
     program = program or find_program(use_8bit=eight, compiles=compiles)
-    size = program.bytes_for(use_8bit=eight, compiles=compiles)
+    parquet = stream_reading(settings).has_parquet
+    size = program.bytes_for(use_8bit=eight, compiles=compiles, reads_parquet=parquet)
     return size + (_CUDA_PROGRAM_BYTES if on_gpu and program.device == "cpu" else 0)
 
 
@@ -187,7 +193,35 @@ def _batch_bytes(settings: TrainSettings) -> int:
             shuffle_buffer_size=settings.shuffle_buffer_size,
             stride=settings.stride,
         )
-    return size
+    return size + stream_reading(settings).reader_bytes
+
+
+@dataclass(frozen=True)
+class StreamReading:
+    """What reading the files of a stream takes, as their beginnings say."""
+
+    reader_bytes: int = 0
+    has_parquet: bool = False
+
+
+def stream_reading(settings: TrainSettings) -> StreamReading:
+    """What reading takes where a run streams files of this machine; nothing for other data."""
+    if settings.dataset_id is None or not names_files(settings.dataset_id):
+        return StreamReading()
+    return _look_at_files(settings.dataset_id, settings.text_column)
+
+
+@functools.lru_cache(maxsize=8)
+def _look_at_files(name: str, text_column: str) -> StreamReading:
+    """Look once: a plan asks for every size of a micro-batch."""
+    try:
+        inputs = expand_inputs([name])
+    except LowtideError:  # whoever reads them says what is wrong
+        return StreamReading()
+    return StreamReading(
+        reader_bytes(inputs, ReadingOptions(text_field=text_column)),
+        has_parquet=any(source.format.reader_bytes is not None for source in inputs),
+    )
 
 
 def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> tuple[int, int]:

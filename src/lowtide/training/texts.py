@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.inputs import expand_inputs, names_files
 from lowtide.corpus.reading import ReadingOptions
 from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.dataset.provenance import (
@@ -28,16 +28,18 @@ from lowtide.dataset.provenance import (
 from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.errors import DataError
 from lowtide.files import atomic_file, checksum_file, read_json, write_json
-from lowtide.loader.texts import TextSource
+from lowtide.loader.texts import FileTexts, HubTexts, TextSource
+from lowtide.memory import MemoryBudget
 from lowtide.model.config import padded_vocab_size
 from lowtide.progress import Progress
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.scanning import scan_characters
 from lowtide.tokenizer.training import train_tokenizer
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
+from lowtide.training.footprint import stream_reading
 from lowtide.training.settings import TrainSettings, learned_vocabulary, model_config
 
-__all__ = ["count_vocabulary", "find_text_tokens", "learn_from_head", "learn_tokenizer"]
+__all__ = ["count_vocabulary", "find_stream_tokenizer", "find_text_tokens"]
 
 _HEAD_BYTES = 32 << 20
 _LARGE_BYTES = 64 << 20
@@ -132,6 +134,36 @@ def _choose_tokenizer(
     return learn_tokenizer(settings, str(path), note)
 
 
+def find_stream_tokenizer(
+    settings: TrainSettings, note: Callable[[str], None], known: Tokenizer | None
+) -> Tokenizer:
+    """Return the tokenizer of a run that streams: named, the base model's, or learned, once."""
+    name = settings.dataset_id
+    assert name is not None
+    if settings.tokenization is not None:
+        return Tokenizer.load(settings.tokenization)
+    if known is not None and settings.vocab_size is None:
+        return known
+    if not names_files(name):
+        texts = HubTexts(name, split=settings.split, text_column=settings.text_column)
+        return learn_from_head(settings, texts, note)
+    if settings.vocab_size is not None:
+        return learn_tokenizer(settings, name, note)
+    return learn_from_head(settings, _beginning(settings, name), note)
+
+
+def _beginning(settings: TrainSettings, name: str) -> FileTexts:
+    """The texts to learn from; nothing else is held while they are read."""
+    budget = MemoryBudget.from_setting(settings.memory)
+    needed = stream_reading(settings).reader_bytes
+    return FileTexts(
+        [name],
+        text_column=settings.text_column,
+        reader_bytes=max(needed, budget.remaining_bytes // 2),
+        budget_bytes=budget.total_bytes,
+    )
+
+
 def learn_tokenizer(settings: TrainSettings, source: str, note: Callable[[str], None]) -> Tokenizer:
     """Learn a tokenizer from the run's own text, once; it is kept in the run."""
     size = learned_vocabulary(settings, estimate_text_bytes(expand_inputs([source])))
@@ -154,7 +186,9 @@ def _learn(
         text_field=settings.text_column,
         memory=settings.memory,
     )
-    note(f"tokenizer of {trained.tokenizer.vocab_size:,} tokens learned from {described}: {folder}")
+    if not trained.was_there:
+        size = trained.tokenizer.vocab_size
+        note(f"tokenizer of {size:,} tokens learned from {described}: {folder}")
     return trained.tokenizer
 
 
