@@ -4,7 +4,7 @@ The recipe is 4 layers, width 128, context 64, batch 12, 2000 steps of AdamW, no
 publishes a validation loss of 1.88 for it), in a plain loop that does nothing but train. Ours is
 one command a user could copy, its evaluations, samples and checkpoints counted in:
 
-    lowtide train --input-file TEXT --tokenization char --config-file configs/small_char.json
+    lowtide train --input-file TEXT --tokenization char --config-file small_char
 
 with --max-hours set to what the plain loop took. Both have the same number of threads and take
 turns, seed by seed. Losses are over the whole validation split (the last tenth of the text).
@@ -42,7 +42,6 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.training.evaluation import evaluate_loss
 from train_cpu import PlainLoop
 
-ROOT = Path(__file__).parent.parent
 BATCH, CONTEXT = 12, 64
 TRIAL_STEPS = (20, 120)
 
@@ -157,7 +156,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--limit", choices=("clock", "processor"), default="clock")
-    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "small_char.json")
+    parser.add_argument("--config", default="small_char")
     options = parser.parse_args()
     threads = 1 if options.limit == "processor" else options.threads
     if threads:

@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 
 import lowtide
-from lowtide.aliases import SAME_SETTINGS, own_name
+from lowtide.aliases import OTHER_WAYS, SAME_SETTINGS, own_name
 from lowtide.arguments import parse_settings
-from lowtide.dataset.settings import ConvertSettings, PrepareSettings
+from lowtide.dataset.settings import (
+    AppendSettings,
+    ConvertSettings,
+    PrepareSettings,
+    PretokenizeSettings,
+    VerifySettings,
+)
+from lowtide.errors import UsageError
 from lowtide.planning.settings import PlanSettings
+from lowtide.reporting.settings import ReportSettings
+from lowtide.settings import build_settings
 from lowtide.tokenizer.training import TokenizerTrainingSettings
 from lowtide.training.settings import TrainSettings
 
@@ -79,3 +88,61 @@ def test_the_page_of_words_has_the_same_rows() -> None:
     page = Path(__file__).parent.parent / "docs/terminology.md"
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", page.read_text(), re.MULTILINE)
     assert [(first, *re.findall(r"`(\w+)`", rest)) for first, rest in rows] == list(SAME_SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--lr", "1e-3"], "learning_rate", 1e-3),
+        (["--block-size", "64", "--n-layer", "2"], "num_layers", 2),
+        (["--no-gradient-checkpointing"], "activation_checkpointing", False),
+        (["--max_steps=1k"], "max_iters", 1000),
+    ],
+)
+def test_flags_of_other_training_programs(words: list[str], name: str, value: object) -> None:
+    assert getattr(parse_settings(TrainSettings, words, program="", summary=""), name) == value
+
+
+def test_what_is_done_in_another_way_is_answered_with_it() -> None:
+    with pytest.raises(UsageError, match="no flag --min-lr") as caught:
+        parse_settings(TrainSettings, ["--min-lr", "1e-5"], program="", summary="")
+    assert "--final-learning-rate" in str(caught.value.next_step)
+    with pytest.raises(UsageError, match="instead of it: --use-mixed-precision"):
+        build_settings(TrainSettings, {"bf16": True})
+    known = {field.name for field in dataclasses.fields(TrainSettings)}
+    for name, way in OTHER_WAYS.items():
+        assert own_name(name, known) == name
+        for flag in re.findall(r"--([a-z0-9-]+)", way):
+            assert flag.replace("-", "_") in known | {"nproc_per_node"}, way
+
+
+@pytest.mark.parametrize(
+    ("cls", "words", "expected"),
+    [
+        (AppendSettings, ["--dataset-dir", "d", "--input-files", "a"], {"dataset_dir": Path("d")}),
+        (AppendSettings, ["--input-files", "a", "--dataset_dir=d"], {"dataset_dir": Path("d")}),
+        (VerifySettings, ["--dataset-dir", "d"], {"dataset_dir": Path("d")}),
+        (ReportSettings, ["--dataset-dir", "d"], {"target": "d"}),
+        (PretokenizeSettings, ["--input-files", "a", "b"], {"file": (Path("a"), Path("b"))}),
+        (
+            ConvertSettings,
+            ["--dataset-dir", "d", "--out-dir", "o", "--to", "nanogpt"],
+            {"in_path": Path("d"), "out_path": Path("o")},
+        ),
+        (
+            ConvertSettings,
+            ["d", "--out-dir", "o", "--to", "nanogpt"],
+            {"in_path": Path("d"), "out_path": Path("o")},
+        ),
+        (
+            ConvertSettings,
+            ["o", "--dataset-dir", "d", "--to", "nanogpt"],
+            {"in_path": Path("d"), "out_path": Path("o")},
+        ),
+    ],
+)
+def test_what_is_wanted_by_position_can_be_given_by_flag(
+    cls: type[Any], words: list[str], expected: dict[str, object]
+) -> None:
+    settings = parse_settings(cls, words, program="lowtide", summary="")
+    assert {name: getattr(settings, name) for name in expected} == expected

@@ -70,7 +70,7 @@ def test_one_file_may_stand_for_a_list_of_files() -> None:
         ({"zzz": 1}, "known are count, "),
         ({"count": 1.5}, "setting count is 1.5, expected a whole number"),
         ({"count": True}, "setting count is True, expected a whole number"),
-        ({"count": "7"}, "expected a whole number"),
+        ({"count": "seven"}, "expected a whole number"),
         ({"shuffle": 1}, "expected true or false"),
         ({"rate": "fast"}, "expected a number"),
         ({"kind": "c"}, "expected a or b"),

@@ -11,26 +11,55 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-__all__ = ["SAME_SETTINGS", "own_name"]
+__all__ = ["OTHER_WAYS", "SAME_SETTINGS", "other_way", "own_name"]
 
 SAME_SETTINGS = (
-    ("input_files", "input", "input_file"),
-    ("out_dir", "output_dir", "output_prefix"),
+    ("input_files", "input", "input_file", "file"),
+    ("out_dir", "output_dir", "output_prefix", "out_path"),
+    ("dataset_dir", "data_dir", "in_path", "target"),
     ("tokenization", "tokenizer"),
     ("text_field", "text_column"),
     ("processes", "cores", "num_threads", "num_workers"),
     ("tokens", "num_tokens"),
-    ("seq_len", "sequence_length", "context_length", "max_length", "block_size"),
-    ("num_layers", "n_layer"),
-    ("width", "n_embd"),
-    ("num_heads", "n_head"),
-    ("num_kv_heads", "n_kv_head"),
+    ("seq_len", "sequence_length", "context_length", "max_length", "max_seq_length", "block_size"),
+    ("num_layers", "n_layer", "num_hidden_layers"),
+    ("width", "n_embd", "hidden_size", "d_model"),
+    ("num_heads", "n_head", "num_attention_heads"),
+    ("num_kv_heads", "n_kv_head", "num_key_value_heads"),
+    ("mlp_width", "intermediate_size"),
+    ("batch_size", "device_batch_size", "micro_batch_size", "per_device_train_batch_size"),
     ("gradient_accumulation_steps", "grad_accum_steps"),
+    ("max_iters", "max_steps", "num_iterations"),
+    ("epochs", "num_epochs", "num_train_epochs"),
+    ("learning_rate", "lr"),
     ("warmup", "warmup_iters", "warmup_steps"),
+    ("grad_clip", "max_grad_norm"),
+    ("activation_checkpointing", "gradient_checkpointing"),
+    ("compile", "torch_compile"),
     ("eval_dataset_dir", "eval_sets"),
+    ("eval_interval", "eval_every", "eval_steps"),
     ("eval_iters", "eval_batches"),
+    ("save_interval", "save_every", "save_steps"),
+    ("log_interval", "log_every", "logging_steps"),
+    ("max_new_tokens", "max_tokens"),
 )
 """Names of one setting each, the chosen one first."""
+
+
+OTHER_WAYS = {
+    "min_lr": "--final-learning-rate SHARE (of the peak: 0.1 for a tenth)",
+    "lr_decay_iters": "--max-iters N (the learning rate decays to the end of the run)",
+    "bf16": "--use-mixed-precision",
+    "fp16": "--use-mixed-precision --precision fp16",
+    "load_in_8bit": "--use-8bit-optimizer (the moments of AdamW in 8 bits)",
+    "init_from": "--init-from-model NAME; a run of the same --model-name goes on by itself",
+    "resume_from_checkpoint": "the same command again: a run goes on where it stopped",
+    "wandb_project": "--wandb (WANDB_PROJECT in the environment names the project)",
+    "report_to": "--wandb or --tensorboard",
+    "num_gpus": "torchrun --nproc-per-node N -m lowtide train …",
+    "devices": "torchrun --nproc-per-node N -m lowtide train …",
+}
+"""Settings of other training programs that are given in another way here: what to give instead."""
 
 
 def own_name(name: str, known: Container[str]) -> str:
@@ -45,3 +74,12 @@ def own_name(name: str, known: Container[str]) -> str:
         if name in row:
             return next((other for other in row if other in known), name)
     return name
+
+
+def other_way(name: str, known: Container[str]) -> str | None:
+    """Return what to give instead of a setting that only other training programs have.
+
+    >>> other_way("bf16", {"max_iters", "width"}), other_way("bf16", {"input_files"})
+    ('--use-mixed-precision', None)
+    """
+    return OTHER_WAYS.get(name) if "max_iters" in known and name not in known else None

@@ -15,9 +15,15 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
-from lowtide.aliases import own_name
+from lowtide.aliases import other_way, own_name
 from lowtide.errors import UsageError, printable
-from lowtide.flags import flag_name, read_int, read_path, read_plain_flags
+from lowtide.flags import (
+    flag_name,
+    positional_names,
+    read_int,
+    read_path,
+    read_plain_flags,
+)
 from lowtide.settings import read_config_file, read_preset
 
 if TYPE_CHECKING:
@@ -31,12 +37,12 @@ def parse_settings(
 ) -> Any:
     """Make settings of the class; `program`, `summary` and `examples` head its help."""
     names = {field.name for field in dataclasses.fields(cls)}
-    words = _rename_flags(words, names)
+    words = _place_positionals(cls, _rename_flags(words, names))
     config_path: str | None = None
     also = ""
     if "config_file" not in names:
         config_path, words = _take_word(words, "--config-file")
-        also += " --config-file FILE.json (flags beat it)"
+        also += " --config-file FILE (JSON, TOML or YAML; flags beat it)"
     if "debug" not in names:  # else the verb shows more than a traceback
         words = [word for word in words if word != "--debug"]
         also += " --debug (traceback on error)"
@@ -129,9 +135,44 @@ def _rename_flags(words: list[str], known: Collection[str]) -> list[str]:
     for word in words:
         flag, equals, value = word.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
-        ours = own_name(name, known) if flag.startswith("--") else name
+        if not flag.startswith("--") or name in known:
+            renamed.append(word)
+            continue
+        instead = other_way(name, known)
+        if instead is not None:
+            raise UsageError(f"there is no flag {flag}", next_step=instead)
+        off = "no_" if name.startswith("no_") else ""
+        ours = off + own_name(name.removeprefix(off), known)
         renamed.append(word if ours == name else f"{flag_name(ours)}{equals}{value}")
     return renamed
+
+
+def _place_positionals(cls: type[Any], words: list[str]) -> list[str]:
+    """Put what is given by flag to the front, where the verb wants it by position."""
+    positional = positional_names(cls)
+    flags = {flag_name(name): name for name in positional}
+    given: dict[str, list[str]] = {}
+    rest: list[str] = []
+    current: list[str] = rest
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            name = flags.get(flag.replace("_", "-"))
+            current = rest if name is None else given.setdefault(name, [])
+            if name is None:
+                current.append(word)
+            elif equals:
+                current.append(value)
+        else:
+            current.append(word)
+    if not given:
+        return words
+    first = next((at for at, word in enumerate(rest) if word.startswith("-")), len(rest))
+    placed, others = rest[:first], rest[first:]
+    for at, name in enumerate(positional):
+        if name in given:
+            placed[at:at] = given[name]
+    return [*placed, *others]
 
 
 def _take_word(words: list[str], wanted: str) -> tuple[str | None, list[str]]:

@@ -210,7 +210,7 @@ def _overview() -> str:
             *rows,
             "",
             "lowtide VERB --help shows a verb's flags; - and _ are the same in them.",
-            "With every verb: --config-file FILE.json (flags beat it), --debug (traceback).",
+            "With every verb: --config-file FILE (flags beat it), --debug (traceback on error).",
             "lowtide --version shows the version.",
         ]
     )

@@ -15,8 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from lowtide.counts import read_int
+
 __all__ = [
     "flag_name",
+    "positional_names",
     "read_int",
     "read_path",
     "read_plain_flags",
@@ -24,27 +27,9 @@ __all__ = [
     "write_flags",
 ]
 
-_LARGEST_INT = 1 << 63  # no count is as large, and native code takes no larger one
-
 _POSITIONAL = "Annotated[", ", tyro.conf.Positional]"
 _MANY = "tuple[", ", ...]"
 _REPEATED = "UseAppendAction"  # a flag that is given once for each of its values
-
-
-def read_int(word: str) -> int:
-    """Read a whole number, also as people write large ones: 1_000_000, 1e6."""
-    try:
-        number = int(word)
-    except ValueError:
-        try:
-            number = int(float(word)) if float(word).is_integer() else None
-        except ValueError:
-            number = None
-    if number is None:
-        raise ValueError(f"{word!r} is not a whole number")
-    if abs(number) >= _LARGEST_INT:
-        raise ValueError(f"{word!r} is too large")
-    return number
 
 
 def read_path(word: str) -> Path:
@@ -133,6 +118,12 @@ def _describe(field: dataclasses.Field[Any]) -> _Field:
     if many:
         kind = kind.removeprefix(_MANY[0]).removesuffix(_MANY[1])
     return _Field(field.name, kind, positional, many)
+
+
+def positional_names(cls: type[Any]) -> list[str]:
+    """The settings that are given by position, in order."""
+    described = (_describe(field) for field in dataclasses.fields(cls) if field.init)
+    return [field.name for field in described if field.positional]
 
 
 def read_plain_flags(cls: type[Any], words: list[str]) -> Any | None:

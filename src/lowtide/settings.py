@@ -1,4 +1,4 @@
-"""Build frozen settings dataclasses from keyword options and JSON files, naming unknown keys.
+"""Build frozen settings dataclasses from keyword options and config files, naming unknown keys.
 
 Order of strength: a flag or keyword beats the config file, which beats the default.
 Values are brought to the type their field declares, so a path may be given as a string and a
@@ -7,18 +7,20 @@ tuple as a list, from Python and from JSON alike.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib.util
-import json
 import sys
 import types
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from lowtide.aliases import own_name
-from lowtide.errors import DataError, UsageError
+from lowtide.aliases import other_way, own_name
+from lowtide.configfiles import find_config_file, load_config_file
+from lowtide.counts import LARGEST_INT, read_int
+from lowtide.errors import UsageError
 
 __all__ = [
     "build_settings",
@@ -32,8 +34,6 @@ __all__ = [
 ]
 
 SettingsT = TypeVar("SettingsT")
-
-_LARGEST_INT = 1 << 63  # no count is as large, and native code takes no larger one
 
 # Keys a config file may carry for its reader's sake, whatever the settings are.
 _REMARK_KEYS = ("name", "description")
@@ -60,7 +60,7 @@ def import_when_used(name: str) -> types.ModuleType:
 def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> SettingsT:
     """Make `cls` from `options`; an unknown or missing option is an error that names it.
 
-    `config_file=` reads a JSON file first, unless `cls` has a field of that name; `preset=` reads
+    `config_file=` reads a config file first, unless `cls` has a field of that name; `preset=` reads
     one of the files that come with `cls`, where there are any, before that.
 
     >>> @dataclasses.dataclass(frozen=True)
@@ -104,8 +104,12 @@ def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any
     fields = _init_fields(cls)
     hints = get_type_hints(cls)
     for name in options:
-        if own_name(name, fields) not in fields:
-            raise UsageError(unknown_name_message(name, fields, kind="setting"))
+        if own_name(name, fields) in fields:
+            continue
+        instead = other_way(name, fields)
+        if instead is not None:
+            raise UsageError(f"unknown setting {name!r}; instead of it: {instead}")
+        raise UsageError(unknown_name_message(name, fields, kind="setting"))
     named = _by_own_names(options, fields)
     return {name: _convert(value, hints[name], name) for name, value in named.items()}
 
@@ -188,7 +192,7 @@ def _convert_mapping(value: Any, kind: Any, name: str) -> Any:
 
 
 def _convert_scalar(value: Any, kind: type[Any], name: str) -> Any:
-    if kind in (int, float) and isinstance(value, int) and abs(value) >= _LARGEST_INT:
+    if kind in (int, float) and isinstance(value, int) and abs(value) >= LARGEST_INT:
         raise _wrong_type(value, "a number below 2^63", name)
     if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
         return value
@@ -198,6 +202,9 @@ def _convert_scalar(value: Any, kind: type[Any], name: str) -> Any:
         return float(value)
     if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)  # JSON writers like 1e6 for a count
+    if kind in (int, float) and isinstance(value, str):  # as a flag: 1M; YAML has 1e-3 as text
+        with contextlib.suppress(ValueError):
+            return read_int(value) if kind is int else float(value)
     if kind is str and isinstance(value, Path):
         return str(value)
     if kind in (bool, int, float, str, Path):
@@ -225,27 +232,13 @@ def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:
 
 
 def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None) -> dict[str, Any]:
-    """Read a JSON object of settings; `-` in keys is the same as `_`.
+    """Return the settings in a config file; `-` in keys is the same as `_`.
 
-    With `for_settings` the keys and the types are checked too, and errors name the file.
+    With `for_settings` the file may be one that comes with the package, by its name; the keys and
+    the types are checked too, and errors name the file.
     """
-    try:
-        if not Path(path).is_file():  # a pipe would keep us waiting for ever
-            raise DataError(
-                "config file not found", path=path, next_step=_advise_config(Path(path))
-            )
-        config = json.loads(Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:  # also: no UTF-8, 5,000 digits, 100,000 levels
-        raise DataError(
-            f"config file is not JSON: {error}", path=path, next_step="correct the config file"
-        ) from None
-    if not isinstance(config, dict):
-        raise DataError(
-            f"config file holds a {type(config).__name__}, expected an object",
-            path=path,
-            next_step="correct the config file",
-        )
-    options = {str(key).replace("-", "_"): value for key, value in config.items()}
+    path = find_config_file(path, folder=getattr(for_settings, "configs_dir", None))
+    options = load_config_file(path)
     if for_settings is None:
         return options
     known = _init_fields(for_settings)
@@ -256,13 +249,6 @@ def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None)
         return convert_options(for_settings, options)
     except UsageError as error:
         raise UsageError(error.message, path=path, next_step="correct the config file") from None
-
-
-def _advise_config(path: Path) -> str:
-    there = sorted(file.name for file in path.parent.glob("*.json"))
-    if not there:
-        return "check the path for typing errors; it is looked for from this folder"
-    return f"check its name; {path.parent} has {', '.join(there)}"
 
 
 def read_preset(name: str, *, for_settings: type[Any]) -> dict[str, Any]:

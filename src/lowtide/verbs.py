@@ -227,7 +227,7 @@ def _plan(settings: PlanSettings) -> None:
     """Say what a run will need, whether it fits, and which settings do.
 
     lowtide plan --ram 8GiB --input-files books.txt --size 10M
-    lowtide plan --vram 24GiB --tokens 2B --config-file configs/150M_1024.json
+    lowtide plan --vram 24GiB --tokens 2B --config-file 150M_1024
     """
     from lowtide.planning import make_plan
     from lowtide.planning.summary import describe_plan, plan_as_json

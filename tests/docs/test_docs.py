@@ -22,6 +22,10 @@ from typing import Any
 import pytest
 
 from lowtide import cli
+from lowtide.aliases import SAME_SETTINGS
+from lowtide.configfiles import config_names
+from lowtide.flags import flag_name
+from lowtide.training.settings import TrainSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROOT = DOCS.parent
@@ -45,7 +49,7 @@ TINY = {"num_layers": 1, "width": 16, "num_heads": 1, "seq_len": 32, "batch_size
 CHAR = "--tokenization char --memory 500MB"
 BASE = [
     f"lowtide prepare --input-files wiki.txt books/ --out-dir data/general {CHAR}",
-    "lowtide train --dataset-dir data/general --model-name base --config-file configs/150M.json "
+    "lowtide train --dataset-dir data/general --model-name base --config-file 150M "
     "--max-iters 2 --memory 2GiB",
 ]
 # What a page takes for granted.
@@ -55,7 +59,7 @@ BEFORE = {
     "report.md": [
         "lowtide train-tokenizer --input notes.txt --vocab-size 500 --out-dir tok/mine",
         f"lowtide prepare --input-files notes.txt --out-dir data/mine {CHAR}",
-        "lowtide train --dataset-dir data/mine --model-name mine --config-file configs/150M.json "
+        "lowtide train --dataset-dir data/mine --model-name mine --config-file 150M "
         "--max-iters 2 --memory 2GiB",
     ],
 }
@@ -89,11 +93,9 @@ def folder(tmp_path: Path) -> Path:
     rows = [json.dumps({"text": text[:20_000]}) for text in texts.values()]
     with gzip.open(tmp_path / "news" / "a.jsonl.gz", "wt") as file:
         file.write("\n".join(rows))
-    for name in ("150M.json", "small_char.json", "pretrain/750M_1024_domain_adapt.json"):
-        assert (ROOT / "configs" / name).is_file()  # the real ones are too large for a test
-        path = tmp_path / "configs" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"seq_len": 32} if "adapt" in name else TINY))
+    for name in ("150M", "small_char", "750M_1024_domain_adapt"):
+        assert name in config_names(TrainSettings.configs_dir)  # too large for a test
+        (tmp_path / name).write_text(json.dumps({"seq_len": 32} if "adapt" in name else TINY))
     return tmp_path
 
 
@@ -188,6 +190,7 @@ def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> Non
         text = (ROOT / script).read_text(encoding="utf-8")
         known |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', text))
     known |= {"--long"}  # of zstd
+    known |= {flag_name(name) for row in SAME_SETTINGS for name in row}
     known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
     known |= {"--standalone", "--nodes", "--gres", "--time", "--cpus-per-task", "--mem", "--wrap"}
     for name in cli.VERBS:

@@ -1,7 +1,6 @@
 """Every file in configs/ is a valid config whose shape has the parameters its name says."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from lowtide.model.sizing import count_parameters
 from lowtide.settings import build_settings
 from lowtide.training.settings import TrainSettings, model_config
 
-FOLDER = Path(__file__).parents[2] / "configs"
+FOLDER = TrainSettings.configs_dir
 FILES = sorted(FOLDER.rglob("*.json"))
 SIZES = {"1M": 1, "10M": 10, "50M": 50, "150M": 150, "350M": 350, "750M": 750, "1.5B": 1500}
 

@@ -130,7 +130,7 @@ def test_flags_go_over_the_config_file_and_nothing_by_default(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ("1", 1), (1, 1), ("0.6", 1), ("2k", 2000), ("2K", 2000), ("3m", 3 * 10**6),
+        ("1", 1), (1, 1), ("2k", 2000), ("2K", 2000), ("3m", 3 * 10**6),
         ("3M", 3 * 10**6), ("1.5B", 1_500_000_000), ("2g", 2 * 10**9), ("1T", 10**12),
         ("1_000", 1000), ("1,000", 1000), (" 7 ", 7), ("1e6", 10**6),
     ],
@@ -139,7 +139,7 @@ def test_counts_as_people_write_them(text: str | int, count: int) -> None:
     assert parse_count(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5", "0.4", "M", "many", "1e999", "nan"])
+@pytest.mark.parametrize("text", ["", "0", "-5", "0.4", "0.6", "M", "many", "1e999", "nan"])
 def test_what_is_no_count_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(UsageError, match=r"^size is '"):
         parse_count(text, "size")

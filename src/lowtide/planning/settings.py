@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from lowtide.counts import read_int
 from lowtide.errors import UsageError
 from lowtide.memory import format_size, parse_size
 from lowtide.model.config import Layout
@@ -17,8 +18,6 @@ __all__ = ["PlanSettings", "parse_count"]
 
 _SMALLEST_VOCABULARY = 257
 _SMALLEST_MACHINE = 32 << 20  # a number without a unit is bytes, and never meant so
-_COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
-
 # What `lowtide train` takes under the same name.
 _TRAINING_FIELDS = (
     "target_params",
@@ -57,7 +56,7 @@ class PlanSettings:
 
     # Model: a config file, a size, a parameter count or a shape; by the machine if not given.
     config_file: Path | None = None
-    """JSON file with settings of lowtide train, such as configs/150M.json."""
+    """Config file of lowtide train, or the name of one that comes with it, such as 150M."""
     size: str | int | None = None
     """Number of parameters as people write it: 10M, 1.5B."""
     target_params: int | None = None
@@ -193,11 +192,9 @@ def parse_count(text: str | int, name: str = "count") -> int:
     >>> parse_count("1.5B"), parse_count("500M"), parse_count("1e6")
     (1500000000, 500000000, 1000000)
     """
-    word = str(text).strip().replace("_", "").replace(",", "")
-    unit = _COUNT_UNITS.get(word[-1:].lower())
     try:
-        count = round(float(word if unit is None else word[:-1]) * (unit or 1))
-    except (ValueError, OverflowError):
+        count = read_int(str(text).strip().replace(",", ""))
+    except ValueError:
         count = 0
     if count < 1:
         raise UsageError(f"{name} is {text!r}, expected a number such as 500M, 1.5B or 1000000")

@@ -42,8 +42,8 @@ class TrainSettings:
     """What to train, on what, for how long, and how."""
 
     presets_dir: ClassVar[Path] = Path(__file__).parent / "presets"
+    configs_dir: ClassVar[Path] = Path(__file__).parent / "configs"
 
-    # Names other programs' config files use for the same things.
     # Data: one of these.
     dataset_dir: Path | None = None
     """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin."""

@@ -1,0 +1,100 @@
+"""Config files: found by path, or by the name of one that comes with the package.
+
+In:      a path or a name; JSON, TOML or YAML
+Out:     names and values, as they are written
+
+To add a format: a function from bytes to an object, and a row in _FORMATS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from lowtide.errors import DataError
+from lowtide.packages import import_package
+
+__all__ = ["config_names", "find_config_file", "load_config_file"]
+
+# Where the guides' commands look for the files that come with the package.
+_USUAL_FOLDERS = (Path(), Path("configs"), Path("configs/pretrain"))
+
+
+def config_names(folder: Path) -> list[str]:
+    """Return the names of the config files in a folder of the package."""
+    return sorted(path.stem for path in folder.rglob("*.json"))
+
+
+def find_config_file(given: str | Path, *, folder: Path | None = None) -> Path:
+    """Return the file that is named: an existing path, else one of `folder` by its name.
+
+    150M, 150M.json and configs/150M.json name the same one, from any working directory.
+    """
+    path = Path(given)
+    if path.is_file():  # a pipe would keep us waiting for ever
+        return path
+    if folder is not None and path.parent in _USUAL_FOLDERS:
+        name = path.name.removesuffix(".json")
+        found = next((file for file in folder.rglob("*.json") if file.stem == name), None)
+        if found is not None:
+            return found
+    raise DataError("config file not found", path=path, next_step=_advise(path, folder))
+
+
+def _advise(path: Path, folder: Path | None) -> str:
+    there = sorted(file.name for end in _FORMATS for file in path.parent.glob(f"*{end}"))
+    advice: list[str] = []
+    if there:
+        advice.append(f"{path.parent} has {', '.join(there)}")
+    if folder is not None:
+        advice.append(f"with lowtide come {', '.join(config_names(folder))}")
+    if not advice:
+        return "check the path for typing errors; it is looked for from this folder"
+    return f"check its name; {'; '.join(advice)}"
+
+
+def load_config_file(path: Path) -> dict[str, Any]:
+    """Return the object in a config file; `-` in keys is the same as `_`."""
+    read, kind = _FORMATS.get(path.suffix.lower(), _FORMATS[".json"])
+    try:
+        config = read(path.read_bytes(), path)
+    except (ValueError, RecursionError) as error:  # also: no UTF-8, 5,000 digits, 100,000 levels
+        raise DataError(
+            f"config file is not {kind}: {error}", path=path, next_step="correct the config file"
+        ) from None
+    if not isinstance(config, dict):
+        raise DataError(
+            f"config file holds a {type(config).__name__}, expected an object",
+            path=path,
+            next_step="correct the config file",
+        )
+    rows = cast("dict[Any, Any]", config)
+    return {str(key).replace("-", "_"): value for key, value in rows.items()}
+
+
+def _read_json(data: bytes, path: Path) -> Any:
+    return json.loads(data)
+
+
+def _read_toml(data: bytes, path: Path) -> Any:
+    import tomllib
+
+    return tomllib.loads(data.decode())
+
+
+def _read_yaml(data: bytes, path: Path) -> Any:
+    yaml = import_package("yaml", "a config file in YAML", path=path)
+    try:
+        return yaml.safe_load(data)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+_FORMATS: dict[str, tuple[Callable[[bytes, Path], Any], str]] = {
+    ".json": (_read_json, "JSON"),
+    ".toml": (_read_toml, "TOML"),
+    ".yaml": (_read_yaml, "YAML"),
+    ".yml": (_read_yaml, "YAML"),
+}

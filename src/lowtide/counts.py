@@ -1,0 +1,43 @@
+"""Whole numbers as people write them.
+
+In:      a word: 1000000, 1_000_000, 1e6, 1M
+Out:     the number
+"""
+
+from __future__ import annotations
+
+__all__ = ["LARGEST_INT", "read_int"]
+
+LARGEST_INT = 1 << 63
+"""No count is as large, and native code takes no larger one."""
+
+_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+
+
+def read_int(word: str) -> int:
+    """Return a whole number, also as people write large ones: 1_000_000, 1e6, 32k, 1.5B.
+
+    >>> read_int("32k"), read_int("1.5B"), read_int("1e6")
+    (32000, 1500000000, 1000000)
+    """
+    try:
+        number = int(word)
+    except ValueError:
+        number = _read_large(word)
+    if number is None:
+        raise ValueError(f"{word!r} is not a whole number")
+    if abs(number) >= LARGEST_INT:
+        raise ValueError(f"{word!r} is too large")
+    return number
+
+
+def _read_large(word: str) -> int | None:
+    unit = _UNITS.get(word[-1:].lower())
+    try:
+        number = float(word if unit is None else word[:-1]) * (unit or 1)
+        nearest = round(number)
+    except (ValueError, OverflowError):  # no number, or infinite
+        return None
+    # 1.1M times a million is 1100000.0000000002 in floating point.
+    exact = number == nearest if unit is None else abs(number - nearest) <= 1e-9 * abs(number)
+    return nearest if exact else None
