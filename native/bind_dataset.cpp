@@ -80,6 +80,23 @@ EncodedBlock* encode_characters(const CharacterTable& table, Input<uint8_t> text
                      make_options(shuffle, seed, block, carried, end_id), id_bytes);
 }
 
+EncodedBlock* encode_by_call(const CalledCoder& coder, Input<uint8_t> text,
+                             Input<uint8_t> documents, Input<uint8_t> removed,
+                             const CleanOptions& cleaning, bool shuffle, uint64_t seed,
+                             uint64_t block, std::optional<IdentityRow> carried, int64_t end_id,
+                             size_t id_bytes) {
+  require(id_bytes != 2 || coder.vocab_size() <= 1 << 16, "the vocabulary does not fit 16 bits");
+  return encode_with(coder, text, documents, removed, cleaning,
+                     make_options(shuffle, seed, block, carried, end_id), id_bytes);
+}
+
+// Called without the lock of the interpreter, by any thread.
+std::vector<uint32_t> call_encode(nb::handle encode, std::string_view text) {
+  const nb::gil_scoped_acquire acquire;
+  const auto ids = nb::cast<Input<uint32_t>>(encode(nb::bytes(text.data(), text.size())));
+  return {ids.data(), ids.data() + ids.size()};
+}
+
 nb::list list_sources(const EncodedBlock& self) {
   nb::list rows;
   for (const auto& [input, counts] : self.sources) {
@@ -158,6 +175,14 @@ void bind_dataset(nb::module_& m) {
             new (self) CharacterTable(as_span(codes), as_span(ids), unknown);
           },
           "codes"_a, "ids"_a, "unknown"_a);
+  nb::class_<CalledCoder>(m, "CalledCoder")
+      .def(
+          "__init__",
+          [](CalledCoder* self, nb::callable encode, uint32_t vocab_size) {
+            new (self) CalledCoder(
+                [encode](std::string_view text) { return call_encode(encode, text); }, vocab_size);
+          },
+          "encode"_a, "vocab_size"_a);
   nb::class_<EncodedBlock>(m, "EncodedBlock")
       .def_prop_ro(
           "index",
@@ -179,6 +204,9 @@ void bind_dataset(nb::module_& m) {
         "cleaning"_a, nb::kw_only(), "shuffle"_a, "seed"_a, "block"_a, "carried"_a.none(),
         "end_id"_a, "id_bytes"_a);
   m.def("encode_block", &encode_characters, "coder"_a, "text"_a, "documents"_a, "removed"_a,
+        "cleaning"_a, nb::kw_only(), "shuffle"_a, "seed"_a, "block"_a, "carried"_a.none(),
+        "end_id"_a, "id_bytes"_a);
+  m.def("encode_block", &encode_by_call, "coder"_a, "text"_a, "documents"_a, "removed"_a,
         "cleaning"_a, nb::kw_only(), "shuffle"_a, "seed"_a, "block"_a, "carried"_a.none(),
         "end_id"_a, "id_bytes"_a);
   m.def("shuffle_key", &shuffle_key, "seed"_a, "input_index"_a, "ordinal"_a,

@@ -1,6 +1,8 @@
 #include "dataset_encode.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "corpus_unicode.hpp"
 
@@ -23,6 +25,17 @@ void CharacterTable::encode_ordinary(std::string_view text, std::vector<Id>& ids
     const Decoded next = decode_utf8(bytes + at, text.size() - at);
     ids.push_back(static_cast<Id>(table_[next.code]));
     at += next.size;
+  }
+}
+
+template <typename Id>
+void CalledCoder::encode_ordinary(std::string_view text, std::vector<Id>& ids) const {
+  for (const uint32_t id : encode_(text)) {
+    if (id >= vocab_size_) {
+      throw std::out_of_range("id " + std::to_string(id) + ", the vocabulary has " +
+                              std::to_string(vocab_size_));
+    }
+    ids.push_back(static_cast<Id>(id));
   }
 }
 
@@ -84,6 +97,13 @@ template void encode_documents(const CharacterTable&, const KeptDocuments&,
                                std::span<const DocumentRow>, const EncodeOptions&,
                                std::vector<uint16_t>&, EncodedBlock&);
 template void encode_documents(const CharacterTable&, const KeptDocuments&,
+                               std::span<const DocumentRow>, const EncodeOptions&,
+                               std::vector<uint32_t>&, EncodedBlock&);
+
+template void encode_documents(const CalledCoder&, const KeptDocuments&,
+                               std::span<const DocumentRow>, const EncodeOptions&,
+                               std::vector<uint16_t>&, EncodedBlock&);
+template void encode_documents(const CalledCoder&, const KeptDocuments&,
                                std::span<const DocumentRow>, const EncodeOptions&,
                                std::vector<uint32_t>&, EncodedBlock&);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -27,6 +28,23 @@ class CharacterTable {
  private:
   std::vector<uint32_t> table_;
   uint32_t largest_id_;
+};
+
+// Ids from a function that knows what native code does not; it may be called by several threads.
+class CalledCoder {
+ public:
+  // Gives the ids of a text, each below `vocab_size`.
+  using Encode = std::function<std::vector<uint32_t>(std::string_view)>;
+  CalledCoder(Encode encode, uint32_t vocab_size)
+      : encode_(std::move(encode)), vocab_size_(vocab_size) {}
+
+  template <typename Id>
+  void encode_ordinary(std::string_view text, std::vector<Id>& ids) const;
+  uint32_t vocab_size() const { return vocab_size_; }
+
+ private:
+  Encode encode_;
+  uint32_t vocab_size_;
 };
 
 // One document of an encoded block, as stored in work files.

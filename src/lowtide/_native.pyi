@@ -150,6 +150,11 @@ class CharacterTable:
         self, codes: npt.NDArray[np.uint32], ids: npt.NDArray[np.uint32], unknown: int
     ) -> None: ...
 
+class CalledCoder:
+    def __init__(
+        self, encode: Callable[[bytes], npt.NDArray[np.uint32]], vocab_size: int
+    ) -> None: ...
+
 class EncodedBlock:
     @property
     def index(self) -> memoryview: ...

@@ -40,7 +40,7 @@ REQUIREMENTS = {
     "regex": "lowtide[compare]",
     "safetensors": "lowtide[torch]",
     "tensorboard": "lowtide[tensorboard]",
-    "tokenizers": "lowtide[compare]",
+    "tokenizers": "lowtide[tokenizers]",
     "torch": "lowtide[torch]",
     "wandb": "lowtide[wandb]",
     "yaml": "lowtide[yaml]",

@@ -319,6 +319,19 @@ def call_dataset(folder: Path) -> None:
             options,
             **{**good, name: number},
         )
+    answers = (
+        lambda _: np.array([1], np.uint32),
+        lambda _: np.array([1 << 31], np.uint32),
+        lambda _: [1],
+        lambda _: None,
+        lambda: None,
+        lambda text: text[99],
+    )
+    for answer, size in itertools.product(answers, NUMBERS):
+        coder = call("CalledCoder", _native.CalledCoder, answer, size)
+        if coder is not None:
+            texts = (cleaned.text, cleaned.documents, b"", options)
+            call("CalledCoder", _native.encode_block, coder, *texts, **good)
     for seed in NUMBERS:
         call("shuffle_key", _native.shuffle_key, seed, seed, seed)
         call("measure_ids", _native.measure_ids, np.zeros(8, np.uint8), seed)

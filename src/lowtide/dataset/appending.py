@@ -65,7 +65,7 @@ from lowtide.longjson import Rows
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
-from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer import END_OF_TEXT, Tokenizer
 
 __all__ = ["AppendResult", "append_to_dataset"]
 
@@ -105,7 +105,9 @@ def _append(settings: AppendSettings) -> AppendResult:
     stored = _stored_settings(info, settings)
     notices: list[str] = []
     found = expand_inputs(settings.input_files, on_notice=notices.append)
-    needs = Inputs.of(found, stored)  # first: what it imports is a part of the program
+    needs = Inputs.of(
+        found, stored, tokenizer=info.root
+    )  # first: what it imports is a part of the program
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(stored, budget, needs)
     with (
@@ -283,7 +285,10 @@ class _Append:
             )
         encode_job = EncodeJob(
             cleaning=self.stored.cleaning,
-            coder=Coder(tokenizer),
+            coder=Coder(
+                tokenizer,
+                end_id=self.end_id(tokenizer),
+            ),
             shuffle=self.stored.shuffle,
             seed=self.stored.seed,
             folder=self.work / "encoded",
@@ -293,6 +298,11 @@ class _Append:
         return self.write(
             encode_job, table, notices, contents, first_block=first_block, unknown=unknown
         )
+
+    def end_id(self, tokenizer: Tokenizer) -> int | None:
+        """What ends documents here: earlier versions knew one name for it, and wrote no other."""
+        written = self.info.metadata.get("end_of_text_id")
+        return tokenizer.special_tokens.get(END_OF_TEXT) if written is None else int(written)
 
     def shard_tag(self, contents: InputHashes) -> str:
         """A tag by content: that of the new texts, and of what they were added to."""

@@ -183,12 +183,20 @@ def keep_block(
 class Coder:
     """A tokenizer as the native core uses it: whole blocks at a time, ids of their final width."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, end_id: int | None) -> None:
         self.name = tokenizer.name
         self.vocab_size = tokenizer.vocab_size
-        self.end_id = -1 if tokenizer.end_of_text_id is None else tokenizer.end_of_text_id
+        self.end_id = -1 if end_id is None else end_id
         self.id_bytes = id_bytes(tokenizer.vocab_size)
-        self.native = _character_table(tokenizer) if tokenizer.kind == "char" else tokenizer.native
+        self.native = _native_coder(tokenizer)
+
+
+def _native_coder(
+    tokenizer: Tokenizer,
+) -> _native.Vocabulary | _native.CharacterTable | _native.CalledCoder:
+    if tokenizer.package is not None:
+        return _native.CalledCoder(tokenizer.package.encode_bytes, tokenizer.vocab_size)
+    return _character_table(tokenizer) if tokenizer.kind == "char" else tokenizer.native
 
 
 def _character_table(tokenizer: Tokenizer) -> _native.CharacterTable:

@@ -388,7 +388,7 @@ class _Preparation:
     def encode_job(self, tokenizer: Tokenizer) -> EncodeJob:
         job = EncodeJob(
             cleaning=self.settings.cleaning,
-            coder=Coder(tokenizer),
+            coder=Coder(tokenizer, end_id=tokenizer.end_of_text_id),
             shuffle=self.settings.shuffle,
             seed=self.settings.seed,
             # A tokenizer that changed under the same name makes other ids.

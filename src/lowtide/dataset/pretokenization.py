@@ -49,6 +49,7 @@ from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.filesteps import iter_file_steps
+from lowtide.tokenizer.needs import NO_PACKAGE, package_needs
 from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = ["PretokenizeResult", "iter_pretokenized", "pretokenize_file", "pretokenize_files"]
@@ -182,7 +183,9 @@ def _encode(settings: PretokenizeSettings, source: InputFile, out: Path) -> Pret
     reading = _reading(settings)
     needed = reader_bytes([source], reading)  # first: what it imports is a part of the program
     budget = MemoryBudget.from_setting(settings.memory)
-    stream_bytes = 0 if is_plain else _STREAM_BYTES + needed
+    package = package_needs(settings.tokenization)
+    stream_bytes = 0 if is_plain and package == NO_PACKAGE else _STREAM_BYTES + needed
+    stream_bytes += package.table_bytes + package.thread_bytes
     workers = _plan_workers(settings, budget, stream_bytes=stream_bytes)
     reading = replace(
         reading,
@@ -199,7 +202,17 @@ def _encode(settings: PretokenizeSettings, source: InputFile, out: Path) -> Pret
         _check_disk(source, out, dtype)
         finish = _Finish(settings, source, out, tokenizer, dtype)
         with progress.phase("encode", total=source.size_bytes, unit="B") as phase:
-            if tokenizer.kind == "bpe" and is_plain:
+            if tokenizer.kind == "package":
+                count = _encode_documents(
+                    _iter_parts(source, reading),
+                    source,
+                    out,
+                    tokenizer,
+                    dtype,
+                    phase.update,
+                    finish,
+                )
+            elif tokenizer.kind == "bpe" and is_plain:
                 plain = _Plain(source, out, tokenizer, dtype, workers, budget, settings.processes)
                 count = plain.encode(phase.update, finish)
             else:
@@ -466,18 +479,57 @@ def _encode_batches(
     return count
 
 
+def _encode_documents(
+    parts: Iterator[tuple[bytes, bool]],
+    source: InputFile,
+    out: Path,
+    tokenizer: Tokenizer,
+    dtype: np.dtype[Any],
+    on_progress: Callable[[int], None],
+    finish: _Finish,
+) -> int:
+    """Encode document by document, however many parts one has, with end-of-text behind each."""
+    count = done = 0
+    checksum = files.checksum_file(source.path)
+    end = tokenizer.end_of_text_id
+    for_end = np.array([] if end is None else [end], dtype=dtype)
+    parts = iter(parts)
+    left = next(parts, None)
+
+    def one_document() -> Iterator[bytes]:
+        nonlocal left, done
+        marked = False
+        while left is not None and not marked:
+            text, marked = left
+            yield text
+            done += len(text)
+            left = next(parts, None)
+        if marked:
+            ends.append(True)
+
+    with files.atomic_file(out) as file:
+        file.write(npy_header(0, dtype))
+        while left is not None:
+            ends: list[bool] = []
+            for ids in tokenizer.iter_encoded(one_document(), special="text"):
+                file.write(np.ascontiguousarray(ids, dtype=dtype).data)
+                count += len(ids)
+                on_progress(min(done, source.size_bytes))
+            if ends:
+                file.write(for_end.tobytes())
+                count += len(for_end)
+        _finish(file, count, dtype)  # pyright: ignore[reportArgumentType]
+        finish.write(count, checksum)
+    return count
+
+
 def _iter_batches(
     source: InputFile, reading: ReadingOptions
 ) -> Iterator[tuple[list[bytes], list[bool]]]:
     texts: list[bytes] = []
     marks: list[bool] = []
     held = 0
-    pieces = (
-        _iter_pieces(source, reading)
-        if source.format.block_kind == "text"
-        else _iter_rows(source, reading)
-    )
-    for text, marked in pieces:
+    for text, marked in _iter_parts(source, reading):
         if held and held + len(text) > _BATCH_BYTES:
             yield texts, marks
             texts, marks, held = [], [], 0
@@ -486,6 +538,12 @@ def _iter_batches(
         held += len(text)
     if texts:
         yield texts, marks
+
+
+def _iter_parts(source: InputFile, reading: ReadingOptions) -> Iterator[tuple[bytes, bool]]:
+    """Texts in order, each with whether a document ends behind it."""
+    is_text = source.format.block_kind == "text"
+    return _iter_pieces(source, reading) if is_text else _iter_rows(source, reading)
 
 
 def _iter_pieces(source: InputFile, reading: ReadingOptions) -> Iterator[tuple[bytes, bool]]:

@@ -22,6 +22,7 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
 from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
+from lowtide.tokenizer.needs import NO_PACKAGE, PackageNeeds, package_needs
 
 __all__ = [
     "FILE_BYTES",
@@ -67,12 +68,21 @@ class Inputs:
     """Compressed and parquet files; several are read side by side."""
     reader_bytes: int = 0
     """The most that reading one of them holds besides its block."""
+    package: PackageNeeds = NO_PACKAGE
+    """What their tokenizer takes, where the package tokenizers runs it."""
 
     @classmethod
-    def of(cls, inputs: Sequence[InputFile], settings: PrepareSettings) -> Inputs:
-        """Look into the files' beginnings."""
+    def of(
+        cls,
+        inputs: Sequence[InputFile],
+        settings: PrepareSettings,
+        *,
+        tokenizer: str | Path | None = None,
+    ) -> Inputs:
+        """Look into the files' beginnings, and at the tokenizer, which may have another place."""
         in_order = sum(row.is_read_in_order for row in inputs)
-        return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()))
+        package = package_needs(tokenizer or settings.tokenization)
+        return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()), package)
 
 
 _NO_INPUTS = Inputs()
@@ -83,10 +93,10 @@ def plan_shares(
 ) -> Shares:
     """Divide the budget; one too small is refused with the smallest that would do."""
     workers = settings.processes or usable_cores()
-    block = settings.reading().block_bytes * BLOCK_BYTES_HELD
+    block = settings.reading().block_bytes * BLOCK_BYTES_HELD + inputs.package.thread_bytes
     budget.require(_smallest_shares(block, inputs))
     budget.reserve("list of files", wanted_bytes=inputs.num_files * FILE_BYTES)
-    budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES)
+    budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES + inputs.package.table_bytes)
 
     def needed(workers: int) -> int:
         readers = min(workers, max(inputs.num_in_order, 1))
@@ -143,7 +153,7 @@ def smallest_budget_bytes() -> int:
 def _smallest_shares(block_bytes: int, inputs: Inputs = _NO_INPUTS) -> dict[str, int]:
     return {
         "list of files": inputs.num_files * FILE_BYTES,
-        "tokenizer": _TOKENIZER_BYTES,
+        "tokenizer": _TOKENIZER_BYTES + inputs.package.table_bytes,
         "blocks in work": 2 * block_bytes,
         "reading": inputs.reader_bytes,
         "table of hashes": MIN_TABLE_BYTES,

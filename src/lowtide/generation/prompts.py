@@ -14,6 +14,7 @@ import codecs
 import functools
 import os
 import stat
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,11 @@ class Prompt:
 
 def encode_end(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
     """Return the last `context` ids of a prompt, the same as if all of it were encoded."""
+    if tokenizer.kind == "package":  # where its text can be cut is known once it is encoded
+        ids = deque[int](maxlen=context)
+        for part in tokenizer.iter_encoded(prompt.iter_text(), special="text"):
+            ids.extend(part.tolist())
+        return list(ids)
     size = max(_FIRST_END_BYTES, 8 * context)
     while True:
         data, is_all = prompt.end(size)

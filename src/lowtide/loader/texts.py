@@ -39,6 +39,7 @@ from lowtide.files import checksum_bytes
 from lowtide.loader.ordering import derive_seed, order_indices
 from lowtide.loader.sources import sample_fingerprint
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.vocabulary import END_OF_TEXT, find_end
 
 __all__ = [
     "ENCODING_THREADS",
@@ -219,14 +220,16 @@ class TextEncoder:
     """The ids of one long text in parts, where a tokenizer knows places that it can be cut at."""
 
 
-def make_encoder(tokenizer: Any, *, end_of_text: str = "<|endoftext|>") -> TextEncoder:
+def make_encoder(tokenizer: Any, *, end_of_text: str = END_OF_TEXT) -> TextEncoder:
     """Adapt a lowtide Tokenizer, a tokenizers.Tokenizer, or anything whose `encode` gives ids."""
     if hasattr(tokenizer, "fingerprint") and hasattr(tokenizer, "encode_batch"):
         is_own = isinstance(tokenizer, Tokenizer)
         options = {"num_threads": ENCODING_THREADS} if is_own else {}
+        specials = tokenizer.special_tokens
+        name = find_end(specials) if end_of_text == END_OF_TEXT else end_of_text
         return TextEncoder(
             encode=lambda texts: list(tokenizer.encode_batch(list(texts), **options)),
-            end_of_text_id=tokenizer.special_tokens.get(end_of_text),
+            end_of_text_id=None if name is None else specials.get(name),
             fingerprint=str(tokenizer.fingerprint),
             iter_parts=(lambda text: _iter_parts(tokenizer, text)) if is_own else None,
         )
@@ -250,6 +253,9 @@ def make_encoder(tokenizer: Any, *, end_of_text: str = "<|endoftext|>") -> TextE
 
 def _iter_parts(tokenizer: Tokenizer, text: bytes) -> Iterator[Ids]:
     """The ids of a long text in parts: the same as those of all of it at once."""
+    if tokenizer.package is not None:
+        yield from tokenizer.iter_encoded([text], special="text")
+        return
     begin, size = 0, _PART_BYTES
     while begin < len(text):
         part = text[begin : begin + size]

@@ -151,8 +151,8 @@ def _tokenizer_config(tokenizer: Tokenizer, config: GPTConfig) -> dict[str, Any]
         "model_max_length": config.context_length,
         "clean_up_tokenization_spaces": False,
     }
-    if tokenizer.end_of_text_id is not None:
-        fields["eos_token"] = fields["bos_token"] = "<|endoftext|>"
+    if tokenizer.end_of_text is not None:
+        fields["eos_token"] = fields["bos_token"] = tokenizer.end_of_text
     if "<unk>" in tokenizer.special_tokens:
         fields["unk_token"] = "<unk>"
     return fields

@@ -259,6 +259,8 @@ class TokenizerReader:
 
 
 def _kind_name(tokenizer: Tokenizer) -> str:
+    if tokenizer.kind == "package":
+        return f"run by the package tokenizers ({tokenizer.data.reason})"
     return f"BPE, pattern {tokenizer.data.pattern}" if tokenizer.kind == "bpe" else "characters"
 
 

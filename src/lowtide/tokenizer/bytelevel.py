@@ -15,7 +15,7 @@ from typing import Any
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.errors import DataError
-from lowtide.tokenizer.patterns import Pattern
+from lowtide.tokenizer.patterns import Pattern, UnknownPartError
 from lowtide.tokenizer.vocabulary import (
     Vocabulary,
     describe_merge,
@@ -176,7 +176,7 @@ def read_bpe(
         try:
             tokens[id] = unprintable(text)
         except KeyError as error:
-            raise DataError(
+            raise UnknownPartError(
                 f"token {text!r} (id {id}) is not byte-level: it has the character {error}",
                 path=str(path),
             ) from None
@@ -204,7 +204,8 @@ def _merge_rows(
     for left, right in merges:
         for text in (left, right, left + right):
             if text not in vocab or text in specials:
-                raise DataError(
+                error = UnknownPartError if text in specials else DataError
+                raise error(
                     _describe_missing(left, right, text, is_special=text in specials),
                     path=str(path),
                 )

@@ -1,6 +1,6 @@
 """Hugging Face's tokenizer.json, for byte-level BPE and for characters.
 
-In:      the contents of a tokenizer.json; what would give other ids than Hugging Face's is refused
+In:      a tokenizer.json; one with parts that native code does not know goes to the package
 Out:     a Vocabulary; or a tokenizer.json that tokenizers and transformers load
 Memory:  a few times the file
 """
@@ -25,16 +25,18 @@ from lowtide.tokenizer.bytelevel import (
     split_merge,
     vocab_section,
 )
-from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern, pattern_of_expression
+from lowtide.tokenizer.patterns import (
+    EXPRESSIONS,
+    Pattern,
+    UnknownPartError,
+    pattern_of_expression,
+)
 from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary, require_dense
 
-__all__ = ["load_tokenizer_json", "tokenizer_json", "write_tokenizer_json"]
+__all__ = ["load_tokenizer_json", "tokenizer_json", "why_package", "write_tokenizer_json"]
 
 _CHARACTER_EXPRESSION = r"[\s\S]"
-_ADVICE = (
-    "take a byte-level BPE as GPT-2, Llama 3 or o200k have it, without a normalizer, or train one: "
-    "lowtide train-tokenizer"
-)
+_ADVICE = "take the file as it was published, or train a tokenizer: lowtide train-tokenizer"
 # Settings of a BPE model that change ids in ways that lowtide has no counterpart for.
 _UNSUPPORTED = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout")
 
@@ -42,11 +44,61 @@ _UNSUPPORTED = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffi
 def load_tokenizer_json(path: Path) -> Vocabulary:
     """Read a tokenizer.json."""
     try:
-        return _load_natively(path) or _load(read_json(path), path)
+        try:
+            return _require_bytes(_load_natively(path) or _load(read_json(path), path))
+        except UnknownPartError as error:
+            from lowtide.tokenizer.package import load_with_package  # few tokenizers need it
+
+            return load_with_package(path, error.message)
     except DataError as error:
         raise DataError(
             error.message, path=error.path or path, next_step=error.next_step or _ADVICE
         ) from None
+
+
+def why_package(path: Path) -> str | None:
+    """What native code does not know of a tokenizer.json; None: it runs it, or it is damaged."""
+    try:
+        text = path.read_bytes()
+        places = _native.find_json_sections(text)
+        if places is None:
+            _load(json.loads(text), path)
+            return None
+        vocab, merges = slice(places[0], sum(places[:2])), slice(places[2], sum(places[2:]))
+        data = json.loads(_without(text, vocab, merges))
+        _check_data(data, path)
+        _check_bpe(data["model"], path)
+        _read_pattern(data.get("pre_tokenizer"), path)
+    except UnknownPartError as error:
+        return error.message
+    except (OSError, ValueError, DataError):
+        pass
+    return None
+
+
+def _require_bytes(vocabulary: Vocabulary) -> Vocabulary:
+    """A byte-level vocabulary that has a token for each byte, as native code needs it."""
+    if vocabulary.kind == "bpe":
+        specials = set(vocabulary.special_tokens.values())
+        tokens = enumerate(vocabulary.tokens)
+        known = {token for id, token in tokens if len(token) == 1 and id not in specials}
+        if len(known) < 256:
+            missing = next(byte for byte in range(256) if bytes([byte]) not in known)
+            raise UnknownPartError(f"no token for byte {missing}")
+    return vocabulary
+
+
+def _name(section: Any) -> str:
+    """What a section is, in a few words.
+
+    >>> _name({"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}]})
+    'Sequence(NFKC, Lowercase)'
+    """
+    if not isinstance(section, dict):
+        return "none" if section is None else repr(section)[:40]
+    inner = next((rows for rows in section.values() if isinstance(rows, list)), None)
+    name = str(section.get("type"))
+    return name if inner is None else f"{name}({', '.join(map(_name, inner))})"
 
 
 def _load_natively(path: Path) -> Vocabulary | None:
@@ -73,6 +125,8 @@ def _load_natively(path: Path) -> Vocabulary | None:
             pattern=_read_pattern(data.get("pre_tokenizer"), path),
             whole_pieces=bool(data["model"].get("ignore_merges")),
         )
+    except UnknownPartError:
+        raise
     except (ValueError, DataError):
         return None
 
@@ -90,14 +144,14 @@ def _check_data(data: Any, path: Path) -> dict[str, int]:
     if not isinstance(model, dict):
         raise DataError("not a tokenizer.json: no model in it", path=path)
     if data.get("normalizer") is not None:
-        raise DataError(f"a normalizer is not supported: {data['normalizer']}", path=path)
+        raise UnknownPartError(f"normalizer {_name(data['normalizer'])}", path=path)
     return _read_specials(data.get("added_tokens") or [], path)
 
 
 def _check_bpe(model: Mapping[str, Any], path: Path) -> None:
     for setting in _UNSUPPORTED:
         if model.get(setting):
-            raise DataError(f"{setting} is not supported: {model[setting]!r}", path=path)
+            raise UnknownPartError(f"{setting} {model[setting]!r}", path=path)
 
 
 def _load(data: Any, path: Path) -> Vocabulary:
@@ -105,7 +159,7 @@ def _load(data: Any, path: Path) -> Vocabulary:
     model = data["model"]
     kind = model.get("type", "BPE")
     if kind not in ("BPE", "WordLevel"):
-        raise DataError(f"not a byte-level BPE: model {kind}", path=path)
+        raise UnknownPartError(f"model {kind}", path=path)
     vocab = check_ids(model.get("vocab"), path)
     if kind == "WordLevel":
         return _read_characters(data, vocab, specials, path)
@@ -130,7 +184,7 @@ def _read_specials(rows: Any, path: Path) -> dict[str, int]:
         if not isinstance(text, str) or not text:
             raise DataError(f"an added token has no content: {row!r}", path=path)
         if row.get("lstrip") or row.get("rstrip") or row.get("single_word"):
-            raise DataError(f"added token {text!r} strips its neighbours", path=path)
+            raise UnknownPartError(f"added token {text!r} strips its neighbours", path=path)
         specials[text] = row.get("id")
     return check_ids(specials, path)
 
@@ -143,14 +197,14 @@ def _read_pattern(pre_tokenizer: Any, path: Path) -> Pattern:
     steps: Any = [pre_tokenizer]
     if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "Sequence":
         steps = pre_tokenizer.get("pretokenizers")
-    unknown = DataError(f"unknown pre_tokenizer: {pre_tokenizer}", path=path)
+    unknown = UnknownPartError(f"pre_tokenizer {_name(pre_tokenizer)}", path=path)
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise unknown
     types = [step.get("type") for step in steps]
     if types not in (["ByteLevel"], ["Split", "ByteLevel"]):
         raise unknown
     if steps[-1].get("add_prefix_space"):
-        raise DataError("add_prefix_space is not supported", path=path)
+        raise UnknownPartError("add_prefix_space", path=path)
     if steps[-1].get("use_regex", True) != (types == ["ByteLevel"]):
         raise unknown
     if types == ["ByteLevel"]:
@@ -170,9 +224,9 @@ def _read_characters(
     data: Mapping[str, Any], vocab: Mapping[str, int], specials: Mapping[str, int], path: Path
 ) -> Vocabulary:
     if UNKNOWN not in specials:
-        raise DataError(f"a character tokenizer needs the special token {UNKNOWN}", path=path)
+        raise UnknownPartError(f"words without the special token {UNKNOWN}", path=path)
     step = data.get("pre_tokenizer")
-    unknown = DataError(f"not a character tokenizer: pre_tokenizer {step}", path=path)
+    unknown = UnknownPartError(f"pre_tokenizer {_name(step)} of words", path=path)
     if not isinstance(step, dict) or _split_expression(step, unknown) != _CHARACTER_EXPRESSION:
         raise unknown
     highest = max([*vocab.values(), *specials.values()], default=-1)
@@ -180,7 +234,7 @@ def _read_characters(
     table = [b""] * (highest + 1)
     for text, id in [*vocab.items(), *specials.items()]:
         if len(text) != 1 and text not in specials:
-            raise DataError(f"token {text!r} is not a single character", path=path)
+            raise UnknownPartError(f"token {text!r} of more than a character", path=path)
         table[id] = text.encode("utf-8", "surrogatepass")
     return Vocabulary(kind="char", tokens=tuple(table), special_tokens=dict(specials))
 
@@ -268,9 +322,19 @@ def _character_sections(
 
 def write_tokenizer_json(path: str | Path, vocabulary: Vocabulary) -> None:
     """Write a tokenizer.json atomically, a token and a merge a line."""
+    if vocabulary.source is not None:
+        _write_source(path, vocabulary.source)
+        return
     small = json.dumps(_small_sections(vocabulary), ensure_ascii=False, indent=2)
     large = b'"vocab": ' + format_vocab(vocabulary, between=",\n", colon=":")
     if vocabulary.kind == "bpe":
         large += b',\n    "merges": ' + format_merges(vocabulary, as_json=True)
     text = small.encode("utf-8", "surrogatepass").replace(b'"vocab": null', large)
     write_bytes(path, text + b"\n")
+
+
+def _write_source(path: str | Path, source: bytes) -> None:
+    """Write a tokenizer.json as it was read."""
+    import zstandard  # few tokenizers need it
+
+    write_bytes(path, zstandard.ZstdDecompressor().decompress(source))

@@ -10,7 +10,12 @@ from typing import Literal, get_args
 
 from lowtide.errors import DataError
 
-__all__ = ["EXPRESSIONS", "PATTERN_NAMES", "Pattern", "pattern_of_expression"]
+__all__ = ["EXPRESSIONS", "PATTERN_NAMES", "Pattern", "UnknownPartError", "pattern_of_expression"]
+
+
+class UnknownPartError(DataError):
+    """Something of a tokenizer that native code has no counterpart for; others may run it."""
+
 
 Pattern = Literal["gpt2", "cl100k", "o200k"]
 PATTERN_NAMES: tuple[Pattern, ...] = get_args(Pattern)
@@ -53,7 +58,7 @@ def pattern_of_expression(expression: str, *, path: object = None) -> Pattern:
             return name
     if expression in _OTHER_SPELLINGS:
         return _OTHER_SPELLINGS[expression]
-    raise DataError(
-        f"unknown split pattern {expression!r}; known are {', '.join(PATTERN_NAMES)}",
-        path=str(path) if path is not None else None,
+    shown = expression if len(expression) <= 60 else f"{expression[:57]}..."
+    raise UnknownPartError(
+        f"unknown split pattern {shown!r}", path=str(path) if path is not None else None
     )

@@ -1,4 +1,4 @@
-"""Text to ids and back: the Tokenizer, for byte-level BPE and for characters.
+"""Text to ids and back: the Tokenizer, for byte-level BPE, for characters, and by the package.
 
 In:      text (str or bytes; any bytes)
 Out:     ids as NumPy arrays, or straight into a file
@@ -23,10 +23,12 @@ from lowtide.tokenizer.filesteps import WINDOW_BYTES, iter_file_steps
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.patterns import Pattern
-from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary, id_bytes
+from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary, find_end, id_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from lowtide.tokenizer.package import PackageEncoder
 
     Ids = npt.NDArray[np.uint32]
 
@@ -53,10 +55,14 @@ class Tokenizer:
         self.name = name
         self._characters: CharacterEncoder | None = None
         self._native: _native.Vocabulary | None = None
+        self._package: PackageEncoder | None = None
         self._fingerprint: str | None = None
         if vocabulary.kind == "char":
             self._characters = CharacterEncoder(vocabulary)
             self._special_expression = _any_of(vocabulary.special_tokens)
+            return
+        if vocabulary.kind == "package":
+            self._package = _open_package(vocabulary)
             return
         try:
             self._native = _native.Vocabulary(
@@ -144,7 +150,7 @@ class Tokenizer:
 
     @property
     def kind(self) -> str:
-        """`bpe` or `char`."""
+        """`bpe`, `char`, or `package`: what the package tokenizers runs."""
         return self.data.kind
 
     @property
@@ -166,8 +172,14 @@ class Tokenizer:
 
     @property
     def end_of_text_id(self) -> int | None:
-        """The id of <|endoftext|>, which stands between documents."""
-        return self.data.special_tokens.get(END_OF_TEXT)
+        """The id of what stands between documents: <|endoftext|>, or what it is called here."""
+        text = self.end_of_text
+        return None if text is None else self.data.special_tokens[text]
+
+    @property
+    def end_of_text(self) -> str | None:
+        """The special token that ends documents."""
+        return find_end(self.data.special_tokens)
 
     @property
     def vocabulary(self) -> dict[int, bytes]:
@@ -186,6 +198,11 @@ class Tokenizer:
             raise UsageError("a character tokenizer has no native vocabulary")
         return self._native
 
+    @property
+    def package(self) -> PackageEncoder | None:
+        """What runs the tokenizer where native code does not know it."""
+        return self._package
+
     def token_bytes(self, id: int) -> bytes:
         """Return the bytes of one token."""
         if not 0 <= id < self.vocab_size:
@@ -201,6 +218,8 @@ class Tokenizer:
         "forbid" (an error).
         """
         self._check_mode(special)
+        if self._package is not None:
+            return self._package.encode(_as_text(text), special=special)
         if self._native is None:
             return self._encode_characters(_as_text(text), special)
         data = _as_bytes(text)
@@ -217,6 +236,10 @@ class Tokenizer:
     ) -> list[Ids]:
         """Return the ids of each text, on several threads; the arrays share one block of memory."""
         self._check_mode(special)
+        if self._package is not None:
+            return self._package.encode_batch(
+                texts, special=special, num_threads=num_threads or usable_cores()
+            )
         if self._native is None:
             return [self.encode(text, special=special) for text in texts]
         data = [_as_bytes(text) for text in texts]
@@ -242,6 +265,9 @@ class Tokenizer:
     ) -> Iterator[Ids]:
         """Return the ids of a stream, an array per window."""
         self._check_mode(special)
+        if self._package is not None:
+            yield from self._package.iter_encoded(texts, special=special)
+            return
         held = bytearray()
         checked = 0  # up to here no place to cut was found
         for text in texts:
@@ -377,6 +403,8 @@ class Tokenizer:
             return b""
         if self._native is not None:
             return self._native.decode(np.ascontiguousarray(array.reshape(-1), dtype=np.uint32))
+        if self._package is not None:
+            return self._package.decode(array.reshape(-1).tolist()).encode("utf-8", "replace")
         return b"".join(self.data.tokens[id] for id in array.reshape(-1).tolist())
 
     def _checked_ids(self, ids: Iterable[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -412,6 +440,13 @@ def _as_bytes(text: str | bytes) -> bytes:
         return text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which UTF-8 cannot hold
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def _open_package(vocabulary: Vocabulary) -> PackageEncoder:
+    from lowtide.tokenizer.package import PackageEncoder, tell_once  # few tokenizers need it
+
+    tell_once(vocabulary.reason)
+    return PackageEncoder(vocabulary)
 
 
 def _as_text(text: str | bytes) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -21,18 +22,31 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
+    "END_NAMES",
     "END_OF_TEXT",
     "UNKNOWN",
     "Vocabulary",
     "describe_merge",
+    "find_end",
     "id_bytes",
     "merges_by_rank",
     "require_dense",
 ]
 
 END_OF_TEXT = "<|endoftext|>"
+END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
+"""What ends a document, by the names that published vocabularies have for it; the first counts."""
 UNKNOWN = "<unk>"
 _MOST_UNUSED = 1 << 18  # the special tokens of o200k begin at 199,999, however few others there are
+
+
+def find_end(special_tokens: Mapping[str, int]) -> str | None:
+    """The special token that ends documents.
+
+    >>> find_end({"<s>": 1, "</s>": 2})
+    '</s>'
+    """
+    return next((name for name in END_NAMES if name in special_tokens), None)
 
 
 def id_bytes(vocab_size: int) -> int:
@@ -59,7 +73,7 @@ def require_dense(highest_id: int, num_tokens: int) -> None:
 class Vocabulary:
     """Tokens by id and how text becomes them."""
 
-    kind: Literal["bpe", "char"]
+    kind: Literal["bpe", "char", "package"]
     tokens: tuple[bytes, ...]
     """Bytes by id; empty where an id is not used. Special tokens are here too."""
     special_tokens: Mapping[str, int]
@@ -71,6 +85,10 @@ class Vocabulary:
     (tiktoken's rule)."""
     whole_pieces: bool = False
     """A piece that is a token is that token, whatever the merges say."""
+    source: bytes | None = None
+    """Kind package: the tokenizer.json as it was read, packed by zstandard."""
+    reason: str = ""
+    """Kind package: what native code does not know of it."""
 
     def __post_init__(self) -> None:
         for text, id in self.special_tokens.items():
@@ -85,6 +103,8 @@ class Vocabulary:
     @property
     def fingerprint(self) -> str:
         """A hexadecimal digest of everything that decides ids."""
+        if self.source is not None:
+            return source_fingerprint(self.source)
         digest = hashlib.sha256()
         head = [self.kind, self.pattern if self.kind == "bpe" else "", str(self.whole_pieces)]
         digest.update("\n".join(head).encode())
@@ -207,6 +227,23 @@ class Vocabulary:
         """Return the merges as rows (left id, right id, token id), in order."""
         merges = self.merges
         return merges_by_rank(self.tokens, self.special_tokens) if merges is None else merges
+
+
+def source_fingerprint(source: bytes) -> str:
+    """A digest of the parts of a packed tokenizer.json that decide ids, however it is spelled.
+
+    The decoder and what is put around a text (BOS, padding) have no part in it.
+    """
+    import zstandard  # few tokenizers need it
+
+    data = json.loads(zstandard.ZstdDecompressor().decompress(source))
+    parts = [data.get(name) for name in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
+    merges = parts[-1].get("merges")
+    if isinstance(merges, list):  # written "a b" or ["a", "b"]
+        pairs = [row.split(" ", 1) if isinstance(row, str) else row for row in merges]
+        parts[-1] = {**parts[-1], "merges": pairs}
+    text = json.dumps(["package", *parts], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def describe_merge(left: bytes, right: bytes, token: bytes, *, is_special: bool) -> str:

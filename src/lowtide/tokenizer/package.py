@@ -1,0 +1,248 @@
+"""Tokenizers that native code does not know, run by the package `tokenizers`.
+
+In:      the text of a tokenizer.json; text of any length
+Out:     the ids that the package gives for the whole text; the text of ids
+Memory:  the package's tables; PIECE_CHARACTERS of text at a time (both: see needs)
+
+The package holds some hundred bytes for each byte of a text while it encodes it, so a long text
+goes through it in pieces. Where a text may be cut depends on the tokenizer: a SentencePiece
+vocabulary puts a blank before every text, others strip blanks at its ends. So a piece is encoded
+behind the end of the one before it, and what that end alone gives is left out; a place is taken
+only if the package gives the same ids for the text before it with and without what follows.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zstandard
+
+from lowtide import ranks
+from lowtide.arrays import np
+from lowtide.errors import BudgetError, DataError
+from lowtide.packages import import_package
+from lowtide.tokenizer.needs import PIECE_CHARACTERS
+from lowtide.tokenizer.tokentexts import TokenTexts
+from lowtide.tokenizer.vocabulary import Vocabulary, require_dense
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ids = npt.NDArray[np.uint32]
+
+__all__ = ["PackageEncoder", "load_with_package", "tell_once"]
+
+SLOWER = 40
+"""How many times longer a core takes for the same text than with native code, measured."""
+_REACH = PIECE_CHARACTERS // 2  # how far from the wanted place a cut is looked for
+_MOST_CHARACTERS = 16 << 20
+_CONTEXT = 1 << 10  # characters before a place to cut that are encoded again
+_MOST_TRIES = 64
+
+
+def load_with_package(path: Path, reason: str) -> Vocabulary:
+    """Read a tokenizer.json that native code does not know, and say why it does not."""
+    source = path.read_bytes()
+    tokenizer = _open(source, path, reason)
+    texts = TokenTexts.of(json.loads(source))
+    found = tokenizer.get_vocab(with_added_tokens=True)
+    added = tokenizer.get_added_tokens_decoder()
+    highest = max(found.values(), default=-1)
+    require_dense(highest, len(found))
+    table = [b""] * (highest + 1)
+    for text, id in found.items():
+        table[id] = text.encode("utf-8", "replace") if id in added else texts.bytes_of(text)
+    return Vocabulary(
+        kind="package",
+        tokens=tuple(table),
+        special_tokens={token.content: id for id, token in added.items() if token.special},
+        source=zstandard.ZstdCompressor(level=3).compress(source),
+        reason=reason,
+    )
+
+
+def _open(source: bytes, path: object, reason: str) -> Any:
+    """The package's own tokenizer, without what would cut or fill up texts."""
+    # Its threads would come on top of ours, and it warns of every fork behind them.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    tokenizers = import_package("tokenizers", f"a tokenizer with {reason}", path=str(path))
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(source.decode())
+    except Exception as error:  # the package raises nothing narrower
+        raise DataError(
+            f"{reason}, and the package tokenizers cannot read it either: {error}", path=str(path)
+        ) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None  # merges left out at random: no two runs would be equal
+    return tokenizer
+
+
+_told = threading.Lock()
+
+
+def tell_once(reason: str) -> None:
+    """Say on stderr, once in a process, that the package does the work and what that costs."""
+    if not ranks.is_first() or not _told.acquire(blocking=False):
+        return
+    print(
+        f"note: {reason}: this tokenizer runs through the package tokenizers, about {SLOWER} times "
+        "slower than native code",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+class PackageEncoder:
+    """A tokenizer of the package; any number of threads may use it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        assert vocabulary.source is not None
+        self._source = vocabulary.source
+        self._reason = vocabulary.reason
+        self._specials = tuple(vocabulary.special_tokens)
+        self._lock = threading.Lock()
+        # By whether special tokens in a text become their ids: a setting of the whole object.
+        self._by_mode: dict[bool, Any] = {}
+        self._mode(False)
+
+    def _mode(self, allow: bool) -> Any:
+        with self._lock:
+            if allow not in self._by_mode:
+                source = zstandard.ZstdDecompressor().decompress(self._source)
+                tokenizer = _open(source, "tokenizer.json", self._reason)
+                tokenizer.encode_special_tokens = not allow
+                self._by_mode[allow] = tokenizer
+            return self._by_mode[allow]
+
+    def encode(self, text: str, *, special: str = "text") -> Ids:
+        """The ids of a text; `special` as for a Tokenizer."""
+        parts = list(self.iter_encoded([text], special=special))
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.uint32), *parts])
+
+    def encode_bytes(self, data: bytes) -> Ids:
+        """The ids of a document, as native code asks for them."""
+        return self.encode(data.decode("utf-8", "replace"))
+
+    def encode_batch(
+        self, texts: Sequence[str | bytes], *, special: str, num_threads: int
+    ) -> list[Ids]:
+        """The ids of each text, on several threads."""
+
+        def encode(text: str | bytes) -> Ids:
+            whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
+            return self.encode(whole, special=special)
+
+        if min(len(texts), num_threads) < 2:
+            return [encode(text) for text in texts]
+        with ThreadPoolExecutor(num_threads) as pool:
+            return list(pool.map(encode, texts))
+
+    def iter_encoded(self, texts: Iterable[str | bytes], *, special: str = "text") -> Iterator[Ids]:
+        """The ids of a stream of strings that are one text, an array a piece."""
+        strings = _iter_strings(texts)
+        if special == "forbid":
+            strings = self._iter_refusing(strings)
+        return self._iter_pieces(strings, self._mode(special == "allow"))
+
+    def _iter_refusing(self, strings: Iterable[str]) -> Iterator[str]:
+        """Pass strings on that hold no special token, alone or together."""
+        longest = max(map(len, self._specials), default=1)
+        begin, seen = 0, ""  # where in the text what was seen last begins
+        for text in strings:
+            seen += text
+            for token in self._specials:
+                if (place := seen.find(token)) >= 0:
+                    raise DataError(
+                        f"special token {token!r} in the text at {begin + place}",
+                        next_step='encode it as text (special="text") or as its id '
+                        '(special="allow")',
+                    )
+            begin += max(0, len(seen) - longest)
+            seen = seen[-longest:]
+            yield text
+
+    def _iter_pieces(self, texts: Iterable[str], tokenizer: Any) -> Iterator[Ids]:
+        context, held, begin = "", "", 0
+        looked = 0  # characters from `begin` on in which there is no place to cut
+        for text in texts:
+            held, begin = held[begin:] + text, 0
+            while len(held) - begin - looked >= 2 * PIECE_CHARACTERS:
+                cut = _find_cut(tokenizer, held, begin + max(looked, PIECE_CHARACTERS))
+                if cut is None:
+                    looked = _require_room(max(looked, PIECE_CHARACTERS) + _REACH)
+                    continue
+                yield _encode_behind(tokenizer, context, held[begin:cut])
+                context, begin, looked = held[max(0, cut - _CONTEXT) : cut], cut, 0
+        if begin < len(held):
+            yield _encode_behind(tokenizer, context, held[begin:])
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids, special tokens included."""
+        return self._mode(False).decode(ids, skip_special_tokens=False)
+
+
+def _iter_strings(texts: Iterable[str | bytes]) -> Iterator[str]:
+    """Strings of some size; a character that two strings of bytes share stays whole."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    held: list[str] = []
+    size = 0
+    for text in texts:
+        held.append(text if isinstance(text, str) else decoder.decode(text))
+        size += len(held[-1])
+        if size >= PIECE_CHARACTERS:
+            yield "".join(held)
+            held, size = [], 0
+    yield "".join(held) + decoder.decode(b"", final=True)
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    # A batch of one: the package lets other threads run meanwhile, and makes no offsets.
+    return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+
+def _encode_behind(tokenizer: Any, context: str, text: str) -> Ids:
+    """The ids of a piece that stands behind `context`."""
+    before = len(_encode(tokenizer, context)) if context else 0
+    return np.array(_encode(tokenizer, context + text)[before:], dtype=np.uint32)
+
+
+def _find_cut(tokenizer: Any, text: str, start: int) -> int | None:
+    """A place behind `start` before which ids do not depend on what follows; None: none is near."""
+    for place in _iter_places(text, start):
+        left = text[max(0, place - _CONTEXT) : place]
+        ids = _encode(tokenizer, left)
+        if _encode(tokenizer, left + text[place : place + _CONTEXT])[: len(ids)] == ids:
+            return place
+    return None
+
+
+def _iter_places(text: str, start: int) -> Iterator[int]:
+    """Places that are worth trying: around line ends, then before blanks."""
+    stop = min(start + _REACH, len(text) - _CONTEXT)
+    for sign in ("\n", " "):
+        at = text.find(sign, start, stop)
+        for _ in range(_MOST_TRIES):
+            if at < 0:
+                break
+            yield from (at + 1, at) if sign == "\n" else (at,)
+            at = text.find(sign, at + 1, stop)
+
+
+def _require_room(looked: int) -> int:
+    if looked > _MOST_CHARACTERS:
+        raise BudgetError(
+            f"there is no place to cut in {looked:,} characters of text for this tokenizer, and "
+            "the package tokenizers holds a text at once",
+            next_step="put line ends into the text, or make documents of it",
+        )
+    return looked

@@ -1,0 +1,117 @@
+"""Ids equal the package's for tokenizers of every published family, natively or through it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.needs import PIECE_CHARACTERS
+
+from .families import FAMILIES, NATIVE, load_theirs, load_theirs_as_text, save
+from .texts import make_text
+
+ODD = [
+    "",
+    " ",
+    "word sword word, words  <mask> x\n<mask>\n <|right|>  <|both|>\t a",
+    "e\u0301e\u0301 cafe\u0301 caf\u00e9 e\u0301 \u1112\u1161\u11ab \u212b",
+    "q\u0323\u0307 q\u0307\u0323 \u0340 \u0958 \u2126 \u037e",
+    " <think>a</think>|||IP_ADDRESS|||<|im_start|>  12345 x   5<|endoftext|>",
+    "foo  5 \u00bd \u0663 1 000   7\n8 's 'S'ſ don't DON'T I'Ve",
+    "a" + " " * 60 + "b" + " " * 24 + "\n" + " " * 23,
+    "\u0927\u0941\u092e \u0e01\u0e34\u0e19 \u1ea4n \u0416\u0306 ПриветМир HTTPServer//\r\n\r\n/x",
+]
+
+_ATOMS = [
+    *"aZ09 .'/<>|_\n\t", "  ", "   ", "\r\n", "é", "e\u0301", "\u0301", "\u0323", "\u1112",
+    "\u1161", "\u11ab", "한", "中", "Ж", "क", "\u093f", "½", "٣", "\u3000", "\u2028", "\u212b",
+    "😀", "'s", "'LL", "<mask>", "<|right|>", "<|both|>", "word", "café", "cafe\u0301",
+    "e\u0301e\u0301", "<think>", "<|im_start|>", "<|endoftext|>", "|||IP_ADDRESS|||", "<0x41>",
+    "▁", "</s>",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("families")
+
+
+@cache
+def load_ours(name: str, folder: Path) -> Tokenizer:
+    return Tokenizer.load(save(name, folder / name))
+
+
+def assert_equal(name: str, folder: Path, text: str) -> None:
+    ours = load_ours(name, folder)
+    theirs = load_theirs(name).encode(text, add_special_tokens=False).ids
+    assert ours.encode(text, special="allow").tolist() == theirs
+    as_text = load_theirs_as_text(name).encode(text, add_special_tokens=False).ids
+    assert ours.encode(text).tolist() == as_text
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ids_are_equal(name: str, folder: Path) -> None:
+    assert load_ours(name, folder).kind == ("bpe" if name in NATIVE else "package")
+    for text in [*ODD, *(make_text(seed, num_words=500) for seed in range(50, 56))]:
+        assert_equal(name, folder, text)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@given(parts=st.lists(st.sampled_from(_ATOMS) | st.characters(max_codepoint=0x2FFFF), max_size=30))
+@settings(max_examples=40)
+def test_ids_of_random_text_are_equal(name: str, folder: Path, parts: list[str]) -> None:
+    text = "".join(parts).encode("utf-8", "replace").decode()
+    assert_equal(name, folder, text)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_long_text_has_the_ids_of_the_whole(name: str, folder: Path) -> None:
+    text = make_text(60, num_words=PIECE_CHARACTERS // 2)
+    assert len(text) > 3 * PIECE_CHARACTERS
+    ours = load_ours(name, folder)
+    theirs = load_theirs(name).encode(text, add_special_tokens=False).ids
+    assert ours.encode(text, special="allow").tolist() == theirs
+    parts = [text[at : at + 997] for at in range(0, len(text), 997)]
+    assert list(ours.encode_iterable(parts)) == theirs
+    as_bytes = text.encode()
+    parts_of_bytes = [as_bytes[at : at + 997] for at in range(0, len(as_bytes), 997)]
+    assert list(ours.encode_iterable(parts_of_bytes)) == theirs
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_saved_it_is_the_same(name: str, folder: Path, tmp_path: Path) -> None:
+    import tokenizers
+
+    ours = load_ours(name, folder)
+    ours.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert again.fingerprint == ours.fingerprint
+    assert again.special_tokens == ours.special_tokens
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    text = "".join(ODD) + make_text(61, num_words=200)
+    ids = load_theirs(name).encode(text, add_special_tokens=False).ids
+    assert again.encode(text, special="allow").tolist() == ids
+    assert theirs.encode(text, add_special_tokens=False).ids == ids
+    assert again.decode(ids) == theirs.decode(ids, skip_special_tokens=False)
+    assert again.vocab_size == ours.vocab_size == max(theirs.get_vocab().values()) + 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_file_and_a_batch_have_the_ids_of_the_text(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    import numpy as np
+
+    ours = load_ours(name, folder)
+    text = "".join(ODD) + make_text(62, num_words=2000)
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    wanted = load_theirs(name).encode(text, add_special_tokens=False).ids
+    ours.encode_file(tmp_path / "a.txt", tmp_path / "a.bin", num_threads=2)
+    assert np.fromfile(tmp_path / "a.bin", "<u2").tolist() == wanted
+    batch = ours.encode_batch([text, "", text], special="allow", num_threads=2)
+    assert [ids.tolist() for ids in batch][0::2] == [wanted, wanted]

@@ -1,0 +1,322 @@
+"""Tokenizers that the package runs: in every verb, in bounded memory, and it is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as HuggingFace
+from tokenizers import decoders, models, normalizers
+from tokenizers import pre_tokenizers as pre
+
+from lowtide import packages
+from lowtide.dataset.appending import append_to_dataset
+from lowtide.dataset.layout import load_dataset_info
+from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.pretokenization import pretokenize_file
+from lowtide.dataset.verification import verify_dataset
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.generation.prompts import Prompt, encode_end
+from lowtide.tokenizer import Tokenizer, package
+from lowtide.tokenizer.needs import NO_PACKAGE, PIECE_CHARACTERS, package_needs
+
+WORDS = [
+    "the",
+    "sea",
+    "comes",
+    "in",
+    "and",
+    "goes",
+    "out",
+    "twice",
+    "a",
+    "day",
+    "and",
+    "the",
+    "moon",
+    "is",
+    "why",
+]
+END = "</s>"
+
+
+def sentencepiece(folder: Path) -> Path:
+    """A tokenizer.json as Llama 2 has it: a blank before the text, bytes for what is unknown."""
+    tokens = ["<unk>", "<s>", END, *(f"<0x{byte:02X}>" for byte in range(256))]
+    letters = sorted({"▁", *"".join(WORDS)})
+    merges: list[tuple[str, str]] = []
+    for word in dict.fromkeys(WORDS):
+        left = "▁"
+        for letter in word:
+            if (left, letter) not in merges:
+                merges.append((left, letter))
+            left += letter
+    tokens += letters + [left + right for left, right in merges]
+    vocab = {token: id for id, token in enumerate(dict.fromkeys(tokens))}
+    model = models.BPE(vocab, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
+    tokenizer = HuggingFace(model)
+    tokenizer.add_special_tokens(["<unk>", "<s>", END])
+    steps = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+def text_of(num_words: int, first: int = 0) -> str:
+    return "".join(
+        WORDS[n * n % len(WORDS)] + ("\n" if n % 11 == 10 else " ")
+        for n in range(first, first + num_words)
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentencepiece(tmp_path_factory.mktemp("sp"))
+
+
+@pytest.fixture(scope="module")
+def ours(source: Path) -> Tokenizer:
+    return Tokenizer.load(source)
+
+
+@pytest.fixture(scope="module")
+def theirs(source: Path) -> HuggingFace:
+    return HuggingFace.from_file(str(source))
+
+
+def ids_of(theirs: HuggingFace, text: str) -> list[int]:
+    return theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_a_text_in_pieces_has_no_more_blanks_than_the_whole(
+    ours: Tokenizer, theirs: HuggingFace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    encode = package._encode
+    monkeypatch.setattr(
+        package, "_encode", lambda t, text: (seen.append(len(text)), encode(t, text))[1]
+    )
+    text = text_of(PIECE_CHARACTERS)
+    assert len(text) > 3 * PIECE_CHARACTERS
+    assert ours.encode(text).tolist() == ids_of(theirs, text)
+    assert max(seen) < 2 * PIECE_CHARACTERS + PIECE_CHARACTERS // 2
+
+
+def test_text_without_a_place_to_cut_is_refused_once_it_is_too_long(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = Tokenizer.load(source)
+    monkeypatch.setattr(package, "_MOST_CHARACTERS", 4 * PIECE_CHARACTERS)
+    assert len(tokenizer.encode("q" * 3 * PIECE_CHARACTERS)) > 0
+    with pytest.raises(BudgetError, match="no place to cut"):
+        tokenizer.encode("q" * 8 * PIECE_CHARACTERS)
+
+
+def test_special_tokens_are_text_or_ids_or_forbidden(ours: Tokenizer) -> None:
+    text = f"the sea{END}the moon"
+    assert ours.end_of_text == END
+    assert ours.end_of_text_id == 2
+    assert 2 in ours.encode(text, special="allow")
+    assert 2 not in ours.encode(text)
+    assert ours.decode(ours.encode(text)) == text
+    with pytest.raises(DataError, match="special token '</s>' in the text at 7"):
+        ours.encode(text, special="forbid")
+    with pytest.raises(DataError, match="at 7"):
+        list(ours.encode_iterable([text[:9], text[9:]], special="forbid"))
+    assert len(ours.encode(text.replace(END, ""), special="forbid"))
+
+
+def test_tokens_are_bytes(ours: Tokenizer) -> None:
+    ids = ours.encode("the sea\té")
+    assert b"".join(ours.token_bytes(int(id)) for id in ids) == " the sea\té".encode()
+    assert ours.vocabulary[3 + 0x41] == b"A"
+    assert ours.merges == []
+    with pytest.raises(UsageError):
+        ours.decode([ours.vocab_size])
+
+
+@pytest.mark.parametrize(
+    ("decoder", "token", "wanted"),
+    [
+        (decoders.WordPiece(), "##ing", b"ing"),
+        (decoders.WordPiece(), "low", b" low"),
+        (decoders.BPEDecoder("</w>"), "low</w>", b"low "),
+        (decoders.ByteLevel(), "Ġlow", b" low"),
+        (decoders.Metaspace(), "▁low", b" low"),
+        (None, "low", b" low"),
+    ],
+)
+def test_what_a_token_stands_for(tmp_path: Path, decoder: Any, token: str, wanted: bytes) -> None:
+    tokenizer = HuggingFace(models.WordLevel({token: 0, "[UNK]": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre.Whitespace()
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert Tokenizer.load(tmp_path).token_bytes(0) == wanted
+
+
+def test_fingerprints_cover_what_decides_ids_and_no_spelling(source: Path, tmp_path: Path) -> None:
+    contents = json.loads(source.read_bytes())
+
+    def fingerprint(**changes: Any) -> str:
+        path = tmp_path / "tokenizer.json"
+        path.write_text(json.dumps({**contents, **changes}, indent=3))
+        return Tokenizer.load(path).fingerprint
+
+    known = Tokenizer.load(source).fingerprint
+    model = contents["model"]
+    merges = [" ".join(pair) for pair in model["merges"]]
+    assert fingerprint() == known
+    assert fingerprint(model={**model, "merges": merges}) == known
+    assert fingerprint(decoder=None, padding=None, post_processor=None) == known
+    others = [
+        fingerprint(normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "▁"}),
+        fingerprint(pre_tokenizer={"type": "Digits", "individual_digits": True}),
+        fingerprint(model={**model, "merges": model["merges"][:-1]}),
+        fingerprint(model={**model, "fuse_unk": False}),
+        fingerprint(added_tokens=contents["added_tokens"][:-1]),
+    ]
+    assert len({known, *others}) == 6
+
+
+def test_truncation_padding_and_dropout_do_nothing(source: Path, tmp_path: Path) -> None:
+    theirs = HuggingFace.from_file(str(source))
+    wanted = ids_of(theirs, "the sea comes in")
+    theirs.enable_truncation(2)
+    theirs.enable_padding(length=50)
+    theirs.model.dropout = 0.5
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    assert Tokenizer.load(tmp_path).encode("the sea comes in").tolist() == wanted
+
+
+def test_one_line_says_so(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    monkeypatch.setattr(package, "_told", threading.Lock())
+    for _ in range(2):
+        Tokenizer.load(source)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("note: normalizer Sequence(Prepend, Replace): this tokenizer runs")
+    assert "times slower" in said[0]
+
+
+def test_a_missing_package_is_named(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "has_package", lambda module: module != "tokenizers")
+    wanted = r"a tokenizer with normalizer Sequence.* needs the package tokenizers"
+    with pytest.raises(packages.MissingPackageError, match=wanted) as caught:
+        Tokenizer.load(source)
+    assert caught.value.next_step == 'pip install "lowtide[tokenizers]"'
+    assert caught.value.path == str(source)
+
+
+def test_needs_are_known_before_it_is_loaded(source: Path) -> None:
+    assert package_needs(source).table_bytes > source.stat().st_size
+    assert package_needs(source.parent) == package_needs(source)
+    assert package_needs("char") == package_needs("no/such.json") == NO_PACKAGE
+
+
+def read_ids(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*.bin"))}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents of one sentence and of many, most of them with words of their own."""
+    path = tmp_path_factory.mktemp("texts") / "a.jsonl"
+    rows = [{"text": f"number {n}: " + text_of(20 + 400 * (n % 3), 31 * n)} for n in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_datasets_are_the_same_with_any_workers_and_budget(
+    source: Path, texts: Path, theirs: HuggingFace, tmp_path: Path
+) -> None:
+    made = [
+        prepare_dataset(
+            input_files=[texts],
+            tokenization=str(source),
+            out_dir=tmp_path / f"{processes}",
+            processes=processes,
+            memory=memory,
+            shuffle=False,
+            filter=False,
+            dedup=False,
+            normalize=False,
+            val_fraction=0.0,
+        )
+        for processes, memory in ((1, "400MiB"), (3, "900MiB"))
+    ]
+    assert read_ids(tmp_path / "1") == read_ids(tmp_path / "3")
+    wanted: list[int] = []
+    for line in texts.read_text().splitlines():
+        wanted += [*ids_of(theirs, json.loads(line)["text"]), 2]
+    found = b"".join(read_ids(tmp_path / "1").values())
+    assert np.frombuffer(found, "<u2").tolist() == wanted
+    assert verify_dataset(dataset_dir=tmp_path / "1").problems == []
+    info = made[0].info
+    assert info is not None
+    assert info.tokenizer_fingerprint == Tokenizer.load(source).fingerprint
+    assert (tmp_path / "1" / "tokenizer.json").read_bytes() == source.read_bytes()
+
+
+def test_texts_are_appended(source: Path, texts: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"memory": "400MiB", "processes": 2}
+    out = tmp_path / "data"
+    prepare_dataset(input_files=[texts], tokenization=str(source), out_dir=out, **options)
+    before = load_dataset_info(out).num_tokens("train")
+    more = tmp_path / "more.txt"
+    more.write_text("what the moon does to the sea is seen twice a day\n" * 3 + text_of(300, 7))
+    append_to_dataset(dataset_dir=out, input_files=[more], **options)
+    after = load_dataset_info(out)
+    assert after.num_tokens("train") + after.num_tokens("val") > before
+    assert verify_dataset(dataset_dir=out).problems == []
+
+
+def test_a_budget_too_small_for_its_tables_is_refused(
+    source: Path, texts: Path, tmp_path: Path
+) -> None:
+    large = json.loads(source.read_bytes())
+    large["model"]["vocab"] |= {f"filler{n}": 1000 + n for n in range(60_000)}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(large))
+    with pytest.raises(BudgetError, match="tokenizer") as caught:
+        prepare_dataset(
+            input_files=[texts], tokenization=str(path), out_dir=tmp_path / "out", memory="180MiB"
+        )
+    assert "--memory" in str(caught.value.next_step)
+
+
+def test_a_file_becomes_ids_document_by_document(
+    source: Path, theirs: HuggingFace, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.txt"
+    documents = [text_of(30), text_of(900, 5), "", text_of(60_000, 9)]
+    path.write_text("<|endoftext|>".join(documents))
+    result = pretokenize_file(file=path, tokenization=str(source), memory="400MiB")
+    wanted: list[int] = []
+    for document in documents:
+        wanted += [*ids_of(theirs, document), 2]
+    assert np.load(result.path).tolist() == wanted[:-1]
+    again = pretokenize_file(file=path, tokenization=str(source), memory="400MiB")
+    assert again.was_there
+
+
+def test_the_end_of_a_prompt_is_that_of_the_whole(ours: Tokenizer, theirs: HuggingFace) -> None:
+    text = text_of(20_000)
+    assert encode_end(ours, Prompt(text), 50) == ids_of(theirs, text)[-50:]
+    assert encode_end(ours, Prompt("the"), 50) == ids_of(theirs, "the")
