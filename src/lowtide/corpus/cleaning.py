@@ -128,6 +128,16 @@ class Report:
                     text if isinstance(text, str) else text.decode("utf-8", "replace")
                 )
 
+    def as_state(self) -> dict[str, Any]:
+        """Return what `add` takes, so that reports of several tasks can be added up."""
+        return {
+            "documents_in": self.documents_in,
+            "lines_in": self.lines_in,
+            "bytes_in": self.bytes_in,
+            "counts": self.counts,
+            "samples": [(rule, text) for rule, texts in enumerate(self.samples) for text in texts],
+        }
+
     def as_json(self) -> dict[str, Any]:
         """Return the report as it goes into the metadata."""
         return {

@@ -30,6 +30,7 @@ __all__ = [
     "Coder",
     "EncodeJob",
     "SourceCounts",
+    "encode_block",
     "encode_corpus",
     "keep_block",
     "write_encoded",
@@ -111,7 +112,30 @@ def write_encoded(
     block: int,
     carried: Identity | None,
 ) -> int:
-    """Encode what is left of a clean block and write its work file; give how many ids it has.
+    """Encode what is left of a clean block and write its work file; return how many ids it has."""
+    encoded = encode_block(job, text, documents, removed, block=block, carried=carried)
+    header = {
+        "tokens": encoded.num_tokens,
+        "documents": encoded.num_documents,
+        "sources": encoded.sources,
+        "counts": encoded.counts,
+        "remnants": encoded.remnants,
+        "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in encoded.samples],
+    }
+    write_work_file(path, header, {"index": encoded.index, "ids": encoded.ids})
+    return encoded.num_tokens
+
+
+def encode_block(
+    job: EncodeJob,
+    text: memoryview,
+    documents: memoryview,
+    removed: memoryview,
+    *,
+    block: int,
+    carried: Identity | None,
+) -> _native.EncodedBlock:
+    """Encode what is left of a clean block without its `removed` lines.
 
     `block` is its place in the corpus, which is the order of its documents without the shuffle.
     """
@@ -134,16 +158,7 @@ def write_encoded(
             f"tokenizer {coder.name} gave id {encoded.max_id}, "
             f"but its vocabulary ends at {coder.vocab_size - 1}"
         )
-    header = {
-        "tokens": encoded.num_tokens,
-        "documents": encoded.num_documents,
-        "sources": encoded.sources,
-        "counts": encoded.counts,
-        "remnants": encoded.remnants,
-        "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in encoded.samples],
-    }
-    write_work_file(path, header, {"index": encoded.index, "ids": encoded.ids})
-    return encoded.num_tokens
+    return encoded
 
 
 class SourceCounts:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from lowtide.dataset import layout
 from lowtide.dataset.settings import InspectSettings
 from lowtide.dataset.summary import describe_cleaning
+from lowtide.engine.watching import describe_work, is_work_folder
 from lowtide.errors import UsageError
 from lowtide.memory import MemoryBudget, format_size
 from lowtide.settings import build_settings
@@ -34,8 +35,13 @@ def plan_inspection(settings: InspectSettings) -> int:
 
 
 def inspect_dataset(settings: InspectSettings | None = None, /, **options: Any) -> str:
-    """Describe a dataset, and decode `tokens` tokens of a split from `start` on."""
+    """Describe a dataset, and decode `tokens` tokens of a split from `start` on.
+
+    Of a folder in which workers meet: how far they have come.
+    """
     settings = settings or build_settings(InspectSettings, options)
+    if is_work_folder(settings.dataset_dir):
+        return describe_work(settings.dataset_dir)
     info = layout.load_dataset_info(settings.dataset_dir)
     lines = [*_describe(info), ""]
     if "cleaning" in info.metadata:

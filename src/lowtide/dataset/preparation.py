@@ -41,13 +41,15 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, encode_corpus, keep_block
-from lowtide.dataset.identity import (
-    describe_inputs,
-    drop_copies,
-    find_difference,
-    list_contents,
-    require_unchanged,
+from lowtide.dataset.finishing import (
+    Made,
+    find_shard_tag,
+    has_too_few,
+    plan_settings,
+    too_few_tokens,
+    write_dataset,
 )
+from lowtide.dataset.identity import drop_copies, find_difference, require_unchanged
 from lowtide.dataset.journal import WORK_NAME, has_plan, open_journal, remove_work
 from lowtide.dataset.onepass import OnePass
 from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
@@ -60,12 +62,11 @@ from lowtide.dataset.sharding import (
     remove_other_shards,
     write_shards,
 )
-from lowtide.errors import DataError, UsageError, from_os_error
-from lowtide.longjson import Rows
+from lowtide.errors import UsageError, from_os_error
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.scratch import ScratchFolder
-from lowtide.settings import build_settings, settings_as_json
+from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
 __all__ = [
@@ -79,8 +80,6 @@ __all__ = [
     "run_preparation",
     "run_sharding",
 ]
-
-_NOT_IN_PLAN = ("out_dir", "input_files", "processes", "memory", "dry_run", "restart")
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,25 @@ def run_preparation(
             return _prepare(replace(settings, out_dir=folder), None)
     if _is_finished(settings.out_dir):
         return _require_same(settings)
+    if settings.engine == "files":
+        return _prepare_with_others(settings)
     _refuse_strangers(settings.out_dir)
     return _prepare(settings, load_tokenizer)
+
+
+def _prepare_with_others(settings: PrepareSettings) -> PrepareResult:
+    from lowtide.dataset.staged.running import prepare_shared  # for those who ask for it
+
+    with naming_folder(settings.out_dir):
+        done = prepare_shared(settings)
+    made = _require_same(settings)  # not one that another command made here meanwhile
+    return replace(
+        made,
+        seconds=done.seconds,
+        peak_bytes=done.peak_bytes,
+        budget_bytes=done.budget_bytes,
+        was_there=False,
+    )
 
 
 def _prepare(
@@ -201,13 +217,6 @@ def noticing_changes(inputs: Sequence[InputFile], forget: Callable[[], None]) ->
         raise changed_input(changed) from error
 
 
-def _plan_settings(settings: PrepareSettings) -> dict[str, Any]:
-    """Return the settings that decide the result, and so have to be the same to go on."""
-    return {
-        key: value for key, value in settings_as_json(settings).items() if key not in _NOT_IN_PLAN
-    }
-
-
 def _require_same(settings: PrepareSettings) -> PrepareResult:
     """Return the dataset that is there, if this very command would make it; else refuse."""
     root = settings.out_dir
@@ -231,7 +240,7 @@ def _find_difference(settings: PrepareSettings, metadata: dict[str, Any]) -> str
     before = metadata.get("settings")
     if not isinstance(before, dict) or "sources" not in metadata:
         return "nothing says what it was made of"
-    for name, value in _plan_settings(settings).items():
+    for name, value in plan_settings(settings).items():
         if before.get(name) != value:
             flag = name.replace("_", "-")
             return f"it was made with --{flag} {before.get(name)}, now it is {value}"
@@ -345,7 +354,7 @@ class _Preparation:
         self.work, _ = open_journal(
             settings.out_dir,
             verb="prepare",
-            settings=_plan_settings(settings),
+            settings=plan_settings(settings),
             streams=self.streams,
             restart=settings.restart,
             on_notice=progress.note,
@@ -445,15 +454,6 @@ class _Preparation:
                 phase.advance()
         return self.result(None, table.report, table.notices)
 
-    def shard_tag(self, tokenizer: Tokenizer, table: BlockTable) -> str:
-        """A tag by content: the same for the same texts, wherever they and the output lie."""
-        plan = _plan_settings(self.settings)
-        for name in ("tokenization", "skip_bad_inputs"):  # a name, and how to go on
-            plan.pop(name, None)
-        return layout.shard_tag(
-            tokenizer.fingerprint, plan, list_contents(self.inputs, table.contents)
-        )
-
     def discard(self) -> None:
         """Remove all work, as nothing will come of it."""
         remove_work(self.settings.out_dir)
@@ -477,13 +477,9 @@ class _Preparation:
             table.report.add(header["counts"], header["samples"])
             sources.add(header.get("sources", ()))
             total += header["tokens"]
-        if total < (2 if settings.val_fraction else 1):
+        if has_too_few(settings, total):
             self.discard()
-            raise DataError(
-                f"{total} tokens are left after cleaning, filtering and deduplication",
-                path=settings.out_dir,
-                next_step="see what was removed, and why, with --dry-run",
-            )
+            raise too_few_tokens(settings, total)
         saving = beside.submit(tokenizer.save, settings.out_dir)
         job = ShardJob(
             root=settings.out_dir,
@@ -494,7 +490,7 @@ class _Preparation:
             vocab_size=tokenizer.vocab_size,
             range_bytes=self.shares.range_bytes,
             done_folder=self.work / f"shards-{tokenizer.fingerprint[:16]}",
-            tag=self.shard_tag(tokenizer, table),
+            tag=find_shard_tag(settings, self.inputs, tokenizer, table.contents),
         )
         plan = plan_shards(job)
         shards = run_sharding(job, plan, self.pool, self.progress)
@@ -503,28 +499,14 @@ class _Preparation:
         seen = None
         if settings.dedup:
             seen = write_seen(settings.out_dir, 0, table.paths, paths)
-        return layout.write_metadata(
-            settings.out_dir,
-            shards=shards,
-            vocab_size=tokenizer.vocab_size,
-            tokenizer_fingerprint=tokenizer.fingerprint,
-            tokenization=settings.tokenization,
-            tokens_per_shard=settings.tokens_per_shard,
-            input_files=Rows(len(self.inputs), lambda: (str(row.path) for row in self.inputs)),
-            more={
-                "split": {"mode": plan.split_mode, "val_fraction": settings.val_fraction},
-                "end_of_text_id": tokenizer.end_of_text_id,
-                "sources": Rows(
-                    len(self.inputs),
-                    lambda: sources.iter_json(
-                        describe_inputs(self.inputs, self.reading, table.contents)
-                    ),
-                ),
-                "cleaning": table.report.as_json(),
-                "notices": table.notices,
-                "settings": _plan_settings(settings),
-                **({} if seen is None else {"seen": [seen]}),
-            },
+        return write_dataset(
+            settings,
+            self.inputs,
+            self.reading,
+            tokenizer,
+            Made(
+                plan.split_mode, shards, table.report, table.notices, table.contents, sources, seen
+            ),
         )
 
 

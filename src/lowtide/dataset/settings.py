@@ -80,9 +80,17 @@ class PrepareSettings(CleaningOptions, _PrepareInputs):
     """Read, clean and count, and report what would be written, but write no dataset."""
     restart: bool = False
     """Throw away unfinished work of an earlier command in this folder."""
+    engine: Literal["threads", "files"] = "threads"
+    """threads: this process. files: any number of processes on machines that share a disk, each
+    started with this same command; they meet in --work-dir. The result is the same."""
+    work_dir: Path | None = None
+    """Where workers of --engine files meet, on the shared disk; default: OUT_DIR.work."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.work_dir is not None:
+            object.__setattr__(self, "work_dir", Path(self.work_dir))
+        self._check_engine()
         object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
         object.__setattr__(self, "out_dir", Path(self.out_dir))
         separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
@@ -103,6 +111,24 @@ class PrepareSettings(CleaningOptions, _PrepareInputs):
             )
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative")
+
+    def _check_engine(self) -> None:
+        if self.engine not in ("threads", "files"):
+            raise UsageError(f"--engine {self.engine!r} is not one of threads, files")
+        if self.engine == "threads" and self.work_dir is not None:
+            raise UsageError(
+                "--work-dir is where workers of --engine files meet",
+                next_step="add --engine files, or leave --work-dir out",
+            )
+        if self.engine == "files" and self.dry_run:
+            raise UsageError(
+                "--dry-run is for --engine threads", next_step="leave --engine files out"
+            )
+        if self.engine == "files" and self.restart:
+            raise UsageError(
+                "--restart would take the work of other workers from under them",
+                next_step="stop them, remove the work folder yourself, and start again",
+            )
 
     def reading(
         self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
@@ -240,7 +266,8 @@ class InspectSettings:
     """A dataset at a glance, and the text of any window; or a tokenizer."""
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
-    """The folder of a dataset or of a tokenizer; a file of tokens; a tokenizer's file, or gpt2."""
+    """The folder of a dataset or of a tokenizer; a file of tokens; a tokenizer's file, or gpt2; the
+    --work-dir of a job that is running."""
     split: Literal["train", "val"] = "train"
     """Which part the window is in."""
     start: int = 0

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Protocol
 
 from lowtide import _native
 from lowtide.corpus.workers import WorkerPool
@@ -26,12 +27,31 @@ from lowtide.dataset.encoding import ENCODED_ROW_BYTES
 from lowtide.errors import DataError
 from lowtide.tokenizer.vocabulary import id_bytes
 
-__all__ = ["ShardJob", "ShardPlan", "plan_shards", "remove_other_shards", "write_shards"]
+__all__ = [
+    "ENCODED_ROW_BYTES_HELD",
+    "LAST_KEY",
+    "Ranges",
+    "ShardJob",
+    "ShardPlan",
+    "number_shards",
+    "plan_shards",
+    "remove_other_shards",
+    "val_limit",
+    "write_shard",
+    "write_shards",
+]
 
 _CHUNK_BYTES = 8 << 20
 MAX_OPEN_FILES = 200  # for each worker; 1024 is a common limit for a process
-_LAST_KEY = (1 << 64) - 1
+LAST_KEY = (1 << 64) - 1
+ENCODED_ROW_BYTES_HELD = 4 * ENCODED_ROW_BYTES
+"""Of a document, while the rows of a range are read and sorted."""
 _MIN_SPLIT_DOCUMENTS = 100
+
+
+def val_limit(val_fraction: float) -> int:
+    """Return the content hash below which a document is in val."""
+    return min(int(val_fraction * 2.0**64), LAST_KEY)
 
 
 @dataclass(frozen=True)
@@ -59,7 +79,7 @@ class ShardJob:
     @property
     def val_limit(self) -> int:
         """Documents whose content hash is below it are in val."""
-        return min(int(self.val_fraction * 2.0**64), _LAST_KEY)
+        return val_limit(self.val_fraction)
 
 
 @dataclass(frozen=True)
@@ -81,8 +101,18 @@ def plan_shards(job: ShardJob) -> ShardPlan:
     counter = _native.RangeCounter(bounds, job.val_limit)
     for path in job.encoded:
         counter.add(open_work_file(path).read("index"))
-    train, val = counter.tokens
-    mode = job.split_mode or _choose_mode(job, sum(train), sum(val), counter.documents)
+    return number_shards(job, bounds, counter.tokens, counter.documents)
+
+
+def number_shards(
+    job: ShardJob,
+    bounds: Sequence[int],
+    tokens: Sequence[Sequence[int]],
+    documents: Sequence[int],
+) -> ShardPlan:
+    """Decide how to split and number the shards, from tokens (train, val) by range of keys."""
+    train, val = tokens
+    mode = job.split_mode or _choose_mode(job, sum(train), sum(val), documents)
     if mode == "tail":
         both = [a + b for a, b in zip(train, val, strict=True)]
         return _plan_tail(job, bounds, _starts(both))
@@ -113,12 +143,12 @@ def _cut_keys(job: ShardJob) -> Sequence[int]:
         last_block = job.first_block + max(len(job.encoded), 1)
         return array("Q", (block << 32 for block in range(job.first_block, last_block)))
     documents = sum(open_work_file(path).header["documents"] for path in job.encoded)
-    num_ranges = max(1, -(-documents * ENCODED_ROW_BYTES * 4 // job.range_bytes))
+    num_ranges = max(1, -(-documents * ENCODED_ROW_BYTES_HELD // job.range_bytes))
     width = (1 << 64) // num_ranges
     return array("Q", (number * width for number in range(num_ranges)))
 
 
-def _choose_mode(job: ShardJob, train: int, val: int, documents: list[int]) -> str:
+def _choose_mode(job: ShardJob, train: int, val: int, documents: Sequence[int]) -> str:
     """Split by content hash, unless too few documents would make that lopsided."""
     if job.val_fraction == 0:
         return "tail"
@@ -187,21 +217,30 @@ def _write_once(
     note = job.done_folder / f"{number:05d}.shard" if job.done_folder else None
     if note is not None and note.exists() and path.exists():
         return layout.shard_from_row(job.root, open_work_file(note).header)
-    shard = _write_shard(job, plan, ranges, split, number, first, last)
+    shard = write_shard(job, plan, ranges, split, number, first, last)
     if note is not None:
         write_work_file(note, layout.shard_row(job.root, shard), {})
     return shard
 
 
-def _write_shard(
+class Ranges(Protocol):
+    """Where the rows of a plan's ranges come from."""
+
+    def load(self, split: str, number: int) -> _native.RangeRows:
+        """Return a range's rows, in order."""
+        ...
+
+
+def write_shard(
     job: ShardJob,
     plan: ShardPlan,
-    ranges: _RangeCache,
+    ranges: Ranges,
     split: str,
     number: int,
     first: int,
     last: int,
 ) -> layout.ShardInfo:
+    """Write one shard of a plan."""
     path = job.root / split / layout.shard_name(number, job.tag)
     chunks = _iter_chunks(plan, ranges, split, first, last, id_bytes(job.vocab_size))
     shard = layout.write_shard_stream(path, chunks, vocab_size=job.vocab_size)
@@ -215,7 +254,7 @@ def _write_shard(
 
 
 def _iter_chunks(
-    plan: ShardPlan, ranges: _RangeCache, split: str, first: int, last: int, item_bytes: int
+    plan: ShardPlan, ranges: Ranges, split: str, first: int, last: int, item_bytes: int
 ) -> Iterator[tuple[memoryview, memoryview]]:
     """Return tokens `first` to `last` of a split, a few MiB at a time, with the ends in each."""
     starts = plan.range_tokens[split]
@@ -256,7 +295,7 @@ class _RangeCache:
 def _load_range(job: ShardJob, plan: ShardPlan, split: str, number: int) -> _native.RangeRows:
     """Read where the documents of a range are, and put them in order."""
     low = plan.bounds[number]
-    high = plan.bounds[number + 1] - 1 if number + 1 < len(plan.bounds) else _LAST_KEY
+    high = plan.bounds[number + 1] - 1 if number + 1 < len(plan.bounds) else LAST_KEY
     rows = _native.RangeRows()
     # Without the shuffle a range is a block.
     for path in job.encoded if job.shuffle else [job.encoded[number]]:

@@ -1,0 +1,124 @@
+"""The last steps of a preparation: what its shards are called, and the metadata that ends it.
+
+In:      settings, inputs, what was counted
+Out:     dataset_metadata.json; tags of shards' names
+Memory:  a few numbers per input
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide.corpus.blocks import InputHashes
+from lowtide.corpus.cleaning import Report
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.reading import ReadingOptions
+from lowtide.dataset import layout
+from lowtide.dataset.encoding import SourceCounts
+from lowtide.dataset.identity import describe_inputs, list_contents
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.errors import DataError
+from lowtide.longjson import Rows
+from lowtide.settings import settings_as_json
+from lowtide.tokenizer import Tokenizer
+
+__all__ = [
+    "Made",
+    "find_shard_tag",
+    "has_too_few",
+    "plan_settings",
+    "too_few_tokens",
+    "write_dataset",
+]
+
+_NOT_IN_PLAN = (
+    "out_dir",
+    "input_files",
+    "processes",
+    "memory",
+    "dry_run",
+    "restart",
+    "engine",
+    "work_dir",
+)
+
+
+def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
+    """Return the settings that decide the result, and so have to be the same to go on."""
+    return {
+        key: value for key, value in settings_as_json(settings).items() if key not in _NOT_IN_PLAN
+    }
+
+
+def find_shard_tag(
+    settings: PrepareSettings,
+    inputs: Sequence[InputFile],
+    tokenizer: Tokenizer,
+    contents: InputHashes,
+) -> str:
+    """A tag by content: the same for the same texts, wherever they and the output lie."""
+    plan = plan_settings(settings)
+    for name in ("tokenization", "skip_bad_inputs"):  # a name, and how to go on
+        plan.pop(name, None)
+    return layout.shard_tag(tokenizer.fingerprint, plan, list_contents(inputs, contents))
+
+
+def has_too_few(settings: PrepareSettings, num_tokens: int) -> bool:
+    """Return whether so many tokens make no dataset."""
+    return num_tokens < (2 if settings.val_fraction else 1)
+
+
+def too_few_tokens(settings: PrepareSettings, num_tokens: int) -> DataError:
+    """The error of a preparation that leaves nothing."""
+    return DataError(
+        f"{num_tokens} tokens are left after cleaning, filtering and deduplication",
+        path=settings.out_dir,
+        next_step="see what was removed, and why, with --dry-run",
+    )
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a preparation made and counted."""
+
+    split_mode: str
+    shards: Mapping[str, Sequence[layout.ShardInfo]]
+    report: Report
+    notices: list[str]
+    contents: InputHashes
+    sources: SourceCounts
+    seen: dict[str, Any] | None
+    """The row of the hashes that `append` needs; None without deduplication."""
+
+
+def write_dataset(
+    settings: PrepareSettings,
+    inputs: Sequence[InputFile],
+    reading: ReadingOptions,
+    tokenizer: Tokenizer,
+    made: Made,
+) -> layout.DatasetInfo:
+    """Write the metadata, after which there is a dataset."""
+    return layout.write_metadata(
+        settings.out_dir,
+        shards=made.shards,
+        vocab_size=tokenizer.vocab_size,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        tokenization=settings.tokenization,
+        tokens_per_shard=settings.tokens_per_shard,
+        input_files=Rows(len(inputs), lambda: (str(row.path) for row in inputs)),
+        more={
+            "split": {"mode": made.split_mode, "val_fraction": settings.val_fraction},
+            "end_of_text_id": tokenizer.end_of_text_id,
+            "sources": Rows(
+                len(inputs),
+                lambda: made.sources.iter_json(describe_inputs(inputs, reading, made.contents)),
+            ),
+            "cleaning": made.report.as_json(),
+            "notices": made.notices,
+            "settings": plan_settings(settings),
+            **({} if made.seen is None else {"seen": [made.seen]}),
+        },
+    )

@@ -1,0 +1,1 @@
+"""Preparation as stages of tasks (engine): hash, tally, duplicates, encode, cut, gather, finish."""

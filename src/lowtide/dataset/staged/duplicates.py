@@ -1,0 +1,229 @@
+"""The stages that find duplicates: a tally of all parts, then each partition of the hashes.
+
+In:      the hash stage's records and files
+Out:     tally: where each part's blocks begin in the corpus, and the document it begins inside of;
+         duplicates: one file per partition, the lines to leave out, by part and block
+Memory:  `table_bytes`; what does not fit is compared in several passes, with the same result
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import IO, Any
+
+from lowtide import _native
+from lowtide.arrays import np
+from lowtide.corpus.blocks import Identity
+from lowtide.corpus.cleaning import HASH_ROW_BYTES
+from lowtide.corpus.deduplication import TABLE_ROW_BYTES
+from lowtide.dataset.staged.hashing import HASH_STAGE
+from lowtide.dataset.staged.job import StagedJob
+from lowtide.engine.outputs import Output, OutputWriter
+from lowtide.engine.tasks import Task
+
+__all__ = ["DUPLICATE_STAGE", "DuplicateStage", "PartDuplicates", "Tally", "TallyStage"]
+
+TALLY_STAGE = "tally"
+DUPLICATE_STAGE = "duplicates"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a part has to know of all parts before it."""
+
+    first_blocks: Sequence[int]
+    """The number of each part's first block in the corpus, and the number of all blocks."""
+    open_documents: dict[int, Identity]
+    """The document that was last cut at the end of a block before a part."""
+
+    @classmethod
+    def load(cls, job: StagedJob) -> Tally:
+        """Read it, once that stage is done."""
+        output = job.records.open(Task(TALLY_STAGE, 0))
+        rows = {int(part): tuple(row) for part, row in output.header["open_documents"].items()}
+        return cls(output.read("first_blocks").cast("q"), rows)  # type: ignore[arg-type]
+
+
+class TallyStage:
+    """One task: adds up what the parts' records say."""
+
+    name = TALLY_STAGE
+
+    def __init__(self, job: StagedJob) -> None:
+        self._job = job
+
+    def count_tasks(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, index: int) -> None:
+        """Commit the tally."""
+        job = self._job
+        starts, identities = array("q", [0]), {}
+        document: Identity | None = None
+        for part in range(len(job.parts)):
+            facts = job.records.read(Task(HASH_STAGE, part))["facts"]
+            if document is not None:
+                identities[part] = document
+            starts.append(starts[-1] + facts["blocks"])
+            document = facts["open_document"] or document
+
+        def write(output: OutputWriter) -> dict[str, Any]:
+            output.section("first_blocks", memoryview(starts).cast("B"))
+            return {"open_documents": identities}
+
+        job.records.commit(Task(self.name, index), write)
+
+
+class DuplicateStage:
+    """A task for each partition of the hashes."""
+
+    name = DUPLICATE_STAGE
+
+    def __init__(self, job: StagedJob) -> None:
+        self._job = job
+
+    def count_tasks(self) -> int:
+        """One for each partition, none where duplicates stay."""
+        return self._job.sizes.num_partitions if self._job.settings.dedup else 0
+
+    def run(self, index: int) -> None:
+        """Find the lines of a partition that came before, and commit them."""
+        job = self._job
+        hashed = _HashedParts(job, index)
+        num_passes = self._count_passes(hashed.num_rows)
+        with (
+            job.records.scratch_folder() as folder,
+            contextlib.ExitStack() as stack,
+        ):
+            found = [
+                stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(num_passes)
+            ]
+            counts = [
+                _find(hashed, found[number], number, num_passes) for number in range(num_passes)
+            ]
+            job.records.commit(
+                Task(self.name, index), lambda output: _write(output, hashed, found, counts)
+            )
+
+    def _count_passes(self, num_rows: int) -> int:
+        """How often the hashes are gone through, so that a table holds its share of them."""
+        if num_rows * TABLE_ROW_BYTES <= self._job.table_bytes:
+            return 1
+        share = max(self._job.table_bytes // TABLE_ROW_BYTES * 3 // 4, 1)
+        return -(-num_rows // share)
+
+
+class _HashedParts:
+    """One partition's hashes of all parts."""
+
+    def __init__(self, job: StagedJob, partition: int) -> None:
+        self._job = job
+        self._partition = partition
+        self.num_blocks = array("q")  # of each part
+        self.num_rows = 0
+        for _, ends in self._iter_ends():
+            self.num_blocks.append(len(ends) - 1)
+            self.num_rows += ends[-1] - ends[0]
+
+    def _iter_ends(self) -> Iterator[tuple[Output, memoryview]]:
+        """Each part's file, and where the rows of its blocks end, the first block's begin first."""
+        for part in range(len(self._job.parts)):
+            output = self._job.records.open(Task(HASH_STAGE, part))
+            count = output.size("ends") // 8 // self._job.sizes.num_partitions
+            first = self._partition * count
+            ends = output.read("ends", begin=8 * max(first - 1, 0), end=8 * (first + count))
+            if not first:
+                ends = memoryview(bytes(8) + ends)
+            yield output, ends.cast("q")
+
+    def iter_blocks(self) -> Iterator[memoryview]:
+        """The rows of each block, in the order of the corpus."""
+        for output, ends in self._iter_ends():
+            with output.path.open("rb", buffering=0) as file:
+                for begin, end in pairwise(ends):
+                    yield output.read_from(
+                        file.fileno(),
+                        "hashes",
+                        begin=begin * HASH_ROW_BYTES,
+                        end=end * HASH_ROW_BYTES,
+                    )
+
+
+def _find(hashed: _HashedParts, found: IO[bytes], number: int, num_passes: int) -> array[int]:
+    """Write the lines of every block that came before; return how many of each block."""
+    rows = -(-hashed.num_rows // num_passes)
+    finder = _native.DuplicateFinder(max(rows * (1 if num_passes == 1 else 2), 1))
+    counts = array("q")
+    for rows_of_block in hashed.iter_blocks():
+        if not finder.add(rows_of_block, number, num_passes):
+            raise MemoryError("more different lines in one partition than was planned for")
+        lines = finder.take()
+        counts.append(len(lines) // 4)
+        found.write(lines)
+    found.seek(0)
+    return counts
+
+
+def _write(
+    output: OutputWriter,
+    hashed: _HashedParts,
+    found: Sequence[IO[bytes]],
+    counts: list[array[int]],
+) -> dict[str, Any]:
+    """Write for each part: where its blocks' lines end, and the lines themselves."""
+    starts, block, position = array("q", [0]), 0, 0
+    output.begin("lines")
+    for num_blocks in hashed.num_blocks:
+        of_blocks = [
+            sum(row[number] for row in counts) for number in range(block, block + num_blocks)
+        ]
+        output.write(memoryview(array("I", accumulate(of_blocks))).cast("B"))
+        for number in range(block, block + num_blocks):
+            lines = [
+                np.frombuffer(file.read(4 * row[number]), dtype="<u4")
+                for file, row in zip(found, counts, strict=True)
+            ]
+            output.write(np.sort(np.concatenate(lines)).tobytes())
+        block += num_blocks
+        position += 4 * (num_blocks + sum(of_blocks))
+        starts.append(position)
+    output.section("starts", memoryview(starts).cast("B"))
+    return {"parts": len(hashed.num_blocks)}
+
+
+class PartDuplicates:
+    """The lines to leave out of one part, asked for block by block."""
+
+    def __init__(self, job: StagedJob, part: int, num_blocks: int) -> None:
+        self._files: list[tuple[Path, int, memoryview]] = []
+        stage = DuplicateStage(job)
+        for index in range(stage.count_tasks()):
+            output = job.records.open(Task(stage.name, index))
+            begin, end = output.read("starts", begin=8 * part, end=8 * (part + 2)).cast("q")
+            if end - begin == 4 * num_blocks:
+                continue  # none of this part's lines is in it
+            ends = output.read("lines", begin=begin, end=begin + 4 * num_blocks).cast("I")
+            lines_at = output.sections["lines"][0] + begin + 4 * num_blocks
+            self._files.append((output.path, lines_at, ends))
+
+    def load(self, number: int) -> memoryview:
+        """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
+        found: list[Any] = []
+        for path, lines_at, ends in self._files:
+            begin, end = ends[number - 1] if number else 0, ends[number]
+            if begin == end:
+                continue
+            with path.open("rb", buffering=0) as file:
+                data = os.pread(file.fileno(), 4 * (end - begin), lines_at + 4 * begin)
+            found.append(np.frombuffer(data, dtype="<u4"))
+        if not found:
+            return memoryview(b"")
+        return memoryview(np.sort(np.concatenate(found)).tobytes())

@@ -1,0 +1,260 @@
+"""Encode a part: clean it again, leave its duplicates out, and sort its documents for the shuffle.
+
+In:      a part of the corpus, the lines to leave out, a tokenizer
+Out:     one file per part: a row per document and its ids, both by key; where ranges of keys begin,
+         tokens by range and split, hashes for `append`, documents and tokens of each input
+Memory:  one block; `range_bytes` of documents' rows while they are sorted
+
+What was read is compared with what the hash stage read: an input that changed in between is an
+error, not a dataset of two halves.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+from lowtide import _native, files
+from lowtide.arrays import np
+from lowtide.corpus.blocks import OpenDocument
+from lowtide.corpus.cleaning import Report
+from lowtide.dataset.encoding import ENCODED_ROW_BYTES, EncodeJob, encode_block
+from lowtide.dataset.sharding import LAST_KEY, MAX_OPEN_FILES, val_limit
+from lowtide.dataset.staged.duplicates import PartDuplicates, Tally
+from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE, advance
+from lowtide.dataset.staged.job import CleanPart, StagedJob
+from lowtide.engine.outputs import OutputWriter
+from lowtide.engine.tasks import Task
+from lowtide.errors import DataError
+
+__all__ = ["ENCODE_STAGE", "SOURCE_ROW", "EncodeStage"]
+
+ENCODE_STAGE = "encode"
+SOURCE_ROW = struct.Struct("<QQQ")
+"""An input's number, its documents, its tokens."""
+_ROW_BYTES_HELD = 8 * ENCODED_ROW_BYTES  # as read, chosen, joined, sorted; native rows, twice
+_CHUNK_BYTES = 8 << 20
+
+
+class EncodeStage:
+    """A task for each part of the corpus."""
+
+    name = ENCODE_STAGE
+
+    def __init__(self, job: StagedJob, load: Callable[[], EncodeJob]) -> None:
+        self._job = job
+        self._load = load
+
+    def count_tasks(self) -> int:
+        """One for each part."""
+        return len(self._job.parts)
+
+    @cached_property
+    def _tally(self) -> Tally:
+        return Tally.load(self._job)
+
+    def run(self, index: int) -> None:
+        """Encode a part and commit it."""
+        records = self._job.records
+        with records.scratch_folder() as folder:
+            part = _EncodedPart(self._job, self._load(), folder / "blocks")
+            part.read(index, self._tally)
+            records.commit(Task(self.name, index), part.write, facts=part.facts)
+
+
+@dataclass
+class _Block:
+    """Where an encoded block is in the scratch file."""
+
+    index_at: int
+    ids_at: int
+
+
+@dataclass
+class _EncodedPart:
+    job: StagedJob
+    coding: EncodeJob
+    scratch: Path
+    blocks: list[_Block] = field(default_factory=list)
+    report: Report = field(default_factory=Report)
+    sources: bytearray = field(default_factory=bytearray)
+    num_documents: int = 0
+    num_tokens: int = 0
+    seen_bytes: int = 0
+
+    @property
+    def _seen_path(self) -> Path:
+        return self.scratch.with_suffix(".seen")
+
+    def read(self, index: int, tally: Tally) -> None:
+        """Clean and encode every block into the scratch file."""
+        first, end = tally.first_blocks[index], tally.first_blocks[index + 1]
+        removed = PartDuplicates(self.job, index, end - first)
+        document = OpenDocument(tally.open_documents.get(index))
+        known = _iter_contents(self.job, index)
+        number = 0
+        with (
+            os.fdopen(files.create_file(self.scratch), "wb") as file,
+            os.fdopen(files.create_file(self._seen_path), "wb") as seen,
+        ):
+            for block, cleaned, contents in CleanPart(self.job, index):
+                for row in contents:
+                    if row != next(known, None):
+                        raise self._changed(row[0])
+                carried = advance(document, block, cleaned)
+                encoded = encode_block(
+                    self.coding,
+                    cleaned.text,
+                    cleaned.documents,
+                    removed.load(number),
+                    block=first + number,
+                    carried=carried,
+                )
+                self._take(encoded, cleaned, file, seen)
+                number += 1
+        if number != end - first or next(known, None) is not None:
+            raise self._changed(self.job.streams[self.job.parts[index].first].inputs[0].index)
+
+    def _changed(self, input_index: int) -> DataError:
+        return DataError(
+            "this file changed while it was read, between two passes over it",
+            path=self.job.paths.get(input_index),
+            next_step="remove the work folder, and give the command again",
+        )
+
+    def _take(
+        self,
+        encoded: _native.EncodedBlock,
+        cleaned: _native.CleanedBlock,
+        file: IO[bytes],
+        seen: IO[bytes],
+    ) -> None:
+        index_at = file.tell()
+        file.write(encoded.index)
+        self.blocks.append(_Block(index_at, file.tell()))
+        file.write(encoded.ids)
+        self.report.add(encoded.counts, encoded.samples)
+        for row in encoded.sources:
+            self.sources += SOURCE_ROW.pack(*row)
+        self.num_documents += encoded.num_documents
+        self.num_tokens += encoded.num_tokens
+        if self.job.settings.dedup:
+            remnants = encoded.remnants
+            documents = cleaned.documents if remnants else memoryview(b"")
+            self.seen_bytes += seen.write(
+                _native.pick_hashes(cleaned.hashes, documents, remnants, False)
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """What a record has of a part."""
+        return {"tokens": self.num_tokens, "documents": self.num_documents}
+
+    def write(self, output: OutputWriter) -> dict[str, Any]:
+        """Write ids and rows by key, and what was counted."""
+        counts = _Counts(self._num_buckets, val_limit(self.job.settings.val_fraction))
+        with tempfile.TemporaryFile(dir=self.scratch.parent) as rows_file:
+            output.begin("ids")
+            for low, high in self._iter_ranges():
+                rows = self._copy_range(output, low, high)
+                counts.add(rows)
+                rows_file.write(rows.data)
+            _copy(output, "index", rows_file)
+        with self._seen_path.open("rb") as seen:
+            _copy(output, "seen", seen)
+        output.section("row_ends", counts.row_ends())
+        output.section("token_ends", counts.token_ends())
+        output.section("split_tokens", counts.tokens.tobytes())
+        output.section("sources", bytes(self.sources))
+        return {"report": self.report.as_state(), "documents": counts.documents.tolist()}
+
+    @property
+    def _num_buckets(self) -> int:
+        """Without the shuffle a part is one range, as its documents follow each other."""
+        return self.job.sizes.num_buckets if self.job.settings.shuffle else 1
+
+    def _iter_ranges(self) -> Iterator[tuple[int, int]]:
+        """First and last key of ranges whose rows fit `range_bytes`."""
+        wanted = -(-self.num_documents * _ROW_BYTES_HELD // self.job.range_bytes)
+        count = min(max(wanted, 1), 1 << 16) if self.job.settings.shuffle else 1
+        width = (1 << 64) // count
+        for number in range(count):
+            last = LAST_KEY if number == count - 1 else (number + 1) * width - 1
+            yield number * width, last
+
+    def _copy_range(self, output: OutputWriter, low: int, high: int) -> Any:
+        """Write the ids of a range's documents by key, and return their rows."""
+        item_bytes = self.coding.coder.id_bytes
+        native = _native.RangeRows()
+        rows: list[Any] = []
+        with self.scratch.open("rb", buffering=0) as file:
+            for block in self.blocks:
+                data = os.pread(file.fileno(), block.ids_at - block.index_at, block.index_at)
+                native.add(
+                    os.fsencode(self.scratch),
+                    data,
+                    ids_at=block.ids_at,
+                    id_bytes=item_bytes,
+                    low=low,
+                    high=high,
+                    val=None,
+                    val_limit=0,
+                )
+                index = np.frombuffer(data, dtype="<u8").reshape(-1, ENCODED_ROW_BYTES // 8)
+                rows.append(index[(index[:, 0] >= low) & (index[:, 0] <= high)])
+        native.finish()
+        found = np.concatenate(rows) if rows else np.zeros((0, 4), "<u8")
+        found = found[np.argsort(found[:, 0], kind="stable")]
+        reader = _native.RangeReader(native, item_bytes, MAX_OPEN_FILES)
+        total, step = int(found[:, 2].sum()), _CHUNK_BYTES // item_bytes
+        for first in range(0, total, step):
+            output.write(reader.read(first, min(first + step, total), item_bytes)[0])
+        return found
+
+
+class _Counts:
+    """Rows and tokens of a part by bucket of keys, added range by range."""
+
+    def __init__(self, num_buckets: int, val_limit: int) -> None:
+        self._shift = np.uint64(64 - (num_buckets - 1).bit_length())
+        self._val_limit = np.uint64(val_limit)
+        self._rows = np.zeros(num_buckets, dtype="<i8")
+        self.tokens = np.zeros((2, num_buckets), dtype="<i8")  # train, val
+        self.documents = np.zeros(2, dtype="<i8")
+
+    def add(self, rows: Any) -> None:
+        """Count rows of (key, content hash, tokens, ends)."""
+        buckets = np.zeros(len(rows), "<i8")
+        if len(self._rows) > 1:
+            buckets = (rows[:, 0] >> self._shift).astype("<i8")
+        is_val = (rows[:, 1] < self._val_limit).astype("<i8")
+        np.add.at(self._rows, buckets, 1)
+        np.add.at(self.tokens, (is_val, buckets), rows[:, 2].astype("<i8"))
+        np.add.at(self.documents, is_val, 1)
+
+    def row_ends(self) -> bytes:
+        """Where the rows of each bucket end."""
+        return np.cumsum(self._rows).astype("<i8").tobytes()
+
+    def token_ends(self) -> bytes:
+        """Where the tokens of each bucket end."""
+        return np.cumsum(self.tokens.sum(axis=0)).astype("<i8").tobytes()
+
+
+def _copy(output: OutputWriter, name: str, file: IO[bytes]) -> None:
+    output.begin(name)
+    file.seek(0)
+    while data := file.read(_CHUNK_BYTES):
+        output.write(data)
+
+
+def _iter_contents(job: StagedJob, part: int) -> Iterator[tuple[int, str]]:
+    """What the hash stage read of each input in a part."""
+    rows = job.records.open(Task(HASH_STAGE, part)).read("contents")
+    for number, digest in CONTENT_ROW.iter_unpack(rows):
+        yield number, digest.hex()

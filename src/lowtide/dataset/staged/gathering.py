@@ -1,0 +1,297 @@
+"""The stages that write shards: cut decides their borders, gather writes a group of them.
+
+In:      the encode stage's records and files
+Out:     cut: one file, every shard's stretch of the shuffled documents; gather: shards in the
+         dataset's folder, a record with their rows for each group
+Memory:  the rows of one range of documents (`range_bytes` of the plan), one buffer of ids
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from lowtide import _native
+from lowtide.arrays import np
+from lowtide.corpus.blocks import InputHashes
+from lowtide.dataset import layout
+from lowtide.dataset.encoding import ENCODED_ROW_BYTES
+from lowtide.dataset.finishing import find_shard_tag, has_too_few, too_few_tokens
+from lowtide.dataset.sharding import (
+    ENCODED_ROW_BYTES_HELD,
+    LAST_KEY,
+    ShardJob,
+    ShardPlan,
+    number_shards,
+    write_shard,
+)
+from lowtide.dataset.staged.duplicates import Tally
+from lowtide.dataset.staged.encoding import ENCODE_STAGE
+from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE
+from lowtide.dataset.staged.job import StagedJob
+from lowtide.engine.outputs import Output, OutputWriter
+from lowtide.engine.tasks import Task
+from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.vocabulary import id_bytes
+
+__all__ = ["CutStage", "GatherStage", "add_contents", "load_cut"]
+
+CUT_STAGE = "cut"
+GATHER_STAGE = "gather"
+_RANGE_BYTES = 16 << 20
+"""Of rows in a range of documents: it shapes work, not results, and is the same everywhere."""
+
+
+def add_contents(job: StagedJob) -> InputHashes:
+    """The hash of every input, from the parts' files."""
+    contents = InputHashes()
+    for part in range(len(job.parts)):
+        rows = job.records.open(Task(HASH_STAGE, part)).read("contents")
+        contents.add([(number, digest.hex()) for number, digest in CONTENT_ROW.iter_unpack(rows)])
+    return contents.finish()
+
+
+def make_shard_job(job: StagedJob, tokenizer: Tokenizer, tag: str = "") -> ShardJob:
+    """What shards depend on."""
+    settings = job.settings
+    return ShardJob(
+        root=settings.out_dir,
+        encoded=[],
+        shuffle=settings.shuffle,
+        val_fraction=settings.val_fraction,
+        tokens_per_shard=settings.tokens_per_shard,
+        vocab_size=tokenizer.vocab_size,
+        tag=tag,
+    )
+
+
+class CutStage:
+    """One task: adds up the tokens of all parts and numbers the shards."""
+
+    name = CUT_STAGE
+
+    def __init__(self, job: StagedJob, load_tokenizer: Callable[[], Tokenizer]) -> None:
+        self._job = job
+        self._load_tokenizer = load_tokenizer
+
+    def count_tasks(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, index: int) -> None:
+        """Commit where every shard begins and ends."""
+        job, tokenizer = self._job, self._load_tokenizer()
+        tag = find_shard_tag(job.settings, job.inputs, tokenizer, add_contents(job))
+        bounds, tokens, documents = _count_ranges(job)
+        total = sum(map(sum, tokens))
+        if has_too_few(job.settings, total):
+            raise too_few_tokens(job.settings, total)
+        plan = number_shards(make_shard_job(job, tokenizer), bounds, tokens, documents)
+        groups = _group(plan, job.sizes.group_bytes // id_bytes(tokenizer.vocab_size))
+
+        def write(output: OutputWriter) -> dict[str, Any]:
+            output.section("bounds", memoryview(array("Q", plan.bounds)).cast("B"))
+            for split in layout.SPLITS:
+                starts = array("q", plan.range_tokens[split])
+                output.section(f"{split}_starts", memoryview(starts).cast("B"))
+            return {
+                "tag": tag,
+                "split_mode": plan.split_mode,
+                "shards": plan.shards,
+                "groups": groups,
+            }
+
+        job.records.commit(Task(self.name, index), write)
+
+
+def _group(plan: ShardPlan, group_tokens: int) -> list[int]:
+    """Where each group of shards ends."""
+    ends: list[int] = []
+    held = 0
+    for number, (_, _, first, last) in enumerate(plan.shards, 1):
+        held += last - first
+        if held >= group_tokens or number == len(plan.shards):
+            ends.append(number)
+            held = 0
+    return ends
+
+
+def _count_ranges(job: StagedJob) -> tuple[array[int], list[list[int]], list[int]]:
+    """First keys of ranges, tokens (train, val) of each, and documents of both splits."""
+    documents = np.zeros(2, dtype="<i8")
+    by_part: list[Any] = []
+    total = None
+    for part in range(len(job.parts)):
+        output = job.records.open(Task(ENCODE_STAGE, part))
+        documents += np.array(output.header["documents"], dtype="<i8")
+        tokens = np.frombuffer(output.read("split_tokens"), dtype="<i8").reshape(2, -1)
+        if not job.settings.shuffle:
+            by_part.append(tokens[:, 0])
+        else:
+            total = tokens if total is None else total + tokens
+    if not job.settings.shuffle:
+        first_blocks = Tally.load(job).first_blocks[:-1]
+        columns = np.array(by_part).reshape(-1, 2).T
+        return (
+            array("Q", (block << 32 for block in first_blocks)),
+            columns.tolist(),
+            (documents.tolist()),
+        )
+    buckets = job.sizes.num_buckets
+    wanted = -(-int(documents.sum()) * ENCODED_ROW_BYTES_HELD // _RANGE_BYTES)
+    borders = _bucket_borders(buckets, min(max(wanted, 1), buckets))
+    if total is None:
+        total = np.zeros((2, buckets), dtype="<i8")
+    tokens = np.add.reduceat(total, borders[:-1], axis=1)
+    width = (1 << 64) // buckets
+    return (
+        array("Q", (border * width for border in borders[:-1])),
+        tokens.tolist(),
+        (documents.tolist()),
+    )
+
+
+def _bucket_borders(num_buckets: int, num_ranges: int) -> list[int]:
+    return [num_buckets * number // num_ranges for number in range(num_ranges + 1)]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The cut stage's result."""
+
+    tag: str
+    groups: Sequence[int]
+    plan: ShardPlan
+
+    def group(self, index: int) -> Iterator[tuple[str, int, int, int]]:
+        """The shards of a group."""
+        first = self.groups[index - 1] if index else 0
+        yield from self.plan.shards[first : self.groups[index]]
+
+
+def load_cut(job: StagedJob) -> Cut:
+    """Read where the shards begin and end, once that is decided."""
+    output = job.records.open(Task(CUT_STAGE, 0))
+    header = output.header
+    starts: dict[str, Sequence[int]] = {
+        split: output.read(f"{split}_starts").cast("q") for split in layout.SPLITS
+    }
+    shards = tuple((row[0], row[1], row[2], row[3]) for row in header["shards"])
+    plan = ShardPlan(header["split_mode"], output.read("bounds").cast("Q"), starts, shards)
+    return Cut(header["tag"], header["groups"], plan)
+
+
+class GatherStage:
+    """A task for each group of shards."""
+
+    name = GATHER_STAGE
+
+    def __init__(self, job: StagedJob, load_tokenizer: Callable[[], Tokenizer]) -> None:
+        self._job = job
+        self._load_tokenizer = load_tokenizer
+
+    @cached_property
+    def _cut(self) -> Cut:
+        return load_cut(self._job)
+
+    def count_tasks(self) -> int:
+        """One for each group."""
+        return len(self._cut.groups)
+
+    def run(self, index: int) -> None:
+        """Write the shards of a group into the dataset's folder, and commit their rows."""
+        cut, root = self._cut, self._job.settings.out_dir
+        shard_job = make_shard_job(self._job, self._load_tokenizer(), cut.tag)
+        ranges = _PartRanges(self._job, shard_job, cut.plan)
+        rows: list[dict[str, Any]] = []
+        for split, number, first, last in cut.group(index):
+            (root / split).mkdir(parents=True, exist_ok=True)
+            shard = write_shard(shard_job, cut.plan, ranges, split, number, first, last)
+            rows.append({"split": split, **layout.shard_row(root, shard)})
+        self._job.records.commit_record(Task(self.name, index), facts={"shards": rows})
+
+    def list_shards(self) -> dict[str, list[layout.ShardInfo]]:
+        """All shards, from the records of all groups."""
+        root = self._job.settings.out_dir
+        shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
+        for index in range(self.count_tasks()):
+            for row in self._job.records.read(Task(self.name, index))["facts"]["shards"]:
+                shards[row["split"]].append(layout.shard_from_row(root, row))
+        return shards
+
+
+class _PartRanges:
+    """Ranges of documents, read from the files of all parts; the last one is kept."""
+
+    def __init__(self, job: StagedJob, shard_job: ShardJob, plan: ShardPlan) -> None:
+        self._job = job
+        self._shard_job = shard_job
+        self._plan = plan
+        self._key: tuple[str, int] | None = None
+        self._rows: _native.RangeRows | None = None
+        self._outputs: dict[int, Output] = {}
+
+    def load(self, split: str, number: int) -> _native.RangeRows:
+        """Return a range's rows, in order."""
+        key = (split if self._plan.split_mode == "content" else "all", number)
+        if self._rows is None or key != self._key:
+            self._rows = None
+            self._rows, self._key = self._read(split, number), key
+        return self._rows
+
+    def _open(self, part: int) -> Output:
+        if part not in self._outputs:
+            output = self._job.records.open(Task(ENCODE_STAGE, part))
+            self._outputs[part] = replace(output, header={})  # offsets are enough to keep
+        return self._outputs[part]
+
+    def _read(self, split: str, number: int) -> _native.RangeRows:
+        bounds = self._plan.bounds
+        low = bounds[number]
+        high = bounds[number + 1] - 1 if number + 1 < len(bounds) else LAST_KEY
+        rows = _native.RangeRows()
+        is_shuffled = self._shard_job.shuffle
+        for part in range(len(self._job.parts)) if is_shuffled else [number]:
+            output = self._open(part)
+            begin, end, token = _find_rows(output, low, high, self._job.sizes.num_buckets)
+            if not is_shuffled:
+                begin, end, token = 0, output.size("index") // ENCODED_ROW_BYTES, 0
+            if begin == end:
+                continue
+            item_bytes = id_bytes(self._shard_job.vocab_size)
+            rows.add(
+                os.fsencode(output.path),
+                output.read("index", begin=begin * ENCODED_ROW_BYTES, end=end * ENCODED_ROW_BYTES),
+                ids_at=output.sections["ids"][0] + token * item_bytes,
+                id_bytes=item_bytes,
+                low=low,
+                high=high,
+                val=split == "val" if self._plan.split_mode == "content" else None,
+                val_limit=self._shard_job.val_limit,
+            )
+        rows.finish()
+        return rows
+
+
+def _find_rows(output: Output, low: int, high: int, num_buckets: int) -> tuple[int, int, int]:
+    """Where the rows of keys `low` to `high` begin and end in a part, and their first token."""
+    width = (1 << 64) // num_buckets
+    first, last = low // width, high // width
+    if output.size("row_ends") != 8 * num_buckets:
+        return 0, 0, 0
+    with output.path.open("rb", buffering=0) as file:
+        descriptor = file.fileno()
+
+        def end_of(name: str, bucket: int) -> int:
+            if bucket < 0:
+                return 0
+            return output.read_from(descriptor, name, begin=8 * bucket, end=8 * bucket + 8).cast(
+                "q"
+            )[0]
+
+        begin, end = end_of("row_ends", first - 1), end_of("row_ends", last)
+        return begin, end, end_of("token_ends", first - 1)

@@ -1,0 +1,84 @@
+"""What every stage of a preparation works with: the plan's values, the corpus, the records.
+
+Memory:  the list of inputs; what the stages take of a worker's share of the budget
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lowtide import _native
+from lowtide.corpus.blocks import hash_content
+from lowtide.corpus.cleaning import clean_block
+from lowtide.corpus.inputs import InputList
+from lowtide.corpus.reading import ReadingOptions, Stream, TextBlock, plan_streams
+from lowtide.corpus.textblocks import StreamPaths
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.staged.parts import Part, cut_parts, iter_part
+from lowtide.dataset.staged.plan import Sizes
+from lowtide.engine.records import Records
+
+__all__ = ["CleanPart", "StagedJob"]
+
+
+@dataclass(frozen=True)
+class StagedJob:
+    """A preparation as one worker sees it."""
+
+    settings: PrepareSettings
+    inputs: InputList
+    reading: ReadingOptions
+    sizes: Sizes
+    records: Records
+    table_bytes: int
+    """What a task may hold of hashes."""
+    range_bytes: int
+    """What a task may hold of documents' rows."""
+
+    @cached_property
+    def streams(self) -> list[Stream]:
+        """The corpus, in order."""
+        return plan_streams(self.inputs, self.reading)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The corpus, by task."""
+        return cut_parts(self.streams, self.reading, self.sizes.part_bytes)
+
+    @cached_property
+    def paths(self) -> StreamPaths:
+        """Where the inputs are, for messages."""
+        return StreamPaths(self.streams)
+
+
+class CleanPart:
+    """Reads and cleans a part, block by block; what it noticed is complete at the end."""
+
+    def __init__(self, job: StagedJob, index: int, *, collect_characters: bool = False) -> None:
+        self._job = job
+        self._part = job.parts[index]
+        self._collect_characters = collect_characters
+        self.stream_notices: list[str] = []
+        self.block_notices: list[str] = []
+
+    def __iter__(self) -> Iterator[tuple[TextBlock, _native.CleanedBlock, list[tuple[int, str]]]]:
+        """Blocks with what is left of them, and the hashes of what was read of each input."""
+        job = self._job
+        reading = replace(job.reading, on_notice=self.block_notices.append)
+        for block in iter_part(
+            job.streams,
+            self._part,
+            job.reading,
+            on_stream_notice=self.stream_notices.append,
+            on_block_notice=self.block_notices.append,
+        ):
+            cleaned = clean_block(
+                block,
+                reading,
+                job.settings.cleaning,
+                paths=job.paths,
+                collect_characters=self._collect_characters,
+            )
+            yield block, cleaned, hash_content(block, reading)

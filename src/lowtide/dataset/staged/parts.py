@@ -1,0 +1,83 @@
+"""Cut a corpus into parts, each the unit of one task: a run of blocks, or a file read in order.
+
+In:      streams (reading), the plan's part size
+Out:     Part rows; the blocks of one, the same in every process
+Memory:  a few numbers per part; one block
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from lowtide.corpus.reading import (
+    ReadingOptions,
+    Stream,
+    TextBlock,
+    iter_blocks,
+    read_block,
+)
+
+__all__ = ["Part", "cut_parts", "iter_part"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Streams `first` to `last`, all of their blocks; or blocks `begin` to `end` of one stream."""
+
+    first: int
+    last: int
+    begin: int = 0
+    end: int | None = None
+
+
+def cut_parts(streams: Sequence[Stream], options: ReadingOptions, part_bytes: int) -> list[Part]:
+    """Cut streams into parts of about `part_bytes`; none that is read in order is cut."""
+    blocks_in_part = max(part_bytes // options.block_bytes, 1)
+    parts: list[Part] = []
+    waiting: list[int] = []
+    held = 0
+
+    def flush() -> None:
+        nonlocal waiting, held
+        if waiting:
+            parts.append(Part(waiting[0], waiting[-1] + 1))
+        waiting, held = [], 0
+
+    for place, stream in enumerate(streams):
+        count = stream.num_blocks or 0
+        if stream.random_access and count > blocks_in_part:
+            flush()
+            parts += [
+                Part(place, place + 1, begin, min(begin + blocks_in_part, count))
+                for begin in range(0, count, blocks_in_part)
+            ]
+            continue
+        if waiting and held + stream.size_bytes > part_bytes:
+            flush()
+        waiting.append(place)
+        held += stream.size_bytes
+    flush()
+    return parts
+
+
+def iter_part(
+    streams: Sequence[Stream],
+    part: Part,
+    options: ReadingOptions,
+    *,
+    on_stream_notice: Callable[[str], None],
+    on_block_notice: Callable[[str], None],
+) -> Iterator[TextBlock]:
+    """Read the blocks of a part in order; one whose text a neighbour holds comes empty."""
+    for place in range(part.first, part.last):
+        stream = streams[place]
+        if not stream.random_access:
+            in_order = replace(options, on_notice=on_stream_notice)
+            yield from (block for block in iter_blocks(stream, in_order) if block is not None)
+            continue
+        by_number = replace(options, on_notice=on_block_notice)
+        end = (stream.num_blocks or 0) if part.end is None else part.end
+        for number in range(part.begin, end):
+            block = read_block(stream, number, by_number)
+            yield block or TextBlock(stream.index, number, "text", b"", ())

@@ -1,0 +1,315 @@
+"""Prepare a dataset with any number of workers that share a folder, as stages of tasks.
+
+In:      PrepareSettings with --engine files; the same command on every machine
+Out:     the dataset that the threads of one machine would make, byte for byte
+Memory:  each worker keeps its own budget
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from lowtide import files
+from lowtide.corpus.cleaning import Report
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.dataset import layout
+from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
+from lowtide.dataset.finishing import Made, plan_settings, write_dataset
+from lowtide.dataset.identity import drop_copies, require_unchanged
+from lowtide.dataset.resources import Inputs, Shares, plan_shares
+from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.sharding import remove_other_shards
+from lowtide.dataset.staged.duplicates import DuplicateStage, TallyStage
+from lowtide.dataset.staged.encoding import ENCODE_STAGE, SOURCE_ROW, EncodeStage
+from lowtide.dataset.staged.gathering import (
+    CutStage,
+    GatherStage,
+    add_contents,
+    load_cut,
+)
+from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
+from lowtide.dataset.staged.job import StagedJob
+from lowtide.dataset.staged.plan import PreparePlan, Sizes, commit_plan, read_plan
+from lowtide.engine.records import Records
+from lowtide.engine.shared import run_shared
+from lowtide.engine.tasks import Stage, Task
+from lowtide.errors import LowtideError, UsageError
+from lowtide.memory import MemoryBudget
+from lowtide.progress import Phase, Progress
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["StagedResult", "prepare_shared", "work_folder"]
+
+FINISH_STAGE = "finish"
+
+
+@dataclass(frozen=True)
+class StagedResult:
+    """What a worker can say at the end."""
+
+    info: layout.DatasetInfo
+    seconds: float
+    peak_bytes: int
+    budget_bytes: int
+
+
+def work_folder(settings: PrepareSettings) -> Path:
+    """Where workers meet: as given, or beside the output."""
+    return settings.work_dir or settings.out_dir.with_name(f"{settings.out_dir.name}.work")
+
+
+def prepare_shared(
+    settings: PrepareSettings, *, sizes: Sizes | None = None, lease_seconds: float = 30.0
+) -> StagedResult:
+    """Work on a preparation until it is done, by this worker or by others."""
+    notices: list[str] = []
+    inputs = expand_inputs(settings.input_files, on_notice=notices.append)
+    needs = Inputs.of(inputs, settings)
+    budget = MemoryBudget.from_setting(settings.memory)
+    shares = plan_shares(settings, budget, needs)
+    with Progress("prepare", budget_bytes=budget.total_bytes) as progress:
+        for notice in notices:
+            progress.note(notice)
+        reading = settings.reading(
+            reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
+        )
+        if settings.dedup:
+            inputs = drop_copies(inputs, reading, on_notice=progress.note)
+        job = StagedJob(
+            settings=settings,
+            inputs=inputs,
+            reading=reading,
+            sizes=sizes or Sizes.of(inputs.total_bytes),
+            records=Records(work_folder(settings)),
+            table_bytes=shares.table_bytes,
+            range_bytes=shares.range_bytes,
+        )
+        run = _SharedPreparation(job, shares, progress)
+        job.records.refuse_strangers(run.stage_names)
+        _refuse_strangers(job)
+        with _seeing_the_end(settings.out_dir):
+            run.run(lease_seconds)
+        # Whoever ends last removes what the others wrote while the first was removing it.
+        job.records.remove(run.stage_names)
+        info = layout.load_dataset_info(settings.out_dir)
+        return StagedResult(info, progress.seconds, progress.peak_bytes, budget.total_bytes)
+
+
+def _refuse_strangers(job: StagedJob) -> None:
+    """Refuse a folder with shards that no work of ours made."""
+    root = job.settings.out_dir
+    strangers = sorted(path for split in layout.SPLITS for path in (root / split).glob("*.bin"))
+    if strangers and read_plan(job.records) is None and not _is_finished(root):
+        raise UsageError(
+            f"{strangers[0].name} is here already, but no dataset that it belongs to",
+            path=root,
+            next_step="choose another --out-dir, or the --work-dir that it was begun with",
+        )
+
+
+def _is_finished(root: Path) -> bool:
+    return (root / layout.METADATA_NAME).exists()
+
+
+@contextlib.contextmanager
+def _seeing_the_end(root: Path) -> Generator[None]:
+    """Take an error for the end where another worker has finished, and removed the work folder."""
+    try:
+        yield
+    except (OSError, ValueError, LowtideError, _OthersFinished):
+        if not _is_finished(root):
+            raise
+
+
+class _OthersFinished(Exception):  # noqa: N818  (it is none)
+    """There is a dataset, so there is nothing left to do."""
+
+
+class _SharedPreparation:
+    """One worker on a preparation."""
+
+    def __init__(self, job: StagedJob, shares: Shares, progress: Progress) -> None:
+        self._job = job
+        self._shares = shares
+        self._progress = progress
+        self._tokenizer: Tokenizer | None = None
+        self._coding: EncodeJob | None = None
+        self._lock = threading.Lock()
+
+    def run(self, lease_seconds: float) -> None:
+        """Do tasks until there is a dataset."""
+        job = self._job
+        is_char = job.settings.tokenization == "char"
+        commit_plan(
+            PreparePlan.of(
+                plan_settings(job.settings),
+                job.inputs,
+                tokenizer=None if is_char else self.tokenizer().fingerprint,
+                block_bytes=job.reading.block_bytes,
+                sizes=job.sizes,
+            ),
+            job.records,
+        )
+        stages = self.stages()
+        with contextlib.ExitStack() as phases:
+
+            def on_stage(name: str, count: int) -> Callable[[int], None]:
+                phases.close()
+                if _is_finished(job.settings.out_dir):
+                    raise _OthersFinished
+                phase: Phase = phases.enter_context(
+                    self._progress.phase(name, total=count, unit="tasks")
+                )
+                return phase.update
+
+            run_shared(
+                stages,
+                job.records,
+                num_workers=self._shares.num_workers,
+                on_stage=on_stage,
+                lease_seconds=lease_seconds,
+            )
+
+    @property
+    def stage_names(self) -> list[str]:
+        """The folders that stages have in the work folder."""
+        return [stage.name for stage in self.stages()]
+
+    def stages(self) -> list[Stage]:
+        """All stages, in order."""
+        job = self._job
+        gather = GatherStage(job, self.tokenizer)
+        return [
+            HashStage(job),
+            TallyStage(job),
+            DuplicateStage(job),
+            EncodeStage(job, self.encode_job),
+            CutStage(job, self.tokenizer),
+            gather,
+            _FinishStage(job, gather, self.tokenizer),
+        ]
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, loaded or made once."""
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._make_tokenizer()
+            return self._tokenizer
+
+    def _make_tokenizer(self) -> Tokenizer:
+        if self._job.settings.tokenization != "char":
+            return Tokenizer.load(self._job.settings.tokenization)
+        characters = 0
+        for part in range(len(self._job.parts)):
+            data = self._job.records.open(Task(HASH_STAGE, part)).read("characters")
+            characters |= int.from_bytes(data, "little")
+        bits = f"{characters:b}"[::-1]
+        return Tokenizer.from_characters(chr(code) for code, bit in enumerate(bits) if bit == "1")
+
+    def encode_job(self) -> EncodeJob:
+        """How blocks become ids; one encoder for all threads."""
+        tokenizer = self.tokenizer()
+        with self._lock:
+            if self._coding is None:
+                self._coding = EncodeJob(
+                    cleaning=self._job.settings.cleaning,
+                    coder=Coder(tokenizer),
+                    shuffle=self._job.settings.shuffle,
+                    seed=self._job.settings.seed,
+                    folder=self._job.records.folder,
+                )
+            return self._coding
+
+
+class _FinishStage:
+    """One task: the tokenizer, hashes for `append`, and the metadata, which comes last."""
+
+    name = FINISH_STAGE
+
+    def __init__(
+        self, job: StagedJob, gather: GatherStage, load_tokenizer: Callable[[], Tokenizer]
+    ) -> None:
+        self._job = job
+        self._gather = gather
+        self._load_tokenizer = load_tokenizer
+
+    def count_tasks(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, index: int) -> None:
+        """Write what is left of the dataset."""
+        job, tokenizer = self._job, self._load_tokenizer()
+        root = job.settings.out_dir
+        with files.hold_lock(root, create_folder=True):
+            if not _is_finished(root):
+                shards = self._gather.list_shards()
+                made = self._collect(shards)
+                require_unchanged(job.inputs, made.contents, job.reading)
+                remove_other_shards(root, [shard.path for shard in chain(*shards.values())])
+                tokenizer.save(root)
+                write_dataset(job.settings, job.inputs, job.reading, tokenizer, made)
+        job.records.commit_record(Task(self.name, index), facts={})
+
+    def _collect(self, shards: dict[str, list[layout.ShardInfo]]) -> Made:
+        """Add up what all parts counted, in the order of the corpus."""
+        job = self._job
+        report, sources = Report(), SourceCounts(len(job.inputs))
+        stream_notices: list[str] = []
+        block_notices: list[str] = []
+        for part in range(len(job.parts)):
+            header = job.records.open(Task(HASH_STAGE, part)).header
+            _add_report(report, header["report"])
+            stream_notices += header["stream_notices"]
+            block_notices += header["block_notices"]
+        for part in range(len(job.parts)):
+            output = job.records.open(Task(ENCODE_STAGE, part))
+            _add_report(report, output.header["report"])
+            sources.add(SOURCE_ROW.iter_unpack(output.read("sources")))
+        return Made(
+            split_mode=load_cut(job).plan.split_mode,
+            shards=shards,
+            report=report,
+            notices=stream_notices + block_notices,
+            contents=add_contents(job),
+            sources=sources,
+            seen=self._write_seen() if job.settings.dedup else None,
+        )
+
+    def _write_seen(self) -> dict[str, Any]:
+        job = self._job
+        path = job.settings.out_dir / SEEN_DIR / "00000.hashes"
+        path.parent.mkdir(exist_ok=True)
+        digest, size = xxhash.xxh3_128(), 0
+        with files.atomic_file(path) as file:
+            for part in range(len(job.parts)):
+                output = job.records.open(Task(ENCODE_STAGE, part))
+                for begin in range(0, output.size("seen"), 1 << 20):
+                    end = min(begin + (1 << 20), output.size("seen"))
+                    data = output.read("seen", begin=begin, end=end)
+                    digest.update(data)
+                    size += file.write(data)
+        return {
+            "file": path.relative_to(job.settings.out_dir).as_posix(),
+            "rows": size // ROW_BYTES,
+            "xxh3_128": digest.hexdigest(),
+        }
+
+
+def _add_report(report: Report, state: dict[str, Any]) -> None:
+    report.add(
+        state["counts"],
+        state["samples"],
+        documents_in=state["documents_in"],
+        lines_in=state["lines_in"],
+        bytes_in=state["bytes_in"],
+    )

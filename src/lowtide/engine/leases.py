@@ -1,0 +1,219 @@
+"""Leases: which worker is at which task, so that others take another one.
+
+In:      a folder that workers share
+Out:     FOLDER/leases/NAME.lease while a task is in work; FOLDER/failures/NAME-N for what failed
+Memory:  a few bytes for each lease that was seen
+
+A lease only saves work. What keeps results right is that they are created once (records), so
+nothing here trusts a clock: a lease that has not changed for a while by the watcher's own clock is
+taken over, and if its owner was only slow, the task is done twice, with one result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lowtide import files
+from lowtide.engine.records import Records, describe_worker
+from lowtide.engine.tasks import Task
+from lowtide.errors import DataError
+
+__all__ = [
+    "LEASE_SECONDS",
+    "MOST_FAILURES",
+    "MOST_LOSSES",
+    "Leases",
+    "list_failures",
+    "list_leases",
+    "note_failure",
+    "require_no_hopeless_task",
+]
+
+LEASE_SECONDS = 30.0
+"""A lease unchanged for so long is that of a dead worker."""
+MOST_FAILURES = 3
+"""A task that failed so often stops every worker."""
+MOST_LOSSES = 20
+"""As does one whose worker was lost so often: machines that are taken away are no fault of it, but
+a task that needs more memory than there is kills every worker that tries."""
+
+
+@dataclass
+class _Sight:
+    """What a lease held when it was last looked at, and since when it has."""
+
+    content: bytes
+    since: float
+
+
+@dataclass
+class Leases:
+    """The leases that this process holds, renewed by a thread, and those of others that it saw."""
+
+    records: Records
+    seconds: float = LEASE_SECONDS
+    _held: dict[Task, int] = field(default_factory=dict)
+    _seen: dict[Task, _Sight] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _nonce: str = field(default_factory=lambda: secrets.token_hex(8))
+    _beats: int = 0
+
+    def __enter__(self) -> Leases:
+        (self.records.folder / "leases").mkdir(parents=True, exist_ok=True)
+        self._thread = threading.Thread(target=self._renew, name="lowtide-leases", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for task in list(self._held):
+            self.release(task)
+
+    def _path(self, task: Task) -> Path:
+        return self.records.folder / "leases" / f"{task.name}.lease"
+
+    def take(self, task: Task) -> bool:
+        """Take a task, if nobody alive has it."""
+        path = self._path(task)
+        try:
+            descriptor = files.create_file(path)
+        except FileExistsError:
+            if not self._is_dead(task, path):
+                return False
+            note_failure(self.records, task, "its worker stopped answering", is_loss=True)
+            descriptor = self._replace(path)
+        with self._lock:
+            self._held[task] = descriptor
+            self._write(descriptor)
+        return True
+
+    def _replace(self, path: Path) -> int:
+        partial = files.unused_name(path, "partial")
+        descriptor = files.create_file(partial)
+        partial.replace(path)
+        return descriptor
+
+    def _is_dead(self, task: Task, path: Path) -> bool:
+        try:
+            content = path.read_bytes()
+        except OSError:  # released, or replaced on a network disk: look again later
+            self._seen.pop(task, None)
+            return False
+        if _is_of_dead_process(content):
+            return True
+        now = time.monotonic()
+        sight = self._seen.get(task)
+        if sight is None or sight.content != content:
+            self._seen[task] = _Sight(content, now)
+            return False
+        return now - sight.since >= self.seconds
+
+    def release(self, task: Task) -> None:
+        """Give a task up, done or not."""
+        with self._lock:
+            descriptor = self._held.pop(task)
+        path = self._path(task)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):  # not that of a new owner
+                path.unlink()
+        os.close(descriptor)
+
+    @contextlib.contextmanager
+    def hold(self, task: Task) -> Generator[bool]:
+        """Take a task for the length of a block; gives False if another worker has it."""
+        if not self.take(task):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self.release(task)
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self.seconds / 3):
+            with self._lock:
+                self._beats += 1
+                for descriptor in self._held.values():
+                    self._write(descriptor)
+
+    def _write(self, descriptor: int) -> None:
+        row = {
+            "worker": describe_worker(),
+            "machine": _find_machine(),
+            "pid": os.getpid(),
+            "nonce": self._nonce,
+            "beat": f"{self._beats:08d}",
+        }
+        with contextlib.suppress(OSError):  # a full disk: the lease will look dead, no more
+            os.pwrite(descriptor, json.dumps(row).encode(), 0)
+
+
+def _find_machine() -> str | None:
+    """What tells whether a process number means the same here: this start of it, and namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _is_of_dead_process(content: bytes) -> bool:
+    """Return whether a lease is one of a process of this machine that is gone: no need to wait."""
+    try:
+        row = json.loads(content)
+        machine, pid = row["machine"], int(row["pid"])
+    except (ValueError, KeyError, TypeError):
+        return False
+    return machine is not None and machine == _find_machine() and not Path(f"/proc/{pid}").exists()
+
+
+def list_leases(folder: Path) -> dict[str, str]:
+    """Tasks in work, with who has them."""
+    found: dict[str, str] = {}
+    for path in sorted((folder / "leases").glob("*.lease")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found[path.stem] = str(json.loads(path.read_bytes())["worker"])
+    return found
+
+
+def note_failure(records: Records, task: Task, message: str, *, is_loss: bool = False) -> int:
+    """Keep that a task failed, or lost its worker; returns how often it has."""
+    row = json.dumps({"by": describe_worker(), "message": message}).encode()
+    kind, most = ("losses", MOST_LOSSES) if is_loss else ("failures", MOST_FAILURES)
+    for number in range(1, 1 + most):
+        if records.create(f"{kind}/{task.name}-{number:02d}", row):
+            return number
+    return most
+
+
+def list_failures(folder: Path, kind: str = "failures") -> dict[str, tuple[int, str]]:
+    """Tasks that failed (or "losses"): how often, and the last message."""
+    found: dict[str, tuple[int, str]] = {}
+    for path in sorted((folder / kind).glob("[!.]*-*-*")):
+        name, _, number = path.name.rpartition("-")
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            row = json.loads(path.read_bytes())
+            found[name] = (int(number), f"{row['by']}: {row['message']}")
+    return found
+
+
+def require_no_hopeless_task(folder: Path) -> None:
+    """Stop where a task failed too often to be tried again."""
+    for kind, most in (("failures", MOST_FAILURES), ("losses", MOST_LOSSES)):
+        for name, (count, message) in list_failures(folder, kind).items():
+            if count >= most:
+                raise DataError(
+                    f"task {name} failed {count} times, the last time on {message}",
+                    path=folder,
+                    next_step=f"mend what it says, remove {folder / kind}, and start again",
+                )

@@ -1,0 +1,166 @@
+"""Run stages together with other workers, which know each other only by a folder they share.
+
+In:      stages, the records of a work folder
+Out:     the records of all tasks; this process did some of them, others the rest
+Memory:  a few bytes per task of one stage, and what each of the threads' tasks hold
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from lowtide.engine.leases import (
+    LEASE_SECONDS,
+    MOST_FAILURES,
+    Leases,
+    note_failure,
+    require_no_hopeless_task,
+)
+from lowtide.engine.records import Records
+from lowtide.engine.tasks import Stage, Task
+from lowtide.errors import LowtideError, from_os_error
+
+__all__ = ["run_shared"]
+
+_LONGEST_PAUSE = 1.0
+_SHORTEST_PAUSE = 0.01
+_OF_THIS_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM, errno.EMFILE}
+)
+"""Errors that say something of a machine and nothing of the task: its worker leaves, no more."""
+
+
+def run_shared(
+    stages: Sequence[Stage],
+    records: Records,
+    *,
+    num_workers: int,
+    on_stage: Callable[[str, int], Callable[[int], None]],
+    lease_seconds: float = LEASE_SECONDS,
+) -> None:
+    """Do tasks that nobody else does until every stage is done.
+
+    `on_stage` is told a stage's name and number of tasks, and returns what is told how many are
+    done, by whomever.
+    """
+    with Leases(records, lease_seconds) as leases:
+        for stage in stages:
+            count = stage.count_tasks()
+            records.agree_on_count(stage.name, count)
+            on_done = on_stage(stage.name, count)
+            _StageRun(stage, count, records, leases, on_done).run(num_workers)
+
+
+@dataclass
+class _StageRun:
+    """One stage, as several threads of this process work on it."""
+
+    stage: Stage
+    num_tasks: int
+    records: Records
+    leases: Leases
+    on_done: Callable[[int], None]
+    error: BaseException | None = None
+    done: set[int] = field(default_factory=set)
+    busy: set[int] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    news: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, num_workers: int) -> None:
+        self.look()
+        if len(self.done) < self.num_tasks:
+            threads = min(num_workers, self.num_tasks)
+            with ThreadPoolExecutor(threads, thread_name_prefix="lowtide-task") as pool:
+                for future in [pool.submit(self.work) for _ in range(threads)]:
+                    future.result()
+        if self.error is not None:
+            raise self.error
+
+    def look(self) -> None:
+        """See what is done by now, by others too."""
+        found = self.records.list_done(self.stage.name)
+        with self.lock:
+            self.done |= found
+            self.on_done(len(self.done))
+
+    def work(self) -> None:
+        try:
+            self.work_until_done()
+        except BaseException as error:
+            with self.lock:
+                self.error = self.error or error
+            self.news.set()
+
+    def work_until_done(self) -> None:
+        # Workers begin at different places, so that they seldom ask for the same task.
+        at = random.randrange(self.num_tasks)
+        pause = _SHORTEST_PAUSE
+        while len(self.done) < self.num_tasks and self.error is None:
+            index = self.choose(at)
+            if index is not None:
+                at, pause = index + 1, _SHORTEST_PAUSE
+                continue
+            # All that is left is in work elsewhere.
+            self.news.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            self.look()
+            require_no_hopeless_task(self.records.folder)
+
+    def choose(self, at: int) -> int | None:
+        """Find a task that nobody has, from place `at` on, and do it; None if there is none."""
+        for offset in range(self.num_tasks):
+            index = (at + offset) % self.num_tasks
+            if self.error is not None:
+                return None
+            with self.lock:
+                if index in self.done or index in self.busy:
+                    continue
+                self.busy.add(index)
+            try:
+                if self.do(index):
+                    return index
+            finally:
+                with self.lock:
+                    self.busy.discard(index)
+        return None
+
+    def do(self, index: int) -> bool:
+        task = Task(self.stage.name, index)
+        if self.records.is_done(task):
+            self.finish(index)
+            return True
+        with self.leases.hold(task) as is_ours:
+            if not is_ours:
+                return False
+            if not self.records.is_done(task):  # it may have been done just before its release
+                self.attempt(task)
+        if self.records.is_done(task):
+            self.finish(index)
+        return True
+
+    def attempt(self, task: Task) -> None:
+        try:
+            self.stage.run(task.index)
+        except OSError as error:
+            if error.errno in _OF_THIS_MACHINE:
+                raise
+            self.fail(task, from_os_error(error))
+        except (LowtideError, MemoryError, ValueError, RuntimeError) as error:
+            self.fail(task, error)
+
+    def fail(self, task: Task, error: Exception) -> None:
+        """Keep an error; the last one that is allowed ends this process."""
+        text = error.message if isinstance(error, LowtideError) else f"{error!r}"
+        count = note_failure(self.records, task, text)
+        if count >= MOST_FAILURES:
+            raise error
+
+    def finish(self, index: int) -> None:
+        with self.lock:
+            self.done.add(index)
+            self.on_done(len(self.done))

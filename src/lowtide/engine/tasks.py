@@ -1,0 +1,47 @@
+"""What an engine runs: tasks of one stage after the other, known by the stage's name and a number.
+
+In:      nothing; a stage reads what earlier stages committed
+Out:     a record per task (records); whoever runs a task again finds it, or its own bytes
+Memory:  a task is two values; a stage of any number of tasks holds none of them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Stage", "Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of work: the `index`-th of a stage."""
+
+    stage: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        """How files and messages name it.
+
+        >>> Task("encode", 12).name
+        'encode-0000012'
+        """
+        return f"{self.stage}-{self.index:07d}"
+
+
+class Stage(Protocol):
+    """Tasks that do not depend on each other, only on all of the stages before."""
+
+    @property
+    def name(self) -> str:
+        """A short word, the same in every process."""
+        ...
+
+    def count_tasks(self) -> int:
+        """How many tasks there are; asked once the stages before are done."""
+        ...
+
+    def run(self, index: int) -> None:
+        """Do a task and commit its result; done again, it commits the same bytes."""
+        ...

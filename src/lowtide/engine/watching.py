@@ -1,0 +1,49 @@
+"""Show how far workers on a shared folder have come, from the files they leave there.
+
+In:      a work folder
+Out:     text for people: stages, tasks done and in work, rate, time left, what failed
+Memory:  a name per task
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lowtide.engine.leases import list_failures, list_leases
+from lowtide.engine.records import PLAN_NAME, Records
+from lowtide.progress import format_seconds
+
+__all__ = ["describe_work", "is_work_folder"]
+
+
+def is_work_folder(folder: Path) -> bool:
+    """Return whether workers meet in a folder."""
+    return (folder / PLAN_NAME).is_file() and bool(list(folder.glob("*/count")))
+
+
+def describe_work(folder: Path) -> str:
+    """Describe the state of a work folder."""
+    records = Records(folder)
+    leases = list_leases(folder)
+    lines = [f"{folder}: work of lowtide that is not finished"]
+    for stage, count in records.list_stages():
+        done = len(records.list_done(stage))
+        running = sum(name.rpartition("-")[0] == stage for name in leases)
+        row = f"  {stage:<11} {done:,} of {count:,} tasks"
+        if running:
+            row += f", {running} in work{_describe_rate(records, stage, done, count)}"
+        lines.append(row)
+    lines += [f"  in work     {name} on {worker}" for name, worker in leases.items()]
+    for kind in ("failures", "losses"):
+        for name, (count, message) in list_failures(folder, kind).items():
+            lines.append(f"  {kind:<11} {name}, {count} times; the last: {message}")
+    return "\n".join(lines)
+
+
+def _describe_rate(records: Records, stage: str, done: int, count: int) -> str:
+    seconds = time.time() - (records.folder / stage / "count").stat().st_mtime
+    if not done or seconds <= 0:  # nothing yet, or the disk's clock is ahead of ours
+        return ""
+    left = (count - done) * seconds / done
+    return f", {done / seconds:.2g} a second, about {format_seconds(left)} left"

@@ -1,0 +1,333 @@
+"""Preparation as stages of tasks: the bytes that the threads of one machine make."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lowtide.dataset.settings as dataset_settings
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.dataset.inspection import inspect_dataset
+from lowtide.dataset.preparation import prepare_dataset, run_preparation
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.staged import running
+from lowtide.dataset.staged.parts import Part, cut_parts
+from lowtide.dataset.staged.plan import PreparePlan, Sizes, commit_plan
+from lowtide.dataset.staged.running import prepare_shared
+from lowtide.engine.records import Records
+from lowtide.engine.tasks import Task
+from lowtide.errors import DataError, UsageError
+from lowtide.tokenizer import Tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import make_documents, snapshot, write_corpus
+
+SIZES = Sizes(part_bytes=6 << 10, num_partitions=3, num_buckets=16, group_bytes=5000)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Inputs of every kind, with duplicates between them; blocks of 2 KiB, so they are many."""
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    monkeypatch.chdir(tmp_path)
+    Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
+    folder = tmp_path / "texts"
+    long_document = "\n".join(f"line {number} of a long document" for number in range(900))
+    write_corpus(folder / "a.txt", [*make_documents(60), long_document, *make_documents(9, seed=1)])
+    rows = [json.dumps({"text": text}) for text in make_documents(50, seed=2)]
+    (folder / "b.jsonl").write_text("\n".join(rows))
+    packed = "<|endoftext|>".join(make_documents(60, seed=3) + make_documents(20))
+    (folder / "c.txt.gz").write_bytes(gzip.compress(packed.encode(), mtime=0))
+    for number in range(12):
+        write_corpus(folder / f"d{number:02}.txt", make_documents(2, seed=10 + number % 7))
+    table = pa.table({"text": make_documents(40, seed=4) + make_documents(10, seed=2)})
+    pq.write_table(table, folder / "e.parquet")
+    return folder
+
+
+def settings_of(out_dir: Path, corpus: Path, **options: Any) -> PrepareSettings:
+    more = {"tokenization": str(corpus.parent / "tok"), "tokens_per_shard": 4000, **options}
+    return PrepareSettings(input_files=(str(corpus),), out_dir=out_dir, memory="8GiB", **more)
+
+
+def by_threads(corpus: Path, **options: Any) -> dict[str, bytes]:
+    out_dir = corpus.parent / "threads"
+    run_preparation(settings_of(out_dir, corpus, **options))
+    return snapshot(out_dir)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": False},
+        {"dedup": False, "seed": 3},
+        {"tokenization": "char"},
+        {"val_fraction": 0.0},
+        {"document_separator": "", "val_fraction": 0.3},
+        {"filter": False, "normalize": False, "min_document_chars": 0},
+    ],
+    ids=str,
+)
+def test_the_same_bytes_as_by_threads(corpus: Path, options: dict[str, Any]) -> None:
+    expected = by_threads(corpus, **options)
+    out_dir = corpus.parent / "staged"
+    prepare_shared(settings_of(out_dir, corpus, engine="files", **options), sizes=SIZES)
+    assert snapshot(out_dir) == expected
+    assert not (corpus.parent / "staged.work").exists()
+
+
+@pytest.mark.parametrize(
+    ("workers", "sizes"),
+    [
+        (1, Sizes(2048, 1, num_buckets=2, group_bytes=1)),
+        (2, Sizes(1 << 30, 256, num_buckets=4096)),
+        (4, Sizes.of(1 << 20)),
+    ],
+    ids=["tiny", "huge", "as planned"],
+)
+def test_neither_workers_nor_sizes_change_a_byte(corpus: Path, workers: int, sizes: Sizes) -> None:
+    expected = by_threads(corpus)
+    out_dir = corpus.parent / "staged"
+    prepare_shared(settings_of(out_dir, corpus, engine="files", processes=workers), sizes=sizes)
+    assert snapshot(out_dir) == expected
+
+
+def start(settings: PrepareSettings, sizes: Sizes = SIZES, **more: Any) -> Any:
+    """A worker, whose tasks the test runs itself."""
+    preparations: list[Any] = []
+
+    def keep(self: Any, lease_seconds: float) -> None:
+        preparations.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running._SharedPreparation, "run", keep)
+        patch.setattr(running.layout, "load_dataset_info", lambda root: None)
+        prepare_shared(settings, sizes=sizes)
+    (worker,) = preparations
+    worker._job = replace(worker._job, **more)
+    return worker
+
+
+def run_all(worker: Any, run: Callable[[Any, int], None]) -> None:
+    for stage in worker.stages():
+        for index in range(stage.count_tasks()):
+            run(stage, index)
+
+
+def test_every_task_may_run_twice(corpus: Path) -> None:
+    expected = by_threads(corpus)
+    out_dir = corpus.parent / "staged"
+    settings = settings_of(out_dir, corpus, engine="files")
+    workers = [start(settings), start(settings)]
+
+    def run_twice(name: str, index: int) -> None:
+        for worker in workers:
+            stage = next(row for row in worker.stages() if row.name == name)
+            stage.run(index)
+
+    run_all(workers[0], lambda stage, index: run_twice(stage.name, index))
+    assert snapshot(out_dir) == expected
+
+
+def test_little_memory_takes_several_passes_to_the_same_files(corpus: Path) -> None:
+    expected = by_threads(corpus)
+    out_dir = corpus.parent / "staged"
+    settings = settings_of(out_dir, corpus, engine="files")
+    roomy = start(settings)
+    small = start(
+        settings,
+        table_bytes=500,
+        range_bytes=2000,
+        records=Records(corpus.parent / "small.work"),
+    )
+    for worker in (roomy, small):
+        run_all(worker, lambda stage, index: stage.run(index))
+    assert snapshot(out_dir) == expected
+    for folder in ("duplicates", "encode"):
+        roomy_files = sorted((corpus.parent / "staged.work" / folder).glob("*.out"))
+        assert roomy_files
+        for path in roomy_files:
+            assert (corpus.parent / "small.work" / folder / path.name).read_bytes() == (
+                path.read_bytes()
+            )
+
+
+def test_an_input_that_changes_between_passes_is_named(corpus: Path) -> None:
+    worker = start(settings_of(corpus.parent / "staged", corpus, engine="files"))
+    path = corpus / "a.txt"
+
+    def run(stage: Any, index: int) -> None:
+        if stage.name == "encode" and index == 0:
+            data = path.read_bytes()
+            path.write_bytes(data.replace(b"corpus", b"carpus"))
+        stage.run(index)
+
+    with pytest.raises(DataError, match="changed while it was read") as caught:
+        run_all(worker, run)
+    assert caught.value.path == path
+
+
+def test_workers_with_another_plan_are_refused(corpus: Path) -> None:
+    settings = settings_of(corpus.parent / "staged", corpus, engine="files")
+    records = Records(corpus.parent / "staged.work")
+    inputs = expand_inputs([corpus])
+
+    def plan(**more: Any) -> PreparePlan:
+        values: dict[str, Any] = {"tokenizer": "abc", "block_bytes": 4, "sizes": SIZES, **more}
+        return PreparePlan.of(values.pop("settings", {"seed": 0}), inputs, **values)
+
+    commit_plan(plan(), records)
+    commit_plan(plan(), records)
+    cases = [
+        ({"settings": {"seed": 5}}, "seed was 0, now it is 5"),
+        ({"tokenizer": "abd"}, "its tokenizer is another one"),
+        ({"block_bytes": 5}, "block-bytes was 4, now it is 5"),
+        ({"sizes": replace(SIZES, part_bytes=1)}, "part-bytes was 6144, now it is 1"),
+    ]
+    for more, message in cases:
+        with pytest.raises(UsageError, match=message):
+            commit_plan(plan(**more), records)
+    os.utime(corpus / "a.txt", ns=(1, 1))
+    inputs = expand_inputs([corpus])
+    with pytest.raises(UsageError, match="its inputs have other names, sizes or times"):
+        commit_plan(plan(), records)
+    with pytest.raises(UsageError, match="the work here is of another plan"):
+        prepare_dataset(settings)
+
+
+def test_shards_that_no_work_made_are_not_touched(corpus: Path) -> None:
+    out_dir = corpus.parent / "staged"
+    (out_dir / "train").mkdir(parents=True)
+    (out_dir / "train" / "shard_00000.bin").write_bytes(b"mine")
+    with pytest.raises(UsageError, match=r"shard_00000.bin is here already"):
+        prepare_dataset(settings_of(out_dir, corpus, engine="files"))
+    assert (out_dir / "train" / "shard_00000.bin").read_bytes() == b"mine"
+
+
+def test_a_folder_of_the_users_is_no_work_folder(corpus: Path) -> None:
+    (corpus.parent / "mine").mkdir()
+    (corpus.parent / "mine" / "letter.txt").write_text("dear")
+    settings = settings_of(
+        corpus.parent / "staged", corpus, engine="files", work_dir=corpus.parent / "mine"
+    )
+    with pytest.raises(UsageError, match=r"letter\.txt is here, which no worker made"):
+        prepare_dataset(settings)
+    assert [path.name for path in (corpus.parent / "mine").iterdir()] == ["letter.txt"]
+
+
+def test_what_others_put_there_meanwhile_stays(corpus: Path) -> None:
+    settings = settings_of(corpus.parent / "staged", corpus, engine="files")
+    worker = start(settings)
+    worker._job.records.create("hash/count", b"1")
+    worker._job.records.create("letter.txt", b"dear")
+    worker._job.records.remove(worker.stage_names)
+    assert [path.name for path in (corpus.parent / "staged.work").iterdir()] == ["letter.txt"]
+
+
+def test_nothing_left_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    settings = PrepareSettings(
+        input_files=(str(tmp_path / "a.txt"),),
+        out_dir=tmp_path / "out",
+        tokenization="char",
+        engine="files",
+    )
+    with pytest.raises(DataError, match="0 tokens are left after cleaning"):
+        prepare_dataset(settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"work_dir": "w"}, "--work-dir is where workers of --engine files meet"),
+        ({"engine": "files", "dry_run": True}, "--dry-run is for --engine threads"),
+        ({"engine": "files", "restart": True}, "--restart would take the work of other workers"),
+        ({"engine": "spark"}, "is not one of threads, files"),
+    ],
+)
+def test_flags_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        PrepareSettings(input_files=("a",), out_dir=Path("b"), **options)
+
+
+def test_the_command_done_again_touches_nothing(corpus: Path) -> None:
+    settings = settings_of(corpus.parent / "staged", corpus, engine="files")
+    assert not prepare_dataset(settings).was_there
+    before = {path: path.stat().st_mtime_ns for path in settings.out_dir.rglob("*")}
+    assert prepare_dataset(settings).was_there
+    assert {path: path.stat().st_mtime_ns for path in settings.out_dir.rglob("*")} == before
+
+
+WORKER = """
+import sys
+from pathlib import Path
+import lowtide.dataset.settings as dataset_settings
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.staged.plan import Sizes
+from lowtide.dataset.staged.running import prepare_shared
+from lowtide.engine.records import Records
+
+dataset_settings.BLOCK_BYTES = 2048
+stop_at = sys.argv[1]
+commit = Records.commit_record
+
+def commit_and_die(self, task, **more):
+    if task.name == stop_at:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+    commit(self, task, **more)
+
+Records.commit_record = commit_and_die
+prepare_shared(
+    PrepareSettings(input_files=(sys.argv[2],), out_dir=Path("staged"), tokenization=sys.argv[3],
+                    tokens_per_shard=4000, engine="files", memory="1GiB", processes=1),
+    sizes=Sizes(6 << 10, 3, num_buckets=16, group_bytes=5000),
+)
+"""
+
+
+def test_killed_workers_cost_nothing(corpus: Path) -> None:
+    expected = by_threads(corpus)
+    command = [sys.executable, "-c", WORKER]
+    inputs = [str(corpus), str(corpus.parent / "tok")]
+    killed = ["hash-0000002", "tally-0000000", "duplicates-0000001", "encode-0000003"]
+    killed += ["cut-0000000", "gather-0000001", "finish-0000000"]
+    for name in killed:
+        code = subprocess.run([*command, name, *inputs], check=False).returncode
+        assert code == -signal.SIGKILL, name
+        if name != "finish-0000000":
+            assert "not finished" in inspect_dataset(dataset_dir=Path("staged.work"))
+    # The last one was killed between the metadata and its record: another worker ends the job.
+    workers = [
+        subprocess.Popen([*command, "none", *inputs], stderr=subprocess.DEVNULL) for _ in range(2)
+    ]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert snapshot(corpus.parent / "staged") == expected
+    assert not Path("staged.work").exists()
+
+
+def test_parts_follow_the_sizes_of_streams(corpus: Path) -> None:
+    worker = start(settings_of(corpus.parent / "staged", corpus, engine="files"))
+    job = worker._job
+    parts = job.parts
+    assert parts[0] == Part(0, 1, 0, 3) and parts[1] == Part(0, 1, 3, 6)
+    whole = cut_parts(job.streams, job.reading, 1 << 30)
+    assert whole == [Part(0, len(job.streams))]
+    covered: list[int] = []
+    for part in parts:
+        covered += range(part.first, part.last)
+    assert sorted(set(covered)) == list(range(len(job.streams)))
+    assert not Records(Path("staged.work")).is_done(Task("hash", 0))

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lowtide.engine import leases as module
+from lowtide.engine.leases import (
+    MOST_FAILURES,
+    MOST_LOSSES,
+    Leases,
+    list_failures,
+    list_leases,
+    note_failure,
+    require_no_hopeless_task,
+)
+from lowtide.engine.records import Records, describe_worker
+from lowtide.engine.tasks import Task
+from lowtide.errors import DataError
+
+TASK = Task("hash", 1)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_one_worker_has_a_task(tmp_path: Path) -> None:
+    with Leases(Records(tmp_path)) as mine, Leases(Records(tmp_path)) as other:
+        assert mine.take(TASK) and not other.take(TASK)
+        assert list_leases(tmp_path) == {"hash-0000001": describe_worker()}
+        mine.release(TASK)
+        with other.hold(TASK) as is_ours:
+            assert is_ours
+            with mine.hold(TASK) as is_mine:
+                assert not is_mine
+        assert list_leases(tmp_path) == {}
+
+
+def test_leaving_gives_everything_back(tmp_path: Path) -> None:
+    with Leases(Records(tmp_path)) as mine:
+        assert mine.take(TASK) and mine.take(Task("hash", 2))
+    assert list_leases(tmp_path) == {}
+    assert not mine._thread.is_alive()
+
+
+def test_a_lease_that_does_not_change_is_taken_over(tmp_path: Path, clock: list[float]) -> None:
+    with Leases(Records(tmp_path), 30.0) as dead, Leases(Records(tmp_path), 30.0) as other:
+        assert dead.take(TASK)
+        for later, taken in ((0, False), (29.9, False), (0.2, True)):
+            clock[0] += later
+            assert other.take(TASK) is taken
+        dead.release(TASK)  # back from the dead: not its lease any more
+        assert list(list_leases(tmp_path)) == ["hash-0000001"]
+        assert list_failures(tmp_path, "losses")["hash-0000001"][0] == 1
+
+
+def test_a_lease_that_is_renewed_is_left_alone(tmp_path: Path, clock: list[float]) -> None:
+    with Leases(Records(tmp_path), 30.0) as slow, Leases(Records(tmp_path), 30.0) as other:
+        assert slow.take(TASK)
+        for _ in range(5):
+            assert not other.take(TASK)
+            clock[0] += 29
+            slow._beats += 1
+            slow._write(slow._held[TASK])
+        assert not other.take(TASK)
+
+
+def test_a_thread_renews(tmp_path: Path) -> None:
+    path = tmp_path / "leases" / "hash-0000001.lease"
+    with Leases(Records(tmp_path), 0.03) as mine:
+        assert mine.take(TASK)
+        first = path.read_bytes()
+        for _ in range(500):
+            if path.read_bytes() != first:
+                break
+            time.sleep(0.01)
+        assert path.read_bytes() != first
+
+
+def test_a_dead_process_of_this_machine_needs_no_waiting(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from lowtide.engine.leases import Leases; from lowtide.engine.records import Records\n"
+        "from lowtide.engine.tasks import Task\n"
+        "with Leases(Records(Path(sys.argv[1]))) as leases:\n"
+        "    leases.take(Task('hash', 1)); os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert list(list_leases(tmp_path)) == ["hash-0000001"]
+    path = tmp_path / "leases" / "hash-0000001.lease"
+    row = json.loads(path.read_bytes())
+    with Leases(Records(tmp_path)) as other:
+        path.write_text(json.dumps({**row, "machine": "another"}))
+        assert not other.take(TASK)  # its number says nothing of a process elsewhere
+        path.write_text(json.dumps(row))
+        assert other.take(TASK)
+
+
+def test_what_failed_too_often_stops_everybody(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for number in range(1, MOST_FAILURES):
+        assert note_failure(records, TASK, "no text") == number
+    require_no_hopeless_task(tmp_path)
+    assert note_failure(records, TASK, "still none") == MOST_FAILURES
+    assert note_failure(records, TASK, "again") == MOST_FAILURES
+    with pytest.raises(DataError, match=r"hash-0000001 failed 3 times, .*still none"):
+        require_no_hopeless_task(tmp_path)
+
+
+def test_losing_workers_is_forgiven_for_longer(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for number in range(1, MOST_LOSSES):
+        assert note_failure(records, TASK, "gone", is_loss=True) == number
+    require_no_hopeless_task(tmp_path)
+    assert note_failure(records, TASK, "gone", is_loss=True) == MOST_LOSSES == 20
+    with pytest.raises(DataError, match="failed 20 times"):
+        require_no_hopeless_task(tmp_path)
