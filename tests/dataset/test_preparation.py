@@ -475,7 +475,7 @@ def test_full_disk_midway_loses_nothing(
 ) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(100))
     calls = 0
-    real = sharding._write_shard  # pyright: ignore[reportPrivateUsage]
+    real = sharding.write_shard  # pyright: ignore[reportPrivateUsage]
 
     def fail(*given: Any) -> layout.ShardInfo:
         nonlocal calls
@@ -484,7 +484,7 @@ def test_full_disk_midway_loses_nothing(
             raise OSError(28, "No space left on device")
         return real(*given)
 
-    monkeypatch.setattr(sharding, "_write_shard", fail)
+    monkeypatch.setattr(sharding, "write_shard", fail)
     with pytest.raises(LowtideError, match="the disk is full") as caught:
         prepare([corpus], tmp_path / "out", processes=1)
     assert str(tmp_path / "out") in str(caught.value)

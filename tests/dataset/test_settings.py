@@ -44,6 +44,7 @@ PREPARE = {
     "seed": 0,
     "dry_run": False,
     "restart": False,
+    "engine": "threads",
 }
 PRETOKENIZE = {
     "tokenization": "gpt2",

@@ -114,7 +114,6 @@ def start(settings: PrepareSettings, sizes: Sizes = SIZES, **more: Any) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running._SharedPreparation, "run", keep)
-        patch.setattr(running.layout, "load_dataset_info", lambda root: None)
         prepare_shared(settings, sizes=sizes)
     (worker,) = preparations
     worker._job = replace(worker._job, **more)

@@ -192,7 +192,16 @@ def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> Non
     known |= {"--long"}  # of zstd
     known |= {flag_name(name) for row in SAME_SETTINGS for name in row}
     known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
-    known |= {"--standalone", "--nodes", "--gres", "--time", "--cpus-per-task", "--mem", "--wrap"}
+    known |= {
+        "--standalone",
+        "--array",
+        "--nodes",
+        "--gres",
+        "--time",
+        "--cpus-per-task",
+        "--mem",
+        "--wrap",
+    }
     for name in cli.VERBS:
         assert cli.main([name, "--help"]) == 0
         known |= set(re.findall(r"--[a-z][a-z0-9-]+", capsys.readouterr().out))

@@ -36,7 +36,7 @@ from lowtide.corpus.inputs import (
     expand_inputs,
     has_changed,
 )
-from lowtide.corpus.reading import plan_streams
+from lowtide.corpus.reading import ReadingOptions, plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
@@ -133,7 +133,7 @@ def _prepare_with_others(settings: PrepareSettings) -> PrepareResult:
 
     with naming_folder(settings.out_dir):
         done = prepare_shared(settings)
-    made = _require_same(settings)  # not one that another command made here meanwhile
+    made = _require_same(settings, done.reading)  # not what another command made here meanwhile
     return replace(
         made,
         seconds=done.seconds,
@@ -217,12 +217,14 @@ def noticing_changes(inputs: Sequence[InputFile], forget: Callable[[], None]) ->
         raise changed_input(changed) from error
 
 
-def _require_same(settings: PrepareSettings) -> PrepareResult:
+def _require_same(
+    settings: PrepareSettings, reading: ReadingOptions | None = None
+) -> PrepareResult:
     """Return the dataset that is there, if this very command would make it; else refuse."""
     root = settings.out_dir
     info = layout.load_dataset_info(root)
     metadata = info.metadata
-    difference = _find_difference(settings, metadata)
+    difference = _find_difference(settings, metadata, reading)
     if difference is not None:
         raise UsageError(
             f"there is a finished dataset here already, and {difference}",
@@ -235,7 +237,9 @@ def _require_same(settings: PrepareSettings) -> PrepareResult:
     return PrepareResult(info, report, notices, 0.0, 0, 0, was_there=True)
 
 
-def _find_difference(settings: PrepareSettings, metadata: dict[str, Any]) -> str | None:
+def _find_difference(
+    settings: PrepareSettings, metadata: dict[str, Any], reading: ReadingOptions | None
+) -> str | None:
     """Say what a finished dataset was made otherwise with, or of; None if nothing differs."""
     before = metadata.get("settings")
     if not isinstance(before, dict) or "sources" not in metadata:
@@ -245,9 +249,12 @@ def _find_difference(settings: PrepareSettings, metadata: dict[str, Any]) -> str
             flag = name.replace("_", "-")
             return f"it was made with --{flag} {before.get(name)}, now it is {value}"
     inputs = expand_inputs(settings.input_files)
-    budget = MemoryBudget.from_setting(settings.memory)
-    shares = plan_shares(settings, budget, Inputs.of(inputs, settings))
-    reading = settings.reading(reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes)
+    if reading is None:
+        budget = MemoryBudget.from_setting(settings.memory)
+        shares = plan_shares(settings, budget, Inputs.of(inputs, settings))
+        reading = settings.reading(
+            reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
+        )
     if settings.dedup:
         inputs = drop_copies(inputs, reading, on_notice=lambda _: None)
     appended = sum(len(event["input_files"]) for event in metadata.get("appended", []))

@@ -20,6 +20,7 @@ import xxhash
 from lowtide import files
 from lowtide.corpus.cleaning import Report
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import ReadingOptions
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
@@ -56,7 +57,7 @@ FINISH_STAGE = "finish"
 class StagedResult:
     """What a worker can say at the end."""
 
-    info: layout.DatasetInfo
+    reading: ReadingOptions
     seconds: float
     peak_bytes: int
     budget_bytes: int
@@ -100,8 +101,7 @@ def prepare_shared(
             run.run(lease_seconds)
         # Whoever ends last removes what the others wrote while the first was removing it.
         job.records.remove(run.stage_names)
-        info = layout.load_dataset_info(settings.out_dir)
-        return StagedResult(info, progress.seconds, progress.peak_bytes, budget.total_bytes)
+        return StagedResult(reading, progress.seconds, progress.peak_bytes, budget.total_bytes)
 
 
 def _refuse_strangers(job: StagedJob) -> None:
