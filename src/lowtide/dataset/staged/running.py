@@ -222,7 +222,7 @@ class _SharedPreparation:
             if self._coding is None:
                 self._coding = EncodeJob(
                     cleaning=self._job.settings.cleaning,
-                    coder=Coder(tokenizer),
+                    coder=Coder(tokenizer, end_id=tokenizer.end_of_text_id),
                     shuffle=self._job.settings.shuffle,
                     seed=self._job.settings.seed,
                     folder=self._job.records.folder,
