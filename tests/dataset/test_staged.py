@@ -251,10 +251,11 @@ def test_nothing_left_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"work_dir": "w"}, "--work-dir is where workers of --engine files meet"),
+        ({"work_dir": "w"}, "--work-dir is where workers of --engine files and ray meet"),
         ({"engine": "files", "dry_run": True}, "--dry-run is for --engine threads"),
         ({"engine": "files", "restart": True}, "--restart would take the work of other workers"),
-        ({"engine": "spark"}, "is not one of threads, files"),
+        ({"ray_address": "auto"}, "--ray-address is for --engine ray"),
+        ({"engine": "spark"}, "is not one of threads, files, ray"),
     ],
 )
 def test_flags_that_do_not_go_together(options: dict[str, Any], message: str) -> None:

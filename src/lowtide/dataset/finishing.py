@@ -42,6 +42,7 @@ _NOT_IN_PLAN = (
     "restart",
     "engine",
     "work_dir",
+    "ray_address",
 )
 
 

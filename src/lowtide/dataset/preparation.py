@@ -122,17 +122,17 @@ def run_preparation(
             return _prepare(replace(settings, out_dir=folder), None)
     if _is_finished(settings.out_dir):
         return _require_same(settings)
-    if settings.engine == "files":
+    if settings.engine != "threads":
         return _prepare_with_others(settings)
     _refuse_strangers(settings.out_dir)
     return _prepare(settings, load_tokenizer)
 
 
 def _prepare_with_others(settings: PrepareSettings) -> PrepareResult:
-    from lowtide.dataset.staged.running import prepare_shared  # for those who ask for it
+    from lowtide.dataset.staged.running import prepare_on_ray, prepare_shared
 
     with naming_folder(settings.out_dir):
-        done = prepare_shared(settings)
+        done = (prepare_on_ray if settings.engine == "ray" else prepare_shared)(settings)
     made = _require_same(settings, done.reading)  # not what another command made here meanwhile
     return replace(
         made,

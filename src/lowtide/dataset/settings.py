@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _MOST_PROCESSES = 4096
+_ENGINES = ("threads", "files", "ray")
 
 
 def _check_processes(count: int | None) -> None:
@@ -80,11 +81,15 @@ class PrepareSettings(CleaningOptions, _PrepareInputs):
     """Read, clean and count, and report what would be written, but write no dataset."""
     restart: bool = False
     """Throw away unfinished work of an earlier command in this folder."""
-    engine: Literal["threads", "files"] = "threads"
+    engine: Literal["threads", "files", "ray"] = "threads"
     """threads: this process. files: any number of processes on machines that share a disk, each
-    started with this same command; they meet in --work-dir. The result is the same."""
+    started with this same command; they meet in --work-dir. ray: a worker on every node of a Ray
+    cluster whose nodes share a disk. The result is the same."""
     work_dir: Path | None = None
-    """Where workers of --engine files meet, on the shared disk; default: OUT_DIR.work."""
+    """Where workers of --engine files and ray meet, on the shared disk; default: OUT_DIR.work."""
+    ray_address: str | None = None
+    """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
+    default: one on this machine, for as long as the command runs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,18 +118,20 @@ class PrepareSettings(CleaningOptions, _PrepareInputs):
             raise UsageError(f"--seed {self.seed} is negative")
 
     def _check_engine(self) -> None:
-        if self.engine not in ("threads", "files"):
-            raise UsageError(f"--engine {self.engine!r} is not one of threads, files")
+        if self.engine not in _ENGINES:
+            raise UsageError(f"--engine {self.engine!r} is not one of {', '.join(_ENGINES)}")
+        if self.ray_address is not None and self.engine != "ray":
+            raise UsageError("--ray-address is for --engine ray", next_step="add --engine ray")
         if self.engine == "threads" and self.work_dir is not None:
             raise UsageError(
-                "--work-dir is where workers of --engine files meet",
+                "--work-dir is where workers of --engine files and ray meet",
                 next_step="add --engine files, or leave --work-dir out",
             )
-        if self.engine == "files" and self.dry_run:
+        if self.engine != "threads" and self.dry_run:
             raise UsageError(
-                "--dry-run is for --engine threads", next_step="leave --engine files out"
+                "--dry-run is for --engine threads", next_step=f"leave --engine {self.engine} out"
             )
-        if self.engine == "files" and self.restart:
+        if self.engine != "threads" and self.restart:
             raise UsageError(
                 "--restart would take the work of other workers from under them",
                 next_step="stop them, remove the work folder yourself, and start again",

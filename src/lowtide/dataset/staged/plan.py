@@ -27,7 +27,7 @@ __all__ = ["PreparePlan", "Sizes", "commit_plan", "hash_inputs", "read_plan"]
 
 _MOST_PARTS = 30_000
 _MOST_PARTITIONS = 256  # of hashes by their first byte
-_PARTITION_TEXT_BYTES = 512 << 20
+_PARTITION_TEXT_BYTES = 64 << 20
 _MIB = 1 << 20
 
 
@@ -49,9 +49,9 @@ class Sizes:
         """Choose sizes for inputs of so many bytes.
 
         >>> Sizes.of(1 << 40).part_bytes >> 20, Sizes.of(5 << 20).num_partitions
-        (64, 1)
+        (35, 1)
         """
-        part = max(64 * _MIB, -(-total_bytes // _MOST_PARTS // _MIB) * _MIB)
+        part = max(16 * _MIB, -(-total_bytes // _MOST_PARTS // _MIB) * _MIB)
         partitions = min(max(total_bytes // _PARTITION_TEXT_BYTES, 1), _MOST_PARTITIONS)
         return cls(part, partitions)
 

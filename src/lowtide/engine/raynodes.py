@@ -1,0 +1,165 @@
+"""Start a worker on every node of a Ray cluster, and another where one was lost, until all is done.
+
+In:      what a worker does (it meets the others in a folder, see shared); a cluster
+Out:     the work is done
+Memory:  Ray's own on every node (some 400 to 650 MB, and 80 MB for an idle worker of its), which no
+         budget of ours counts; nothing of ours is in its object store
+
+Ray starts workers and says which nodes there are. Tasks, records and leases are those of the shared
+folder, so a node that is lost costs what it was doing, and the result is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lowtide.errors import BudgetError, LowtideError, UsageError
+from lowtide.memory import format_size, usable_cores
+from lowtide.packages import import_package
+
+__all__ = ["run_on_ray"]
+
+_OBJECT_STORE_BYTES = 80 << 20  # the least that Ray starts with
+_POLL_SECONDS = 0.5
+_MOST_LOSSES = 3
+"""So many workers may be lost on one node before no other is started there."""
+
+
+def run_on_ray(
+    work: Callable[[], int],
+    *,
+    address: str | None,
+    num_cpus: int | None,
+    memory_bytes: int,
+    on_poll: Callable[[], None],
+    on_notice: Callable[[str], None],
+) -> int:
+    """Run `work` on every node that can hold it until one of them has seen the end.
+
+    It returns a worker's peak of memory, and this the highest. `address` is that of a cluster; None
+    starts one on this machine for the time being. A worker takes `num_cpus` of its node, all by
+    default, and `memory_bytes`. `on_poll` is called now and then.
+    """
+    ray: Any = import_package("ray", "--engine ray")
+    was_there = ray.is_initialized()
+    if not was_there:
+        _connect(ray, address)
+    try:
+        return _Nodes(ray, work, num_cpus, memory_bytes, on_notice).run(on_poll)
+    finally:
+        if not was_there:
+            ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        options |= {
+            "num_cpus": usable_cores(),
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+        }
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"no Ray cluster answers at {address or 'this machine'}: {error}",
+            next_step="start one with ray start --head, and give its address as --ray-address",
+        ) from None
+
+
+@dataclass
+class _Nodes:
+    """The nodes of a cluster, and the worker on each."""
+
+    ray: Any
+    work: Callable[[], int]
+    num_cpus: int | None
+    memory_bytes: int
+    on_notice: Callable[[str], None]
+    running: dict[Any, str] = field(default_factory=dict)
+    """The node of each worker."""
+    losses: dict[str, int] = field(default_factory=dict)
+    peaks: list[int] = field(default_factory=list)
+    """Of workers that saw the end."""
+
+    def run(self, on_poll: Callable[[], None]) -> int:
+        self.require_room()
+        while not self.peaks or self.running:
+            if not self.peaks:
+                self.start_missing()
+            if not self.running:
+                raise UsageError(
+                    f"workers were lost on every node, {_MOST_LOSSES} times on each",
+                    next_step="see Ray's logs; give less --memory, or fewer --processes",
+                )
+            finished, _ = self.ray.wait(list(self.running), timeout=_POLL_SECONDS)
+            on_poll()
+            for reference in finished:
+                self.take(reference)
+        return max(self.peaks)
+
+    def fitting_nodes(self) -> dict[str, dict[str, float]]:
+        """Nodes that are there and can hold a worker, with their resources."""
+        return {
+            node["NodeID"]: node["Resources"]
+            for node in self.ray.nodes()
+            if node["Alive"]
+            and node["Resources"].get("memory", 0) >= self.memory_bytes
+            and node["Resources"].get("CPU", 0) >= (self.num_cpus or 1)
+        }
+
+    def require_room(self) -> None:
+        """Refuse what no node can hold; Ray would wait for one for ever."""
+        if self.fitting_nodes():
+            return
+        rows = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        memory = max((row.get("memory", 0) for row in rows), default=0)
+        cpus = max((row.get("CPU", 0) for row in rows), default=0)
+        raise BudgetError(
+            f"no node of the Ray cluster has {format_size(self.memory_bytes)} and "
+            f"{self.num_cpus or 1} cores; the largest has {format_size(memory)} and {cpus:.0f}",
+            next_step=f"give --memory {int(memory) >> 20}MiB or less"
+            + (f" and --processes {cpus:.0f} or less" if self.num_cpus else ""),
+        )
+
+    def start_missing(self) -> None:
+        """Start a worker on every node that has none, those that joined meanwhile too."""
+        busy = set(self.running.values())
+        for node, resources in self.fitting_nodes().items():
+            if node in busy or self.losses.get(node, 0) >= _MOST_LOSSES:
+                continue
+            strategy = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                node, soft=False
+            )
+            # max_calls: the process ends with its work, and its memory goes back.
+            remote = self.ray.remote(max_retries=0, max_calls=1)(_run_work).options(
+                num_cpus=self.num_cpus or int(resources["CPU"]),
+                memory=self.memory_bytes,
+                scheduling_strategy=strategy,
+            )
+            self.running[remote.remote(self.work)] = node
+
+    def take(self, reference: Any) -> None:
+        """Take what a worker ended with: the end of the work, an error of ours, or its loss."""
+        node = self.running.pop(reference)
+        try:
+            result = self.ray.get(reference)
+        except self.ray.exceptions.RayError as lost:
+            self.losses[node] = self.losses.get(node, 0) + 1
+            name = type(lost).__name__
+            self.on_notice(f"the worker on node {node[:8]} was lost ({name}): others go on")
+            return
+        if isinstance(result, LowtideError):
+            raise result
+        self.peaks.append(result)
+
+
+def _run_work(work: Callable[[], int]) -> int | LowtideError:
+    """On a node: work, and hand back an error of ours as it is."""
+    try:
+        return work()
+    except LowtideError as error:
+        return error

@@ -1,0 +1,192 @@
+"""Workers on the nodes of a Ray cluster: a stand-in for the rules, the real one where it is."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.engine.raynodes import run_on_ray
+from lowtide.errors import BudgetError, DataError, UsageError
+
+
+class LostError(Exception):
+    pass
+
+
+class FakeRay:
+    """Nodes by name with (memory, CPUs); each call of a worker runs when it is waited for."""
+
+    def __init__(self, nodes: dict[str, tuple[float, float]]) -> None:
+        self.resources = nodes
+        self.started: list[tuple[str, int, int]] = []
+        self.waiting: dict[int, Callable[[], Any]] = {}
+        self.results: dict[int, Any] = {}
+        self.exceptions = SimpleNamespace(RayError=LostError)
+        self.util = SimpleNamespace(
+            scheduling_strategies=SimpleNamespace(
+                NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft)
+            )
+        )
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": name, "Alive": cpus >= 0, "Resources": {"memory": memory, "CPU": cpus}}
+            for name, (memory, cpus) in self.resources.items()
+        ]
+
+    def remote(self, **given: int) -> Any:
+        assert given == {"max_retries": 0, "max_calls": 1}
+
+        def decorate(function: Any) -> Any:
+            def options(*, num_cpus: int, memory: int, scheduling_strategy: Any) -> Any:
+                node, soft = scheduling_strategy
+                assert not soft
+
+                def remote(work: Any) -> int:
+                    self.started.append((node, num_cpus, memory))
+                    number = len(self.started)
+                    self.waiting[number] = lambda: function(lambda: work(node))
+                    return number
+
+                return SimpleNamespace(remote=remote)
+
+            return SimpleNamespace(options=options)
+
+        return decorate
+
+    def wait(self, references: list[int], timeout: float) -> tuple[list[int], list[int]]:
+        first = min(references)
+        return [first], references[1:]
+
+    def get(self, reference: int) -> Any:
+        return self.waiting.pop(reference)()
+
+
+def run(
+    ray: FakeRay,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Callable[[str], int],
+    *,
+    num_cpus: int | None = None,
+    memory_bytes: int = 100,
+) -> tuple[int, list[str], int]:
+    notices: list[str] = []
+    polls: list[int] = []
+    monkeypatch.setattr("lowtide.engine.raynodes.import_package", lambda *names: ray)
+    peak = run_on_ray(
+        work,  # type: ignore[arg-type]
+        address=None,
+        num_cpus=num_cpus,
+        memory_bytes=memory_bytes,
+        on_poll=lambda: polls.append(1),
+        on_notice=notices.append,
+    )
+    return peak, notices, len(polls)
+
+
+def test_every_node_that_can_hold_one_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = {"a": (100, 4), "small": (99, 4), "b": (500, 1), "gone": (500, -1), "none": (500, 0)}
+    ray = FakeRay(nodes)
+    peaks = {"a": 50, "b": 70}
+    peak, notices, polls = run(ray, monkeypatch, lambda node: peaks[node])
+    assert ray.started == [("a", 4, 100), ("b", 1, 100)]
+    assert (peak, notices, polls) == (70, [], 2)
+
+
+def test_cores_may_be_fewer_than_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay({"a": (100, 4), "b": (100, 2)})
+    run(ray, monkeypatch, lambda node: 1, num_cpus=3)
+    assert ray.started == [("a", 3, 100)]
+
+
+def test_a_lost_worker_is_replaced_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay({"bad": (100, 1)})
+    lost: list[str] = []
+
+    def work(node: str) -> int:
+        if node == "bad" and len(lost) < 2:
+            lost.append(node)
+            raise LostError
+        return 1
+
+    _, notices, _ = run(ray, monkeypatch, work)
+    assert [row[0] for row in ray.started] == ["bad"] * 3
+    assert notices == ["the worker on node bad was lost (LostError): others go on"] * 2
+
+
+def test_workers_lost_everywhere_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay({"a": (100, 1), "b": (100, 1)})
+
+    def work(node: str) -> int:
+        raise LostError
+
+    with pytest.raises(UsageError, match="workers were lost on every node, 3 times on each"):
+        run(ray, monkeypatch, work)
+    assert len(ray.started) == 6
+
+
+def test_an_error_of_ours_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(node: str) -> int:
+        raise DataError("no text in it")
+
+    with pytest.raises(DataError, match="no text in it"):
+        run(FakeRay({"a": (100, 1)}), monkeypatch, work)
+
+
+def test_what_no_node_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay({"a": (3 << 30, 1), "b": (1 << 30, 8), "gone": (9 << 40, -1)})
+    with pytest.raises(
+        BudgetError, match=r"has 4\.0 GiB and 1 cores; the largest has 3\.0 GiB"
+    ) as e:
+        run(ray, monkeypatch, lambda node: 1, memory_bytes=4 << 30)
+    assert e.value.next_step == "give --memory 3072MiB or less"
+    with pytest.raises(BudgetError, match="and 4 cores; the largest") as e:
+        run(ray, monkeypatch, lambda node: 1, memory_bytes=2 << 30, num_cpus=4)
+    assert e.value.next_step == "give --memory 3072MiB or less and --processes 8 or less"
+    assert ray.started == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_two_nodes_prepare_what_threads_do(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    from lowtide.dataset.preparation import prepare_dataset
+
+    lines = "".join(f"line {number} of a text\n" for number in range(60_000))
+    (tmp_path / "a.txt").write_text(lines + "<|endoftext|>" + lines[:5000])
+    options: dict[str, Any] = {
+        "input_files": [tmp_path / "a.txt"],
+        "tokenization": "char",
+        "tokens_per_shard": 100_000,
+        "memory": "512MiB",
+    }
+    cluster = Cluster()
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, memory=1 << 30, object_store_memory=80 << 20)
+        import ray
+
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        prepare_dataset(out_dir=tmp_path / "ray", engine="ray", **options)
+        ray.shutdown()
+    finally:
+        cluster.shutdown()
+    prepare_dataset(out_dir=tmp_path / "threads", **options)
+    found = {
+        folder: {
+            path.relative_to(tmp_path / folder): path.read_bytes()
+            for path in (tmp_path / folder).rglob("*")
+            if path.is_file() and path.name != "metrics.jsonl"
+        }
+        for folder in ("ray", "threads")
+    }
+    assert found["ray"] == found["threads"] and len(found["ray"]) > 10
