@@ -53,7 +53,7 @@ def planned_bytes(*, seq_len: int, shuffle_buffer_size: int, stride: int | None 
     """The memory streaming takes: the block in use and the next, each held twice while cut.
 
     >>> planned_bytes(seq_len=128, shuffle_buffer_size=10_000)
-    103317504
+    102268928
     """
     block = max(1, shuffle_buffer_size) * (stride or seq_len) * 4
     return 4 * block + _TEXT_BYTES + ENCODING_THREADS * CACHE_BYTES
