@@ -44,6 +44,8 @@ class Case:
     needs: tuple[str, ...] = ("text",)
     varies: bool = True
     """Takes --memory and --processes."""
+    workers: int = 1
+    """Processes that work on it at once."""
 
 
 CASES = [
@@ -54,6 +56,14 @@ CASES = [
         "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000",
         "out",
         ("text", "tok"),
+    ),
+    Case(
+        "prepare shared",
+        "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000 "
+        "--engine files",
+        "out",
+        ("text", "tok"),
+        workers=3,
     ),
     Case("prepare char", "prepare --input-files text --tokenization char --out-dir out", "out"),
     Case(
@@ -220,13 +230,14 @@ class Bench:
         place = self.fresh_folder(case)
         hits = 0
         for _ in range(kills):
-            process = start(with_chance(case, rng), place)
-            try:
-                process.wait(timeout=rng.uniform(0.02, 1.1) * self.seconds[case.name])
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                hits += 1
+            processes = [start(with_chance(case, rng), place) for _ in range(case.workers)]
+            for process in processes:
+                try:
+                    process.wait(timeout=rng.uniform(0.02, 1.1) * self.seconds[case.name])
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    hits += 1
         try:
             finish(with_chance(case, rng), place)
         except AssertionError as error:
