@@ -398,3 +398,20 @@ def test_sigterm_at_any_moment_of_a_start_ends_without_a_traceback(tmp_path: Pat
         assert "unexpected" not in done.stderr
         if done.returncode == 130:
             assert "interrupted" in done.stderr
+
+
+def test_a_pool_of_threads_that_is_left_open_does_not_keep_the_command_from_ending():
+    code = (
+        "import sys, threading\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from lowtide import cli\n"
+        "pool = ThreadPoolExecutor(1)\n"
+        "pool.submit(int).result()\n"
+        "threading.Thread(target=lambda: print('joined')).start()\n"
+        "sys.argv = ['lowtide', '--version']\n"
+        "cli.run()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0 and "joined" in done.stdout
