@@ -17,6 +17,7 @@ constexpr size_t kSegmentSymbols = 3;
 constexpr size_t kMostSegments = size_t{1} << 28;
 constexpr int64_t kDepth = 16;  // a round tries to go down to this part of the last threshold
 constexpr size_t kBarrenRounds = 8;
+constexpr size_t kMergesAtOnce = 4;
 
 struct TooSmall : std::bad_alloc {
   const char* what() const noexcept override {
@@ -66,10 +67,19 @@ bool RoundLearner<Symbol>::learn(size_t target, size_t max_merges, int64_t min_f
   if (learner_ == nullptr) begin_round(min_frequency);
   const size_t most = static_cast<size_t>(kEnd) - std::min<size_t>(tokens_->size(), kEnd);
   if (most == 0) throw std::runtime_error("more tokens than symbols can tell apart");
-  const bool more = learner_->learn(target, std::min(max_merges, most), threshold_);
-  merges_done_.store(merges().size(), std::memory_order_relaxed);
+  // A few at a time: where there are few letters, each merge changes much of the text, and what the
+  // learner holds of it grows quickly.
+  size_t left = std::min(max_merges, most);
+  bool more = true, has_room = true;
+  while (more && has_room && left > 0) {
+    const size_t step = std::min(left, kMergesAtOnce);
+    more = learner_->learn(target, step, threshold_);
+    has_room = learner_->bytes() < memory_bytes_ / 2;
+    left -= step;
+    merges_done_.store(merges().size(), std::memory_order_relaxed);
+  }
   if (merges().size() >= target) return false;
-  if (more && learner_->bytes() < memory_bytes_ / 2) return true;
+  if (more && has_room) return true;
   if (!more && threshold_ <= min_frequency) {
     is_done_ = true;
     return false;
@@ -117,6 +127,7 @@ bool RoundLearner<Symbol>::collect() {
     // What waits for its end may be longer than a segment can be: then it is cut first.
     reads_on = table_->fits(reader.num_waiting());
     if (!reads_on && !raise_threshold()) return false;
+    if (threshold_ != threshold) reader.find_links_again();
   }
   return true;
 }

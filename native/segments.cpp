@@ -7,32 +7,39 @@
 namespace lowtide {
 
 template <typename Symbol>
-void SegmentReader<Symbol>::find_links() {
+void SegmentReader<Symbol>::find_links(size_t first) {
   // No branch depends on a link: many are looked up at the same time.
   is_linked_.resize(units_.size() + 1);
   const Symbol* const units = units_.data();
   uint8_t* const is_linked = is_linked_.data();
   const PairLinks& links = links_;
   const size_t size = units_.size();
-  is_linked[0] = 0;
-  for (size_t i = 1; i < size; ++i) is_linked[i] = links(units[i - 1], units[i]);
+  is_linked[first] = 0;
+  for (size_t i = first + 1; i < size; ++i) is_linked[i] = links(units[i - 1], units[i]);
 }
 
 template <typename Symbol>
 bool SegmentReader<Symbol>::next(bool reads_on) {
-  units_.erase(units_.begin(), units_.begin() + static_cast<ptrdiff_t>(waiting_));
   items_.clear();
-  waiting_ = 0;
-  if (reads_on) {
+  if (!is_pending_) {
+    units_.erase(units_.begin(), units_.begin() + static_cast<ptrdiff_t>(waiting_));
+    waiting_ = 0;
+  }
+  if (reads_on && !is_pending_) {
     const size_t before = units_.size();
     units_.resize(before + std::max(kBlock, before));
     const size_t got = words_.read(read_at_, units_.data() + before, units_.size() - before);
     units_.resize(before + got);
     if (got == 0) return false;
   }
-  find_links();
-  size_t i = 0;
+  if (!is_pending_ || are_links_old_) find_links(waiting_);
+  are_links_old_ = is_pending_ = false;
+  size_t i = waiting_;
   while (i < units_.size()) {
+    if (items_.size() == kMostItems) {
+      is_pending_ = true;
+      break;
+    }
     if (!in_word_) {
       int shift = 0;
       count_ = 0;

@@ -30,16 +30,20 @@ class SegmentReader {
 
   // Reads the next block and cuts it between symbols that are not linked; false at the end. A segment
   // that the block's end may have cut short waits for the next block; without `reads_on` only what
-  // waits is cut again.
+  // waits is cut again. A long segment that falls apart comes in several calls, kMostItems in each.
   bool next(bool reads_on = true);
+  // Says that links were taken away since the last call.
+  void find_links_again() { are_links_old_ = true; }
   const std::vector<Item>& items() const { return items_; }
   const Symbol* units() const { return units_.data(); }
-  size_t num_waiting() const { return units_.size() - waiting_; }
+  // Symbols of a segment whose end is not known yet.
+  size_t num_waiting() const { return is_pending_ ? 0 : units_.size() - waiting_; }
 
  private:
   static constexpr size_t kBlock = size_t{1} << 15;
+  static constexpr size_t kMostItems = size_t{1} << 16;
   static constexpr Symbol kEnd = WordFile<Symbol>::kEnd;
-  void find_links();
+  void find_links(size_t first);
 
   WordFile<Symbol>& words_;
   const PairLinks& links_;
@@ -47,7 +51,9 @@ class SegmentReader {
   std::vector<Symbol> units_;
   std::vector<uint8_t> is_linked_;  // whether a unit belongs to the segment of the one before it
   std::vector<Item> items_;
-  size_t waiting_ = 0;  // units before it are done with
+  size_t waiting_ = 0;          // units before it are done with
+  bool is_pending_ = false;     // the units from `waiting_` on are not cut yet
+  bool are_links_old_ = false;  // is_linked_ was found when there were more links
   // The word that `waiting_` lies in, if any.
   bool in_word_ = false, at_begin_ = false;
   uint64_t count_ = 0;

@@ -116,6 +116,7 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
         ("logits", need.loss, "one chunk, with the gradient of the output matrix"),
         ("update", need.update, "of the optimizer, when activations are gone: the larger counts"),
         ("batches", need.batches, f"{settings.num_workers} ahead, on the host"),
+        ("tokenizer", need.tokenizer, "on the host"),
         ("framework", need.program, _describe_program()),
     ]
     where = f"on the {machine.accelerator}" if machine.has_gpu else "in all"

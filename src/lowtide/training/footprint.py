@@ -32,6 +32,7 @@ __all__ = ["Footprint", "StreamReading", "fit_micro_batch", "planned_bytes", "st
 _CUDA_PROGRAM_BYTES = 2 << 30
 _STACK_BYTES = 256 << 20
 _MARGIN = 1.1
+_TOKEN_BYTES = 360  # of a vocabulary: 18 MiB for GPT-2's, half of them while it is written
 # What the C library keeps between many small tensors, beyond a tenth of them: a model of width 32
 # with thousands of rows took 13 % more than was estimated. Less than a tenth of any program.
 _HOLES_BYTES = 16 << 20
@@ -55,6 +56,8 @@ class Footprint:
     what its reader holds (windows of compressed files, pages of parquet)."""
     program: int
     """Interpreter, torch and what they load, as measured (program.py)."""
+    tokenizer: int = 0
+    """The vocabulary as it is loaded, and as it is written into the run's folder."""
 
     @property
     def device_bytes(self) -> int:
@@ -66,7 +69,7 @@ class Footprint:
     def host_bytes(self) -> int:
         """What the host must hold when a GPU trains: its program, copies of what it saves."""
         saved = self.checkpoint_bytes + self.weights  # the best weights have their own place
-        return self.batches + self.program + saved
+        return self.batches + self.program + self.tokenizer + saved
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -83,7 +86,7 @@ class Footprint:
         if self.update:
             passing = max(passing, int(0.87 * self.update + 0.45 * passing))
         kept = self.weights + self.gradients + self.optimizer
-        return kept + passing + self.batches + self.program
+        return kept + passing + self.batches + self.program + self.tokenizer
 
     @property
     def budget_bytes(self) -> int:
@@ -139,6 +142,7 @@ def planned_bytes(
         update=update,
         batches=_batch_bytes(settings),
         program=_program_bytes(settings, program, on_gpu=on_gpu),
+        tokenizer=config.vocab_size * _TOKEN_BYTES,
     )
 
 

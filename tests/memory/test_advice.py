@@ -1,0 +1,137 @@
+"""The budget that a refusal names is one that works: fed back, every verb succeeds inside it.
+
+Each verb is given 1 MiB, then what it advised: exit code 0, and the kernel's peak is no more. The
+dataset has a vocabulary of 50,257 tokens, so that what a tokenizer takes is no small part.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from lowtide import prepare_dataset
+from lowtide.files import write_json
+from lowtide.memory import parse_size
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.tokenizer import Tokenizer
+
+_MEASURE = """
+import os, sys
+pid = os.posix_spawn(sys.executable, [sys.executable, "-m", "lowtide", *sys.argv[1:]], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print("\\npeak", usage.ru_maxrss * 1024)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+_TRAIN = (
+    "train --checkpoints-dir {out} --num-layers 1 --width 16 --num-heads 1 --seq-len 16 "
+    "--batch-size 4 --max-iters 1 --eval-iters 1 --sample-tokens 0 --device cpu "
+)
+VERBS = {
+    "train-tokenizer": "train-tokenizer --input {text} --vocab-size 400 --out-dir {out}/t "
+    "--processes 3",
+    "train-tokenizer char": "train-tokenizer --input {text} --kind char --out-dir {out}/t "
+    "--processes 7",
+    "prepare": "prepare --input-files {text} --out-dir {out}/d --processes 7",
+    "append": "append {own} --input-files {more} --processes 3",
+    "pretokenize": "pretokenize {text} --out-path {out}/ids.npy --processes 7",
+    "convert": "convert {data} {out}/ids.npy --to npy",
+    "verify": "verify {data} --processes 7",
+    "inspect": "inspect {data}",
+    "export": "export --model-name {model} --out-dir {out}/hf",
+    "report": "report {run} --out {out}/page.html",
+    "train": _TRAIN + "--dataset-dir {data} --num-workers 3",
+    "train on a long row": _TRAIN + "--dataset-id {rows}",
+    "train on a large cell": _TRAIN + "--dataset-id {cell}",
+    "evaluate": "evaluate --model-name {model} --dataset-dir {data} --eval-iters 1 --device cpu",
+    "generate": "generate --model-name {model} --prompt words --max-new-tokens 2 --device cpu",
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command did."""
+
+    exit_code: int
+    peak_bytes: int
+    output: str
+
+    @property
+    def advice(self) -> list[str]:
+        """The budgets it names."""
+        return re.findall(r"give at least --memory (\w+)", self.output)
+
+
+def run(words: str, memory: str) -> Ran:
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", _MEASURE, *words.split(), "--memory", memory],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    peak = int(re.findall(r"^peak (\d+)$", done.stdout, re.MULTILINE)[-1])
+    return Ran(done.returncode, peak, done.stdout + done.stderr)
+
+
+def some_text(num_lines: int, seed: int) -> str:
+    source = random.Random(seed)
+    words = ["".join(source.choices("etaoinshr", k=source.randrange(2, 9))) for _ in range(500)]
+    return "\n".join(" ".join(source.choices(words, k=12)) for _ in range(num_lines))
+
+
+def write_model(folder: Path) -> None:
+    config = GPTConfig(50304, 16, 1, 16, 1)
+    folder.mkdir()
+    Tokenizer.load("gpt2").save(folder)
+    write_json(folder / "config.json", config.to_huggingface())
+    with torch.device("meta"):
+        model = GPT(config)
+    state = model.to_empty(device="cpu").state_dict()
+    tensors = portable_tensors({name: t.zero_() for name, t in state.items()}, config)
+    save_weights(folder / "model.safetensors", tensors)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One input of each kind."""
+    root = tmp_path_factory.mktemp("advice")
+    names = ("text", "more", "data", "own", "model", "run", "rows", "cell")
+    found = {name: root / name for name in names}
+    found["text"] = root / "text.txt"
+    found["more"] = root / "more.txt"
+    found["rows"] = root / "rows.jsonl"
+    found["cell"] = root / "cell.parquet"
+    found["text"].write_text(some_text(4000, seed=1))
+    found["more"].write_text(some_text(2000, seed=2))
+    for name in ("data", "own"):
+        prepare_dataset(input_files=[found["text"]], out_dir=found[name])
+    write_model(found["model"])
+    found["run"].mkdir()
+    write_json(found["run"] / "settings.json", {"batch_size": 4})
+    row = {"time": 1.0, "job": "train", "step": 1, "loss": 1.0, "memory_bytes": 1}
+    (found["run"] / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    long = "two words\té\n" * 1_500_000  # of which every end and accent is an escape in JSON
+    found["rows"].write_text("\n".join(json.dumps({"text": text}) for text in ("a", long, "b")))
+    pq.write_table(pa.table({"text": ["a few words", long, "a few more"]}), found["cell"])
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_first_advice_works(verb: str, places: dict[str, Path], tmp_path: Path) -> None:
+    words = VERBS[verb].format(**places, out=tmp_path)
+    refused = run(words, "1MiB")
+    assert refused.exit_code == 1 and len(refused.advice) == 1, refused.output
+    done = run(words, refused.advice[0])
+    assert done.exit_code == 0, done.output
+    assert done.peak_bytes <= parse_size(refused.advice[0])
