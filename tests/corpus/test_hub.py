@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lowtide.corpus import reading
+from lowtide.corpus import hub, reading
 from lowtide.corpus.hub import parse_hub_name
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import DataError, UsageError
@@ -59,6 +61,26 @@ def test_mistakes_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UsageError, match="needs the package datasets"):
         list(reading.iter_documents(expand_inputs([f"hf://{folder}"])))
+
+
+def test_a_saved_folder_is_loaded_and_a_name_is_streamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    fake = SimpleNamespace(
+        load_from_disk=lambda name: calls.append(name),
+        load_dataset=lambda name, config, **more: calls.append((name, config, more)),
+    )
+    monkeypatch.setattr(hub, "import_package", lambda module, what: fake)
+    hub.open_hub_rows("owner/name", split="train")
+    hub.open_hub_rows("owner/name", split="val", config_name="en", streaming=False)
+    assert calls == [
+        ("owner/name", None, {"split": "train", "streaming": True}),
+        ("owner/name", "en", {"split": "val", "streaming": False}),
+    ]
+    monkeypatch.setattr(hub, "is_saved_dataset", lambda name: True)
+    hub.open_hub_rows("folder", split="train")
+    assert calls[2:] == ["folder"]
 
 
 @pytest.mark.parametrize("saved", [False, True])

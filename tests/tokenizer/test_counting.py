@@ -270,7 +270,6 @@ def run_job(
 def corpus(tmp_path: Path, make_text: MakeText) -> list[Path]:
     """A large and two small text files, a compressed one, and rows."""
     import gzip
-    import json
 
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -308,6 +307,23 @@ def test_a_stopped_job_goes_on_and_ends_the_same(
             assert stops < 100
     assert stops > 5
     assert counts == expected
+
+
+def test_going_on_says_from_where(
+    tmp_path: Path, corpus: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(counting, "_ROUND_BYTES", 4000)
+    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 100)
+    with pytest.raises(KilledError):
+        run_job(tmp_path, corpus, stop_after=4)
+    state = json.loads((tmp_path / "counting.json").read_bytes())
+    sizes = [path.stat().st_size for path in corpus]
+    assert state["offset"] > 0 and state["input_index"] == 2
+    notes = io.StringIO()
+    run_job(tmp_path, corpus, notes=notes)
+    share = 100 * (sum(sizes[:2]) + state["offset"]) / sum(sizes)
+    assert 10 < share < 90 and f"going on at {share:.0f} % of the text" in notes.getvalue()
 
 
 @pytest.mark.parametrize("part_bytes", [1000, 4000, 1 << 20])

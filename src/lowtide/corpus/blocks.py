@@ -220,7 +220,7 @@ def _iter_side_by_side(
         if not stream.random_access:
             yield lambda stream=stream: _clean_stream(job, stream, report)
             continue
-        for number in range(stream.num_blocks or 0):
+        for number in range(stream.num_blocks):
             yield lambda stream=stream, number=number: report(
                 _clean_numbered(job, stream, number, 0)
             )
@@ -255,9 +255,9 @@ def _iter_tasks(job: CleanJob) -> Iterator[Callable[[], int]]:
                 yield _task(job, _pass_by, job, place + number, path, size)
             place += finished
         elif stream.random_access:
-            for number in range(stream.num_blocks or 0):
+            for number in range(stream.num_blocks):
                 yield _task(job, _clean_numbered, job, stream, number, place + number)
-            place += stream.num_blocks or 0
+            place += stream.num_blocks
         else:
             place = yield from _iter_stream_tasks(job, stream, place)
 
@@ -445,7 +445,7 @@ def load_block_table(job: CleanJob) -> BlockTable:
     paths: list[Path] = []
     notices: list[str] = []
     for stream in job.streams:
-        count = stream.num_blocks or 0
+        count = stream.num_blocks
         if not stream.random_access:
             end = files.read_json(job.end_path(stream.index))
             count = end["blocks"]

@@ -33,7 +33,7 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
         nonlocal group
         if group is not None:
             in_place = _has_places(group, options)
-            count = 1 if in_place else None
+            count = 1 if in_place else 0
             streams.append(Stream(len(streams), files[begin:end], in_place, count))
             group = None
 
@@ -54,7 +54,7 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
         flush(place)
         if in_place and source.format.block_kind == "jsonl":
             in_place = not has_long_rows(source, options)
-        count = -(-source.size_bytes // options.block_bytes) if in_place else None
+        count = -(-source.size_bytes // options.block_bytes) if in_place else 0
         streams.append(Stream(len(streams), files[place : place + 1], in_place, count))
     flush(len(files))
     return streams

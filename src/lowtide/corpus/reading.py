@@ -184,7 +184,7 @@ def iter_blocks(
 ) -> Iterator[TextBlock | None]:
     """Read a stream's blocks in order; the first `known` of them come as None, cheaply."""
     if stream.random_access:
-        for number in range(stream.num_blocks or 0):
+        for number in range(stream.num_blocks):
             yield None if number < known else read_block(stream, number, options)
         return
     for number, block in enumerate(_iter_in_order(stream, options)):

@@ -91,8 +91,8 @@ class Stream:
     inputs: Sequence[InputFile]
     random_access: bool
     """Blocks can be read by number, so several workers can share the stream."""
-    num_blocks: int | None
-    """How many there are at most, where that is known before reading."""
+    num_blocks: int = 0
+    """How many there are at most, of a random-access stream; others are read to their end."""
 
     @property
     def size_bytes(self) -> int:

@@ -45,7 +45,7 @@ def cut_parts(streams: Sequence[Stream], options: ReadingOptions, part_bytes: in
         waiting, held = [], 0
 
     for place, stream in enumerate(streams):
-        count = stream.num_blocks or 0
+        count = stream.num_blocks
         if stream.random_access and count > blocks_in_part:
             flush()
             parts += [
@@ -77,7 +77,7 @@ def iter_part(
             yield from (block for block in iter_blocks(stream, in_order) if block is not None)
             continue
         by_number = replace(options, on_notice=on_block_notice)
-        end = (stream.num_blocks or 0) if part.end is None else part.end
+        end = stream.num_blocks if part.end is None else part.end
         for number in range(part.begin, end):
             block = read_block(stream, number, by_number)
             yield block or TextBlock(stream.index, number, "text", b"", ())
