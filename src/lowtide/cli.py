@@ -192,7 +192,7 @@ def _dispatch(words: list[str]) -> None:
     verb = VERBS[name]
     settings = verb.parse(name, words[1:])
     if getattr(settings, "memory", None) is not None:
-        parse_size(settings.memory)  # a size that is none must not cost a minute's work first
+        parse_size(settings.memory)  # refused now, not after a minute of work
     verb.run(settings)
 
 

@@ -247,7 +247,8 @@ def _train(settings: TrainSettings) -> None:
 
         _show(f"sbatch {write_slurm_script(settings)}")
         return
-    # From now on, not from the first step on: until then a signal nobody waits for is the end.
+    # Registered first of all: without a handler SIGUSR1 ends the process, and users send it to see
+    # where a run is.
     faulthandler.register(signal.SIGUSR1, file=2)
 
     from lowtide.training.admission import admit

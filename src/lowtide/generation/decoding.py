@@ -144,7 +144,7 @@ def stream_text(
         sampling=sampling,
         vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
         banned=_not_text(tokenizer),
-        # Where nothing was asked, the end is no answer.
+        # Without a prompt the first token may not be end-of-text: the sample would be empty.
         banned_first=_ends(tokenizer) if not prompt else (),
         seed=seed,
     )

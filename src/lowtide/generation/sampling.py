@@ -26,7 +26,7 @@ def choose_tokens(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Return one id per row, never one beyond the tokenizer's `vocab_size` nor one of `banned`."""
-    # A model that broke in training gives no numbers: its dice are fair, a sample is no crash.
+    # A model that diverged has NaN logits: all tokens are then equally likely, instead of an error.
     logits = logits.float()[:, :vocab_size].nan_to_num()
     if banned:
         logits[:, list(banned)] = -torch.inf

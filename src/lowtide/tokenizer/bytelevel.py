@@ -114,7 +114,7 @@ def read_bpe_text(
     pattern: Pattern,
     whole_pieces: bool,
 ) -> Vocabulary | None:
-    """Make a vocabulary of the text of its two sections, natively, without an object a token.
+    """Make a vocabulary of the text of its two sections, without a Python object for each token.
 
     A special token whose id is None has the one that `vocab` says, if any. None comes back unless
     the text is exactly as it should be: `read_bpe` then says what is wrong with it. GPT-2's files

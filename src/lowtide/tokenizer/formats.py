@@ -148,7 +148,10 @@ def _load_vocab_and_merges(vocab_path: Path, merges_path: Path) -> Vocabulary:
 
 
 def _load_natively(vocab_path: Path, merges_path: Path) -> Vocabulary | None:
-    """Read the two files without an object a token; None: see what `_load_slowly` says."""
+    """Read the two files without a Python object for each token.
+
+    None if they are not of the usual form: `_load_slowly` then reads them, or says what is wrong.
+    """
     try:
         vocab, merges = vocab_path.read_bytes(), merges_path.read_bytes()
     except OSError:

@@ -102,7 +102,10 @@ def _name(section: Any) -> str:
 
 
 def _load_natively(path: Path) -> Vocabulary | None:
-    """Read a byte-level tokenizer.json without an object a token; None: see what `_load` says."""
+    """Read a byte-level tokenizer.json without a Python object for each token.
+
+    None if it is not of the usual form: `_load` then reads it, or says what is wrong.
+    """
     try:
         text = path.read_bytes()
     except OSError:
