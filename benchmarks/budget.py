@@ -3,8 +3,12 @@
 In:      nothing; the inputs are made (--scale makes them larger or smaller), or kept with --folder
 Out:     a Markdown table on stdout; exit code 1 if a row passed its budget and looked like success
 
-    python benchmarks/budget.py
+    python benchmarks/budget.py --results budget.jsonl
+    python benchmarks/budget.py --results budget.jsonl --only-table
     python benchmarks/budget.py --inputs jsonl parquet-cell --verbs pretokenize --budgets 128MiB
+
+With --results every row is appended to that file as soon as it is known; started again, rows that
+are there already are not run a second time, so that a long table can be made in several sittings.
 
 A row is one verb on one input at one budget. "smallest" is the budget that the verb itself names
 when it refuses 1 MiB. A verb may refuse an input (exit code 1), but not at a budget that it named.
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import lzma
 import random
@@ -35,6 +40,7 @@ import zstandard
 from lowtide.memory import parse_size
 
 MIB = 1 << 20
+Words = list[str | Path]
 SMALLEST = "smallest"
 
 
@@ -194,6 +200,29 @@ def make_verse(folder: Path, scale: float) -> Path:
     return path
 
 
+def make_dataset(folder: Path, scale: float) -> Path:
+    """A prepared dataset and a small model trained on it, for the verbs that take no text."""
+    root = folder / "made"
+    root.mkdir()
+    text = make_txt(root, scale)
+    lowtide("prepare", "--input-files", text, "--out-dir", root / "data")
+    lowtide(*training(root / "runs"), "--dataset-dir", root / "data")
+    return root
+
+
+def lowtide(*words: str | Path) -> None:
+    """Run a command that has to succeed."""
+    command = [sys.executable, "-m", "lowtide", *map(str, words)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def training(runs: Path) -> Words:
+    """The words of a small training."""
+    shape = "--num-layers 1 --width 32 --num-heads 2 --seq-len 64 --batch-size 8"
+    rest = "--max-iters 3 --eval-iters 1 --device cpu"
+    return ["train", "--checkpoints-dir", runs, *shape.split(), *rest.split()]
+
+
 INPUTS: dict[str, Callable[[Path, float], Path]] = {
     "txt": make_txt,
     "one-line": make_one_line,
@@ -209,12 +238,12 @@ INPUTS: dict[str, Callable[[Path, float], Path]] = {
     "zst-long": lambda folder, scale: make_zstd(folder, scale, window_log=31),
     "small-files": make_small_files,
     "verse": make_verse,
+    "dataset": make_dataset,
 }
 
 
 # Verbs: each gives the words after `lowtide` for an input and a folder that it may write to.
 
-Words = list[str | Path]
 VERBS: dict[str, Callable[[Path, Path], Words]] = {
     "train-tokenizer": lambda source, out: [
         *("train-tokenizer", "--input", source, "--vocab-size", "8000", "--out-dir", out / "tok")
@@ -227,9 +256,31 @@ VERBS: dict[str, Callable[[Path, Path], Words]] = {
     ],
     "append": lambda source, out: [*("append", out / "data", "--input-files", source)],
     "pretokenize": lambda source, out: ["pretokenize", source, "--out-path", out / "ids.npy"],
+    "train": lambda source, out: [*training(out), "--input-file", source],
+    "train-streaming": lambda source, out: [*training(out), "--dataset-id", source],
+    "verify": lambda source, out: ["verify", source / "data"],
+    "inspect": lambda source, out: ["inspect", source / "data"],
+    "convert": lambda source, out: ["convert", source / "data", out / "ids.npy", "--to", "npy"],
+    "train-dataset": lambda source, out: [*training(out), "--dataset-dir", source / "data"],
+    "evaluate": lambda source, out: [
+        *("evaluate", "--model-name", source / "runs" / "model", "--dataset-dir", source / "data"),
+        *("--eval-iters", "2", "--device", "cpu"),
+    ],
+    "generate": lambda source, out: [
+        *("generate", "--model-name", source / "runs" / "model", "--max-new-tokens", "3"),
+        *("--prompt-file", source / "text.txt", "--device", "cpu"),
+    ],
+    "export": lambda source, out: [
+        *("export", "--model-name", source / "runs" / "model", "--out-dir", out / "hf")
+    ],
+    "report": lambda source, out: [
+        *("report", source / "runs" / "model", "--out", out / "page.html")
+    ],
 }
-ONE_FILE = ("pretokenize",)
+ONE_FILE = ("pretokenize", "train")
 """Verbs that take no folder."""
+ON_DATASET = tuple(VERBS)[tuple(VERBS).index("verify") :]
+"""Verbs that take no text; the others take nothing else."""
 
 
 def set_up(verb: str, out: Path) -> None:
@@ -237,36 +288,35 @@ def set_up(verb: str, out: Path) -> None:
     if verb == "append":
         first = out / "first.txt"
         first.write_text("".join(f"some words to begin with, line {n}\n" for n in range(2000)))
-        words = ["prepare", "--input-files", first, "--out-dir", out / "data"]
-        subprocess.run(
-            [sys.executable, "-m", "lowtide", *map(str, words)], check=True, capture_output=True
-        )
+        lowtide("prepare", "--input-files", first, "--out-dir", out / "data")
 
 
 # A small process in between: the kernel charges a child with what its parent held when it started
-# it. Children are added up as sampled; each one's own peak is the kernel's.
+# it. The command's own peak is the kernel's; with its children it is the largest sum of samples. A
+# child of the size of its parent has not begun its own program yet, and runs in its memory.
 _MEASURE = """
 import os, signal, sys, time
 limit = float(sys.argv[1])
-def peaks(pid):
-    found = []
+def resident(pid, parent_size=None):
+    total = 0
     try:
-        for line in open(f"/proc/{pid}/status"):
-            if line.startswith("VmHWM:"):
-                found.append(int(line.split()[1]) * 1024)
+        rows = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status"))
+        size = rows.get("VmSize")
+        if size is not None and size != parent_size:
+            total += int(rows["VmRSS"].split()[0]) * 1024
         for task in os.listdir(f"/proc/{pid}/task"):
             for child in open(f"/proc/{pid}/task/{task}/children").read().split():
-                found += peaks(child)
+                total += resident(child, size)
     except OSError:
         pass
-    return found
+    return total
 pid = os.posix_spawn(sys.executable, [sys.executable, "-m", "lowtide", *sys.argv[2:]], os.environ)
 began, peak, stopped = time.monotonic(), 0, False
 while True:
     done, status, usage = os.wait4(pid, os.WNOHANG)
     if done:
         break
-    peak = max(peak, sum(peaks(pid)))
+    peak = max(peak, resident(pid))
     if time.monotonic() - began > limit and not stopped:
         os.kill(pid, signal.SIGKILL)
         stopped = True
@@ -330,6 +380,40 @@ def measure(verb: str, source: Path, folder: Path, budget: str, limit: float) ->
     return (memory, peak, f"{outcome.seconds:.1f}", code, verdict)
 
 
+def made_input(name: str, folder: Path, scale: float) -> Path:
+    """The input of a name, made now if it is not there."""
+    place = folder / f"{name}-{scale:g}"
+    if not place.exists():
+        partial = folder / f".{name}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        INPUTS[name](partial, scale)
+        partial.rename(place)
+    return next(path for path in place.iterdir())
+
+
+def size_of(source: Path) -> str:
+    """What an input takes on the disk."""
+    if source.is_file():
+        return f"{source.stat().st_size / 1e6:.1f} MB"
+    files = [path for path in source.rglob("*") if path.is_file()]
+    return f"{len(files):,} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB"
+
+
+def read_results(path: Path | None) -> dict[tuple[str, str, str], dict[str, object]]:
+    """The rows of earlier runs, by input, verb and budget; the last one counts."""
+    if path is None or not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {(row["input"], row["verb"], row["budget"]): row for row in rows}
+
+
+def table_line(row: dict[str, object]) -> str:
+    """A row of the Markdown table."""
+    names = ("input", "size", "verb", "memory", "peak", "seconds", "code", "verdict")
+    return "| " + " | ".join(str(row[name]) for name in names) + " |"
+
+
 def main() -> None:
     """Make the inputs, run every verb on each at each budget, print the table."""
     parser = argparse.ArgumentParser(
@@ -341,28 +425,35 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="size of the inputs")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds a command may take")
     parser.add_argument("--folder", type=Path, help="where inputs are kept for the next time")
+    parser.add_argument("--results", type=Path, help="where rows are kept, and found again")
+    parser.add_argument("--only-table", action="store_true", help="run nothing")
     arguments = parser.parse_args()
+    known = read_results(arguments.results)
     failed = 0
+    print("| input | size | verb | budget | peak MiB | seconds | exit code | budget |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory(prefix="lowtide-budget-") as scratch:
-        folder = arguments.folder or Path(scratch)
-        print("| input | verb | budget | peak MiB | seconds | exit code | budget |")
-        print("|---|---|---|---|---|---|---|", flush=True)
-        for name in arguments.inputs:
-            place = folder / name
-            if not place.exists():
-                partial = folder / f".{name}"
-                shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir(parents=True)
-                INPUTS[name](partial, arguments.scale)
-                partial.rename(place)
-            source = next(path for path in place.iterdir())
-            for verb in arguments.verbs:
+        for name, verb, budget in itertools.product(
+            arguments.inputs, arguments.verbs, arguments.budgets
+        ):
+            if (name == "dataset") != (verb in ON_DATASET):
+                continue
+            row = known.get((name, verb, budget))
+            if row is None and arguments.only_table:
+                continue
+            if row is None:
+                source = made_input(name, arguments.folder or Path(scratch), arguments.scale)
                 if verb in ONE_FILE and source.is_dir():
                     continue
-                for budget in arguments.budgets:
-                    row = measure(verb, source, Path(scratch), budget, arguments.limit)
-                    failed += row[-1].startswith("FAILED")
-                    print(f"| {name} | {verb} | " + " | ".join(row) + " |", flush=True)
+                found = measure(verb, source, Path(scratch), budget, arguments.limit)
+                names = ("memory", "peak", "seconds", "code", "verdict")
+                row = {"input": name, "size": size_of(source), "verb": verb, "budget": budget}
+                row |= dict(zip(names, found, strict=True))
+                if arguments.results is not None:
+                    with arguments.results.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+            failed += str(row["verdict"]).startswith("FAILED")
+            print(table_line(row), flush=True)
     sys.exit(1 if failed else 0)
 
 

@@ -15,7 +15,7 @@ import pytest
 from lowtide.dataset import pretokenization
 from lowtide.dataset.pretokenization import pretokenize_file, pretokenize_files
 from lowtide.dataset.summary import describe_pretokenization
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -290,3 +290,25 @@ def test_ids_are_on_the_disk_before_the_note_that_counts_them(
     assert len(notes) > 3
     ids = {events[place - 1] for place in notes}
     assert len(ids) == 1 and ids.pop().startswith(".a.npy."), events
+
+
+def test_a_tokenizer_is_loaded_once_and_a_later_file_needs_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    real = Tokenizer.load
+
+    def load(source: str | Path) -> Tokenizer:
+        loaded.append(str(source))
+        return real(source)
+
+    monkeypatch.setattr(pretokenization.Tokenizer, "load", load)
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"some words in file {number}")
+    with pytest.raises(BudgetError) as refused:
+        pretokenize_files(file=[tmp_path], memory="1MiB")
+    smallest = str(refused.value).rsplit("--memory ", 1)[1]
+    loaded.clear()
+    results = pretokenize_files(file=[tmp_path], memory=smallest)
+    assert len(results) == 3 and len(loaded) == 1
+    assert pretokenize_files(file=[tmp_path], memory=smallest)[0].was_there and len(loaded) == 2

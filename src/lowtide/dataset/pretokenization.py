@@ -10,10 +10,11 @@ Memory:  windows of text and their ids, for each worker; text of a plain file wi
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -44,7 +45,13 @@ from lowtide.dataset.provenance import (
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES, npy_header
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_cores
+from lowtide.memory import (
+    MemoryBudget,
+    format_size,
+    smallest_budget,
+    tree_resident_bytes,
+    usable_cores,
+)
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
@@ -122,27 +129,55 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
                 path=out,
                 next_step="one at a time, with --out-path",
             )
+    shared = _Shared(settings, sources)
     for source in sources:
-        yield _pretokenize(settings, source, settings.out_path or npy_path(source.path))
+        yield _pretokenize(shared, source, settings.out_path or npy_path(source.path))
 
 
-def _pretokenize(settings: PretokenizeSettings, source: InputFile, out: Path) -> PretokenizeResult:
+class _Shared:
+    """What all files of a command have in common."""
+
+    def __init__(self, settings: PretokenizeSettings, sources: Sequence[InputFile]) -> None:
+        self.settings = settings
+        self._sources = sources
+
+    @functools.cached_property
+    def named_tokenizer(self) -> Tokenizer:
+        """The tokenizer that the settings name, loaded once: of a small file that is most."""
+        return Tokenizer.load(self.settings.tokenization)
+
+    @functools.cached_property
+    def program_bytes(self) -> int:
+        """What is held before the first file; what later ones find (encoders) is in their share."""
+        for source in self._sources:
+            if source.format.reader_bytes is not None:  # what it imports is a part of the program
+                reader_bytes([source], _reading(self.settings))
+                break
+        return tree_resident_bytes()
+
+    def make_budget(self) -> MemoryBudget:
+        """The budget, of which nothing but the program is taken yet."""
+        total = MemoryBudget.from_setting(self.settings.memory).total_bytes
+        return MemoryBudget(total, used_bytes=self.program_bytes)
+
+
+def _pretokenize(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
     if out.exists():
-        return _require_same(settings, source, out)
+        return _require_same(shared, source, out)
     with files.hold_lock(out):
         if out.exists():  # by a command that ended just now
-            return _require_same(settings, source, out)
-        return _encode(settings, source, out)
+            return _require_same(shared, source, out)
+        return _encode(shared, source, out)
 
 
-def _require_same(settings: PretokenizeSettings, source: InputFile, out: Path) -> PretokenizeResult:
+def _require_same(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
     """Return the result that is there, if this very command would make it; else refuse."""
-    known = read_provenance(out)
+    settings, known = shared.settings, read_provenance(out)
     if known is None:
         difference = "nothing says what it was made of"
     else:
         difference = describe_difference(known, _text_settings(settings))
-        difference = difference or _tokenizer_difference(known, settings)
+        difference = difference or _tokenizer_difference(known, shared)
         difference = difference or describe_source_change(known.source, source.path)
     if known is None or difference is not None:
         raise UsageError(
@@ -162,11 +197,12 @@ def _require_same(settings: PretokenizeSettings, source: InputFile, out: Path) -
     )
 
 
-def _tokenizer_difference(known: Provenance, settings: PretokenizeSettings) -> str | None:
+def _tokenizer_difference(known: Provenance, shared: _Shared) -> str | None:
+    settings = shared.settings
     if "char" in (known.tokenization, settings.tokenization):
         same = known.tokenization == settings.tokenization
     else:
-        same = Tokenizer.load(settings.tokenization).fingerprint == known.tokenizer_fingerprint
+        same = shared.named_tokenizer.fingerprint == known.tokenizer_fingerprint
     if same:
         return None
     return f"it was made with tokenizer {known.tokenization}, now it is {settings.tokenization}"
@@ -178,11 +214,12 @@ def _text_settings(settings: PretokenizeSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
-def _encode(settings: PretokenizeSettings, source: InputFile, out: Path) -> PretokenizeResult:
+def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
+    settings = shared.settings
     is_plain = is_plain_text(source, encoding=settings.encoding)
     reading = _reading(settings)
     needed = reader_bytes([source], reading)  # first: what it imports is a part of the program
-    budget = MemoryBudget.from_setting(settings.memory)
+    budget = shared.make_budget()
     package = package_needs(settings.tokenization)
     stream_bytes = 0 if is_plain and package == NO_PACKAGE else _STREAM_BYTES + needed
     stream_bytes += package.table_bytes + package.thread_bytes
@@ -197,7 +234,7 @@ def _encode(settings: PretokenizeSettings, source: InputFile, out: Path) -> Pret
         "pretokenize", budget_bytes=budget.total_bytes, metrics_path=metrics_path
     ) as progress:
         reading = replace(reading, on_notice=progress.note)
-        tokenizer = _load_tokenizer(settings, source, reading, progress)
+        tokenizer = _load_tokenizer(shared, source, reading, progress)
         dtype = np.dtype("<u2" if id_bytes(tokenizer.vocab_size) == 2 else "<i4")
         _check_disk(source, out, dtype)
         finish = _Finish(settings, source, out, tokenizer, dtype)
@@ -278,10 +315,10 @@ def _check_disk(source: InputFile, out: Path, dtype: np.dtype[Any]) -> None:
 
 
 def _load_tokenizer(
-    settings: PretokenizeSettings, source: InputFile, reading: ReadingOptions, progress: Progress
+    shared: _Shared, source: InputFile, reading: ReadingOptions, progress: Progress
 ) -> Tokenizer:
-    if settings.tokenization != "char":
-        return Tokenizer.load(settings.tokenization)
+    if shared.settings.tokenization != "char":
+        return shared.named_tokenizer
     characters: set[str] = set()
     with progress.phase("characters", total=source.size_bytes, unit="B") as phase:
         for document in iter_documents([source], reading):
