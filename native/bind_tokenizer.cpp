@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings.hpp"
@@ -21,6 +22,10 @@ Pattern pattern_named(const std::string& name) {
   if (name == "gpt2") return Pattern::kGpt2;
   if (name == "cl100k") return Pattern::kCl100k;
   if (name == "o200k") return Pattern::kO200k;
+  if (name == "qwen2") return Pattern::kQwen2;
+  if (name == "qwen35") return Pattern::kQwen35;
+  if (name == "digits") return Pattern::kDigits;
+  if (name == "tekken") return Pattern::kTekken;
   throw std::invalid_argument("unknown pattern: " + name);
 }
 
@@ -80,16 +85,19 @@ Array<uint64_t> safe_cuts(nb::bytes text, const std::vector<nb::bytes>& specials
   return to_array(std::move(cuts));
 }
 
-// The last place where `text` can be cut, also if more text follows it; 0 if there is none.
-size_t last_cut(nb::bytes text, const std::vector<nb::bytes>& specials) {
-  const SpecialFinder finder(as_strings(specials));
-  const uint8_t* const data = static_cast<const uint8_t*>(text.data());
+size_t find_last_cut(const uint8_t* data, size_t length, const SpecialFinder& finder) {
   // What follows could complete a special token that begins in the last bytes.
   const size_t margin = std::max<size_t>(4, finder.longest());
-  for (size_t at = text.size() > margin ? text.size() - margin : 0; at > 0; --at) {
-    if (is_safe_cut(data, text.size(), at) && !finder.spans(data, text.size(), at)) return at;
+  for (size_t at = length > margin ? length - margin : 0; at > 0; --at) {
+    if (is_safe_cut(data, length, at) && finder.allows_cut(data, length, at)) return at;
   }
   return 0;
+}
+
+// The last place where `text` can be cut, also if more text follows it; 0 if there is none.
+size_t last_cut(nb::bytes text, const std::vector<nb::bytes>& specials) {
+  return find_last_cut(static_cast<const uint8_t*>(text.data()), text.size(),
+                       SpecialFinder(as_strings(specials)));
 }
 
 void count_texts(PieceCounter& counter, const std::vector<nb::bytes>& texts) {
@@ -213,19 +221,42 @@ Array<uint32_t> rules_by_rank(const std::vector<nb::bytes>& tokens) {
   return to_array(std::move(flat));
 }
 
+// Text in NFC as Python's tables have it. Bytes that are no text stay as they are.
+std::string compose_nfc(nb::handle compose, std::string_view text) {
+  const nb::gil_scoped_acquire acquire;
+  const nb::bytes composed = nb::cast<nb::bytes>(compose(nb::bytes(text.data(), text.size())));
+  return {composed.c_str(), composed.size()};
+}
+
+using AddedRow = std::tuple<nb::bytes, uint32_t, bool, bool, bool, bool>;
+
+std::vector<AddedToken> added_from(const std::vector<AddedRow>& rows) {
+  std::vector<AddedToken> tokens;
+  for (const auto& [bytes, id, special, lstrip, rstrip, normalized] : rows) {
+    tokens.push_back(
+        {std::string(bytes.c_str(), bytes.size()), id, special, lstrip, rstrip, normalized});
+  }
+  return tokens;
+}
+
 void make_vocabulary(NativeVocabulary* self, const std::string& pattern,
                      const std::vector<nb::bytes>& tokens,
                      const std::optional<Input<uint32_t>>& merges,
                      const std::vector<std::pair<nb::bytes, uint32_t>>& specials, bool whole_pieces,
-                     size_t cache_bytes) {
+                     size_t cache_bytes, const std::vector<AddedRow>& added,
+                     const std::optional<nb::callable>& compose) {
   require(cache_bytes <= size_t{1} << 34, "cache_bytes must be 16 GiB at most");
   std::vector<Vocabulary::Special> special_list;
   for (const auto& [bytes, id] : specials) {
     special_list.push_back({std::string(bytes.c_str(), bytes.size()), id});
   }
-  auto vocabulary =
-      std::make_shared<const Vocabulary>(pattern_named(pattern), as_strings(tokens),
-                                         rules_from(merges), std::move(special_list), whole_pieces);
+  Compose call;
+  if (compose) {
+    call = [compose = *compose](std::string_view text) { return compose_nfc(compose, text); };
+  }
+  auto vocabulary = std::make_shared<const Vocabulary>(
+      pattern_named(pattern), as_strings(tokens), rules_from(merges), std::move(special_list),
+      whole_pieces, added_from(added), std::move(call));
   new (self) NativeVocabulary{vocabulary, {vocabulary, cache_bytes}};
 }
 
@@ -298,6 +329,19 @@ int64_t find_special(const NativeVocabulary& self, nb::bytes text) {
   return match.begin == SpecialFinder::npos ? -1 : static_cast<int64_t>(match.begin);
 }
 
+size_t last_cut_of(const NativeVocabulary& self, nb::bytes text, bool specials) {
+  return find_last_cut(static_cast<const uint8_t*>(text.data()), text.size(),
+                       self.vocabulary->cut_finder(specials));
+}
+
+// The first place behind the longest token where `text` can be cut, also if more text came before it;
+// its size if there is none.
+size_t first_cut_of(const NativeVocabulary& self, nb::bytes text, bool specials) {
+  const SpecialFinder& finder = self.vocabulary->cut_finder(specials);
+  return find_cut(static_cast<const uint8_t*>(text.data()), text.size(), 1 + finder.longest(),
+                  finder);
+}
+
 nb::bytes decode(const NativeVocabulary& self, const Input<uint32_t>& ids) {
   std::string text;
   const uint32_t* const data = ids.data();
@@ -355,7 +399,8 @@ void bind_tokenizer(nb::module_& m) {
   nb::class_<NativeVocabulary>(m, "Vocabulary")
       .def("__init__", &make_vocabulary, nb::arg("pattern"), nb::arg("tokens"),
            nb::arg("merges").none(), nb::arg("specials"), nb::kw_only(), nb::arg("whole_pieces"),
-           nb::arg("cache_bytes"))
+           nb::arg("cache_bytes"), nb::arg("added") = std::vector<AddedRow>{},
+           nb::arg("compose") = nb::none())
       .def("encode", &encode, nb::arg("text"), nb::arg("specials"))
       .def("encode_many", &encode_many, nb::arg("texts"), nb::arg("specials"),
            nb::arg("num_threads"))
@@ -383,6 +428,8 @@ void bind_tokenizer(nb::module_& m) {
       .def("merge_pieces", &merge_pieces, nb::arg("pieces"), nb::arg("at_most") = "avx512")
       .def("merge_long", &merge_long, nb::arg("piece"), nb::arg("chunk"))
       .def("find_special", &find_special, nb::arg("text"))
+      .def("last_cut", &last_cut_of, nb::arg("text"), nb::arg("specials"))
+      .def("first_cut", &first_cut_of, nb::arg("text"), nb::arg("specials"))
       .def("decode", &decode, nb::arg("ids"));
 
   nb::class_<MergeLearner> learner(m, "MergeLearner");

@@ -78,9 +78,7 @@ std::vector<size_t> share_ends(const std::vector<Part>& parts) {
 
 EncodedTexts encode_texts(EncoderPool& pool, const std::vector<std::string_view>& texts,
                           bool specials, size_t num_threads) {
-  static const SpecialFinder no_specials;
-  const std::vector<Part> cuts =
-      cut_texts(texts, specials ? pool.vocabulary()->special_finder() : no_specials);
+  const std::vector<Part> cuts = cut_texts(texts, pool.vocabulary()->cut_finder(specials));
   const std::vector<size_t> shares = share_ends(cuts);
   std::vector<std::vector<uint32_t>> parts(shares.size());
   std::vector<uint64_t> ends(cuts.size());  // within the share
@@ -217,9 +215,8 @@ std::pair<uint64_t, uint64_t> encode_file(EncoderPool& pool, const FileEncoding&
   if (job.id_bytes == 2 && vocabulary.size() > 65536) {
     throw std::invalid_argument("ids of this vocabulary do not fit 16 bits");
   }
-  static const SpecialFinder no_specials;
   FileWindows windows(job.input_path, job.begin, job.stop, job.end, job.window_bytes,
-                      job.specials ? vocabulary.special_finder() : no_specials, job.largest_window);
+                      vocabulary.cut_finder(job.specials), job.largest_window);
   Turns turns(job.output_offset);
   run_threads(job.num_threads, [&](size_t) {
     try {

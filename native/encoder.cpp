@@ -98,6 +98,17 @@ template <typename Id>
 template <typename Sink>
 void TextEncoder<Id>::encode(std::string_view text, bool specials, const Sink& sink) {
   const uint8_t* const data = reinterpret_cast<const uint8_t*>(text.data());
+  if (!vocabulary_.added().empty()) {
+    return vocabulary_.added().split(
+        text, specials,
+        [&](std::string_view part) {
+          encode_text(reinterpret_cast<const uint8_t*>(part.data()), part.size(), sink);
+        },
+        [&](uint32_t token) {
+          const Id id = static_cast<Id>(token);
+          sink(&id, 1);
+        });
+  }
   if (!specials) return encode_text(data, text.size(), sink);
   size_t at = 0;
   while (at < text.size()) {

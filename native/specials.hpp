@@ -12,7 +12,8 @@ class SpecialFinder {
  public:
   SpecialFinder() = default;
   // An empty token is refused; equal ones are found as the first of them.
-  explicit SpecialFinder(std::vector<std::string> tokens);
+  // `takes_blanks`: some of them take the blanks beside them along.
+  explicit SpecialFinder(std::vector<std::string> tokens, bool takes_blanks = false);
 
   struct Match {
     size_t begin;  // npos if there is none
@@ -23,6 +24,9 @@ class SpecialFinder {
 
   // The first occurrence at or after `from`.
   Match find(const uint8_t* text, size_t length, size_t from) const;
+  // True if text can be cut before text[at], a safe cut for the pattern, without changing what is
+  // found: no occurrence begins before it and ends after it, or takes blanks across it.
+  bool allows_cut(const uint8_t* text, size_t length, size_t at) const;
   // True if an occurrence begins before `at` and ends after it.
   bool spans(const uint8_t* text, size_t length, size_t at) const;
 
@@ -34,6 +38,9 @@ class SpecialFinder {
   std::vector<std::string> tokens_;
   std::vector<size_t> by_length_;  // indices, longest first
   bool is_first_[256] = {};
+  // The pairs of bytes that tokens begin with, a bit each; empty where one is a single byte.
+  std::vector<uint64_t> begins_;
+  bool takes_blanks_ = false;
   int only_first_ = -1;  // the one first byte, if they all share it
   size_t longest_ = 0;
 };

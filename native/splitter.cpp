@@ -82,8 +82,28 @@ inline const uint8_t* blank_piece_by_line(const uint8_t* p, const uint8_t* end) 
   return after_newline != nullptr ? after_newline : blank_piece(p, end);
 }
 
-inline const uint8_t* up_to_three_numbers(const uint8_t* p, const uint8_t* end) {
-  for (int i = 0; i < 3 && p < end; ++i) {
+// What tells patterns of one kind apart.
+struct Rules {
+  int most_numbers = 3;  // in a piece
+  bool contractions = true;
+  bool marks_in_words = false;
+};
+constexpr Rules rules_of(Pattern pattern) {
+  switch (pattern) {
+    case Pattern::kQwen2:
+      return {1, true, false};
+    case Pattern::kQwen35:
+      return {1, true, true};
+    case Pattern::kTekken:
+      return {1, false, false};
+    default:
+      return {};
+  }
+}
+
+template <int kMost>
+inline const uint8_t* up_to_numbers(const uint8_t* p, const uint8_t* end) {
+  for (int i = 0; i < kMost && p < end; ++i) {
     const Char c = char_at(p, end);
     if (c.cls != kNumber) break;
     p += c.length;
@@ -118,10 +138,13 @@ inline const uint8_t* o200k_word_from(const uint8_t* p, const uint8_t* body, con
   return q != body ? q : nullptr;
 }
 
+template <bool kContractions>
 const uint8_t* o200k_word(const uint8_t* p, const uint8_t* end, const Char& first) {
   const bool may_prefix = !in(first.cls, kLetters | kNumbers | bit(kNewline));
   const uint8_t* q = o200k_word_from(p, may_prefix ? p + first.length : p, end);
-  if (q != nullptr && q < end && *q == '\'') q += contraction_length(q, end, true);
+  if (kContractions && q != nullptr && q < end && *q == '\'') {
+    q += contraction_length(q, end, true);
+  }
   return q;
 }
 
@@ -145,32 +168,49 @@ const uint8_t* next_piece<Pattern::kGpt2>(const uint8_t* p, const uint8_t* end) 
   return blank_piece(p, end);
 }
 
+// Numbers one by one; between them gpt2, for which a number is the end of the text.
 template <>
-const uint8_t* next_piece<Pattern::kCl100k>(const uint8_t* p, const uint8_t* end) {
+const uint8_t* next_piece<Pattern::kDigits>(const uint8_t* p, const uint8_t* end) {
+  const Char first = char_at(p, end);
+  if (first.cls == kNumber) return p + first.length;
+  if (in(first.cls, kBlanks)) {
+    const uint8_t* const behind = skip(p, end, kBlanks);
+    if (behind < end && char_at(behind, end).cls == kNumber) return behind;
+  }
+  return next_piece<Pattern::kGpt2>(p, end);
+}
+
+namespace {
+template <Pattern pattern>
+inline const uint8_t* next_cl100k(const uint8_t* p, const uint8_t* end) {
+  constexpr Rules kRules = rules_of(pattern);
+  constexpr uint32_t kWords = kLetters | (kRules.marks_in_words ? bit(kMark) : 0);
+  constexpr uint32_t kRest = kRules.marks_in_words ? bit(kOther) : kSymbols;
   const Char first = char_at(p, end);
   if (*p == '\'') {
     if (const size_t length = contraction_length(p, end, true)) return p + length;
   }
-  if (in(first.cls, kLetters)) return skip(p, end, kLetters);
-  if (first.cls == kNumber) return up_to_three_numbers(p, end);
+  if (in(first.cls, kWords)) return skip(p, end, kWords);
+  if (first.cls == kNumber) return up_to_numbers<kRules.most_numbers>(p, end);
   const uint8_t* second = p + first.length;
   const bool has_second = second < end;
   const CharClass second_cls = has_second ? char_at(second, end).cls : kOther;
-  if (first.cls != kNewline && has_second && in(second_cls, kLetters)) {
-    return skip(second, end, kLetters);
+  if (first.cls != kNewline && has_second && in(second_cls, kWords)) {
+    return skip(second, end, kWords);
   }
-  const bool space_then_symbol = *p == ' ' && has_second && in(second_cls, kSymbols);
-  if (in(first.cls, kSymbols) || space_then_symbol) {
-    return skip_bytes(skip(space_then_symbol ? second : p, end, kSymbols), end, false);
+  const bool space_then_symbol = *p == ' ' && has_second && in(second_cls, kRest);
+  if (in(first.cls, kRest) || space_then_symbol) {
+    return skip_bytes(skip(space_then_symbol ? second : p, end, kRest), end, false);
   }
   return blank_piece_by_line(p, end);
 }
 
-template <>
-const uint8_t* next_piece<Pattern::kO200k>(const uint8_t* p, const uint8_t* end) {
+template <Pattern pattern>
+inline const uint8_t* next_o200k(const uint8_t* p, const uint8_t* end) {
+  constexpr Rules kRules = rules_of(pattern);
   const Char first = char_at(p, end);
-  if (first.cls == kNumber) return up_to_three_numbers(p, end);
-  if (const uint8_t* q = o200k_word(p, end, first)) return q;
+  if (first.cls == kNumber) return up_to_numbers<kRules.most_numbers>(p, end);
+  if (const uint8_t* q = o200k_word<kRules.contractions>(p, end, first)) return q;
   const uint8_t* second = p + first.length;
   const bool space_then_symbol =
       *p == ' ' && second < end && in(char_at(second, end).cls, kSymbols);
@@ -178,6 +218,28 @@ const uint8_t* next_piece<Pattern::kO200k>(const uint8_t* p, const uint8_t* end)
     return skip_bytes(skip(space_then_symbol ? second : p, end, kSymbols), end, true);
   }
   return blank_piece_by_line(p, end);
+}
+}  // namespace
+
+template <>
+const uint8_t* next_piece<Pattern::kCl100k>(const uint8_t* p, const uint8_t* end) {
+  return next_cl100k<Pattern::kCl100k>(p, end);
+}
+template <>
+const uint8_t* next_piece<Pattern::kQwen2>(const uint8_t* p, const uint8_t* end) {
+  return next_cl100k<Pattern::kQwen2>(p, end);
+}
+template <>
+const uint8_t* next_piece<Pattern::kQwen35>(const uint8_t* p, const uint8_t* end) {
+  return next_cl100k<Pattern::kQwen35>(p, end);
+}
+template <>
+const uint8_t* next_piece<Pattern::kO200k>(const uint8_t* p, const uint8_t* end) {
+  return next_o200k<Pattern::kO200k>(p, end);
+}
+template <>
+const uint8_t* next_piece<Pattern::kTekken>(const uint8_t* p, const uint8_t* end) {
+  return next_o200k<Pattern::kTekken>(p, end);
 }
 
 namespace {
@@ -282,18 +344,20 @@ inline uint64_t visit_contractions(uint64_t quotes, const uint8_t* text, const u
   return ~uint64_t{0};
 }
 
-template <Pattern pattern>
-BlockStarts find_starts(const BlockMasks& m, const uint8_t* text, const uint8_t* end,
-                        unsigned usable);
-
-template <>
-inline BlockStarts find_starts<Pattern::kGpt2>(const BlockMasks& m, const uint8_t* text,
-                                               const uint8_t* end, unsigned usable) {
+// gpt2, and the same between numbers that stand alone.
+template <bool kDigits>
+inline BlockStarts find_gpt2_starts(const BlockMasks& m, const uint8_t* text, const uint8_t* end,
+                                    unsigned usable) {
   const uint64_t symbol = ~(m.letter | m.number | m.blank);
   uint64_t starts =
       (m.letter & ~(m.letter << 1)) | (m.number & ~(m.number << 1)) | (symbol & ~(symbol << 1));
   starts &= ~(m.space << 1);
-  starts |= m.blank & ~(m.blank << 1 & m.blank >> 1);
+  if constexpr (kDigits) {
+    starts |= m.number;
+    starts |= m.blank & ~(m.blank << 1 & (m.blank | m.number) >> 1);
+  } else {
+    starts |= m.blank & ~(m.blank << 1 & m.blank >> 1);
+  }
   const uint64_t known = visit_contractions(m.apostrophe & (starts | 1), text, end, usable, false,
                                             [&](unsigned i, size_t length) {
                                               starts &= ~(uint64_t{2} << i);
@@ -302,8 +366,9 @@ inline BlockStarts find_starts<Pattern::kGpt2>(const BlockMasks& m, const uint8_
   return {starts, known};
 }
 
-// What cl100k and o200k share: numbers by three, a symbol or blank that goes with the word behind it,
+// What cl100k and o200k share: numbers by three or one by one, a symbol or blank that goes with the word behind it,
 // newlines that go with the symbols before them, blanks up to the last newline.
+template <int kMostNumbers>
 inline BlockStarts find_starts_by_line(const BlockMasks& m, unsigned usable) {
   const uint64_t tab = m.blank & ~m.newline;  // blanks that end no line
   const uint64_t symbol = ~(m.letter | m.number | m.blank);
@@ -311,10 +376,15 @@ inline BlockStarts find_starts_by_line(const BlockMasks& m, unsigned usable) {
   const uint64_t lone_symbol = first_symbol & ~(symbol >> 1);
   uint64_t starts = m.letter & ~(m.letter << 1) & ~(tab << 1) & ~(lone_symbol << 1);
   starts |= first_symbol;
-  uint64_t number = m.number & ~(m.number << 1);
-  while (number != 0) {
-    starts |= number;
-    number = number << 3 & m.number & m.number << 1 & m.number << 2;
+  if constexpr (kMostNumbers == 1) {
+    starts |= m.number;
+  } else {
+    static_assert(kMostNumbers == 3);
+    uint64_t number = m.number & ~(m.number << 1);
+    while (number != 0) {
+      starts |= number;
+      number = number << 3 & m.number & m.number << 1 & m.number << 2;
+    }
   }
   starts |= m.blank & ~(m.blank << 1) & ~(m.newline & symbol << 1);
   starts |= tab & ~(m.blank >> 1);
@@ -337,33 +407,48 @@ inline BlockStarts find_starts_by_line(const BlockMasks& m, unsigned usable) {
   return {starts, known};
 }
 
-template <>
-inline BlockStarts find_starts<Pattern::kCl100k>(const BlockMasks& m, const uint8_t* text,
-                                                 const uint8_t* end, unsigned usable) {
-  BlockStarts block = find_starts_by_line(m, usable);
+// Marks are not ASCII: what they are a part of makes no difference here.
+template <Pattern pattern>
+inline BlockStarts find_cl100k_starts(const BlockMasks& m, const uint8_t* text, const uint8_t* end,
+                                      unsigned usable) {
+  BlockStarts block = find_starts_by_line<rules_of(pattern).most_numbers>(m, usable);
   block.known &= visit_contractions(
       m.apostrophe & (block.starts | 1), text, end, usable, true,
       [&](unsigned i, size_t length) { block.starts |= uint64_t{1} << (i + length); });
   return block;
 }
 
-template <>
-inline BlockStarts find_starts<Pattern::kO200k>(const BlockMasks& m, const uint8_t* text,
-                                                const uint8_t* end, unsigned usable) {
-  BlockStarts block = find_starts_by_line(m, usable);
+template <Pattern pattern>
+inline BlockStarts find_o200k_starts(const BlockMasks& m, [[maybe_unused]] const uint8_t* text,
+                                     [[maybe_unused]] const uint8_t* end, unsigned usable) {
+  BlockStarts block = find_starts_by_line<rules_of(pattern).most_numbers>(m, usable);
   block.starts |= m.upper & (m.letter & ~m.upper) << 1;
-  // A contraction goes with the word before it; the one right behind a contraction does not.
-  size_t taken = 0;
-  block.known &= visit_contractions(m.apostrophe & m.letter << 1, text, end, usable, true,
-                                    [&](unsigned i, size_t length) {
-                                      if (i == taken) return;
-                                      taken = i + length;
-                                      block.starts &= ~(bits_below(length) << i);
-                                      block.starts |= uint64_t{1} << taken;
-                                    });
+  if constexpr (rules_of(pattern).contractions) {
+    // A contraction goes with the word before it; the one right behind a contraction does not.
+    size_t taken = 0;
+    block.known &= visit_contractions(m.apostrophe & m.letter << 1, text, end, usable, true,
+                                      [&](unsigned i, size_t length) {
+                                        if (i == taken) return;
+                                        taken = i + length;
+                                        block.starts &= ~(bits_below(length) << i);
+                                        block.starts |= uint64_t{1} << taken;
+                                      });
+  }
   // A slash behind a newline may go with the symbols before that.
   if (const uint64_t slash = m.slash & m.newline << 1) block.known &= (slash & -slash) - 1;
   return block;
+}
+
+template <Pattern pattern>
+inline BlockStarts find_starts(const BlockMasks& m, const uint8_t* text, const uint8_t* end,
+                               unsigned usable) {
+  if constexpr (pattern == Pattern::kGpt2 || pattern == Pattern::kDigits) {
+    return find_gpt2_starts<pattern == Pattern::kDigits>(m, text, end, usable);
+  } else if constexpr (pattern == Pattern::kO200k || pattern == Pattern::kTekken) {
+    return find_o200k_starts<pattern>(m, text, end, usable);
+  } else {
+    return find_cl100k_starts<pattern>(m, text, end, usable);
+  }
 }
 
 #define LOWTIDE_TARGET "avx512f,avx512bw,bmi,bmi2,lzcnt,popcnt"
@@ -409,6 +494,14 @@ SplitFunction splitter(Pattern pattern, Instructions at_most) {
       return best_splitter<Pattern::kCl100k>(at_most);
     case Pattern::kO200k:
       return best_splitter<Pattern::kO200k>(at_most);
+    case Pattern::kQwen2:
+      return best_splitter<Pattern::kQwen2>(at_most);
+    case Pattern::kQwen35:
+      return best_splitter<Pattern::kQwen35>(at_most);
+    case Pattern::kDigits:
+      return best_splitter<Pattern::kDigits>(at_most);
+    case Pattern::kTekken:
+      return best_splitter<Pattern::kTekken>(at_most);
     case Pattern::kGpt2:
       break;
   }

@@ -1,4 +1,5 @@
-// Split text into pieces as the patterns gpt2, cl100k and o200k do, without a regular-expression engine.
+// Split text into pieces as the patterns gpt2, cl100k and o200k do, and those that differ from them in
+// a rule or two, without a regular-expression engine.
 //
 // In:   UTF-8 text that ends where the text ends (or at a safe cut, where no piece can reach across)
 // Out:  the offsets where pieces end
@@ -12,7 +13,15 @@
 
 namespace lowtide {
 
-enum class Pattern : uint8_t { kGpt2, kCl100k, kO200k };
+enum class Pattern : uint8_t {
+  kGpt2,
+  kCl100k,
+  kO200k,
+  kQwen2,   // cl100k, numbers one by one
+  kQwen35,  // the same, marks are parts of words
+  kDigits,  // gpt2 in what is between numbers, which stand alone
+  kTekken,  // o200k without contractions, numbers one by one
+};
 
 // The end of the piece that starts at `p`; `p < end`.
 template <Pattern pattern>

@@ -16,15 +16,13 @@ std::vector<std::string> bytes_of(const std::vector<Vocabulary::Special>& specia
   return bytes;
 }
 
-// Special tokens are no part of ordinary text, so no pair of tokens merges into one.
-std::vector<std::string_view> without_specials(const std::vector<std::string>& tokens,
-                                               const std::vector<Vocabulary::Special>& specials) {
-  std::vector<std::string_view> ordinary(tokens.begin(), tokens.end());
-  for (const Vocabulary::Special& special : specials) {
-    if (special.id >= tokens.size()) throw std::invalid_argument("special token beyond the ids");
+// Special and added tokens are no part of ordinary text, so no pair of tokens merges into one.
+template <typename Token>
+void leave_out(const std::vector<Token>& specials, std::vector<std::string_view>& ordinary) {
+  for (const Token& special : specials) {
+    if (special.id >= ordinary.size()) throw std::invalid_argument("special token beyond the ids");
     ordinary[special.id] = {};
   }
-  return ordinary;
 }
 
 // The id of each single byte; of equal tokens the first counts.
@@ -114,14 +112,18 @@ bool add_rules_by_rank(MergeTable& table, const std::vector<std::string_view>& o
 
 Vocabulary::Vocabulary(Pattern pattern, std::vector<std::string> tokens,
                        const std::optional<std::vector<MergeRule>>& merges,
-                       std::vector<Special> specials, bool whole_pieces)
+                       std::vector<Special> specials, bool whole_pieces,
+                       const std::vector<AddedToken>& added, Compose compose)
     : pattern_(pattern),
       tokens_(std::move(tokens)),
       specials_(std::move(specials)),
-      finder_(bytes_of(specials_)) {
+      finder_(bytes_of(specials_)),
+      added_(added, std::move(compose)) {
   if (tokens_.size() > kMaxTokens) throw std::invalid_argument("more than 2^24 tokens");
   for (const std::string& token : tokens_) longest_ = std::max(longest_, token.size());
-  const std::vector<std::string_view> ordinary = without_specials(tokens_, specials_);
+  std::vector<std::string_view> ordinary(tokens_.begin(), tokens_.end());
+  leave_out(specials_, ordinary);
+  leave_out(added, ordinary);
   const std::array<uint32_t, 256> byte_ids = find_byte_ids(ordinary);
   merges_ = MergeTable(byte_ids, merges ? merges->size() : tokens_.size());
   std::vector<uint32_t> unreached;

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "added_tokens.hpp"
 #include "merge_table.hpp"
 #include "specials.hpp"
 #include "splitter.hpp"
@@ -28,9 +29,11 @@ class Vocabulary {
   // `tokens`: bytes by id, empty where an id is not used. Every single byte must be a token.
   // `merges`: none: the vocabulary is ordered by rank (rules_by_rank).
   // `whole_pieces`: a piece that is a token is that token, whatever the merges say.
+  // `added`: where special tokens and others follow rules of their own, all of them; `compose`: for
+  // text that has to be in NFC.
   Vocabulary(Pattern pattern, std::vector<std::string> tokens,
              const std::optional<std::vector<MergeRule>>& merges, std::vector<Special> specials,
-             bool whole_pieces);
+             bool whole_pieces, const std::vector<AddedToken>& added = {}, Compose compose = {});
 
   // Merge rules of a vocabulary that is ordered by rank, as .tiktoken files are: every pair of tokens
   // that together spell a token merges into it, in the order of the ids.
@@ -49,6 +52,13 @@ class Vocabulary {
   size_t longest() const { return longest_; }  // bytes of a token
   const std::string& token(uint32_t id) const { return tokens_[id]; }
   const SpecialFinder& special_finder() const { return finder_; }
+  const AddedTokens& added() const { return added_; }
+  // What cuts of a text have to keep clear of.
+  const SpecialFinder& cut_finder(bool specials) const {
+    static const SpecialFinder none;
+    if (!added_.empty()) return added_.all();
+    return specials ? finder_ : none;
+  }
   uint32_t special_id(size_t index) const { return specials_[index].id; }
 
  private:
@@ -60,6 +70,7 @@ class Vocabulary {
   size_t longest_ = 1;
   std::vector<Special> specials_;
   SpecialFinder finder_;
+  AddedTokens added_;
   MergeTable merges_;
   std::unordered_map<std::string_view, uint32_t> whole_pieces_;  // refer to tokens_
 };

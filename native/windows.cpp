@@ -19,7 +19,7 @@ constexpr size_t kProbeBytes = 1 << 14;
 
 size_t find_cut(const uint8_t* text, size_t length, size_t at, const SpecialFinder& specials) {
   for (; at < length; ++at) {
-    if (is_safe_cut(text, length, at) && !specials.spans(text, length, at)) return at;
+    if (is_safe_cut(text, length, at) && specials.allows_cut(text, length, at)) return at;
   }
   return length;
 }
@@ -75,7 +75,7 @@ uint64_t FileWindows::cut_at_or_after(uint64_t at) {
     const size_t stop = last == end_ ? probe_.size() : probe_.size() - margin;
     for (size_t i = static_cast<size_t>(from - first); i < stop; ++i) {
       if (is_safe_cut(probe_.data(), probe_.size(), i) &&
-          !specials_.spans(probe_.data(), probe_.size(), i)) {
+          specials_.allows_cut(probe_.data(), probe_.size(), i)) {
         return first + i;
       }
     }

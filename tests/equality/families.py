@@ -102,7 +102,7 @@ def digits() -> Tokenizer:
 
 
 def stripping() -> Tokenizer:
-    """Added tokens with all the flags there are, as RoBERTa and Phi have some."""
+    """Added tokens that take blanks along, as RoBERTa and Phi have some."""
     tokenizer = learn_bytes(own_expression(), normalizer=normalizers.NFC())
     tokenizer.add_special_tokens(
         [AddedToken("<mask>", lstrip=True, normalized=False, special=True)]
@@ -111,9 +111,20 @@ def stripping() -> Tokenizer:
         [
             AddedToken("<|right|>", rstrip=True, normalized=False),
             AddedToken("<|both|>", lstrip=True, rstrip=True, normalized=True),
+            AddedToken("e\u0301e\u0301", normalized=False),
+            AddedToken("||", normalized=True),
+        ]
+    )
+    return tokenizer
+
+
+def single_words() -> Tokenizer:
+    """Added tokens that depend on what is beside them in ways that native code does not know."""
+    tokenizer = stripping()
+    tokenizer.add_tokens(
+        [
             AddedToken("word", single_word=True, normalized=True),
             AddedToken("caf\u00e9", normalized=True),
-            AddedToken("e\u0301e\u0301", normalized=False),
         ]
     )
     return tokenizer
@@ -237,6 +248,7 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
     "o200k": lambda: learn_bytes(by_expression(O200K, "removed", invert=True), ignore_merges=True),
     "tekken": lambda: learn_bytes(by_expression(TEKKEN), ignore_merges=True),
     "roberta": stripping,
+    "single words": single_words,
     "llama2": llama2,
     "llama2-v5": llama2_saved_anew,
     "gemma": gemma,
@@ -246,13 +258,16 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
     "falcon": falcon,
     "words": words,
 }
-NATIVE = ("gpt2", "llama3")
+NATIVE = (
+    "gpt2", "llama3", "qwen3", "qwen3.5", "olmo2", "gpt-neox", "smollm2", "o200k", "tekken",
+    "roberta",
+)  # fmt: skip
 
 
 @cache
 def load_theirs(name: str) -> Tokenizer:
-    """The package's tokenizer of a family."""
-    return FAMILIES[name]()
+    """The package's tokenizer of a family, as a file has it: scores are rounded there."""
+    return Tokenizer.from_str(FAMILIES[name]().to_str())
 
 
 @cache

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import unicodedata
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.errors import UsageError
+from lowtide.generation.prompts import Prompt, encode_end
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.composing import compose_nfc
 from lowtide.tokenizer.needs import PIECE_CHARACTERS
 
 from .families import FAMILIES, NATIVE, load_theirs, load_theirs_as_text, save
@@ -115,3 +121,75 @@ def test_a_file_and_a_batch_have_the_ids_of_the_text(
     assert np.fromfile(tmp_path / "a.bin", "<u2").tolist() == wanted
     batch = ours.encode_batch([text, "", text], special="allow", num_threads=2)
     assert [ids.tolist() for ids in batch][0::2] == [wanted, wanted]
+
+
+def test_what_differs_between_families_is_in_the_fingerprint(folder: Path) -> None:
+    found = {name: load_ours(name, folder).fingerprint for name in FAMILIES}
+    assert len(set(found.values())) == len(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("qwen3", ["normalizer"], None),
+        ("qwen3", ["added_tokens", -1, "special"], True),
+        ("qwen3", ["added_tokens", -1, "rstrip"], True),
+        ("qwen3", ["added_tokens", -1, "normalized"], True),
+        ("smollm2", ["pre_tokenizer", "pretokenizers", 0, "individual_digits"], False),
+        ("olmo2", ["model", "ignore_merges"], True),
+    ],
+)
+def test_every_part_is_in_the_fingerprint(
+    name: str, place: list[Any], value: Any, folder: Path, tmp_path: Path
+) -> None:
+    contents = json.loads(load_theirs(name).to_str())
+    inner = contents
+    for key in place[:-1]:
+        inner = inner[key]
+    assert inner[place[-1]] != value
+    inner[place[-1]] = value
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
+    assert Tokenizer.load(tmp_path).fingerprint != load_ours(name, folder).fingerprint
+
+
+def test_composing_is_theirs_for_every_character() -> None:
+    from tokenizers import normalizers
+
+    theirs = normalizers.NFC()
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    for around in ("{}", "a{}\u0323\u0301", "a\u0301{}", "\u0f71{}"):
+        text = "\n".join(around.format(chr(code)) for code in codes)
+        assert compose_nfc(text.encode()).decode() == theirs.normalize_str(text)
+    text = "\n".join(unicodedata.normalize("NFD", chr(code)) for code in codes)
+    assert compose_nfc(text.encode()).decode() == theirs.normalize_str(text)
+
+
+def test_text_is_composed_wherever_it_needs_it(folder: Path) -> None:
+    """Also at the borders of the stretches that are composed together, and beside stray bytes."""
+    ours, theirs = load_ours("qwen3.5", folder), load_theirs("qwen3.5")
+    for filler in ("x" * 4090, "\u0e01\u0e34" * 700, "\u1112\u1161\u11ab" * 500, "한" * 1365):
+        for tail in ("e\u0301", "\u0301", "\u11a8", "\u0323\u0307e", "q\u0307\u0323" * 9, "aé"):
+            for count in range(5):
+                text = "e\u0301" + filler + "b" * count + tail + filler + tail
+                assert ours.encode(text).tolist() == theirs.encode(text).ids
+    stray = b"e\xcc\x81 \xff\xcc e\xcc\x81"
+    assert ours.decode_bytes(ours.encode(stray)) == b"\xc3\xa9 \xff\xcc \xc3\xa9"
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_prompts_are_cut_where_ids_do_not_change(name: str, folder: Path) -> None:
+    ours = load_ours(name, folder)
+    text = make_text(63, num_words=6000) + "".join(ODD)
+    wanted = ours.encode(text).tolist()
+    for context in (1, 40, 700):
+        assert encode_end(ours, Prompt(text), context) == wanted[-context:]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt-neox", "roberta"])
+def test_other_formats_cannot_hold_it(name: str, folder: Path, tmp_path: Path) -> None:
+    for write in (
+        load_ours(name, folder).save_vocabulary,
+        lambda place: load_ours(name, folder).save_tiktoken(place / "a.tiktoken"),
+    ):
+        with pytest.raises(UsageError, match="cannot hold"):
+            write(tmp_path)

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide import _native
 from lowtide.errors import BudgetError, DataError
 from lowtide.generation.settings import GenerateSettings
 from lowtide.memory import format_size
@@ -99,8 +98,8 @@ def _first_cut(tokenizer: Tokenizer, data: bytes) -> int | None:
     """Return the first place where text can be cut without changing its ids; None without one."""
     if tokenizer.kind == "char":  # at any character
         return next((place for place in range(min(4, len(data))) if data[place] & 0xC0 != 0x80), 0)
-    cuts = [int(place) for place in _native.safe_cuts(data, [])[:2]]
-    return next((place for place in cuts if 0 < place < len(data)), None)
+    place = tokenizer.native.first_cut(data, False)
+    return place if place < len(data) else None
 
 
 def iter_prompts(settings: GenerateSettings) -> Iterator[Prompt]:

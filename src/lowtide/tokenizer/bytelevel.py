@@ -222,7 +222,7 @@ def _describe_missing(left: str, right: str, text: str, *, is_special: bool) -> 
 
 def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:
     """Return a vocabulary that was written from a ranked one back as what it was."""
-    ranked = merges_by_rank(vocabulary.tokens, vocabulary.special_tokens)
+    ranked = merges_by_rank(vocabulary.tokens, vocabulary.added_ids)
     if vocabulary.merges is None or not np.array_equal(vocabulary.merges, ranked):
         return vocabulary
     return dataclasses.replace(vocabulary, merge_ids=None)
@@ -234,7 +234,7 @@ def token_texts(vocabulary: Vocabulary) -> list[str]:
         texts = [printable(token) for token in vocabulary.tokens]
     else:
         texts = [token.decode("utf-8", "surrogatepass") for token in vocabulary.tokens]
-    for text, id in vocabulary.special_tokens.items():
+    for text, id in vocabulary.added_ids.items():
         texts[id] = text
     return texts
 
@@ -246,7 +246,7 @@ def vocab_section(vocabulary: Vocabulary) -> dict[str, int]:
         if not text:
             continue
         first = section.setdefault(text, id)
-        special = vocabulary.special_tokens.get(text)
+        special = vocabulary.added_ids.get(text)
         if first != id and special is not None:
             raise DataError(
                 f"the special token {text!r} is how files write the ordinary token "
@@ -269,7 +269,7 @@ def _special_rows(vocabulary: Vocabulary) -> list[tuple[int, bytes, bytes]]:
             text.encode("utf-8", "surrogatepass"),
             json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"),
         )
-        for text, id in vocabulary.special_tokens.items()
+        for text, id in vocabulary.added_ids.items()
     ]
 
 

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.files import read_json, write_bytes
 from lowtide.packages import missing_package
 from lowtide.tokenizer.bytelevel import (
@@ -216,10 +216,20 @@ def _version_line(vocabulary: Vocabulary) -> str:
 
 def write_vocab_and_merges(folder: str | Path, vocabulary: Vocabulary) -> None:
     """Write vocab.json and merges.txt atomically."""
+    _require_plain(vocabulary, "vocab.json and merges.txt")
     folder = Path(folder)
     write_bytes(folder / "vocab.json", format_vocab(vocabulary) + b"\n")
     first = f"{_version_line(vocabulary)}\n".encode()
     write_bytes(folder / "merges.txt", first + format_merges(vocabulary, as_json=False))
+
+
+def _require_plain(vocabulary: Vocabulary, what: str) -> None:
+    """Refuse to write what could not be read back."""
+    if vocabulary.has_rules or vocabulary.source is not None:
+        raise UsageError(
+            f"{what} cannot hold a normalizer, or added tokens with rules of their own",
+            next_step="save it as tokenizer.json",
+        )
 
 
 # .tiktoken
@@ -263,6 +273,7 @@ def ranked_vocabulary(
 
 def write_tiktoken(path: str | Path, vocabulary: Vocabulary) -> None:
     """Write a .tiktoken file: every ordinary token with its rank, in the order of merging."""
+    _require_plain(vocabulary, "a .tiktoken file")
     special_ids = set(vocabulary.special_tokens.values())
     rows: list[bytes] = []
     for id, token in enumerate(vocabulary.tokens):

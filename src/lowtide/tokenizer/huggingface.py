@@ -7,6 +7,7 @@ Memory:  a few times the file
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,12 +26,19 @@ from lowtide.tokenizer.bytelevel import (
     split_merge,
     vocab_section,
 )
-from lowtide.tokenizer.patterns import (
-    EXPRESSIONS,
-    Pattern,
-    UnknownPartError,
-    pattern_of_expression,
+from lowtide.tokenizer.parts import (
+    Parts,
+    added_section,
+    name_section,
+    normalizer_section,
+    pre_tokenizer_section,
+    read_added,
+    read_normalizer,
+    read_parts,
+    split_expression,
+    split_step,
 )
+from lowtide.tokenizer.patterns import UnknownPartError
 from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary, require_dense
 
 __all__ = ["load_tokenizer_json", "tokenizer_json", "why_package", "write_tokenizer_json"]
@@ -65,10 +73,9 @@ def why_package(path: Path) -> str | None:
             _load(json.loads(text), path)
             return None
         vocab, merges = slice(places[0], sum(places[:2])), slice(places[2], sum(places[2:]))
-        data = json.loads(_without(text, vocab, merges))
-        _check_data(data, path)
+        data = _require_model(json.loads(_without(text, vocab, merges)), path)
+        read_parts(data, path)
         _check_bpe(data["model"], path)
-        _read_pattern(data.get("pre_tokenizer"), path)
     except UnknownPartError as error:
         return error.message
     except (OSError, ValueError, DataError):
@@ -79,26 +86,13 @@ def why_package(path: Path) -> str | None:
 def _require_bytes(vocabulary: Vocabulary) -> Vocabulary:
     """A byte-level vocabulary that has a token for each byte, as native code needs it."""
     if vocabulary.kind == "bpe":
-        specials = set(vocabulary.special_tokens.values())
+        specials = set(vocabulary.added_ids.values())
         tokens = enumerate(vocabulary.tokens)
         known = {token for id, token in tokens if len(token) == 1 and id not in specials}
         if len(known) < 256:
             missing = next(byte for byte in range(256) if bytes([byte]) not in known)
             raise UnknownPartError(f"no token for byte {missing}")
     return vocabulary
-
-
-def _name(section: Any) -> str:
-    """What a section is, in a few words.
-
-    >>> _name({"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}]})
-    'Sequence(NFKC, Lowercase)'
-    """
-    if not isinstance(section, dict):
-        return "none" if section is None else repr(section)[:40]
-    inner = next((rows for rows in section.values() if isinstance(rows, list)), None)
-    name = str(section.get("type"))
-    return name if inner is None else f"{name}({', '.join(map(_name, inner))})"
 
 
 def _load_natively(path: Path) -> Vocabulary | None:
@@ -115,19 +109,20 @@ def _load_natively(path: Path) -> Vocabulary | None:
         return None
     vocab, merges = slice(places[0], sum(places[:2])), slice(places[2], sum(places[2:]))
     try:
-        data = json.loads(_without(text, vocab, merges))
-        specials = _check_data(data, path)
+        data = _require_model(json.loads(_without(text, vocab, merges)), path)
         if data["model"].get("type", "BPE") != "BPE":
             return None
+        parts = read_parts(data, path)
         _check_bpe(data["model"], path)
-        return read_bpe_text(
+        vocabulary = read_bpe_text(
             text[vocab],
             text[merges],
-            specials,
+            parts.ids,
             merges_are_json=True,
-            pattern=_read_pattern(data.get("pre_tokenizer"), path),
+            pattern=parts.pattern,
             whole_pieces=bool(data["model"].get("ignore_merges")),
         )
+        return vocabulary and _with_rules(vocabulary, parts)
     except UnknownPartError:
         raise
     except (ValueError, DataError):
@@ -141,14 +136,22 @@ def _without(text: bytes, *sections: slice) -> bytes:
     return b"null".join(rest)
 
 
-def _check_data(data: Any, path: Path) -> dict[str, int]:
-    """Check what is outside the model, and give the special tokens."""
-    model = data.get("model") if isinstance(data, dict) else None
-    if not isinstance(model, dict):
+def _require_model(data: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise DataError("not a tokenizer.json: no model in it", path=path)
-    if data.get("normalizer") is not None:
-        raise UnknownPartError(f"normalizer {_name(data['normalizer'])}", path=path)
-    return _read_specials(data.get("added_tokens") or [], path)
+    return data
+
+
+def _with_rules(vocabulary: Vocabulary, parts: Parts) -> Vocabulary:
+    """The same with what is found in text besides special tokens, where there is such a thing."""
+    if parts.is_plain:
+        return vocabulary
+    return dataclasses.replace(
+        vocabulary,
+        special_tokens={token.content: token.id for token in parts.added if token.special},
+        added_tokens=parts.added,
+        normalizer=parts.normalizer,
+    )
 
 
 def _check_bpe(model: Mapping[str, Any], path: Path) -> None:
@@ -158,79 +161,40 @@ def _check_bpe(model: Mapping[str, Any], path: Path) -> None:
 
 
 def _load(data: Any, path: Path) -> Vocabulary:
-    specials = _check_data(data, path)
-    model = data["model"]
+    model = _require_model(data, path)["model"]
     kind = model.get("type", "BPE")
     if kind not in ("BPE", "WordLevel"):
         raise UnknownPartError(f"model {kind}", path=path)
     vocab = check_ids(model.get("vocab"), path)
     if kind == "WordLevel":
-        return _read_characters(data, vocab, specials, path)
+        return _read_characters(data, vocab, path)
+    parts = read_parts(data, path)
     _check_bpe(model, path)
     merges = model.get("merges")
     if not isinstance(merges, list):
         raise DataError("the model has no list of merges", path=path)
-    return read_bpe(
+    vocabulary = read_bpe(
         vocab,
         [split_merge(row, path) for row in merges],
-        specials,
-        pattern=_read_pattern(data.get("pre_tokenizer"), path),
+        parts.ids,
+        pattern=parts.pattern,
         whole_pieces=bool(model.get("ignore_merges")),
         path=path,
     )
+    return _with_rules(vocabulary, parts)
 
 
-def _read_specials(rows: Any, path: Path) -> dict[str, int]:
-    specials: dict[str, Any] = {}
-    for row in rows if isinstance(rows, list) else [rows]:
-        text = row.get("content") if isinstance(row, dict) else None
-        if not isinstance(text, str) or not text:
-            raise DataError(f"an added token has no content: {row!r}", path=path)
-        if row.get("lstrip") or row.get("rstrip") or row.get("single_word"):
-            raise UnknownPartError(f"added token {text!r} strips its neighbours", path=path)
-        specials[text] = row.get("id")
-    return check_ids(specials, path)
-
-
-def _read_pattern(pre_tokenizer: Any, path: Path) -> Pattern:
-    """Find which pattern a pre_tokenizer section describes.
-
-    Either ByteLevel with its own expression, or one Split and then ByteLevel without.
-    """
-    steps: Any = [pre_tokenizer]
-    if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "Sequence":
-        steps = pre_tokenizer.get("pretokenizers")
-    unknown = UnknownPartError(f"pre_tokenizer {_name(pre_tokenizer)}", path=path)
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise unknown
-    types = [step.get("type") for step in steps]
-    if types not in (["ByteLevel"], ["Split", "ByteLevel"]):
-        raise unknown
-    if steps[-1].get("add_prefix_space"):
-        raise UnknownPartError("add_prefix_space", path=path)
-    if steps[-1].get("use_regex", True) != (types == ["ByteLevel"]):
-        raise unknown
-    if types == ["ByteLevel"]:
-        return "gpt2"
-    return pattern_of_expression(_split_expression(steps[0], unknown), path=path)
-
-
-def _split_expression(step: Mapping[str, Any], unknown: DataError) -> str:
-    pattern = step.get("pattern")
-    expression = pattern.get("Regex") if isinstance(pattern, dict) else None
-    if not isinstance(expression, str) or step.get("behavior") != "Isolated" or step.get("invert"):
-        raise unknown
-    return expression
-
-
-def _read_characters(
-    data: Mapping[str, Any], vocab: Mapping[str, int], specials: Mapping[str, int], path: Path
-) -> Vocabulary:
+def _read_characters(data: Mapping[str, Any], vocab: Mapping[str, int], path: Path) -> Vocabulary:
+    added = read_added(data.get("added_tokens") or [], path)
+    parts = Parts("gpt2", read_normalizer(data.get("normalizer"), path), added)
+    if not parts.is_plain:
+        raise UnknownPartError("added tokens of words with rules of their own", path=path)
+    specials = parts.ids
     if UNKNOWN not in specials:
         raise UnknownPartError(f"words without the special token {UNKNOWN}", path=path)
     step = data.get("pre_tokenizer")
-    unknown = UnknownPartError(f"pre_tokenizer {_name(step)} of words", path=path)
-    if not isinstance(step, dict) or _split_expression(step, unknown) != _CHARACTER_EXPRESSION:
+    unknown = UnknownPartError(f"pre_tokenizer {name_section(step)} of words", path=path)
+    if not isinstance(step, dict) or split_expression(step, unknown) != _CHARACTER_EXPRESSION:
         raise unknown
     highest = max([*vocab.values(), *specials.values()], default=-1)
     require_dense(highest, len(vocab) + len(specials))
@@ -257,24 +221,12 @@ def _small_sections(vocabulary: Vocabulary) -> dict[str, Any]:
         model, pre_tokenizer, decoder = _character_sections(vocabulary)
     else:
         model, pre_tokenizer, decoder = _bpe_sections(vocabulary)
-    added = [
-        {
-            "id": id,
-            "content": text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for text, id in sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
-    ]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
+        "added_tokens": added_section(vocabulary),
+        "normalizer": normalizer_section(vocabulary),
         "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
         "decoder": decoder,
@@ -282,26 +234,7 @@ def _small_sections(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _split_step(expression: str) -> dict[str, Any]:
-    return {
-        "type": "Split",
-        "pattern": {"Regex": expression},
-        "behavior": "Isolated",
-        "invert": False,
-    }
-
-
 def _bpe_sections(vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    pre_tokenizer: dict[str, Any] = {**byte_level, "use_regex": True}
-    if vocabulary.pattern != "gpt2":
-        pre_tokenizer = {
-            "type": "Sequence",
-            "pretokenizers": [
-                _split_step(EXPRESSIONS[vocabulary.pattern]),
-                {**byte_level, "use_regex": False},
-            ],
-        }
     model = {
         "type": "BPE",
         "dropout": None,
@@ -313,14 +246,14 @@ def _bpe_sections(vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Any
         "ignore_merges": vocabulary.whole_pieces,
         "vocab": None,
     }
-    return model, pre_tokenizer, {**byte_level, "use_regex": True}
+    return model, pre_tokenizer_section(vocabulary.pattern), pre_tokenizer_section("gpt2")
 
 
 def _character_sections(
     vocabulary: Vocabulary,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     model = {"type": "WordLevel", "unk_token": UNKNOWN, "vocab": None}
-    return model, _split_step(_CHARACTER_EXPRESSION), {"type": "Fuse"}
+    return model, split_step(_CHARACTER_EXPRESSION), {"type": "Fuse"}
 
 
 def write_tokenizer_json(path: str | Path, vocabulary: Vocabulary) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PackageEncoder", "load_with_package", "tell_once"]
 
-SLOWER = 40
+SLOWER = 100
 """How many times longer a core takes for the same text than with native code, measured."""
 _REACH = PIECE_CHARACTERS // 2  # how far from the wanted place a cut is looked for
 _MOST_CHARACTERS = 16 << 20

@@ -17,7 +17,7 @@ class UnknownPartError(DataError):
     """Something of a tokenizer that native code has no counterpart for; others may run it."""
 
 
-Pattern = Literal["gpt2", "cl100k", "o200k"]
+Pattern = Literal["gpt2", "cl100k", "o200k", "qwen2", "qwen35", "digits", "tekken"]
 PATTERN_NAMES: tuple[Pattern, ...] = get_args(Pattern)
 
 _O200K_PREFIX = r"[^\r\n\p{L}\p{N}]?"
@@ -25,19 +25,38 @@ _O200K_HEADS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _O200K_TAILS = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 
+
+def _by_words(*, letters: str = r"\p{L}", marks: str = "", numbers: str = r"\p{N}{1,3}") -> str:
+    return (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{numbers}"
+        rf"| ?[^\s\p{{L}}{marks}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+
+
+def _by_case(*, ending: str = f"{_CONTRACTIONS}?", numbers: str = r"\p{N}{1,3}") -> str:
+    return "|".join(
+        [
+            f"{_O200K_PREFIX}{_O200K_HEADS}*{_O200K_TAILS}+{ending}",
+            f"{_O200K_PREFIX}{_O200K_HEADS}+{_O200K_TAILS}*{ending}",
+            numbers + r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ]
+    )
+
+
 EXPRESSIONS: dict[Pattern, str] = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "cl100k": (
-        _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    "cl100k": _by_words(),
+    "o200k": _by_case(),
+    # Qwen 2 to 3: cl100k, numbers one by one; Qwen 3.5: marks are parts of words.
+    "qwen2": _by_words(numbers=r"\p{N}"),
+    "qwen35": _by_words(letters=r"[\p{L}\p{M}]", marks=r"\p{M}", numbers=r"\p{N}"),
+    # SmolLM, StarCoder: numbers one by one, and gpt2 in each part between them. Files write it as
+    # two steps; as one, blanks before a number are taken as those at the end of a text.
+    "digits": (
+        r"\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
     ),
-    "o200k": "|".join(
-        [
-            f"{_O200K_PREFIX}{_O200K_HEADS}*{_O200K_TAILS}+{_CONTRACTIONS}?",
-            f"{_O200K_PREFIX}{_O200K_HEADS}+{_O200K_TAILS}*{_CONTRACTIONS}?",
-            r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ]
-    ),
+    # Mistral's: o200k without contractions, numbers one by one.
+    "tekken": _by_case(ending="", numbers=r"\p{N}"),
 }
 
 # Other ways to write the same, found in published files.

@@ -19,6 +19,7 @@ from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import atomic_file
 from lowtide.memory import usable_cores
 from lowtide.tokenizer.characters import CharacterEncoder, last_character_cut
+from lowtide.tokenizer.composing import compose_nfc
 from lowtide.tokenizer.filesteps import WINDOW_BYTES, iter_file_steps
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
@@ -72,6 +73,11 @@ class Tokenizer:
                 [(text.encode(), id) for text, id in vocabulary.special_tokens.items()],
                 whole_pieces=vocabulary.whole_pieces,
                 cache_bytes=CACHE_BYTES,
+                added=[
+                    (t.content.encode(), t.id, t.special, t.lstrip, t.rstrip, t.normalized)
+                    for t in vocabulary.added_tokens
+                ],
+                compose=compose_nfc if vocabulary.normalizer == "nfc" else None,
             )
         except ValueError as error:
             raise DataError(f"this vocabulary cannot be used: {error}") from None
@@ -377,10 +383,9 @@ class Tokenizer:
 
     def last_cut(self, data: bytes) -> int:
         """Return the last place where `data` can be cut if more follows; 0 if there is none."""
-        specials = [text.encode() for text in self.data.special_tokens]
         if self._native is not None:
-            return _native.last_cut(data, specials)
-        return last_character_cut(data, specials)
+            return self._native.last_cut(data, True)
+        return last_character_cut(data, [text.encode() for text in self.data.special_tokens])
 
     def _refuse_specials(self, data: bytes) -> None:
         place = self.native.find_special(data)

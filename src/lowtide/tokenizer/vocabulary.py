@@ -25,6 +25,8 @@ __all__ = [
     "END_NAMES",
     "END_OF_TEXT",
     "UNKNOWN",
+    "AddedToken",
+    "Normalizer",
     "Vocabulary",
     "describe_merge",
     "find_end",
@@ -32,6 +34,8 @@ __all__ = [
     "merges_by_rank",
     "require_dense",
 ]
+
+Normalizer = Literal["none", "nfc"]
 
 END_OF_TEXT = "<|endoftext|>"
 END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
@@ -70,6 +74,22 @@ def require_dense(highest_id: int, num_tokens: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class AddedToken:
+    """A token that is found in text before it is split, by the rules of Hugging Face."""
+
+    content: str
+    id: int
+    special: bool = True
+    """Ordinary text where special tokens are text; others are found in any case."""
+    lstrip: bool = False
+    """Takes the blanks before it along."""
+    rstrip: bool = False
+    """Takes the blanks behind it along."""
+    normalized: bool = False
+    """Found in the normalized text, not in the text as it is."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Vocabulary:
     """Tokens by id and how text becomes them."""
 
@@ -85,6 +105,10 @@ class Vocabulary:
     (tiktoken's rule)."""
     whole_pieces: bool = False
     """A piece that is a token is that token, whatever the merges say."""
+    normalizer: Normalizer = "none"
+    """What text goes through before it is split."""
+    added_tokens: tuple[AddedToken, ...] = ()
+    """All added tokens, special ones too, where they are more than special tokens alone."""
     source: bytes | None = None
     """Kind package: the tokenizer.json as it was read, packed by zstandard."""
     reason: str = ""
@@ -94,6 +118,18 @@ class Vocabulary:
         for text, id in self.special_tokens.items():
             if not 0 <= id < len(self.tokens):
                 raise DataError(f"special token {text!r} has id {id}, beyond the vocabulary")
+
+    @property
+    def has_rules(self) -> bool:
+        """True if more is found in text than special tokens as they are."""
+        return self.normalizer != "none" or bool(self.added_tokens)
+
+    @property
+    def added_ids(self) -> Mapping[str, int]:
+        """Special and added tokens with their ids: what no merge makes."""
+        if not self.added_tokens:
+            return self.special_tokens
+        return {token.content: token.id for token in self.added_tokens}
 
     @property
     def merges(self) -> npt.NDArray[np.uint32] | None:
@@ -113,6 +149,10 @@ class Vocabulary:
             digest.update(f"\n{id} {text}".encode())
         if self.merge_ids is not None:
             digest.update(self.merge_ids)
+        if self.has_rules:
+            rows = [dataclasses.astuple(token) for token in self.added_tokens]
+            rules = json.dumps([self.normalizer, sorted(rows, key=lambda row: row[1])])
+            digest.update(f"\nrules {rules}".encode())
         return digest.hexdigest()[:32]
 
     @classmethod
@@ -226,7 +266,7 @@ class Vocabulary:
     def merge_rows(self) -> npt.NDArray[np.uint32]:
         """Return the merges as rows (left id, right id, token id), in order."""
         merges = self.merges
-        return merges_by_rank(self.tokens, self.special_tokens) if merges is None else merges
+        return merges_by_rank(self.tokens, self.added_ids) if merges is None else merges
 
 
 def source_fingerprint(source: bytes) -> str:
