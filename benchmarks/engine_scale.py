@@ -1,0 +1,131 @@
+"""What the engine's own work costs at sizes that no test can have: planning, listing, tiny tasks.
+
+    python benchmarks/engine_scale.py
+
+Inputs are rows without files (planning plain text opens none), records are made by hand. Printed:
+seconds and peak memory of planning 1 TB, 100 TB and 1 PB; seconds to list and read the records of
+30,000 tasks; milliseconds of a task that does nothing, by one worker and by four at once.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lowtide.corpus.inputs import InputFile, InputList
+from lowtide.corpus.reading import ReadingOptions, plan_streams
+from lowtide.dataset.staged.parts import cut_parts
+from lowtide.dataset.staged.plan import Sizes, hash_inputs
+from lowtide.engine.records import Records
+from lowtide.engine.shared import run_shared
+from lowtide.engine.tasks import Task
+from lowtide.memory import process_peak_bytes
+
+TB = 10**12
+
+
+def plan(total: int, num_files: int) -> dict[str, float]:
+    """Plan a corpus of so many bytes in so many files."""
+    inputs = InputList()
+    for number in range(num_files):
+        path = Path(f"/shared/corpus/part-{number:07d}.txt")
+        inputs.append(InputFile(number, path, "text", None, total // num_files, number))
+    begin = time.perf_counter()
+    sizes = Sizes.of(inputs.total_bytes)
+    options = ReadingOptions()
+    streams = plan_streams(inputs, options)
+    parts = cut_parts(streams, options, sizes.part_bytes)
+    hash_inputs(inputs)
+    return {
+        "bytes": total,
+        "files": num_files,
+        "part_mib": sizes.part_bytes >> 20,
+        "parts": len(parts),
+        "partitions": sizes.num_partitions,
+        "seconds": round(time.perf_counter() - begin, 2),
+        "peak_mib": process_peak_bytes() >> 20,
+    }
+
+
+def in_a_process(function: Callable[..., object], *arguments: object) -> object:
+    """Run a measurement in a process of its own, so that its peak is its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def list_records(folder: Path, count: int) -> dict[str, float]:
+    """List the records of a stage, and read all of them, as the tally does."""
+    records = Records(folder)
+    (folder / "hash").mkdir()
+    for number in range(count):
+        task = Task("hash", number)
+        row = {"task": task.name, "files": {}, "facts": {"blocks": 1000, "open_document": None}}
+        records.record_path(task).write_text(json.dumps(row))
+    begin = time.perf_counter()
+    found = records.list_done("hash")
+    listed = time.perf_counter()
+    for number in sorted(found):
+        records.read(Task("hash", number))
+    read = time.perf_counter()
+    return {"records": len(found), "list_s": listed - begin, "read_s": read - listed}
+
+
+class Nothing:
+    """Tasks that commit an empty record."""
+
+    name = "nothing"
+
+    def __init__(self, records: Records, count: int) -> None:
+        self._records = records
+        self._count = count
+
+    def count_tasks(self) -> int:
+        """As many as asked for."""
+        return self._count
+
+    def run(self, index: int) -> None:
+        """Commit."""
+        self._records.commit_record(Task(self.name, index), facts={})
+
+
+def work(folder: Path, count: int) -> None:
+    """Be one worker on tasks that do nothing."""
+    records = Records(folder)
+
+    def on_stage(name: str, count: int) -> Callable[[int], None]:
+        return lambda done: None
+
+    run_shared([Nothing(records, count)], records, num_workers=1, on_stage=on_stage)
+
+
+def time_tasks(folder: Path, count: int, workers: int) -> dict[str, float]:
+    """Let processes share tasks that do nothing."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=work, args=(folder, count)) for _ in range(workers)]
+    begin = time.perf_counter()
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    seconds = time.perf_counter() - begin
+    return {"workers": workers, "tasks": count, "ms_per_task": 1000 * seconds / count}
+
+
+def main() -> None:
+    """Print one JSON row per measurement."""
+    for total, num_files in ((TB, 10_000), (100 * TB, 100_000), (1000 * TB, 1_000_000)):
+        print(json.dumps(in_a_process(plan, total, num_files)), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(list_records(Path(folder), 30_000)), flush=True)
+    for workers in (1, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(time_tasks(Path(folder), 2000, workers)), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
