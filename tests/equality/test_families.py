@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import unicodedata
 from functools import cache
 from pathlib import Path
@@ -73,6 +74,29 @@ def test_ids_are_equal(name: str, folder: Path) -> None:
 def test_ids_of_random_text_are_equal(name: str, folder: Path, parts: list[str]) -> None:
     text = "".join(parts).encode("utf-8", "replace").decode()
     assert_equal(name, folder, text)
+
+
+@cache
+def corpus_samples() -> list[str]:
+    """The beginnings of published corpora, where they are on this machine."""
+    roots = [root / "shared" / "corpora" for root in list(Path(__file__).parents)[3:5]]
+    root = next((root for root in roots if root.exists()), None)
+    if root is None:
+        return []
+    samples: list[str] = []
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+                samples.append(file.read(20_000).decode("utf-8", "replace"))
+    return samples
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ids_of_published_corpora_are_equal(name: str, folder: Path) -> None:
+    if not corpus_samples():
+        pytest.skip("../shared/corpora is not on this machine")
+    for text in corpus_samples():
+        assert_equal(name, folder, text)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -385,6 +385,8 @@ class _Plain:
     def iter_steps(self, file: BinaryIO, done: tuple[int, int]) -> Iterator[tuple[int, int]]:
         """Encode some of the file, and again; (bytes read, ids written) so far."""
         source, largest = self.source, max(self.budget.remaining_bytes, 4 * _WINDOW_BYTES)
+        if self.tokenizer.data.normalizer != "none":  # text and what it becomes are held at once
+            largest = max(largest // 2, 4 * _WINDOW_BYTES)
         try:
             yield from iter_file_steps(
                 self.tokenizer.native,
