@@ -202,7 +202,7 @@ def test_help_comes_from_field_docstrings(capsys: pytest.CaptureFixture[str]) ->
         parse(["--help"])
     assert caught.value.code == 0
     out = capsys.readouterr().out
-    for expected in ("lowtide count --help", "How often to count.", "--config-file", "--debug"):
+    for expected in ("lowtide count --help", "How often to count", "--config-file", "--debug"):
         assert expected in out
     assert "--preset" not in out
     assert "--memory TEXT" in out  # an optional value is shown plainly

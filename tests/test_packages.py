@@ -123,6 +123,7 @@ COMMANDS: list[tuple[list[str], str | None]] = [
     (["evaluate", "--model-name", "made", "--dataset-dir", "data"], "torch"),
     (["generate", "--model-name", "made"], "torch"),
     (["demo", "--text", "text.txt"], "torch"),
+    (["completion", "bash"], None),
 ]
 
 

@@ -38,18 +38,29 @@ def parse_settings(
     """Make settings of the class; `program`, `summary` and `examples` head its help."""
     names = {field.name for field in dataclasses.fields(cls)}
     words = _place_positionals(cls, _rename_flags(words, names))
+    if "--help-all" in words or "--help" in words or "-h" in words:
+        from lowtide.helptext import describe_verb
+
+        whole = "--help-all" in words
+        print(
+            describe_verb(
+                cls,
+                program=program,
+                summary=summary,
+                examples=examples,
+                also=_common_flags(cls),
+                whole=whole,
+            )
+        )
+        raise SystemExit(0)
     config_path: str | None = None
-    also = ""
     if "config_file" not in names:
         config_path, words = _take_word(words, "--config-file")
-        also += " --config-file FILE (JSON, TOML or YAML; flags beat it)"
     if "debug" not in names:  # else the verb shows more than a traceback
         words = [word for word in words if word != "--debug"]
-        also += " --debug (traceback on error)"
     options: dict[str, Any] = {}
     if hasattr(cls, "presets_dir"):
         preset, words = _take_word(words, "--preset")
-        also += " --preset NAME (settings that belong together; config file and flags beat it)"
         options = {} if preset is None else read_preset(preset, for_settings=cls)
     if config_path is not None:
         options |= read_config_file(Path(config_path), for_settings=cls)
@@ -62,16 +73,29 @@ def parse_settings(
     default: Any = tyro.MISSING_NONPROP
     if options:
         default = _partial_settings(cls, options, missing=tyro.MISSING)
-    description = "\n\n".join([f"{summary}.", *examples, f"Also:{also}"])
     with _quoting(words):
         return tyro.cli(
             cls,
             args=words,
             default=default,
             prog=program,
-            description=description,
+            description=f"{summary}.",
             registry=_plain_values(),
         )
+
+
+def _common_flags(cls: type[Any]) -> str:
+    """What the verb takes beside its settings, for its help."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    flags: list[str] = []
+    if "config_file" not in names:
+        flags.append("--config-file FILE (JSON, TOML or YAML; flags beat it)")
+    if hasattr(cls, "presets_dir"):
+        flags.append("--preset NAME (settings that belong together; file and flags beat it)")
+    flags += ["--json (the result as an object)", "--quiet (no progress)"]
+    if "debug" not in names:
+        flags.append("--debug (traceback on error)")
+    return ", ".join(flags)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+from lowtide.answers import print_answer, shown_as
 from lowtide.errors import (
     BudgetError,
     BudgetPassedError,
@@ -190,10 +191,14 @@ def _dispatch(words: list[str]) -> None:
             unknown_name_message(words[0], VERBS, kind=kind), next_step="lowtide --help"
         )
     verb = VERBS[name]
-    settings = verb.parse(name, words[1:])
+    given = [word for word in words[1:] if word not in ("--json", "--quiet")]
+    settings = verb.parse(name, given)
     if getattr(settings, "memory", None) is not None:
         parse_size(settings.memory)  # refused now, not after a minute of work
-    verb.run(settings)
+    with shown_as(as_json="--json" in words, quiet="--quiet" in words):
+        answer = verb.run(settings)
+        if answer is not None:
+            print_answer(answer)
 
 
 def _overview() -> str:
@@ -209,7 +214,8 @@ def _overview() -> str:
             *rows,
             "",
             "lowtide VERB --help shows a verb's flags; - and _ are the same in them.",
-            "With every verb: --config-file FILE (flags beat it), --debug (traceback on error).",
+            "With every verb: --config-file FILE (flags beat it), --json (one object on stdout),",
+            "--quiet (no progress), --debug (traceback on error).",
             "lowtide --version shows the version.",
         ]
     )

@@ -1,12 +1,12 @@
-"""Whole numbers as people write them.
+"""Whole numbers as people write and read them.
 
-In:      a word: 1000000, 1_000_000, 1e6, 1M
-Out:     the number
+In:      a word: 1000000, 1_000_000, 1e6, 1M; or a number of things
+Out:     the number; or a text: 1 file, 1,000 files
 """
 
 from __future__ import annotations
 
-__all__ = ["LARGEST_INT", "read_int"]
+__all__ = ["LARGEST_INT", "counted", "read_int"]
 
 LARGEST_INT = 1 << 63
 """No count is as large, and native code takes no larger one."""
@@ -41,3 +41,12 @@ def _read_large(word: str) -> int | None:
     # 1.1M times a million is 1100000.0000000002 in floating point.
     exact = number == nearest if unit is None else abs(number - nearest) <= 1e-9 * abs(number)
     return nearest if exact else None
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "file"), counted(1000, "file")
+    ('1 file', '1,000 files')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from lowtide.answers import is_quiet
 from lowtide.errors import printable
 from lowtide.memory import PeakMeter, format_size, tree_resident_bytes
 
@@ -152,7 +153,8 @@ class Progress:
         """May be set later, by a job whose folder is not there from the beginning."""
         self._device_memory = device_memory
         # Looked up now, not at import: whoever redirects stderr later must be heard.
-        self._stream = sys.stderr if stream == "stderr" else stream
+        usual = None if is_quiet() else sys.stderr
+        self._stream = usual if stream == "stderr" else stream
         self._phase: Phase | None = None
         self._meter = PeakMeter()
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """The verbs of the command line: one function each, and the table of them.
 
 In:      a verb's settings, whose class is imported only when that verb is used
-Out:     results on stdout; errors are raised, and told by cli
+Out:     Answers, which cli prints; errors are raised, and told by cli
 Memory:  whatever the verb's stage takes
 """
 
@@ -13,15 +13,18 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lowtide import ranks
+from lowtide.answers import Answer, answer, to_json
 from lowtide.arguments import parse_settings
+from lowtide.counts import counted
 from lowtide.errors import DataError, UsageError, printable
 from lowtide.packages import require_package
 
 if TYPE_CHECKING:
+    from lowtide.completion import CompletionSettings
     from lowtide.dataset.settings import (
         AppendSettings,
         ConvertSettings,
@@ -46,7 +49,7 @@ __all__ = ["VERBS", "Verb"]
 class Verb:
     """One verb: what runs it, and where its settings are (`module:Class`, imported on use)."""
 
-    run: Callable[[Any], None]
+    run: Callable[[Any], Answer | None]
     settings: str
 
     @property
@@ -61,26 +64,28 @@ class Verb:
 
     def parse(self, name: str, words: list[str]) -> Any:
         """Make the verb's settings of the words after its name."""
-        module_name, class_name = self.settings.split(":")
-        cls = getattr(importlib.import_module(module_name), class_name)
         return parse_settings(
-            cls, words, program=f"lowtide {name}", summary=self.summary, examples=self.examples
+            self.settings_class(),
+            words,
+            program=f"lowtide {name}",
+            summary=self.summary,
+            examples=self.examples,
         )
+
+    def settings_class(self) -> type[Any]:
+        """The class of the verb's settings."""
+        module_name, class_name = self.settings.split(":")
+        return getattr(importlib.import_module(module_name), class_name)
 
 
 # To add a verb: write a function here that takes the verb's settings, imports its stage inside
-# itself (so that nobody else waits for it), calls it and prints the result to stdout; the first
+# itself (so that nobody else waits for it), calls it and returns the result as an Answer; the first
 # line of its docstring is its line in `lowtide --help`, the other lines are examples in its own
 # help. Then give it a row in VERBS, in the order of the stages. Help for the flags comes from the
 # docstrings of the settings' fields.
 
 
-def _show(text: object) -> None:
-    """Print a result; what files and names bring along is not for the terminal to act on."""
-    print(printable(str(text)))
-
-
-def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
+def _train_tokenizer(settings: TokenizerTrainingSettings) -> Answer:
     """Learn a BPE or character tokenizer from text of any size.
 
     lowtide train-tokenizer --input books.txt --vocab-size 32000 --out-dir tok/books --memory 1GiB
@@ -90,10 +95,19 @@ def _train_tokenizer(settings: TokenizerTrainingSettings) -> None:
 
     if settings.out_dir is None:
         raise UsageError("no folder for the tokenizer", next_step="--out-dir tok/mine")
-    _show(describe_trained(train_tokenizer(settings), settings.out_dir))
+    trained = train_tokenizer(settings)
+    return answer(
+        describe_trained(trained, settings.out_dir),
+        out_dir=settings.out_dir,
+        kind=trained.tokenizer.kind,
+        vocab_size=trained.tokenizer.vocab_size,
+        fingerprint=trained.tokenizer.fingerprint,
+        counts=trained.record["counts"],
+        was_there=trained.was_there,
+    )
 
 
-def _compare_memory(settings: CompareSettings) -> None:
+def _compare_memory(settings: CompareSettings) -> Answer:
     """Do a job the ordinary way and the sparing way, peak memory side by side.
 
     lowtide compare-memory --input books.txt
@@ -101,10 +115,11 @@ def _compare_memory(settings: CompareSettings) -> None:
     """
     from lowtide.planning.comparison import compare_ways, describe_pairs
 
-    _show(describe_pairs(compare_ways(settings)))
+    pairs = compare_ways(settings)
+    return answer(describe_pairs(pairs), pairs=pairs)
 
 
-def _prepare(settings: PrepareSettings) -> None:
+def _prepare(settings: PrepareSettings) -> Answer:
     """Turn text of any size into shuffled, deduplicated, checked shards of ids.
 
     lowtide prepare --input-files books/ --tokenization tok/books --out-dir data/books --memory 1GiB
@@ -117,36 +132,61 @@ def _prepare(settings: PrepareSettings) -> None:
         tokenizer = TokenizerAhead(settings.tokenization)
 
     from lowtide.dataset.preparation import run_preparation
-    from lowtide.dataset.summary import describe_preparation
+    from lowtide.dataset.summary import dataset_facts, describe_preparation
 
     load = None if tokenizer is None else tokenizer.result
-    _show(describe_preparation(run_preparation(settings, load_tokenizer=load)))
+    result = run_preparation(settings, load_tokenizer=load)
+    return answer(
+        describe_preparation(result),
+        **dataset_facts(result.info),
+        was_there=result.was_there,
+        cleaning=result.report,
+        notices=result.notices,
+        seconds=result.seconds,
+        peak_bytes=result.peak_bytes,
+        budget_bytes=result.budget_bytes,
+    )
 
 
-def _pretokenize(settings: PretokenizeSettings) -> None:
+def _pretokenize(settings: PretokenizeSettings) -> Answer:
     """Turn text files into .npy files of ids beside them.
 
     lowtide pretokenize books.txt --tokenization gpt2
     """
-    from lowtide.dataset.pretokenization import iter_pretokenized
+    from lowtide.dataset.pretokenization import PretokenizeResult, iter_pretokenized
     from lowtide.dataset.summary import describe_pretokenization
 
-    for result in iter_pretokenized(settings):
-        _show(describe_pretokenization(result))
+    results: list[PretokenizeResult] = []
+
+    def parts() -> Iterator[str]:
+        for result in iter_pretokenized(settings):
+            results.append(result)
+            yield printable(describe_pretokenization(result))
+
+    return Answer(parts(), lambda: {"files": results})
 
 
-def _append(settings: AppendSettings) -> None:
+def _append(settings: AppendSettings) -> Answer:
     """Add new text to a finished dataset, without touching what is there.
 
     lowtide append data/books --input-files more-books/
     """
     from lowtide.dataset.appending import append_to_dataset
-    from lowtide.dataset.summary import describe_append
+    from lowtide.dataset.summary import dataset_facts, describe_append
 
-    _show(describe_append(append_to_dataset(settings)))
+    result = append_to_dataset(settings)
+    return answer(
+        describe_append(result),
+        **dataset_facts(result.info),
+        added_tokens=result.added_tokens,
+        added_shards=result.added_shards,
+        was_there=result.was_there,
+        cleaning=result.report,
+        notices=result.notices,
+    )
 
 
-def _verify(settings: VerifySettings) -> None:
+def _verify(settings: VerifySettings) -> Answer:
     """Check every byte, id and document end of a dataset.
 
     lowtide verify data/books
@@ -155,16 +195,19 @@ def _verify(settings: VerifySettings) -> None:
     from lowtide.dataset.verification import verify_dataset
 
     result = verify_dataset(settings)
-    _show(describe_verification(result))
+    error = None
     if result.problems:
-        raise DataError(
-            "\n  ".join([f"{len(result.problems)} problems:", *result.problems]),
+        count = counted(len(result.problems), "problem")
+        error = DataError(
+            "\n  ".join([f"{count}:", *result.problems]),
             path=settings.dataset_dir,
             next_step="bring back the files named, or prepare the text again",
         )
+    text = printable(describe_verification(result))
+    return Answer([text], lambda: {"ok": error is None, **to_json(result)}, error=error)
 
 
-def _convert(settings: ConvertSettings) -> None:
+def _convert(settings: ConvertSettings) -> Answer:
     """Import ids of other programs as a dataset, or export a dataset for them.
 
     lowtide convert data/books bin/books --to nanogpt
@@ -174,10 +217,11 @@ def _convert(settings: ConvertSettings) -> None:
 
     result = convert_dataset(settings)
     first = "is there already, nothing was touched: " if result.was_there else ""
-    _show("\n".join([f"{first}{result.num_tokens:,} tokens", *map(str, result.paths)]))
+    text = "\n".join([f"{first}{result.num_tokens:,} tokens", *map(str, result.paths)])
+    return answer(text, **to_json(result))
 
 
-def _inspect(settings: InspectSettings) -> None:
+def _inspect(settings: InspectSettings) -> Answer:
     """Show a dataset or a tokenizer at a glance, and text as tokens.
 
     lowtide inspect data/books --start 1000 --tokens 50
@@ -189,41 +233,49 @@ def _inspect(settings: InspectSettings) -> None:
     from lowtide.progress import Progress
 
     with Progress("inspect", budget_bytes=plan_inspection(settings)):
-        _inspect_any(settings)
+        return _inspect_any(settings)
 
 
-def _inspect_any(settings: InspectSettings) -> None:
-    from lowtide.dataset.inspection import inspect_dataset
+def _inspect_any(settings: InspectSettings) -> Answer:
     from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
 
+    path = settings.dataset_dir
     if settings.test_loading:
         from lowtide.loader.selftest import check_loading
 
-        _show(check_loading(settings.dataset_dir, split=settings.split, dtype=settings.dtype))
-    elif settings.dataset_dir.suffix in (".npy", ".bin"):
+        report = check_loading(path, split=settings.split, dtype=settings.dtype)
+        return answer(report, kind="loading", **to_json(report))
+    if path.suffix in (".npy", ".bin"):
         from lowtide.loader.selftest import describe_tokens
 
-        _show(
-            describe_tokens(
-                settings.dataset_dir,
-                split=settings.split,
-                dtype=settings.dtype,
-                first=settings.start,
-                count=settings.tokens,
-            )
+        count = settings.tokens
+        text = describe_tokens(
+            path, split=settings.split, dtype=settings.dtype, first=settings.start, count=count
         )
-    elif is_tokenizer(settings.dataset_dir):
+        return answer(text, kind="tokens", path=path, description=text)
+    if is_tokenizer(path):
+        from lowtide.tokenizer.tokenizer import Tokenizer
+
         color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print(
-            inspect_tokenizer(
-                settings.dataset_dir, sample=settings.sample, text=settings.text, color=color
-            )
-        )
-    else:
-        _show(inspect_dataset(settings))
+        text = inspect_tokenizer(path, sample=settings.sample, text=settings.text, color=color)
+        tokenizer = Tokenizer.load(path)
+        facts = {
+            "kind": f"{tokenizer.kind} tokenizer",
+            "path": path,
+            "vocab_size": tokenizer.vocab_size,
+            "special_tokens": tokenizer.special_tokens,
+            "fingerprint": tokenizer.fingerprint,
+        }
+        return Answer([text], lambda: facts)
+    from lowtide.dataset.inspection import inspect_dataset
+    from lowtide.dataset.layout import load_dataset_info
+    from lowtide.dataset.summary import dataset_facts
+
+    text = printable(inspect_dataset(settings))
+    return Answer([text], lambda: {"kind": "dataset", **dataset_facts(load_dataset_info(path))})
 
 
-def _plan(settings: PlanSettings) -> None:
+def _plan(settings: PlanSettings) -> Answer:
     """Say what a run will need, whether it fits, and which settings do.
 
     lowtide plan --ram 8GiB --input-files books.txt --size 10M
@@ -233,10 +285,10 @@ def _plan(settings: PlanSettings) -> None:
     from lowtide.planning.summary import describe_plan, plan_as_json
 
     plan = make_plan(settings)
-    _show(plan_as_json(plan) if settings.json else describe_plan(plan))
+    return Answer([printable(describe_plan(plan))], lambda: plan_as_json(plan))
 
 
-def _train(settings: TrainSettings) -> None:
+def _train(settings: TrainSettings) -> Answer | None:
     """Train a model on a prepared dataset, a text file, .npy files or a stream.
 
     lowtide train --dataset-dir data/books --model-name books --target-params 10e6 --memory 4GiB
@@ -245,8 +297,8 @@ def _train(settings: TrainSettings) -> None:
     if settings.slurm:
         from lowtide.training.slurm import write_slurm_script
 
-        _show(f"sbatch {write_slurm_script(settings)}")
-        return
+        script = write_slurm_script(settings)
+        return answer(f"sbatch {script}", script=script)
     # Registered first of all: without a handler SIGUSR1 ends the process, and users send it to see
     # where a run is.
     faulthandler.register(signal.SIGUSR1, file=2)
@@ -259,14 +311,14 @@ def _train(settings: TrainSettings) -> None:
 
     result = train(settings)
     if not ranks.is_first():  # under torchrun the first process speaks
-        return
+        return None
     line = f"{settings.run_dir}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
     if result.best_val_loss is not None:
         line += f", best validation loss {result.best_val_loss:.4f}"
-    _show(line)
+    return answer(line, run_dir=settings.run_dir, **to_json(result))
 
 
-def _generate(settings: GenerateSettings) -> None:
+def _generate(settings: GenerateSettings) -> Answer:
     """Continue a prompt with a trained model.
 
     lowtide generate --model-name books --prompt 'Once upon a time' --max-new-tokens 200
@@ -285,11 +337,17 @@ def _generate(settings: GenerateSettings) -> None:
 
     from lowtide.generation.decoding import generate
 
-    for text in generate(settings):
-        print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+    texts: list[str] = []
+
+    def parts() -> Iterator[str]:
+        for text in generate(settings):
+            texts.append(text)
+            yield printable(text) if sys.stdout.isatty() else text
+
+    return Answer(parts(), lambda: {"text": "".join(texts)}, end="")
 
 
-def _evaluate(settings: EvaluateSettings) -> None:
+def _evaluate(settings: EvaluateSettings) -> Answer:
     """Measure a model's loss and bits per byte on datasets.
 
     lowtide evaluate --model-name books --dataset-dir data/books --dataset-dir general=data/wiki
@@ -307,15 +365,22 @@ def _evaluate(settings: EvaluateSettings) -> None:
 
     from lowtide.training.evaluation import evaluate
 
-    for name, result in evaluate(settings).items():
+    results = evaluate(settings)
+    lines: list[str] = []
+    for name, result in results.items():
         bits = "" if result.bits_per_byte is None else f"  {result.bits_per_byte:.4f} bits/byte"
-        _show(
+        lines.append(
             f"{name}: loss {result.loss:.4f}  perplexity {result.perplexity:.2f}{bits}  "
             f"({result.num_tokens:,} tokens)"
         )
+    rows = {
+        name: {**to_json(result), "perplexity": result.perplexity}
+        for name, result in results.items()
+    }
+    return answer("\n".join(lines), datasets=rows)
 
 
-def _export(settings: ExportSettings) -> None:
+def _export(settings: ExportSettings) -> Answer:
     """Write a model as a folder that transformers loads.
 
     lowtide export --model-name books --out-dir hf/books
@@ -324,10 +389,11 @@ def _export(settings: ExportSettings) -> None:
 
     was_there = (settings.out_dir / "model.safetensors").exists()
     path = export_model(settings)
-    _show(f"{path}: is there already, nothing was touched" if was_there else path)
+    text = f"{path}: is there already, nothing was touched" if was_there else path
+    return answer(text, path=path, was_there=was_there)
 
 
-def _report(settings: ReportSettings) -> None:
+def _report(settings: ReportSettings) -> Answer | None:
     """Make a page to look at of a run, a dataset or a tokenizer; --watch keeps it live.
 
     lowtide report books --watch
@@ -341,12 +407,13 @@ def _report(settings: ReportSettings) -> None:
         from lowtide.reporting.watching import watch
 
         watch(settings, announce=lambda url: print(f"{url}  (Ctrl-C ends it)", flush=True))
-        return
+        return None
     result = make_report(settings)
-    _show(f"{result.path}: {result.kind}, {format_size(result.num_bytes)}")
+    text = f"{result.path}: {result.kind}, {format_size(result.num_bytes)}"
+    return answer(text, **to_json(result))
 
 
-def _demo(settings: DemoSettings) -> None:
+def _demo(settings: DemoSettings) -> Answer:
     """Go the whole way on text every machine has: tokenizer, dataset, model, text.
 
     lowtide demo --text books.txt
@@ -355,8 +422,20 @@ def _demo(settings: DemoSettings) -> None:
 
     require_package("torch", "the demo, which trains a model,")
     results = run_demo(settings)
-    print()
-    _show(describe_results(results, settings.out_dir))
+    text = "\n" + describe_results(results, settings.out_dir)
+    return answer(text, out_dir=settings.out_dir, stages=results)
+
+
+def _completion(settings: CompletionSettings) -> Answer:
+    """Print a script that lets a shell complete verbs and flags.
+
+    lowtide completion bash
+    """
+    from lowtide.completion import completion_script
+
+    verbs = {name: (verb.summary, verb.settings_class()) for name, verb in VERBS.items()}
+    script = completion_script(settings.shell, verbs)
+    return answer(script, shell=settings.shell, script=script)
 
 
 VERBS: dict[str, Verb] = {
@@ -377,4 +456,5 @@ VERBS: dict[str, Verb] = {
     "export": Verb(_export, "lowtide.model.export:ExportSettings"),
     "report": Verb(_report, "lowtide.reporting.settings:ReportSettings"),
     "demo": Verb(_demo, "lowtide.demo.stages:DemoSettings"),
+    "completion": Verb(_completion, "lowtide.completion:CompletionSettings"),
 }

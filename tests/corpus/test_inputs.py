@@ -30,7 +30,7 @@ def test_files_folders_and_globs(tmp_path: Path) -> None:
         ("text", None),
         ("parquet", None),
     ]
-    assert notices == [f"{tmp_path}: 1 files of other kinds ignored"]
+    assert notices == [f"{tmp_path}: 1 file of other kinds ignored"]
     assert names(expand_inputs([str(tmp_path / "*.txt")])) == ["b.txt"]
     assert expand_inputs([tmp_path / "image.png"])[0].kind == "text"
 

@@ -220,7 +220,7 @@ def test_what_cannot_be_checked_of_a_shard_moved_in_is_said(tmp_path: Path) -> N
     prepare_dataset(input_files=[tmp_path / "a.txt"], out_dir=root, **options)
     assert layout.load_dataset_info(root).describe_moved_in() is None
     shutil.copy(next((root / "train").glob("*.bin")), root / "train" / "other.bin")
-    expected = "1 shards were moved in by hand (train/other.bin): their ids are in the vocabulary"
+    expected = "1 shard moved in by hand (train/other.bin): the ids are in the vocabulary"
     assert expected in (layout.load_dataset_info(root).describe_moved_in() or "")
     assert "nothing says which tokenizer" in TokenDataset(root, sequence_length=8).describe()
     assert "nothing says which tokenizer" in inspect_dataset(dataset_dir=root)

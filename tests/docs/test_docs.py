@@ -202,9 +202,8 @@ def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> Non
         "--mem",
         "--wrap",
     }
-    for name in cli.VERBS:
-        assert cli.main([name, "--help"]) == 0
-        known |= set(re.findall(r"--[a-z][a-z0-9-]+", capsys.readouterr().out))
+    assert cli.main(["completion", "bash"]) == 0  # which has every flag of every verb
+    known |= set(re.findall(r"--[a-z][a-z0-9-]+", capsys.readouterr().out))
     for page in PAGES:
         text = (DOCS / page).read_text(encoding="utf-8")
         text = "\n".join(line for line in text.splitlines() if "benchmarks/" not in line)

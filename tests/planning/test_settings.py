@@ -21,7 +21,6 @@ PLAN = {
     "tpu": False,
     "name": "mine",
     "measure": True,
-    "json": False,
 }
 COMPARE = {
     "input": (),

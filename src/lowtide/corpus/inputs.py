@@ -24,6 +24,7 @@ from lowtide.corpus.inputformats import (
     classify,
     is_known,
 )
+from lowtide.counts import counted
 from lowtide.errors import DataError, from_os_error
 
 __all__ = [
@@ -347,7 +348,7 @@ def _walk(root: Path, notice: Callable[[str], None]) -> Iterator[Path]:
             found += 1
             yield path
     if ignored:
-        notice(f"{root}: {ignored} files of other kinds ignored")
+        notice(f"{root}: {counted(ignored, 'file')} of other kinds ignored")
     if not found:
         raise DataError(
             "no text in this folder (txt, md, jsonl, parquet, plain or compressed)",

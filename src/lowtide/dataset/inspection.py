@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.counts import counted
 from lowtide.dataset import layout
 from lowtide.dataset.settings import InspectSettings
 from lowtide.dataset.summary import describe_cleaning
@@ -65,14 +66,14 @@ def _describe(info: layout.DatasetInfo) -> list[str]:
         f"{info.root}: {sum(map(info.num_tokens, layout.SPLITS)):,} tokens, {format_size(size)}",
         f"  tokenizer  {metadata.get('tokenization')}, vocabulary {info.vocab_size:,}, "
         f"{info.dtype.name}, fingerprint {info.tokenizer_fingerprint[:12]}",
-        f"  inputs     {len(metadata.get('input_files', []))} files",
+        f"  inputs     {counted(len(metadata.get('input_files', [])), 'file')}",
     ]
     for split in layout.SPLITS:
         shards = info.shards[split]
         documents = sum(shard.num_documents for shard in shards)
         lines.append(
-            f"  {split:<9}  {info.num_tokens(split):,} tokens, {documents:,} documents, "
-            f"{len(shards):,} shards"
+            f"  {split:<9}  {counted(info.num_tokens(split), 'token')}, "
+            f"{counted(documents, 'document')}, {counted(len(shards), 'shard')}"
         )
     moved_in = info.describe_moved_in()
     return lines if moved_in is None else [*lines, f"  note       {moved_in}"]

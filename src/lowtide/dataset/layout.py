@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide import files
+from lowtide.counts import counted
 from lowtide.dataset.tokenfiles.shards import (
     DOCUMENTS_SUFFIX,
     ID_BYTES,
@@ -140,7 +141,7 @@ class DatasetInfo:
             return None
         shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
         return (
-            f"{len(names)} shards were moved in by hand ({shown}): their ids are in the "
+            f"{counted(len(names), 'shard')} moved in by hand ({shown}): the ids are in the "
             "vocabulary, but nothing says which tokenizer made them"
         )
 

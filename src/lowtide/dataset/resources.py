@@ -18,6 +18,7 @@ from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import BLOCK_BYTES
+from lowtide.counts import counted
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
 from lowtide.memory import MemoryBudget, format_size, usable_cores
@@ -199,7 +200,7 @@ def check_disk(
     needed = planned_disk_bytes(text, one_pass_bytes=0 if side_by_side else one_pass_bytes)
     free = files.free_disk_bytes(root)
     progress.note(
-        f"{len(inputs)} files, about {format_size(text)} of text; "
+        f"{counted(len(inputs), 'file')}, about {format_size(text)} of text; "
         f"needs up to {format_size(needed)} of disk meanwhile, {format_size(free)} are free"
     )
     if needed > free:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lowtide.corpus.cleaning import RULE_TEXTS
+from lowtide.counts import counted
 from lowtide.memory import format_size
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from lowtide.dataset.verification import VerifyResult
 
 __all__ = [
+    "dataset_facts",
     "describe_append",
     "describe_cleaning",
     "describe_preparation",
@@ -31,7 +33,8 @@ __all__ = [
 def describe_cleaning(report: dict[str, Any]) -> str:
     """Say what was read, and what was removed and why, with an example of each."""
     lines = [
-        f"Read: {report['documents_in']:,} documents, {report['lines_in']:,} lines, "
+        f"Read: {counted(report['documents_in'], 'document')}, "
+        f"{counted(report['lines_in'], 'line')}, "
         f"{format_size(report['bytes_in'])}"
     ]
     for rule, row in report["rules"].items():
@@ -57,6 +60,23 @@ def describe_preparation(result: PrepareResult) -> str:
     return "\n".join(lines)
 
 
+def dataset_facts(info: DatasetInfo | None) -> dict[str, Any]:
+    """Return what a dataset is, for programs; nothing of one that was not written."""
+    if info is None:
+        return {}
+    return {
+        "dataset_dir": info.root,
+        "tokenization": info.metadata.get("tokenization"),
+        "vocab_size": info.vocab_size,
+        "dtype": info.dtype_name,
+        "total_tokens": sum(map(info.num_tokens, info.shards)),
+        "total_shards": sum(map(len, info.shards.values())),
+        "train_tokens": info.num_tokens("train"),
+        "val_tokens": info.num_tokens("val"),
+        "fingerprint": info.tokenizer_fingerprint,
+    }
+
+
 def describe_append(result: AppendResult) -> str:
     """Say what `lowtide append` added."""
     if result.was_there:
@@ -66,7 +86,8 @@ def describe_append(result: AppendResult) -> str:
     lines = [
         describe_cleaning(result.report),
         *(f"note: {text}" for text in result.notices),
-        f"Added: {result.added_tokens:,} tokens in {result.added_shards:,} shards",
+        f"Added: {counted(result.added_tokens, 'token')} in "
+        f"{counted(result.added_shards, 'shard')}",
         *_describe_dataset(result.info),
     ]
     return "\n".join(lines)
@@ -121,7 +142,9 @@ def describe_pretokenization(result: PretokenizeResult) -> str:
 
 def describe_verification(result: VerifyResult) -> str:
     """Say what `lowtide verify` found."""
-    lines = [f"{result.num_shards:,} shards, {result.num_tokens:,} tokens checked"]
+    lines = [
+        f"{counted(result.num_shards, 'shard')}, {counted(result.num_tokens, 'token')} checked"
+    ]
     if result.num_strangers:
         lines.append(
             f"{result.num_strangers} of them were moved in by hand and have no checksum; nothing "

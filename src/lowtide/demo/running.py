@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lowtide.answers import is_quiet, tell, wants_json
 from lowtide.demo.stages import (
     DemoSettings,
     Stage,
@@ -76,7 +77,7 @@ def _run_stages(settings: DemoSettings, budget_bytes: int) -> list[StageResult]:
         # Text is generated again each time: it is what the reader came for, and takes seconds.
         was_there = journal.is_finished(stage) and stage.verb != "generate"
         note = f"{stage.verb}: is there already" if was_there else stage.command
-        print(f"\n[{number}/{len(stages)}] {note}", file=sys.stderr, flush=True)
+        tell(f"\n[{number}/{len(stages)}] {note}")
         if not was_there:
             _run_stage(stage, folder, journal, resume_command=resume_command(settings))
         results.append(
@@ -171,7 +172,9 @@ def _run_stage(stage: Stage, folder: Path, journal: _Journal, *, resume_command:
     The kernel's peak of a child starts with what its parent held, so this process must stay small.
     """
     began = time.monotonic()
-    child = subprocess.Popen([*_PROGRAM, *stage.words], cwd=folder)
+    words = [*_PROGRAM, *stage.words, *(["--quiet"] if is_quiet() else [])]
+    # With --json our own object is all of stdout.
+    child = subprocess.Popen(words, cwd=folder, stdout=sys.stderr if wants_json() else None)
     interrupted = False
     try:
         _, status, usage = os.wait4(child.pid, 0)

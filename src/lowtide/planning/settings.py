@@ -105,8 +105,6 @@ class PlanSettings:
     """Name of the tokenizer, the dataset and the run in the commands."""
     measure: bool = True
     """Time a few steps, if the plan is for this machine: half a minute."""
-    json: bool = False
-    """Print the plan as JSON."""
 
     def __post_init__(self) -> None:
         given = [

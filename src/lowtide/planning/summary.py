@@ -6,7 +6,6 @@ Out:     text for stdout
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -231,10 +230,10 @@ def _rows(rows: Sequence[tuple[str, ...]], *, align: str) -> list[str]:
     ]
 
 
-def plan_as_json(plan: Plan) -> str:
+def plan_as_json(plan: Plan) -> dict[str, Any]:
     """Return the plan for other programs."""
     shown = plan.chosen or plan.asked
-    answer: dict[str, Any] = {
+    return {
         "fits": plan.fits,
         "machine": settings_as_json(plan.machine),
         "data": settings_as_json(plan.data),
@@ -252,4 +251,3 @@ def plan_as_json(plan: Plan) -> str:
         "loading": [settings_as_json(way) for way in plan.ways],
         "commands": plan.commands,
     }
-    return json.dumps(answer, indent=2)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.counts import counted
 from lowtide.errors import from_os_error, printable
 from lowtide.memory import format_size
 from lowtide.tokenizer.tokenizer import Tokenizer
@@ -67,7 +68,8 @@ def inspect_tokenizer(
         text = text if text is not None else _first_lines(sample)
     sentence = text or SENTENCE
     ids = tokenizer.encode(sentence, special="allow")
-    lines += ["", f"{len(ids)} tokens of {len(sentence.encode('utf-8', 'replace'))} bytes:"]
+    num_bytes = len(sentence.encode("utf-8", "replace"))
+    lines += ["", f"{counted(len(ids), 'token')} of {counted(num_bytes, 'byte')}:"]
     shown = show_tokens([tokenizer.token_bytes(int(id)) for id in ids], color=color)
     return "\n".join([*map(printable, lines), shown])  # colours are ours, the rest is not
 

@@ -13,12 +13,12 @@ never needs more, and the advice has to be one that works.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 
 from lowtide import ranks
+from lowtide.answers import tell
 from lowtide.corpus.inputs import names_files
-from lowtide.errors import DataError, printable
+from lowtide.errors import DataError
 from lowtide.files import hold_lock
 from lowtide.memory import parse_size
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
@@ -57,9 +57,9 @@ def admit(settings: TrainSettings) -> None:
             tokenizer = Tokenizer.load(base[0])
     with hold_lock(settings.run_dir, create_folder=True):
         if settings.input_file is not None:
-            find_text_tokens(settings, _note, tokenizer)
+            find_text_tokens(settings, tell, tokenizer)
         elif settings.tokenization is None:
-            find_stream_tokenizer(settings, _note, tokenizer)
+            find_stream_tokenizer(settings, tell, tokenizer)
 
 
 def _streams_files(settings: TrainSettings) -> bool:
@@ -76,10 +76,6 @@ def _require_packages(settings: TrainSettings) -> None:
     ):
         if wanted:
             require_package(package, flag)
-
-
-def _note(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
 
 
 def refuse_hopeless(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from lowtide import ranks
+from lowtide.answers import tell
 from lowtide.errors import LowtideError, UsageError
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
@@ -66,7 +66,7 @@ __all__ = ["TrainResult", "Trainer"]
 
 def _to_stderr(text: str) -> None:
     if ranks.is_first():
-        print(text, file=sys.stderr, flush=True)
+        tell(text)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,12 @@ class TrainSettings:
 
     presets_dir: ClassVar[Path] = Path(__file__).parent / "presets"
     configs_dir: ClassVar[Path] = Path(__file__).parent / "configs"
+    common_flags: ClassVar[tuple[str, ...]] = (
+        "dataset_dir", "input_file", "tokenization", "model_name", "init_from_model",
+        "target_params", "seq_len", "max_iters", "epochs", "batch_size",
+        "gradient_accumulation_steps", "learning_rate", "use_mixed_precision", "memory",
+        "eval_interval",
+    )  # fmt: skip
 
     # Data: one of these.
     dataset_dir: Path | None = None
@@ -123,7 +129,7 @@ class TrainSettings:
     tokens_per_param: float = 20.0
     """Tokens per parameter to train on when neither steps nor epochs are given."""
 
-    # How.
+    # How it learns.
     batch_size: int = 32
     """Rows per micro-batch: what is in memory at once."""
     gradient_accumulation_steps: int = 1

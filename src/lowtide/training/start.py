@@ -7,14 +7,14 @@ Out:     the run's folder; TrainResult
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lowtide.errors import DataError, UsageError, printable
+from lowtide.answers import tell
+from lowtide.errors import DataError, UsageError
 from lowtide.memory import PeakMeter
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
@@ -66,7 +66,7 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
 def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> TrainResult:
     def note(text: str) -> None:
         if group.is_first:
-            print(printable(text), file=sys.stderr, flush=True)
+            tell(text)
 
     if group.is_first:
         if settings.overwrite:

@@ -1,0 +1,108 @@
+"""What a verb answers: text for people, or one JSON object for programs.
+
+In:      a verb's result
+Out:     stdout
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, cast
+
+from lowtide.errors import printable
+
+__all__ = [
+    "Answer",
+    "answer",
+    "is_quiet",
+    "print_answer",
+    "shown_as",
+    "tell",
+    "to_json",
+    "wants_json",
+]
+
+_shown = {"json": False, "quiet": False}  # how this process answers
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A result, shown in one of two ways."""
+
+    parts: Iterable[str]
+    """Text as it comes; making it may be the work itself."""
+    data: Callable[[], Mapping[str, Any]]
+    """The same for programs; called when all parts have come."""
+    end: str = "\n"
+    """What stands behind each part."""
+    error: Exception | None = None
+    """Raised when the answer has been shown."""
+
+
+def answer(text: object, **data: Any) -> Answer:
+    """Return an answer that is there as a whole; its text is made fit for terminals."""
+    return Answer([printable(str(text))], lambda: data)
+
+
+@contextlib.contextmanager
+def shown_as(*, as_json: bool, quiet: bool) -> Generator[None]:
+    """Within it, answers are shown as `--json` and `--quiet` ask for."""
+    before = dict(_shown)
+    _shown.update(json=as_json, quiet=quiet)
+    try:
+        yield
+    finally:
+        _shown.update(before)
+
+
+def wants_json() -> bool:
+    """Return whether stdout is for one JSON object."""
+    return _shown["json"]
+
+
+def is_quiet() -> bool:
+    """Return whether stderr is for errors and warnings alone."""
+    return _shown["quiet"]
+
+
+def tell(text: str) -> None:
+    """Print a line about the work on stderr, unless nobody wants to know."""
+    if not is_quiet():
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def print_answer(given: Answer) -> None:
+    """Print an answer; as JSON it is one object on one line."""
+    as_json = wants_json()
+    for part in given.parts:
+        if not as_json:
+            print(part, end=given.end, flush=given.end == "")
+    if as_json:
+        print(json.dumps(to_json(given.data()), allow_nan=False))
+    if given.error is not None:
+        raise given.error
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as JSON has it: dataclasses as objects, paths as text, no NaN."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        rows = cast("Mapping[Any, Any]", value)
+        return {str(key): to_json(item) for key, item in rows.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in cast("list[Any]", value)]
+    if callable(to_number := getattr(value, "item", None)):  # a number of NumPy or torch
+        value = to_number()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)  # a path, a type of numbers

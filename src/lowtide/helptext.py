@@ -1,0 +1,175 @@
+"""The help of a verb, made from its settings: their names, types, defaults and docstrings.
+
+In:      a settings dataclass
+Out:     text for a terminal
+
+A comment above a field heads a group of flags. Where the class has `common_flags`, plain help shows
+these only, so that it fits a screen, and `--help-all` the rest too.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import shutil
+import textwrap
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from lowtide.flags import flag_name, positional_names
+
+__all__ = ["Flag", "describe_verb", "flags_of", "has_more"]
+
+_WIDEST = 100
+_INDENT = 26
+_METAVARS = {str: "TEXT", Path: "PATH", int: "INT", float: "FLOAT"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """One setting as the help shows it."""
+
+    name: str
+    group: str
+    help: str
+    metavar: str
+    """What its value looks like; empty for a switch."""
+    choices: tuple[str, ...] = ()
+    positional: bool = False
+    repeated: bool = False
+    default: str = ""
+    """Empty where nothing is worth saying."""
+
+    @property
+    def usage(self) -> str:
+        """The flag with what follows it."""
+        if self.positional:
+            return self.name.upper().replace("_", "-") + (" …" if self.repeated else "")
+        if not self.metavar:
+            return f"--no-{flag_name(self.name)[2:]}" if self.default else flag_name(self.name)
+        return f"{flag_name(self.name)} {self.metavar}{' …' if self.repeated else ''}"
+
+
+def has_more(cls: type[Any]) -> bool:
+    """Return whether plain help leaves flags out."""
+    return hasattr(cls, "common_flags")
+
+
+def describe_verb(
+    cls: type[Any], *, program: str, summary: str, examples: Sequence[str], also: str, whole: bool
+) -> str:
+    """Return the help of a verb; `whole` shows the flags too that most people never need."""
+    flags = list(flags_of(cls))
+    common: Sequence[str] = getattr(cls, "common_flags", ())
+    shown = [flag for flag in flags if whole or not common or flag.name in common]
+    first = [flag.usage for flag in flags if flag.positional]
+    lines = [" ".join(["usage:", program, *first, "[flags]"]), ""]
+    lines += [*_wrap(f"{summary}.", _width()), ""]
+    lines += [f"  {example}" for example in examples]
+    group = None
+    for flag in shown:
+        if flag.group != group:
+            lines += ["", *_wrap(flag.group, _width())]
+            group = flag.group
+        lines += _rows(flag, whole=whole or not common)
+    left = len(flags) - len(shown)
+    lines += ["", *_wrap(f"Also: {also}", _width())]
+    if left:
+        lines.append(f"{program} --help-all shows the other {left} flags.")
+    return "\n".join(lines)
+
+
+def _width() -> int:
+    return min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)  # flags have hyphens
+
+
+def _rows(flag: Flag, *, whole: bool) -> list[str]:
+    """The lines of one flag: what to write, then what it means, or the first part of that."""
+    text = flag.help if whole else flag.help.partition("; ")[0]
+    notes = ["switches this off:"] if flag.default and not flag.metavar else []
+    notes.append(text.rstrip("."))
+    if flag.default and flag.metavar and "(" not in flag.help[-8:]:
+        notes.append(f"({flag.default})")
+    rows = _wrap(" ".join(notes), max(_width() - _INDENT, 30)) or [""]
+    head = f"  {flag.usage}"
+    if len(head) > _INDENT - 2:
+        return [head, *(" " * _INDENT + row for row in rows)]
+    return [f"{head:<{_INDENT}}{rows[0]}", *(" " * _INDENT + row for row in rows[1:])]
+
+
+def flags_of(cls: type[Any]) -> Iterator[Flag]:
+    """Every setting of the class, in its order."""
+    texts, groups = _read_source(cls)
+    hints = get_type_hints(cls)
+    marked = get_type_hints(cls, include_extras=True)
+    positional = positional_names(cls)
+    group = ""
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        group = groups.get(field.name, group)
+        metavar, choices, repeated = _describe_type(hints[field.name])
+        default = field.default
+        if default is None or default is dataclasses.MISSING or default in (False, (), ""):
+            default = ""
+        yield Flag(
+            name=_given_name(marked[field.name]) or field.name,
+            group="Arguments" if field.name in positional else group or "Flags",
+            help=texts.get(field.name, ""),
+            metavar=metavar,
+            choices=choices,
+            positional=field.name in positional,
+            repeated=repeated,
+            default=str(default).encode("unicode_escape").decode() if default != "" else "",
+        )
+
+
+def _given_name(kind: Any) -> str | None:
+    """The name of a flag whose setting cannot have it: `from` is a word of Python."""
+    marks = (getattr(mark, "name", None) for mark in getattr(kind, "__metadata__", ()))
+    return next((name for name in marks if isinstance(name, str)), None)
+
+
+def _describe_type(kind: Any) -> tuple[str, tuple[str, ...], bool]:
+    """How a value is written, what it may be, and whether there may be several."""
+    if get_origin(kind) in (Union, types.UnionType):
+        kinds = [one for one in get_args(kind) if one is not type(None)]
+        kind = str if str in kinds else kinds[0]
+    if get_origin(kind) is tuple:
+        metavar, choices, _ = _describe_type(get_args(kind)[0])
+        return metavar, choices, True
+    if get_origin(kind) is Literal:
+        choices = tuple(map(str, get_args(kind)))
+        return "|".join(choices), choices, False
+    return ("" if kind is bool else _METAVARS.get(kind, "VALUE")), (), False
+
+
+def _read_source(cls: type[Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """The docstrings of the fields, and the groups that begin with one, by name."""
+    texts: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        try:
+            source = textwrap.dedent(inspect.getsource(base))
+        except (OSError, TypeError):  # made by a program, not written in a file
+            continue
+        lines = source.splitlines()
+        body = ast.parse(source).body[0]
+        assert isinstance(body, ast.ClassDef)
+        name = ""
+        for node in body.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                name = node.target.id
+                above = lines[node.lineno - 2].strip()
+                if above.startswith("# "):
+                    groups[name] = above[2:].rstrip(".")
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name:
+                texts[name] = " ".join(str(node.value.value).split())
+    return texts, groups

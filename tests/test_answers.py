@@ -1,0 +1,88 @@
+"""--json and --quiet: one object on stdout, nothing on stderr, of every verb that reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowtide import cli
+from lowtide.answers import is_quiet, to_json, wants_json
+from lowtide.verbs import VERBS
+
+TINY = ["--num-layers", "1", "--width", "16", "--num-heads", "1", "--seq-len", "8",
+        "--batch-size", "2", "--eval-iters", "1", "--sample-tokens", "0"]  # fmt: skip
+MODEL = ["--model-name", "m", "--device", "cpu"]
+
+# Every verb, in an order in which each finds what it needs, and what its object must say.
+COMMANDS: list[tuple[list[str], dict[str, Any]]] = [
+    (["train-tokenizer", "--input", "text.txt", "--vocab-size", "280", "--out-dir", "tok"],
+     {"vocab_size": 280, "was_there": False, "out_dir": "tok"}),
+    (["prepare", "--input-files", "text.txt", "--tokenization", "tok", "--out-dir", "data"],
+     {"dataset_dir": "data", "was_there": False, "vocab_size": 280}),
+    (["prepare", "--input-files", "text.txt", "--tokenization", "tok", "--out-dir", "data"],
+     {"dataset_dir": "data", "was_there": True}),
+    (["append", "--dataset-dir", "data", "--input-files", "more.txt"], {"was_there": False}),
+    (["pretokenize", "text.txt", "more.txt", "--tokenization", "tok"], {}),
+    (["verify", "data"], {"ok": True, "problems": []}),
+    (["inspect", "data"], {"kind": "dataset", "vocab_size": 280}),
+    (["inspect", "tok"], {"kind": "bpe tokenizer", "vocab_size": 280}),
+    (["inspect", "text.npy"], {"kind": "tokens"}),
+    (["convert", "data", "bin", "--to", "nanogpt"], {"was_there": False}),
+    (["plan", "--tokens", "1M", "--ram", "8GiB", "--size", "1M"], {"fits": True}),
+    (["train", "--dataset-dir", "data", "--max-iters", "1", *MODEL, *TINY], {"steps": 1}),
+    (["evaluate", "--dataset-dir", "data", *MODEL], {}),
+    (["generate", "--max-new-tokens", "2", *MODEL], {}),
+    (["export", "--model-name", "m", "--out-dir", "hf"], {"path": "hf", "was_there": False}),
+    (["report", "data"], {"kind": "dataset"}),
+    (["compare-memory", "--what", "loading", "--tokens", "20k"], {}),
+    (["completion", "bash"], {"shell": "bash"}),
+]  # fmt: skip
+
+
+def test_every_verb_answers_with_one_object_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert {words[0] for words, _ in COMMANDS} == set(VERBS) - {"demo"}  # which runs the others
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("".join(f"line {n} of some words\n" for n in range(400)))
+    (tmp_path / "more.txt").write_text("".join(f"other text, row {n}\n" for n in range(400)))
+    answers: dict[str, dict[str, Any]] = {}
+    for words, expected in COMMANDS:
+        code = cli.main([*words, "--json", "--quiet"])
+        out, err = capfd.readouterr()
+        assert (code, err) == (0, ""), (words, err)
+        answer = json.loads(out)
+        assert out.count("\n") == 1
+        assert {key: answer.get(key) for key in expected} == expected, words
+        answers[words[0]] = answer
+    assert [row["was_there"] for row in answers["pretokenize"]["files"]] == [False, False]
+    assert answers["append"]["total_tokens"] > answers["prepare"]["total_tokens"] > 0
+    assert answers["evaluate"]["datasets"]["data"]["loss"] > 0
+    assert isinstance(answers["generate"]["text"], str)
+    assert not (is_quiet() or wants_json())  # the next command of this process is its own
+
+
+def test_problems_are_in_the_object_and_still_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("some words\n" * 50)
+    words = ["prepare", "--input-files", "text.txt", "--tokenization", "char", "--out-dir", "d"]
+    assert cli.main([*words, "--quiet"]) == 0
+    assert "Total tokens" in capfd.readouterr().out  # --quiet leaves the result
+    shard = next((tmp_path / "d" / "train").glob("*.bin"))
+    shard.write_bytes(bytes(len(shard.read_bytes())))
+    assert cli.main(["verify", "d", "--json", "--quiet"]) == 1
+    out, err = capfd.readouterr()
+    answer = json.loads(out)
+    assert answer["ok"] is False and len(answer["problems"]) == 1
+    assert err.startswith("error: 1 problem:\n")
+
+
+def test_values_that_json_lacks() -> None:
+    given = {"a": float("nan"), "b": np.int64(3), "c": (Path("x"),), "d": np.dtype("uint16")}
+    assert to_json(given) == {"a": None, "b": 3, "c": ["x"], "d": "uint16"}
