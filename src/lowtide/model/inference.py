@@ -15,9 +15,18 @@ from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.program import Program, find_program, program_here
 from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
 
-__all__ = ["InferenceNeed", "budget_of", "fit_rows", "planned_bytes", "refuse_hopeless"]
+__all__ = [
+    "TOKEN_BYTES",
+    "InferenceNeed",
+    "budget_of",
+    "fit_rows",
+    "planned_bytes",
+    "refuse_hopeless",
+]
 
 _MARGIN = 1.1
+TOKEN_BYTES = 360
+"""Of a vocabulary: 18 MiB for GPT-2's, half of them while it is read or written."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +39,13 @@ class InferenceNeed:
     cache: int
     """Keys and values of the context, where text is generated."""
     program: int
+    tokenizer: int = 0
+    """The vocabulary as it is loaded."""
 
     @property
     def total_bytes(self) -> int:
         """What a machine that computes on its CPU must hold."""
-        return self.weights + self.working + self.cache + self.program
+        return self.weights + self.working + self.cache + self.program + self.tokenizer
 
     @property
     def budget_bytes(self) -> int:
@@ -59,13 +70,15 @@ def planned_bytes(
         accumulating=False,
     )
     chunk = 1 if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
-    logits = 2 * 4 * config.vocab_size * min(rows * tokens, chunk)
+    # The logits, their logarithms, and what the C library keeps of the chunk before.
+    logits = 3 * 4 * config.vocab_size * min(rows * tokens, chunk)
     numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * config.context_length
     return InferenceNeed(
         weights=4 * count_parameters(config),
         working=max(block + logits, 4 * config.vocab_size * config.width),
         cache=4 * numbers * rows if generates else 0,
         program=program.trained_bytes,
+        tokenizer=config.vocab_size * TOKEN_BYTES,
     )
 
 

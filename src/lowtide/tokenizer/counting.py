@@ -34,6 +34,7 @@ from lowtide.progress import Progress
 
 __all__ = ["CountingJournal", "InputPlace", "count_pieces"]
 
+_TAIL_BYTES = 1 << 12
 _ROUND_BYTES = (
     256 << 20
 )  # of a plain file between two looks at the clock, the keyboard and the disk
@@ -270,7 +271,8 @@ class _Job:
                 # It is held twice more: when it is looked at, and when it is counted.
                 largest = max(self.counter.largest_window // 2, self.batch_bytes)
                 if not cut and len(held) > largest:
-                    raise self._not_countable(len(held), largest, source)
+                    size = self._measure_stretch(held, reader)
+                    raise self._not_countable(size, largest, source)
                 if cut:
                     self.counter.count_texts([bytes(held[:cut])])
                     del held[:cut]
@@ -278,6 +280,18 @@ class _Job:
                     meter.settle(start + reader.stored_position())
                     yield offset
         self.counter.count_texts([bytes(held)])
+
+    def _measure_stretch(self, held: bytearray, reader: StreamReader) -> int:
+        """How long a stretch is that begins with `held`, so that the first advice is enough."""
+        size, tail = len(held), bytes(held[-_TAIL_BYTES:])
+        held.clear()
+        while part := self._read_part(reader):
+            size += len(part)
+            window = tail + part
+            if _native.last_cut(window, self.specials):
+                break
+            tail = window[-_TAIL_BYTES:]
+        return size
 
     def _not_countable(self, size: int, largest: int, source: InputFile) -> BudgetError:
         """Say how large a stretch without a place to cut is, and what budget would do."""

@@ -17,6 +17,7 @@ from lowtide.loader.batches import planned_bytes as loader_bytes
 from lowtide.loader.streaming import planned_bytes as stream_bytes
 from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
+from lowtide.model.inference import TOKEN_BYTES
 from lowtide.model.program import Program, find_program
 from lowtide.model.sizing import (
     activation_bytes,
@@ -32,7 +33,6 @@ __all__ = ["Footprint", "StreamReading", "fit_micro_batch", "planned_bytes", "st
 _CUDA_PROGRAM_BYTES = 2 << 30
 _STACK_BYTES = 256 << 20
 _MARGIN = 1.1
-_TOKEN_BYTES = 360  # of a vocabulary: 18 MiB for GPT-2's, half of them while it is written
 # What the C library keeps between many small tensors, beyond a tenth of them: a model of width 32
 # with thousands of rows took 13 % more than was estimated. Less than a tenth of any program.
 _HOLES_BYTES = 16 << 20
@@ -142,7 +142,7 @@ def planned_bytes(
         update=update,
         batches=_batch_bytes(settings),
         program=_program_bytes(settings, program, on_gpu=on_gpu),
-        tokenizer=config.vocab_size * _TOKEN_BYTES,
+        tokenizer=config.vocab_size * TOKEN_BYTES,
     )
 
 
