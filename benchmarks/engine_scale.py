@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lowtide.corpus.inputs import InputFile, InputList
+from lowtide.corpus.inputs import InputFile, InputList, hash_inputs
 from lowtide.corpus.reading import ReadingOptions, plan_streams
 from lowtide.dataset.staged.parts import cut_parts
-from lowtide.dataset.staged.plan import Sizes, hash_inputs
+from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task

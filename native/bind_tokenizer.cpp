@@ -129,6 +129,23 @@ void adopt(PieceCounter& counter, const std::vector<FileName>& runs) {
   counter.adopt(std::move(names));
 }
 
+std::vector<uint64_t> save_counts(PieceCounter& counter, const FileName& path) {
+  const nb::gil_scoped_release release;
+  return counter.save(path.bytes);
+}
+
+void add_saved(PieceCounter& counter, const FileName& path, uint64_t begin,
+               const std::vector<uint64_t>& ends, uint64_t longest) {
+  counter.add_saved(path.bytes, begin, ends, longest);
+}
+
+uint64_t find_file_cut(const PieceCounter& counter, const FileName& path, uint64_t at,
+                       uint64_t end) {
+  require(at <= end, "the place to cut is behind the end of the file");
+  const nb::gil_scoped_release release;
+  return at == 0 ? 0 : counter.find_file_cut(path.bytes, at, end);
+}
+
 nb::list drain(PieceCounter& counter) {
   nb::list items;
   counter.drain([&](const uint8_t* bytes, size_t length, uint64_t count) {
@@ -387,6 +404,10 @@ void bind_tokenizer(nb::module_& m) {
       .def("count_texts", &count_texts, nb::arg("texts"))
       .def("checkpoint", &checkpoint)
       .def("adopt", &adopt, nb::arg("runs"))
+      .def("save", &save_counts, nb::arg("path"))
+      .def("add_saved", &add_saved, nb::arg("path"), nb::arg("begin"), nb::arg("ends"),
+           nb::arg("longest"))
+      .def("find_file_cut", &find_file_cut, nb::arg("path"), nb::arg("at"), nb::arg("end"))
       .def("drain", &drain)
       .def_prop_ro("bytes_done", &PieceCounter::bytes_done)
       .def_prop_ro("pieces_done", &PieceCounter::pieces_done)

@@ -65,7 +65,9 @@ class RunWriter {
     write_all(file_.get(), &length, sizeof(length), path_);
     write_all(file_.get(), &count, sizeof(count), path_);
     write_all(file_.get(), bytes, size, path_);
+    written_ += sizeof(length) + sizeof(count) + size;
   }
+  uint64_t written() const { return written_; }
   void finish() {
     if (std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) {
       throw std::system_error(errno, std::generic_category(), path_);
@@ -75,51 +77,65 @@ class RunWriter {
  private:
   std::string path_;
   File file_;
+  uint64_t written_ = 0;
 };
 
 // Reads one run in order.
 class RunReader {
  public:
-  explicit RunReader(const std::string& path) : path_(path), file_(open_file(path, "rb")) {
+  explicit RunReader(const CountRun& run) : path_(run.path), file_(open_file(run.path, "rb")) {
     struct stat status{};
-    if (::fstat(::fileno(file_.get()), &status) == 0) left_ = static_cast<uint64_t>(status.st_size);
+    if (::fstat(::fileno(file_.get()), &status) != 0) {
+      throw std::system_error(errno, std::generic_category(), path_);
+    }
+    const uint64_t end = std::min(run.end, static_cast<uint64_t>(status.st_size));
+    if (run.begin > end || (run.end != UINT64_MAX && run.end != end)) throw_damaged();
+    if (::fseeko(file_.get(), static_cast<off_t>(run.begin), SEEK_SET) != 0) {
+      throw std::system_error(errno, std::generic_category(), path_);
+    }
+    left_ = end - run.begin;
     advance();
   }
   bool done() const { return done_; }
   const std::vector<uint8_t>& bytes() const { return bytes_; }
   uint64_t count() const { return count_; }
   void advance() {
-    uint32_t length;
-    if (std::fread(&length, 1, sizeof(length), file_.get()) != sizeof(length)) {
-      if (std::ferror(file_.get())) throw std::system_error(errno, std::generic_category(), path_);
+    if (left_ == 0) {
       done_ = true;
       return;
     }
-    if (length > left_) throw_damaged();  // before memory is asked for
+    uint32_t length;
+    constexpr uint64_t kHead = sizeof(length) + sizeof(count_);
+    if (left_ < kHead) throw_damaged();
+    read(&length, sizeof(length));
+    read(&count_, sizeof(count_));
+    if (length > left_ - kHead) throw_damaged();  // before memory is asked for
     bytes_.resize(length);
-    if (std::fread(&count_, 1, sizeof(count_), file_.get()) != sizeof(count_) ||
-        std::fread(bytes_.data(), 1, length, file_.get()) != length) {
-      throw_damaged();
-    }
-    left_ -= length;
+    read(bytes_.data(), length);
+    left_ -= kHead + length;
   }
 
  private:
+  void read(void* data, size_t size) {
+    if (std::fread(data, 1, size, file_.get()) == size) return;
+    if (std::ferror(file_.get())) throw std::system_error(errno, std::generic_category(), path_);
+    throw_damaged();
+  }
   [[noreturn]] void throw_damaged() const {
     throw std::system_error(EBADMSG, std::generic_category(), path_);
   }
 
   std::string path_;
   File file_;
-  uint64_t left_ = 0;  // bytes of the file that are not read yet, or more
+  uint64_t left_ = 0;  // bytes of the run that are not read yet
   std::vector<uint8_t> bytes_;
   uint64_t count_ = 0;
   bool done_ = false;
 };
 
-void merge_runs(const std::vector<std::string>& paths, const CountShard::Sink& sink) {
+void merge_runs(const std::vector<CountRun>& runs, const CountShard::Sink& sink) {
   std::vector<std::unique_ptr<RunReader>> readers;
-  for (const std::string& path : paths) readers.push_back(std::make_unique<RunReader>(path));
+  for (const CountRun& run : runs) readers.push_back(std::make_unique<RunReader>(run));
   const auto later = [](const RunReader* a, const RunReader* b) {
     return compare_bytes(a->bytes().data(), a->bytes().size(), b->bytes().data(),
                          b->bytes().size()) > 0;
@@ -482,13 +498,13 @@ std::string PieceCounter::spill(size_t index) {
   shard.table.write_run(path);
   spilled_bytes_.fetch_add(shard.table.piece_bytes(), std::memory_order_relaxed);
   shard.table.clear();
-  shard.runs.push_back(path);
+  shard.runs.push_back({path});
   return path;
 }
 
 // The files of merged runs stay: a checkpoint may name them, and the caller clears the folder.
 void PieceCounter::merge_many_runs(size_t index) {
-  std::vector<std::string>& runs = shards_[index].runs;
+  std::vector<CountRun>& runs = shards_[index].runs;
   // A reader holds one piece, and all of them may be at a long one.
   const uint64_t longest = std::max<uint64_t>(longest_piece_.load(std::memory_order_relaxed), 1);
   const size_t at_once = std::clamp<size_t>(kShards * shard_bytes_ / 8 / longest, 2, kRunsAtOnce);
@@ -501,7 +517,7 @@ void PieceCounter::merge_many_runs(size_t index) {
     });
     writer.finish();
     runs.erase(runs.begin(), taken);
-    runs.push_back(path);
+    runs.push_back({path});
   }
 }
 
@@ -510,9 +526,45 @@ std::vector<std::string> PieceCounter::checkpoint() {
   std::vector<std::string> runs;
   for (size_t i = 0; i < kShards; ++i) {
     if (shards_[i].table.size() > 0) spill(i);
-    runs.insert(runs.end(), shards_[i].runs.begin(), shards_[i].runs.end());
+    for (const CountRun& run : shards_[i].runs) runs.push_back(run.path);
   }
   return runs;
+}
+
+std::vector<uint64_t> PieceCounter::save(const std::string& path) {
+  for (const auto& local : locals_) flush(*local);
+  locals_.clear();
+  std::vector<uint64_t> ends;
+  RunWriter writer(path);
+  for (size_t i = 0; i < kShards; ++i) {
+    if (shards_[i].table.size() > 0) spill(i);
+    merge_many_runs(i);
+    merge_runs(shards_[i].runs, [&](const uint8_t* bytes, size_t length, uint64_t count) {
+      writer.add(bytes, length, count);
+    });
+    ends.push_back(writer.written());
+  }
+  writer.finish();
+  return ends;
+}
+
+void PieceCounter::add_saved(const std::string& path, uint64_t begin,
+                             const std::vector<uint64_t>& ends, uint64_t longest) {
+  if (ends.size() != kShards || !std::is_sorted(ends.begin(), ends.end())) {
+    throw std::system_error(EBADMSG, std::generic_category(), path);
+  }
+  uint64_t before = 0;
+  for (size_t i = 0; i < kShards; ++i) {
+    if (ends[i] > before) shards_[i].runs.push_back({path, begin + before, begin + ends[i]});
+    before = ends[i];
+  }
+  spilled_bytes_ += before;
+  longest_piece_ = std::max<uint64_t>(longest_piece_, longest);
+}
+
+uint64_t PieceCounter::find_file_cut(const std::string& path, uint64_t at, uint64_t end) const {
+  FileWindows windows(path, at, end, end, window_bytes_, specials_, largest_window_);
+  return windows.cut_at_or_after(at);
 }
 
 void PieceCounter::adopt(std::vector<std::string> runs) {
@@ -524,7 +576,7 @@ void PieceCounter::adopt(std::vector<std::string> runs) {
     if (std::sscanf(name, "counts_%02zu_%08llu.run", &index, &number) != 2 || index >= kShards) {
       throw std::system_error(EBADMSG, std::generic_category(), run);
     }
-    shards_[index].runs.push_back(run);
+    shards_[index].runs.push_back({run});
     const uint64_t size = std::filesystem::file_size(run);
     spilled_bytes_ += size;
     // Which piece of it is the longest is not known; none is longer than the run.

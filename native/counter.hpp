@@ -69,6 +69,13 @@ class CountShard {
   uint64_t piece_bytes_ = 0;
 };
 
+// Pieces in order with their counts: a file, or a stretch of one.
+struct CountRun {
+  std::string path;
+  uint64_t begin = 0;
+  uint64_t end = UINT64_MAX;
+};
+
 class PieceCounter {
  public:
   PieceCounter(Pattern pattern, std::vector<std::string> specials, size_t num_threads,
@@ -84,10 +91,21 @@ class PieceCounter {
   };
   void count_texts(const std::vector<Text>& texts);
 
+  // The first place from `at` on where a file of `end` bytes may be cut: two counters that count
+  // up to it and from it on count what one would.
+  uint64_t find_file_cut(const std::string& path, uint64_t at, uint64_t end) const;
+
   // Moves everything counted so far into run files on the disk; their names, oldest first.
   std::vector<std::string> checkpoint();
   // Starts from the run files of an earlier checkpoint.
   void adopt(std::vector<std::string> runs);
+  // Writes everything counted so far into one file that depends on nothing but the text, and
+  // returns where each of its parts ends. Counting is over after it.
+  std::vector<uint64_t> save(const std::string& path);
+  // Adds the counts of a file that `save` wrote, or that holds it from `begin` on; `longest` is the
+  // longest piece in it. The file stays where it is until everything is drained.
+  void add_saved(const std::string& path, uint64_t begin, const std::vector<uint64_t>& ends,
+                 uint64_t longest);
 
   // Hands every piece to `sink` and frees the tables on the way. Counting is over after it.
   void drain(const CountShard::Sink& sink);
@@ -109,7 +127,7 @@ class PieceCounter {
   struct Shard {
     std::mutex mutex;
     CountShard table;
-    std::vector<std::string> runs;
+    std::vector<CountRun> runs;
   };
 
   void count_window(Local& local, const uint8_t* text, size_t length);

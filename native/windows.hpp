@@ -39,10 +39,11 @@ class FileWindows {
   }
   // Where the next window would begin.
   uint64_t position() const { return next_; }
+  // The first place from `at` on that a window may begin or end at.
+  uint64_t cut_at_or_after(uint64_t at);
 
  private:
   static constexpr size_t kLargeTimes = 4;
-  uint64_t cut_at_or_after(uint64_t at);
   size_t read(uint64_t offset, uint8_t* data, size_t size) const;
 
   const std::string path_;

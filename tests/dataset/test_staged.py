@@ -24,8 +24,9 @@ from lowtide.dataset.preparation import prepare_dataset, run_preparation
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged import running
 from lowtide.dataset.staged.parts import Part, cut_parts
-from lowtide.dataset.staged.plan import PreparePlan, Sizes, commit_plan
+from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.running import prepare_shared
+from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError, UsageError
@@ -184,9 +185,9 @@ def test_workers_with_another_plan_are_refused(corpus: Path) -> None:
     records = Records(corpus.parent / "staged.work")
     inputs = expand_inputs([corpus])
 
-    def plan(**more: Any) -> PreparePlan:
+    def plan(**more: Any) -> dict[str, Any]:
         values: dict[str, Any] = {"tokenizer": "abc", "block_bytes": 4, "sizes": SIZES, **more}
-        return PreparePlan.of(values.pop("settings", {"seed": 0}), inputs, **values)
+        return PreparePlan.of(values.pop("settings", {"seed": 0}), inputs, **values).as_json()
 
     commit_plan(plan(), records)
     commit_plan(plan(), records)

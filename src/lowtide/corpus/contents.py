@@ -11,7 +11,7 @@ corpus is not read from the disk twice. The hash of parts is kept, and gone on w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,18 @@ import xxhash
 
 from lowtide.corpus.inputs import InputFile
 
-__all__ = ["ContentLog", "describe_inputs", "find_difference", "hash_stored", "is_unchanged"]
+__all__ = [
+    "PART_BYTES",
+    "ContentLog",
+    "describe_inputs",
+    "find_difference",
+    "fold_parts",
+    "hash_parts",
+    "hash_stored",
+    "is_unchanged",
+]
 
-_PART_BYTES = 64 << 20
+PART_BYTES = 64 << 20
 _BUFFER_BYTES = 1 << 20
 
 
@@ -45,19 +54,35 @@ def _hash_part(path: Path, offset: int, limit: int) -> tuple[str, int]:
 
 def hash_stored(source: InputFile, *, until: int | None = None) -> str | None:
     """The hash of a file as it is stored, or of its parts before `until`; None if it has none."""
+    parts = hash_parts(source, 0, source.size_bytes if until is None else until)
+    return None if parts is None else fold_parts(parts)
+
+
+def hash_parts(source: InputFile, begin: int, end: int) -> list[str] | None:
+    """The hashes of a file's parts from `begin`, where one begins, to `end`; None if it has none.
+
+    A file without a byte has one part.
+    """
     if not source.format.is_file:
         return None
-    end = source.size_bytes if until is None else until
-    fold, offset = "", 0
+    parts: list[str] = []
     try:
-        while offset < end or not fold:
-            part, count = _hash_part(source.path, offset, min(_PART_BYTES, end - offset))
-            fold = _fold(fold, part)
-            offset += count
+        while begin < end or not parts:
+            part, count = _hash_part(source.path, begin, min(PART_BYTES, end - begin))
+            parts.append(part)
+            begin += count
             if not count:
                 break
     except OSError:
         return None
+    return parts
+
+
+def fold_parts(parts: Iterable[str]) -> str:
+    """The hash of a file, from those of all its parts in order."""
+    fold = ""
+    for part in parts:
+        fold = _fold(fold, part)
     return fold
 
 
@@ -147,8 +172,8 @@ class ContentLog:
 
     def _hash_parts(self, source: InputFile, end: int, *, whole: bool) -> None:
         """Hash parts of an input up to `end`; with `whole` only those that are whole."""
-        while self._offset + (_PART_BYTES if whole else 1) <= end:
-            limit = min(_PART_BYTES, end - self._offset)
+        while self._offset + (PART_BYTES if whole else 1) <= end:
+            limit = min(PART_BYTES, end - self._offset)
             part, count = _hash_part(source.path, self._offset, limit)
             if not count:
                 return  # it was cut short: its size is compared at the end

@@ -8,6 +8,7 @@ Memory:  about 110 bytes and its path for each file; while they are looked for 1
 from __future__ import annotations
 
 import glob
+import json
 import os
 import stat
 from array import array
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
+
+import xxhash
 
 from lowtide.corpus.hub import HUB_PREFIX, parse_hub_name
 from lowtide.corpus.inputformats import (
@@ -35,6 +38,7 @@ __all__ = [
     "changed_input",
     "expand_inputs",
     "has_changed",
+    "hash_inputs",
     "names_files",
 ]
 
@@ -179,6 +183,15 @@ def as_input_list(inputs: Sequence[InputFile]) -> InputList:
     if isinstance(inputs, InputList):
         return inputs
     return InputList(inputs, first_index=inputs[0].index if inputs else 0)
+
+
+def hash_inputs(inputs: Iterable[InputFile]) -> str:
+    """A hash of what inputs are there, their sizes and times: the same wherever they are listed."""
+    digest = xxhash.xxh3_128()
+    for source in inputs:
+        row = [str(source.path), source.split, source.size_bytes, source.modified_ns]
+        digest.update(json.dumps(row).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def names_files(name: str) -> bool:

@@ -11,19 +11,14 @@ workers make the same files.
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import xxhash
-
 from lowtide import __version__
-from lowtide.corpus.inputs import InputFile
-from lowtide.engine.records import PLAN_NAME, Records
-from lowtide.errors import DataError, UsageError
+from lowtide.corpus.inputs import InputFile, hash_inputs
 
-__all__ = ["PreparePlan", "Sizes", "commit_plan", "hash_inputs", "read_plan"]
+__all__ = ["PreparePlan", "Sizes"]
 
 _MOST_PARTS = 30_000
 _MOST_PARTITIONS = 256  # of hashes by their first byte
@@ -100,65 +95,6 @@ class PreparePlan:
             inputs=hash_inputs(inputs),
         )
 
-    def as_bytes(self) -> bytes:
-        """The plan as canonical JSON."""
-        return json.dumps(asdict(self), sort_keys=True, indent=1).encode() + b"\n"
-
-
-def hash_inputs(inputs: Sequence[InputFile]) -> str:
-    """A hash of what inputs are there: the same wherever they are listed."""
-    digest = xxhash.xxh3_128()
-    for source in inputs:
-        row = [str(source.path), source.split, source.size_bytes, source.modified_ns]
-        digest.update(json.dumps(row).encode() + b"\n")
-    return digest.hexdigest()
-
-
-def read_plan(records: Records) -> dict[str, Any] | None:
-    """The plan of a work folder as JSON; None where there is none yet."""
-    path = records.folder / PLAN_NAME
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise DataError(f"the plan of this work cannot be read: {error}", path=path) from None
-    if not isinstance(value, dict):
-        raise DataError("expected the plan of a preparation", path=path)
-    return value
-
-
-def commit_plan(plan: PreparePlan, records: Records) -> None:
-    """Create the plan in the work folder, or see that the one there is the same."""
-    records.folder.mkdir(parents=True, exist_ok=True)
-    if records.create(PLAN_NAME, plan.as_bytes()):
-        return
-    stored = read_plan(records)
-    mine = json.loads(plan.as_bytes())
-    difference = next(_iter_differences(stored or {}, mine), None)
-    if difference is not None:
-        raise UsageError(
-            f"the work here is of another plan: {difference}",
-            path=records.folder,
-            next_step="start every worker with the same command, the same inputs and the same "
-            "version; or choose another --work-dir",
-        )
-
-
-_IN_WORDS = {
-    "inputs": "its inputs have other names, sizes or times",
-    "tokenizer": "its tokenizer is another one",
-}
-
-
-def _iter_differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    for name in [*now, *(set(before) - set(now))]:
-        old, new = before.get(name), now.get(name)
-        if old == new:
-            continue
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from _iter_differences(old, new)
-        elif name in _IN_WORDS:
-            yield _IN_WORDS[name]
-        else:
-            yield f"{name.replace('_', '-')} was {old}, now it is {new}"
+    def as_json(self) -> dict[str, Any]:
+        """The plan as plain values."""
+        return asdict(self)

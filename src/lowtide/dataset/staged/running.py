@@ -41,7 +41,8 @@ from lowtide.dataset.staged.gathering import (
 )
 from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
 from lowtide.dataset.staged.job import StagedJob
-from lowtide.dataset.staged.plan import PreparePlan, Sizes, commit_plan, read_plan
+from lowtide.dataset.staged.plan import PreparePlan, Sizes
+from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.raynodes import run_on_ray
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
@@ -219,7 +220,7 @@ class _SharedPreparation:
                 tokenizer=None if is_char else self.tokenizer().fingerprint,
                 block_bytes=job.reading.block_bytes,
                 sizes=job.sizes,
-            ),
+            ).as_json(),
             job.records,
         )
         stages = self.stages()

@@ -1,0 +1,66 @@
+"""The plan that all workers on a folder agree on: canonical JSON, created once.
+
+In:      a plan as plain values
+Out:     FOLDER/plan.json; a worker with another plan is refused, and told what differs
+Memory:  the plan, twice
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lowtide.engine.records import PLAN_NAME, Records
+from lowtide.errors import DataError, UsageError
+
+__all__ = ["commit_plan", "read_plan"]
+
+
+def read_plan(records: Records) -> dict[str, Any] | None:
+    """The plan of a work folder as JSON; None where there is none yet."""
+    path = records.folder / PLAN_NAME
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DataError(f"the plan of this work cannot be read: {error}", path=path) from None
+    if not isinstance(value, dict):
+        raise DataError("expected the plan that workers agree on", path=path)
+    return value
+
+
+def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
+    """Create the plan in the work folder, or see that the one there is the same."""
+    records.folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(plan, sort_keys=True, indent=1)
+    if records.create(PLAN_NAME, text.encode() + b"\n"):
+        return
+    difference = next(_iter_differences(read_plan(records) or {}, json.loads(text)), None)
+    if difference is not None:
+        raise UsageError(
+            f"the work here is of another plan: {difference}",
+            path=records.folder,
+            next_step="start every worker with the same command, the same inputs and the same "
+            "version; or choose another --work-dir",
+        )
+
+
+_IN_WORDS = {
+    "inputs": "its inputs have other names, sizes or times",
+    "tokenizer": "its tokenizer is another one",
+}
+
+
+def _iter_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name in [*now, *(set(before) - set(now))]:
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _iter_differences(old, new)
+        elif name in _IN_WORDS:
+            yield _IN_WORDS[name]
+        else:
+            yield f"{name.replace('_', '-')} was {old}, now it is {new}"
