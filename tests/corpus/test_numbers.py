@@ -29,7 +29,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "clean_block(collect_characters)": False,
     },
     "corpus.contents": {
-        "_PART_BYTES": 67_108_864,
+        "PART_BYTES": 67_108_864,
         "_BUFFER_BYTES": 1_048_576,
         "ContentLog.reach(offset)": 0,
     },

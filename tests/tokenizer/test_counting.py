@@ -339,7 +339,7 @@ def test_files_touched_between_two_runs_go_on_and_changed_ones_do_not(
     monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
     monkeypatch.setattr(counting, "_ROUND_BYTES", 4000)
     monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 1000)
-    monkeypatch.setattr(corpus_contents, "_PART_BYTES", part_bytes)
+    monkeypatch.setattr(corpus_contents, "PART_BYTES", part_bytes)
     whole = tmp_path / "whole"
     whole.mkdir()
     wanted_index = 1 if change == "first content" else 0

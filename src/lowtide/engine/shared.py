@@ -41,19 +41,38 @@ def run_shared(
     *,
     num_workers: int,
     on_stage: Callable[[str, int], Callable[[int], None]],
+    is_finished: Callable[[], bool] = lambda: False,
     lease_seconds: float = LEASE_SECONDS,
 ) -> None:
     """Do tasks that nobody else does until every stage is done.
 
     `on_stage` is told a stage's name and number of tasks, and returns what is told how many are
-    done, by whomever.
+    done, by whomever. `is_finished` says that the result is there, and the folder perhaps gone: an
+    error is then the end as well.
     """
-    with Leases(records, lease_seconds) as leases:
-        for stage in stages:
-            count = stage.count_tasks()
-            records.agree_on_count(stage.name, count)
-            on_done = on_stage(stage.name, count)
-            _StageRun(stage, count, records, leases, on_done).run(num_workers)
+    try:
+        with Leases(records, lease_seconds) as leases:
+            _run_stages(stages, records, leases, num_workers, on_stage, is_finished)
+    except (OSError, ValueError, LowtideError):
+        if not is_finished():
+            raise
+
+
+def _run_stages(
+    stages: Sequence[Stage],
+    records: Records,
+    leases: Leases,
+    num_workers: int,
+    on_stage: Callable[[str, int], Callable[[int], None]],
+    is_finished: Callable[[], bool],
+) -> None:
+    for stage in stages:
+        if is_finished():
+            return
+        count = stage.count_tasks()
+        records.agree_on_count(stage.name, count)
+        on_done = on_stage(stage.name, count)
+        _StageRun(stage, count, records, leases, on_done).run(num_workers)
 
 
 @dataclass

@@ -32,7 +32,7 @@ from lowtide.files import checksum_bytes, read_json, read_whole, write_json
 from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
 
-__all__ = ["CountingJournal", "InputPlace", "count_pieces"]
+__all__ = ["CountingJournal", "InputPlace", "count_inputs", "count_pieces", "not_countable"]
 
 _TAIL_BYTES = 1 << 12
 _ROUND_BYTES = (
@@ -175,6 +175,50 @@ def count_pieces(
         )
 
 
+def count_inputs(
+    counter: _native.PieceCounter,
+    inputs: Sequence[InputFile],
+    options: ReadingOptions,
+    *,
+    specials: Sequence[str],
+    batch_bytes: int,
+) -> None:
+    """Count every piece of `inputs`, from the beginning to the end."""
+    starts = array("q", [0])
+    for source in inputs:
+        starts.append(starts[-1] + source.size_bytes)
+    job = _Job(counter, inputs, [text.encode() for text in specials], options, batch_bytes)
+    for _ in job.run(InputPlace(), _Meter(counter, 0), starts):
+        pass
+
+
+def not_countable(
+    error: ValueError, counter: _native.PieceCounter, source: InputFile, options: ReadingOptions
+) -> BudgetError:
+    """The error of a file with more text than the counter may hold, and no place to cut in it."""
+    size = int(str(error).split()[0])
+    return _too_long_to_hold(size, counter.largest_window, counter, source, options)
+
+
+def _too_long_to_hold(
+    size: int,
+    largest: int,
+    counter: _native.PieceCounter,
+    source: InputFile,
+    options: ReadingOptions,
+) -> BudgetError:
+    """Say how large a stretch without a place to cut is, and what budget would do."""
+    budget = options.budget_bytes or 0
+    tables = counter.largest_window * 8  # an eighth of them is what a stretch may have
+    # On top of this budget, whose own tables are left out of the sum: more threads may start.
+    needed = budget + size * tables // largest * 4 // 3
+    return BudgetError(
+        f"there is no place to cut in {format_size(size)} of text, which are held at once",
+        path=source.path,
+        next_step=f"{smallest_budget(needed)}, or put line ends into it if it may be cut",
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class _Job:
     counter: _native.PieceCounter
@@ -245,8 +289,7 @@ class _Job:
             try:
                 offset = self.counter.count_file(str(source.path), offset, stop, source.size_bytes)
             except ValueError as error:  # no place to cut
-                size = int(str(error).split()[0])
-                raise self._not_countable(size, self.counter.largest_window, source) from None
+                raise not_countable(error, self.counter, source, self.options) from None
             meter.settle(start + offset)
             yield offset
 
@@ -272,7 +315,7 @@ class _Job:
                 largest = max(self.counter.largest_window // 2, self.batch_bytes)
                 if not cut and len(held) > largest:
                     size = self._measure_stretch(held, reader)
-                    raise self._not_countable(size, largest, source)
+                    raise _too_long_to_hold(size, largest, self.counter, source, self.options)
                 if cut:
                     self.counter.count_texts([bytes(held[:cut])])
                     del held[:cut]
@@ -292,18 +335,6 @@ class _Job:
                 break
             tail = window[-_TAIL_BYTES:]
         return size
-
-    def _not_countable(self, size: int, largest: int, source: InputFile) -> BudgetError:
-        """Say how large a stretch without a place to cut is, and what budget would do."""
-        budget = self.options.budget_bytes or 0
-        tables = self.counter.largest_window * 8  # an eighth of them is what a stretch may have
-        # On top of this budget, whose own tables are left out of the sum: more threads may start.
-        needed = budget + size * tables // largest * 4 // 3
-        return BudgetError(
-            f"there is no place to cut in {format_size(size)} of text, which are held at once",
-            path=source.path,
-            next_step=f"{smallest_budget(needed)}, or put line ends into it if it may be cut",
-        )
 
     def _read_part(self, reader: StreamReader) -> bytes:
         try:

@@ -11,13 +11,13 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import xxhash
 
-from lowtide import _native, files
+from lowtide import __version__, _native, files
 from lowtide.corpus.contents import (
     ContentLog,
     describe_inputs,
@@ -27,8 +27,18 @@ from lowtide.corpus.contents import (
 )
 from lowtide.corpus.encodings import check_encoding
 from lowtide.corpus.footprint import reader_bytes
-from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
+from lowtide.corpus.inputs import (
+    InputFile,
+    InputList,
+    changed_input,
+    expand_inputs,
+    has_changed,
+    hash_inputs,
+)
 from lowtide.corpus.reading import ReadingOptions, is_plain_text
+from lowtide.engine.leases import LEASE_SECONDS
+from lowtide.engine.plans import commit_plan
+from lowtide.engine.records import Records
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock
 from lowtide.longjson import Rows, read_long_json, write_long_json
@@ -40,6 +50,13 @@ from lowtide.tokenizer.counting import CountingJournal, count_pieces
 from lowtide.tokenizer.learning import TieBreak, learn_merges
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.scanning import scan_characters
+from lowtide.tokenizer.sharing import (
+    STAGES,
+    SharedCounting,
+    count_together,
+    cut_inputs,
+    find_part_bytes,
+)
 from lowtide.tokenizer.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary
 
@@ -93,8 +110,14 @@ class TokenizerTrainingSettings:
     """Threads for counting; all cores by default."""
     memory: str | None = None
     """Memory budget of the whole command, such as 2GiB; half of what is available by default."""
+    engine: Literal["threads", "files"] = "threads"
+    """threads: this process. files: any number of processes on machines that share a disk, each
+    started with this same command; they count together in --work-dir. The result is the same."""
+    work_dir: Path | None = None
+    """Where workers of --engine files meet, on the shared disk; default: OUT_DIR.work."""
 
     def __post_init__(self) -> None:
+        self._check_engine()
         smallest = 256 + len(set(self.special_tokens))
         if self.kind == "bpe" and self.vocab_size < smallest:
             raise UsageError(
@@ -113,6 +136,24 @@ class TokenizerTrainingSettings:
             raise UsageError(f"--min-frequency {self.min_frequency} is below 1")
         if self.processes is not None and not 1 <= self.processes <= 4096:
             raise UsageError(f"--processes {self.processes} must be at least 1, and 4096 at most")
+
+    def _check_engine(self) -> None:
+        if self.engine not in ("threads", "files"):
+            raise UsageError(f"--engine {self.engine!r} is not one of threads, files")
+        if self.engine == "threads":
+            if self.work_dir is not None:
+                raise UsageError(
+                    "--work-dir is where workers of --engine files meet",
+                    next_step="add --engine files, or leave --work-dir out",
+                )
+            return
+        if self.kind == "char":
+            raise UsageError(
+                "--engine files counts pieces, and --kind char has none",
+                next_step="leave --engine files out",
+            )
+        if self.out_dir is None:
+            raise UsageError("--engine files needs --out-dir", next_step="--out-dir FOLDER")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +190,8 @@ def train_tokenizer(
             # A run that ended between its last file and the clearing up left this.
             shutil.rmtree(settings.out_dir / files.WORK_NAME, ignore_errors=True)
             return finished
+    if settings.engine == "files":
+        return _train_together(settings, inputs)
     needed = reader_bytes(inputs, _reading_options(settings))  # first: what it imports is program
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * _FILE_BYTES)
@@ -178,18 +221,87 @@ def train_tokenizer(
                 )
                 if journal.contents is not None:
                     contents = journal.contents.finish()
-            _require_unchanged(settings, inputs, contents)
-            record = {
-                "settings": _decisive_settings(settings),
-                "input_files": Rows(len(inputs), lambda: describe_inputs(inputs, contents)),
-                "counts": counts,
-                "fingerprint": vocabulary.fingerprint,
-            }
-            name = settings.out_dir.name if settings.out_dir else settings.kind
-            tokenizer = Tokenizer(vocabulary, name=name)
-            if settings.out_dir is not None:
-                _write(tokenizer, settings.out_dir, record)
+            trained = _finish(settings, inputs, contents, vocabulary, counts)
+    return trained
+
+
+def _finish(
+    settings: TokenizerTrainingSettings,
+    inputs: Sequence[InputFile],
+    contents: list[str | None],
+    vocabulary: Vocabulary,
+    counts: dict[str, Any],
+) -> TrainedTokenizer:
+    """Write what was learned, if it is kept."""
+    _require_unchanged(settings, inputs, contents)
+    record = {
+        "settings": _decisive_settings(settings),
+        "input_files": Rows(len(inputs), lambda: describe_inputs(inputs, contents)),
+        "counts": counts,
+        "fingerprint": vocabulary.fingerprint,
+    }
+    name = settings.out_dir.name if settings.out_dir else settings.kind
+    tokenizer = Tokenizer(vocabulary, name=name)
+    if settings.out_dir is not None:
+        _write(tokenizer, settings.out_dir, record)
     return TrainedTokenizer(tokenizer, record)
+
+
+def _train_together(
+    settings: TokenizerTrainingSettings,
+    inputs: InputList,
+    *,
+    part_bytes: int | None = None,
+    lease_seconds: float = LEASE_SECONDS,
+) -> TrainedTokenizer:
+    """Count with other workers; one of them learns, and all of them end with what it wrote."""
+    out_dir = settings.out_dir
+    assert out_dir is not None
+    needed = reader_bytes(inputs, _reading_options(settings))
+    budget = MemoryBudget.from_setting(settings.memory)
+    budget.count("list of files", len(inputs) * _FILE_BYTES)
+    part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
+    records = Records(settings.work_dir or out_dir.with_name(f"{out_dir.name}.work"))
+    with Progress("train-tokenizer", budget_bytes=budget.total_bytes) as progress:
+        make_counter, options = _plan_counting(settings, inputs, budget, progress, needed)
+        counting = SharedCounting(
+            inputs=inputs,
+            parts=cut_inputs(inputs, part_bytes, encoding=settings.encoding),
+            options=options,
+            specials=settings.special_tokens,
+            batch_bytes=_BATCH_BYTES,
+            records=records,
+            make_counter=make_counter,
+        )
+        records.refuse_strangers(STAGES)
+        plan = {
+            "verb": "train-tokenizer",
+            "version": __version__,
+            "settings": _decisive_settings(settings),
+            "part_bytes": part_bytes,
+            "inputs": hash_inputs(inputs),
+        }
+        commit_plan(plan, records)
+
+        def is_finished() -> bool:
+            return (out_dir / _RECORD).exists()
+
+        def learn() -> None:
+            with hold_lock(out_dir, create_folder=True), records.scratch_folder() as folder:
+                if is_finished():
+                    return
+                counter = make_counter(folder)
+                counts = counting.add_up(counter)
+                vocabulary = _learn_from(settings, counter, counts, budget, progress, folder)
+                _finish(settings, inputs, counting.contents(), vocabulary, counts)
+
+        count_together(
+            counting, learn, progress, is_finished=is_finished, lease_seconds=lease_seconds
+        )
+        records.remove(STAGES)
+    finished = _load_finished(settings, inputs)
+    assert finished is not None
+    return dataclasses.replace(finished, was_there=False)
 
 
 def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
@@ -237,7 +349,7 @@ def _paths_as_text(value: Any) -> Any:
 
 def _decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:
     """The settings that the result depends on."""
-    free = ("out_dir", "processes", "memory", "input")
+    free = ("out_dir", "processes", "memory", "input", "engine", "work_dir")
     return {key: item for key, item in settings_as_json(settings).items() if key not in free}
 
 
@@ -322,8 +434,20 @@ def _learn_merges(
     journal: CountingJournal,
     reading: int,
 ) -> tuple[Vocabulary, dict[str, Any]]:
-    specials = tuple(dict.fromkeys(settings.special_tokens))
     counter, counts = _count(settings, inputs, budget, progress, journal, reading)
+    return _learn_from(settings, counter, counts, budget, progress, journal.folder), counts
+
+
+def _learn_from(
+    settings: TokenizerTrainingSettings,
+    counter: _native.PieceCounter,
+    counts: dict[str, Any],
+    budget: MemoryBudget,
+    progress: Progress,
+    work_dir: Path,
+) -> Vocabulary:
+    """Learn a vocabulary from counted pieces; `counts` get what was found."""
+    specials = tuple(dict.fromkeys(settings.special_tokens))
     budget.release("counting tables")
     merges = learn_merges(
         counter,
@@ -332,10 +456,9 @@ def _learn_merges(
         min_frequency=settings.min_frequency,
         budget=budget,
         progress=progress,
-        work_dir=journal.folder,
+        work_dir=work_dir,
     )
     counts["distinct_pieces"] = counter.distinct
-    del counter
     vocabulary = _number(settings, specials, merges)
     if len(vocabulary.tokens) < settings.vocab_size:
         frequency = (
@@ -346,7 +469,7 @@ def _learn_merges(
             f"{settings.vocab_size} were asked for"
         )
     counts |= {"merges": len(merges), "vocab_size": len(vocabulary.tokens)}
-    return vocabulary, counts
+    return vocabulary
 
 
 def _number(
@@ -382,6 +505,34 @@ def _count(
     journal: CountingJournal,
     reading: int,
 ) -> tuple[_native.PieceCounter, dict[str, Any]]:
+    make_counter, options = _plan_counting(settings, inputs, budget, progress, reading)
+    counter = make_counter(journal.folder)
+    count_pieces(
+        counter,
+        inputs,
+        specials=settings.special_tokens,
+        options=options,
+        journal=journal,
+        progress=progress,
+        batch_bytes=_BATCH_BYTES,
+    )
+    if counter.spilled_runs:
+        tables = format_size(budget.shares["counting tables"])
+        progress.note(f"counts did not fit {tables}: spilled and merged")
+    return counter, {
+        "bytes": journal.bytes_before + counter.bytes_done,
+        "pieces": journal.pieces_before + counter.pieces_done,
+    }
+
+
+def _plan_counting(
+    settings: TokenizerTrainingSettings,
+    inputs: Sequence[InputFile],
+    budget: MemoryBudget,
+    progress: Progress,
+    reading: int,
+) -> tuple[Callable[[Path], _native.PieceCounter], ReadingOptions]:
+    """Divide the budget; return what makes a counter that spills into a folder, and how to read."""
     num_threads = settings.processes or usable_cores()
     is_plain = all(is_plain_text(row, encoding=settings.encoding) for row in inputs)
     fixed = _fixed_bytes(1, is_plain=is_plain, reading=reading)
@@ -396,34 +547,24 @@ def _count(
         wanted_bytes=budget.remaining_bytes * 3 // 4,
         minimum_bytes=min(_SMALLEST_TABLES, budget.remaining_bytes),
     )
-    counter = _native.PieceCounter(
-        settings.pattern,
-        [text.encode() for text in settings.special_tokens],
-        num_threads=num_threads,
-        table_bytes=table_bytes,
-        window_bytes=_WINDOW_BYTES,
-        spill_dir=str(journal.folder),
+
+    def make_counter(folder: Path) -> _native.PieceCounter:
+        return _native.PieceCounter(
+            settings.pattern,
+            [text.encode() for text in settings.special_tokens],
+            num_threads=num_threads,
+            table_bytes=table_bytes,
+            window_bytes=_WINDOW_BYTES,
+            spill_dir=str(folder),
+        )
+
+    options = dataclasses.replace(
+        _reading_options(settings),
+        on_notice=progress.note,
+        reader_bytes=reading + budget.remaining_bytes,
+        budget_bytes=budget.total_bytes,
     )
-    count_pieces(
-        counter,
-        inputs,
-        specials=settings.special_tokens,
-        options=dataclasses.replace(
-            _reading_options(settings),
-            on_notice=progress.note,
-            reader_bytes=reading + budget.remaining_bytes,
-            budget_bytes=budget.total_bytes,
-        ),
-        journal=journal,
-        progress=progress,
-        batch_bytes=_BATCH_BYTES,
-    )
-    if counter.spilled_runs:
-        progress.note(f"counts did not fit {format_size(table_bytes)}: spilled and merged")
-    return counter, {
-        "bytes": journal.bytes_before + counter.bytes_done,
-        "pieces": journal.pieces_before + counter.pieces_done,
-    }
+    return make_counter, options
 
 
 def _reading_options(settings: TokenizerTrainingSettings) -> ReadingOptions:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -101,8 +101,7 @@ def prepare_shared(
         run = _SharedPreparation(job, shares, progress)
         job.records.refuse_strangers(run.stage_names)
         _refuse_strangers(job)
-        with _seeing_the_end(settings.out_dir):
-            run.run(lease_seconds)
+        run.run(lease_seconds)
         # Whoever ends last removes what the others wrote while the first was removing it.
         job.records.remove(run.stage_names)
         return StagedResult(reading, progress.seconds, progress.peak_bytes, budget.total_bytes)
@@ -184,20 +183,6 @@ def _is_finished(root: Path) -> bool:
     return (root / layout.METADATA_NAME).exists()
 
 
-@contextlib.contextmanager
-def _seeing_the_end(root: Path) -> Generator[None]:
-    """Take an error for the end where another worker has finished, and removed the work folder."""
-    try:
-        yield
-    except (OSError, ValueError, LowtideError, _OthersFinished):
-        if not _is_finished(root):
-            raise
-
-
-class _OthersFinished(Exception):  # noqa: N818  (it is none)
-    """There is a dataset, so there is nothing left to do."""
-
-
 class _SharedPreparation:
     """One worker on a preparation."""
 
@@ -228,8 +213,6 @@ class _SharedPreparation:
 
             def on_stage(name: str, count: int) -> Callable[[int], None]:
                 phases.close()
-                if _is_finished(job.settings.out_dir):
-                    raise _OthersFinished
                 phase: Phase = phases.enter_context(
                     self._progress.phase(name, total=count, unit="tasks")
                 )
@@ -240,6 +223,7 @@ class _SharedPreparation:
                 job.records,
                 num_workers=self._shares.num_workers,
                 on_stage=on_stage,
+                is_finished=partial(_is_finished, job.settings.out_dir),
                 lease_seconds=lease_seconds,
             )
 

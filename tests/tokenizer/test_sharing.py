@@ -1,0 +1,184 @@
+"""Tokenizers learned by several workers: the files that one would write."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.corpus import contents as corpus_contents
+from lowtide.corpus.contents import PART_BYTES
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.engine.records import Records
+from lowtide.errors import DataError, UsageError
+from lowtide.tokenizer import counting, training
+from lowtide.tokenizer.sharing import CountPart, cut_inputs, find_part_bytes
+from lowtide.tokenizer.training import TokenizerTrainingSettings, train_tokenizer
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is cut, small ones, a compressed one and rows."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(corpus_contents, "PART_BYTES", 1000)
+    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 1000)  # they are hashed as one part
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    lines = [f"line {n * n % 977} of a text about tides and number {n % 89}\n" for n in range(1500)]
+    (folder / "a.txt").write_text("".join(lines) + "<|endoftext|>" + "".join(lines[:500]))
+    for number in range(5):
+        (folder / f"b{number}.txt").write_text(f"small file {number}, " * (number + 1))
+    (folder / "c.txt.gz").write_bytes(gzip.compress("".join(lines[::3]).encode(), mtime=0))
+    rows = [json.dumps({"text": line}) for line in lines[::5]]
+    (folder / "d.jsonl").write_text("\n".join(rows))
+    (folder / "empty.txt").write_text("")
+    return folder
+
+
+def settings_of(texts: Path, out_dir: Path, **more: Any) -> TokenizerTrainingSettings:
+    options = {"vocab_size": 700, "memory": "1GiB", **more}
+    return TokenizerTrainingSettings(input=(str(texts),), out_dir=out_dir, **options)
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.name != "metrics.jsonl"
+    }
+
+
+def learn_shared(settings: TokenizerTrainingSettings, part_bytes: int) -> None:
+    training._train_together(settings, expand_inputs(settings.input), part_bytes=part_bytes)
+
+
+@pytest.mark.parametrize(
+    ("part_bytes", "memory"), [(9000, "1GiB"), (30_000, "192MiB"), (1 << 30, "1GiB")]
+)
+def test_the_same_files_as_alone(texts: Path, part_bytes: int, memory: str) -> None:
+    train_tokenizer(settings_of(texts, Path("alone/tok")))
+    learn_shared(settings_of(texts, Path("shared/tok"), engine="files", memory=memory), part_bytes)
+    assert read(Path("shared/tok")) == read(Path("alone/tok"))
+    assert not Path("shared/tok.work").exists()
+
+
+def test_special_tokens_are_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_contents, "PART_BYTES", 97)
+    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 97)
+    special = "<a special token that is rather long>"
+    text = f"words before {special} and words after it,\n" * 30
+    (tmp_path / "a.txt").write_text(text)
+    more: dict[str, Any] = {"special_tokens": ("<|endoftext|>", special), "pattern": "cl100k"}
+    train_tokenizer(settings_of(tmp_path / "a.txt", tmp_path / "alone/tok", **more))
+    out_dir = tmp_path / "shared/tok"
+    learn_shared(settings_of(tmp_path / "a.txt", out_dir, engine="files", **more), 97)
+    assert read(out_dir) == read(tmp_path / "alone/tok")
+
+
+def test_given_again_it_is_there(texts: Path) -> None:
+    settings = settings_of(texts, Path("tok"), engine="files")
+    assert not train_tokenizer(settings).was_there
+    before = read(Path("tok"))
+    assert train_tokenizer(settings).was_there
+    assert train_tokenizer(settings_of(texts, Path("tok"))).was_there  # by whichever engine
+    assert read(Path("tok")) == before
+
+
+def test_another_plan_is_refused(texts: Path) -> None:
+    records = Records(Path("tok.work"))
+    settings = settings_of(texts, Path("tok"), engine="files")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "count_together", lambda *given, **more: None)
+        with pytest.raises(AssertionError):
+            train_tokenizer(settings)
+    records.create("plan.json", b'{"verb": "train-tokenizer"}')
+    with pytest.raises(UsageError, match="the work here is of another plan"):
+        train_tokenizer(settings)
+
+
+def test_no_text_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(DataError, match="there is no text in the input files"):
+        train_tokenizer(settings_of(tmp_path / "a.txt", tmp_path / "tok", engine="files"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"work_dir": Path("w")}, "--work-dir is where workers of --engine files meet"),
+        ({"engine": "files", "kind": "char", "out_dir": Path("o")}, "--kind char has none"),
+        ({"engine": "files"}, "--engine files needs --out-dir"),
+        ({"engine": "spark"}, "is not one of threads, files"),
+    ],
+)
+def test_flags_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        TokenizerTrainingSettings(input=("a",), **options)
+
+
+WORKER = """
+import os, signal, sys
+from pathlib import Path
+from lowtide.corpus import contents
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.engine.records import Records
+from lowtide.tokenizer import training
+
+contents.PART_BYTES = 1000
+stop_at = sys.argv[1]
+commit = Records.commit_record
+
+def commit_and_die(self, task, **more):
+    if task.name == stop_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    commit(self, task, **more)
+
+Records.commit_record = commit_and_die
+settings = training.TokenizerTrainingSettings(
+    input=(sys.argv[2],), out_dir=Path("shared/tok"), vocab_size=700, engine="files",
+    memory="1GiB", processes=2,
+)
+training._train_together(settings, expand_inputs(settings.input), part_bytes=9000)
+"""
+
+
+def test_killed_workers_cost_nothing(texts: Path) -> None:
+    train_tokenizer(settings_of(texts, Path("alone/tok")))
+    command = [sys.executable, "-c", WORKER]
+    for name in ("count-0000003", "learn-0000000"):
+        code = subprocess.run([*command, name, str(texts)], check=False).returncode
+        assert code == -signal.SIGKILL, name
+    # The last one had written the tokenizer: whoever comes next has nothing left to do.
+    workers = [
+        subprocess.Popen([*command, "none", str(texts)], stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert read(Path("shared/tok")) == read(Path("alone/tok"))
+    assert not Path("shared/tok.work").exists()
+
+
+def test_only_plain_text_is_cut_inside_a_file(texts: Path) -> None:
+    inputs = expand_inputs([texts])
+    size = inputs[0].size_bytes
+    parts = cut_inputs(inputs, 50_000, encoding="utf-8")
+    cut = [part for part in parts if part.end is not None]
+    assert [(part.begin, part.end) for part in cut] == [
+        (begin, min(begin + 50_000, size)) for begin in range(0, size, 50_000)
+    ]
+    whole = [part for part in parts if part.end is None]
+    covered = [place for part in whole for place in range(part.first, part.last)]
+    assert covered == list(range(1, len(inputs)))
+    assert CountPart(0, len(inputs)) in cut_inputs(inputs, 1 << 30, encoding="utf-8")
+    assert all(part.end is None for part in cut_inputs(inputs, 50_000, encoding="latin-1"))
+
+
+@pytest.mark.parametrize("total", [0, 10**9, 10**13, 10**15])
+def test_parts_are_hashed_in_whole_stretches(total: int) -> None:
+    part_bytes = find_part_bytes(total)
+    assert part_bytes % PART_BYTES == 0 and part_bytes >= 256 << 20
+    assert total / part_bytes <= 30_000
