@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from lowtide import cli
-from lowtide.answers import is_quiet, to_json, wants_json
+from lowtide.answers import Answer, is_quiet, print_answer, shown_as, to_json, wants_json
 from lowtide.verbs import VERBS
 
 TINY = ["--num-layers", "1", "--width", "16", "--num-heads", "1", "--seq-len", "8",
@@ -86,3 +87,20 @@ def test_problems_are_in_the_object_and_still_an_error(
 def test_values_that_json_lacks() -> None:
     given = {"a": float("nan"), "b": np.int64(3), "c": (Path("x"),), "d": np.dtype("uint16")}
     assert to_json(given) == {"a": None, "b": 3, "c": ["x"], "d": "uint16"}
+
+
+def test_text_of_any_length_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+
+    def parts() -> Iterator[str]:
+        for text in ('a "quote"\n', "ü", "\\"):
+            said.append(capsys.readouterr().out)
+            yield text
+
+    with shown_as(as_json=True, quiet=False):
+        print_answer(Answer(parts(), field="text", end=""))
+    rest = capsys.readouterr().out
+    assert said[0] == '{"text": "' and said[1] == r"a \"quote\"\n"  # each before the next is made
+    assert json.loads("".join([*said, rest])) == {"text": 'a "quote"\nü\\'}
+    print_answer(Answer(["a", "b"], field="text", end=""))
+    assert capsys.readouterr().out == "ab"

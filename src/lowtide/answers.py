@@ -36,8 +36,11 @@ class Answer:
 
     parts: Iterable[str]
     """Text as it comes; making it may be the work itself."""
-    data: Callable[[], Mapping[str, Any]]
+    data: Callable[[], Mapping[str, Any]] = dict
     """The same for programs; called when all parts have come."""
+    field: str | None = None
+    """Where the parts are all of it: the field that they are the text of. They are written as they
+    come, and never held together."""
     end: str = "\n"
     """What stands behind each part."""
     error: Exception | None = None
@@ -79,6 +82,9 @@ def tell(text: str) -> None:
 def print_answer(given: Answer) -> None:
     """Print an answer; as JSON it is one object on one line."""
     as_json = wants_json()
+    if as_json and given.field is not None:
+        _stream_json(given.field, given.parts)
+        return
     for part in given.parts:
         if not as_json:
             print(part, end=given.end, flush=given.end == "")
@@ -86,6 +92,14 @@ def print_answer(given: Answer) -> None:
         print(json.dumps(to_json(given.data()), allow_nan=False))
     if given.error is not None:
         raise given.error
+
+
+def _stream_json(field: str, parts: Iterable[str]) -> None:
+    """Print an object with one field of text of any length."""
+    sys.stdout.write(f'{{{json.dumps(field)}: "')
+    for part in parts:
+        sys.stdout.write(json.dumps(part)[1:-1])
+    sys.stdout.write('"}\n')
 
 
 def to_json(value: Any) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lowtide import ranks
-from lowtide.answers import Answer, answer, to_json
+from lowtide.answers import Answer, answer, to_json, wants_json
 from lowtide.arguments import parse_settings
 from lowtide.counts import counted
 from lowtide.errors import DataError, UsageError, printable
@@ -337,14 +337,11 @@ def _generate(settings: GenerateSettings) -> Answer:
 
     from lowtide.generation.decoding import generate
 
-    texts: list[str] = []
-
     def parts() -> Iterator[str]:
         for text in generate(settings):
-            texts.append(text)
-            yield printable(text) if sys.stdout.isatty() else text
+            yield printable(text) if sys.stdout.isatty() and not wants_json() else text
 
-    return Answer(parts(), lambda: {"text": "".join(texts)}, end="")
+    return Answer(parts(), field="text", end="")
 
 
 def _evaluate(settings: EvaluateSettings) -> Answer:

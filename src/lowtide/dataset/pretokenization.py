@@ -49,7 +49,6 @@ from lowtide.memory import (
     MemoryBudget,
     format_size,
     smallest_budget,
-    tree_resident_bytes,
     usable_cores,
 )
 from lowtide.progress import METRICS_NAME, Progress
@@ -153,7 +152,7 @@ class _Shared:
             if source.format.reader_bytes is not None:  # what it imports is a part of the program
                 reader_bytes([source], _reading(self.settings))
                 break
-        return tree_resident_bytes()
+        return MemoryBudget.from_setting(self.settings.memory).shares["program"]
 
     def make_budget(self) -> MemoryBudget:
         """The budget, of which nothing but the program is taken yet."""

@@ -236,6 +236,8 @@ def _to_gpt2(config: GPTConfig) -> dict[str, Any]:
 
 
 def _build(**fields: Any) -> GPTConfig:
+    for name, value in fields.items():  # text is fine for a setting, but no other program's files
+        require(name == "layout" or not isinstance(value, str), name, value, "a number")
     return build_settings(GPTConfig, fields)  # which looks at types, as files may hold anything
 
 

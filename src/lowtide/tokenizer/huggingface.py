@@ -78,7 +78,7 @@ def why_package(path: Path) -> str | None:
         _check_bpe(data["model"], path)
     except UnknownPartError as error:
         return error.message
-    except (OSError, ValueError, DataError):
+    except (OSError, ValueError, RecursionError, DataError):
         pass
     return None
 
