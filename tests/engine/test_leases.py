@@ -13,9 +13,10 @@ from lowtide.engine.leases import (
     MOST_FAILURES,
     MOST_LOSSES,
     Leases,
-    list_failures,
+    count_losses,
     list_leases,
     note_failure,
+    note_loss,
     require_no_hopeless_task,
 )
 from lowtide.engine.records import Records, describe_worker
@@ -59,7 +60,7 @@ def test_a_lease_that_does_not_change_is_taken_over(tmp_path: Path, clock: list[
             assert other.take(TASK) is taken
         dead.release(TASK)  # back from the dead: not its lease any more
         assert list(list_leases(tmp_path)) == ["hash-0000001"]
-        assert list_failures(tmp_path, "losses")["hash-0000001"][0] == 1
+        assert count_losses(tmp_path) == {"hash-0000001": 1}
 
 
 def test_a_lease_that_is_renewed_is_left_alone(tmp_path: Path, clock: list[float]) -> None:
@@ -115,11 +116,30 @@ def test_what_failed_too_often_stops_everybody(tmp_path: Path) -> None:
         require_no_hopeless_task(tmp_path)
 
 
+def lease(number: int) -> bytes:
+    return json.dumps({"worker": "a:1", "nonce": f"{number:04d}"}).encode()
+
+
 def test_losing_workers_is_forgiven_for_longer(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    for number in range(1, MOST_LOSSES):
-        assert note_failure(records, TASK, "gone", is_loss=True) == number
+    for number in range(MOST_LOSSES - 1):
+        assert note_loss(records, TASK, lease(number))
+        assert not note_loss(records, TASK, lease(number))  # one death is noticed by many
     require_no_hopeless_task(tmp_path)
-    assert note_failure(records, TASK, "gone", is_loss=True) == MOST_LOSSES == 20
-    with pytest.raises(DataError, match="failed 20 times"):
+    assert note_loss(records, TASK, b"half a le")
+    assert count_losses(tmp_path) == {"hash-0000001": 20}
+    with pytest.raises(DataError, match="hash-0000001 has lost 20 workers"):
         require_no_hopeless_task(tmp_path)
+
+
+def test_of_many_watchers_one_takes_over(tmp_path: Path, clock: list[float]) -> None:
+    with Leases(Records(tmp_path), 30.0) as dead:
+        assert dead.take(TASK)
+        watchers = [Leases(Records(tmp_path), 30.0) for _ in range(3)]
+        path = tmp_path / "leases" / "hash-0000001.lease"
+        assert [watcher._may_take_over(TASK, path) for watcher in watchers] == [False] * 3
+        clock[0] += 31
+        assert [watcher._may_take_over(TASK, path) for watcher in watchers] == [True, False, False]
+        clock[0] += 30  # the one that was to take it died before it did
+        assert watchers[1]._may_take_over(TASK, path)
+        assert count_losses(tmp_path) == {"hash-0000001": 1}

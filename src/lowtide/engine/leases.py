@@ -17,6 +17,7 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,15 +26,18 @@ from lowtide import files
 from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
+from lowtide.files import checksum_bytes
 
 __all__ = [
     "LEASE_SECONDS",
     "MOST_FAILURES",
     "MOST_LOSSES",
     "Leases",
+    "count_losses",
     "list_failures",
     "list_leases",
     "note_failure",
+    "note_loss",
     "require_no_hopeless_task",
 ]
 
@@ -88,9 +92,8 @@ class Leases:
         try:
             descriptor = files.create_file(path)
         except FileExistsError:
-            if not self._is_dead(task, path):
+            if not self._may_take_over(task, path):
                 return False
-            note_failure(self.records, task, "its worker stopped answering", is_loss=True)
             descriptor = self._replace(path)
         with self._lock:
             self._held[task] = descriptor
@@ -103,20 +106,22 @@ class Leases:
         partial.replace(path)
         return descriptor
 
-    def _is_dead(self, task: Task, path: Path) -> bool:
+    def _may_take_over(self, task: Task, path: Path) -> bool:
+        """Return whether a lease is a dead worker's, and this worker the one to take it over."""
         try:
             content = path.read_bytes()
         except OSError:  # released, or replaced on a network disk: look again later
             self._seen.pop(task, None)
             return False
-        if _is_of_dead_process(content):
-            return True
         now = time.monotonic()
         sight = self._seen.get(task)
         if sight is None or sight.content != content:
-            self._seen[task] = _Sight(content, now)
+            sight = self._seen[task] = _Sight(content, now)
+        waited = now - sight.since
+        if waited < self.seconds and not _is_of_dead_process(content):
             return False
-        return now - sight.since >= self.seconds
+        # Of many that notice at once the first takes it; the others only if that one died as well.
+        return note_loss(self.records, task, content) or waited >= 2 * self.seconds
 
     def release(self, task: Task) -> None:
         """Give a task up, done or not."""
@@ -186,20 +191,28 @@ def list_leases(folder: Path) -> dict[str, str]:
     return found
 
 
-def note_failure(records: Records, task: Task, message: str, *, is_loss: bool = False) -> int:
-    """Keep that a task failed, or lost its worker; returns how often it has."""
+def note_failure(records: Records, task: Task, message: str) -> int:
+    """Keep that a task failed; returns how often it has."""
     row = json.dumps({"by": describe_worker(), "message": message}).encode()
-    kind, most = ("losses", MOST_LOSSES) if is_loss else ("failures", MOST_FAILURES)
-    for number in range(1, 1 + most):
-        if records.create(f"{kind}/{task.name}-{number:02d}", row):
+    for number in range(1, 1 + MOST_FAILURES):
+        if records.create(f"failures/{task.name}-{number}", row):
             return number
-    return most
+    return MOST_FAILURES
 
 
-def list_failures(folder: Path, kind: str = "failures") -> dict[str, tuple[int, str]]:
-    """Tasks that failed (or "losses"): how often, and the last message."""
+def note_loss(records: Records, task: Task, lease: bytes) -> bool:
+    """Keep that the owner of a lease is dead; False if somebody has done so already."""
+    try:
+        nonce = str(json.loads(lease)["nonce"])
+    except (ValueError, KeyError, TypeError):  # it died before it wrote all of it
+        nonce = checksum_bytes(lease)[:16]
+    return records.create(f"losses/{task.name}-{nonce}", lease)
+
+
+def list_failures(folder: Path) -> dict[str, tuple[int, str]]:
+    """Tasks that failed: how often, and the last message."""
     found: dict[str, tuple[int, str]] = {}
-    for path in sorted((folder / kind).glob("[!.]*-*-*")):
+    for path in sorted((folder / "failures").glob("[!.]*-*-*")):
         name, _, number = path.name.rpartition("-")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             row = json.loads(path.read_bytes())
@@ -207,13 +220,24 @@ def list_failures(folder: Path, kind: str = "failures") -> dict[str, tuple[int, 
     return found
 
 
+def count_losses(folder: Path) -> Counter[str]:
+    """Tasks whose worker was lost, and how often."""
+    return Counter(path.name.rpartition("-")[0] for path in (folder / "losses").glob("[!.]*-*-*"))
+
+
 def require_no_hopeless_task(folder: Path) -> None:
     """Stop where a task failed too often to be tried again."""
-    for kind, most in (("failures", MOST_FAILURES), ("losses", MOST_LOSSES)):
-        for name, (count, message) in list_failures(folder, kind).items():
-            if count >= most:
-                raise DataError(
-                    f"task {name} failed {count} times, the last time on {message}",
-                    path=folder,
-                    next_step=f"mend what it says, remove {folder / kind}, and start again",
-                )
+    for name, (count, message) in list_failures(folder).items():
+        if count >= MOST_FAILURES:
+            raise DataError(
+                f"task {name} failed {count} times, the last time on {message}",
+                path=folder,
+                next_step=f"mend what it says, remove {folder / 'failures'}, and start again",
+            )
+    for name, count in count_losses(folder).items():
+        if count >= MOST_LOSSES:
+            raise DataError(
+                f"task {name} has lost {count} workers, perhaps for want of memory",
+                path=folder,
+                next_step=f"give less --memory, remove {folder / 'losses'}, and start again",
+            )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lowtide.engine.leases import list_failures, list_leases
+from lowtide.engine.leases import count_losses, list_failures, list_leases
 from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.progress import format_seconds
 
@@ -35,9 +35,10 @@ def describe_work(folder: Path) -> str:
             row += f", {running} in work{_describe_rate(records, stage, done, count)}"
         lines.append(row)
     lines += [f"  in work     {name} on {worker}" for name, worker in leases.items()]
-    for kind in ("failures", "losses"):
-        for name, (count, message) in list_failures(folder, kind).items():
-            lines.append(f"  {kind:<11} {name}, {count} times; the last: {message}")
+    for name, (count, message) in list_failures(folder).items():
+        lines.append(f"  failed      {name}, {count} times; the last: {message}")
+    for name, count in sorted(count_losses(folder).items()):
+        lines.append(f"  lost        the worker on {name}, {count} times")
     return "\n".join(lines)
 
 
