@@ -95,4 +95,4 @@ def test_ten_times_the_documents_take_no_more(folders: tuple[Path, Path], verb: 
     assert max(small, large) < BUDGET
     assert large - small < ADDED * 2 // 5  # a heap that differs by some MB from run to run
     held = measure(folders[1], verb, before=_HOLDING[verb])
-    assert held - small > ADDED // 4, "the test could not have failed"
+    assert held - small > ADDED * 2 // 5, "the test could not have failed"
