@@ -3,6 +3,7 @@
 import pytest
 
 from lowtide.errors import DataError, UsageError
+from lowtide.files import write_json
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 
 
@@ -17,7 +18,11 @@ def test_defaults_follow_the_layout():
     [
         ({"width": 100, "num_heads": 6}, "width is 100, expected a multiple of 6 heads"),
         ({"num_kv_heads": 4}, "num_kv_heads is 4, expected a divisor of num_heads"),
-        ({"layout": "llama"}, "layout is 'llama', expected qwen3, gpt2 or tide"),
+        ({"layout": "mamba"}, "layout is 'mamba', expected qwen3 or tide or llama"),
+        ({"layout": "mistral", "attention_bias": True}, "false in the mistral layout"),
+        ({"layout": "qwen2", "mlp_bias": True}, "false in the qwen2 layout"),
+        ({"layout": "llama", "sliding_window": 4}, "expected 0 in the llama layout"),
+        ({"layout": "mistral", "window_layers": (6,)}, "window_layers is"),
         ({"num_layers": 0}, "num_layers is 0, expected at least 1"),
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"layout": "gpt2", "num_kv_heads": 3}, "expected num_heads in the gpt2 layout"),
@@ -44,16 +49,56 @@ def test_config_json_gives_the_same_shape_back(fields):
 
 
 def test_configs_of_other_kinds_are_refused(tmp_path):
-    with pytest.raises(DataError, match="lowtide runs qwen3 and gpt2"):
+    with pytest.raises(DataError, match="lowtide runs llama, mistral, qwen2, qwen3, olmo2 and gpt"):
         GPTConfig.from_huggingface({"model_type": "mamba"})
-    qwen = GPTConfig(vocab_size=100).to_huggingface()
-    with pytest.raises(DataError, match="attention_bias"):
-        GPTConfig.from_huggingface({**qwen, "attention_bias": True})
-    with pytest.raises(DataError, match="rope_type is 'yarn'"):
-        GPTConfig.from_huggingface({**qwen, "rope_parameters": {"rope_type": "yarn"}})
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(DataError, match="does not hold an object"):
         load_config(tmp_path)
+
+
+ROPE = {"rope_theta": 10000.0, "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rope_parameters": {"rope_type": "longrope", **ROPE}}, "rope_type is 'longrope'"),
+        ({"rope_scaling": {"type": "dynamic", **ROPE}, "rope_parameters": None}, "'dynamic'"),
+        ({"rope_parameters": {"rope_type": "yarn", **ROPE, "mscale": 0.7}}, "mscale"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "from layer to layer"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected silu"),
+        ({"quantization_config": {"bits": 4}}, "fewer bits than lowtide reads"),
+        ({"layer_types": ["linear"], "use_sliding_window": True}, "layer_types"),
+    ],
+)
+def test_networks_that_would_be_computed_wrongly_are_refused(fields, message, tmp_path):
+    known = GPTConfig(vocab_size=100, layout="qwen2").to_huggingface()
+    write_json(tmp_path / "config.json", {**known, **fields})
+    with pytest.raises(DataError, match=message) as caught:
+        load_config(tmp_path)
+    assert caught.value.path == tmp_path / "config.json" and caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_parameters": {"rope_type": "llama3", "factor": 0.0}},
+        {"rope_parameters": {"rope_type": "llama3", "factor": "8"}},
+        {"rope_parameters": {"rope_type": "llama3"}},
+        {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": [1]}},
+        {"rope_parameters": {"rope_type": "llama3", "factor": 2, "high_freq_factor": 1}},
+        {"tie_word_embeddings": "false"},
+        {"attention_bias": 1},
+        {"num_hidden_layers": 1 << 40},
+    ],
+)
+def test_values_that_mean_nothing_name_the_file(fields, tmp_path):
+    known = GPTConfig(vocab_size=100, layout="llama").to_huggingface()
+    write_json(tmp_path / "config.json", {**known, **fields})
+    with pytest.raises(DataError, match="does not describe a network") as caught:
+        load_config(tmp_path)
+    assert caught.value.path == tmp_path / "config.json"
 
 
 def test_only_large_vocabularies_are_padded():

@@ -11,7 +11,9 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
+    "model.blocks": {"_WINDOW_PART": 512, "Attention._look_up(is_causal)": False},
     "model.checksums": {"_VERSION": 1, "_VERSIONS_KEPT": 2},
+    "model.companions": {"_LARGEST": 67_108_864},
     "model.config": {
         "_LARGEST": {
             "vocab_size": 4_194_304,
@@ -24,6 +26,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "mlp_width": 524_288,
         }
     },
+    "model.configjson": {"_MOST_LAYERS": 1_024},
     "model.export": {"_TOKENIZER_TIMES": 16},
     "model.float8": {
         "LARGEST_E4M3": 448.0,
@@ -33,9 +36,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_ERROR_TILE": {"ROWS": 64, "COLUMNS": 128},
     },
     "model.float8_linear": {"_SCALE": 8.0},
-    "model.gpt": {"GPT.compile_blocks(whole)": False},
+    "model.gpt": {"_FIRST_POSITIONS": 8_192, "GPT.compile_blocks(whole)": False},
     "model.inference": {
         "_MARGIN": 1.1,
+        "_USUAL_TOKENS": 4_096,
+        "PROMPT_PART": 1_024,
+        "TOKEN_BYTES": 360,
         "planned_bytes(generates)": False,
         "refuse_hopeless(generates)": False,
         "fit_rows(generates)": False,
@@ -53,8 +59,10 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_PROBE_VERSION": 2,
         "_LATER_BYTES": 41_943_040,
         "_USUAL_EXTRA_BYTES": {"8bit": 41_943_040, "compile": 524_288_000},
+        "_PYARROW_BYTES": 41_943_040,
         "Program.bytes_for(use_8bit)": False,
         "Program.bytes_for(compiles)": False,
+        "Program.bytes_for(reads_parquet)": False,
         "find_program(use_8bit)": False,
         "find_program(compiles)": False,
     },
@@ -75,9 +83,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "model.tensorfiles": {
         "PIECE_BYTES": 25_165_824,
-        "_PIECE_NUMBERS": 1_048_576,
+        "PIECE_NUMBERS": 1_048_576,
         "_LARGEST_HEADER": 104_857_600,
-        "_ITEM_BYTES": {"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
+        "ITEM_BYTES": {"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
         "_WHOLE_BYTES": {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1},
     },
     "model.tide": {"_GATE_INPUTS": 32},

@@ -33,7 +33,7 @@ def test_shapes_are_those_of_the_network(name):
 @pytest.mark.parametrize("stored", [*KINDS, "float64"])
 @pytest.mark.parametrize("wanted", KINDS)
 def test_the_file_is_the_librarys_byte_for_byte(name, stored, wanted, tmp_path, monkeypatch):
-    monkeypatch.setattr(tensorfiles, "_PIECE_NUMBERS", 100)  # many pieces a tensor
+    monkeypatch.setattr(tensorfiles, "PIECE_NUMBERS", 100)  # many pieces a tensor
     torch.manual_seed(0)
     config = CONFIGS[name]
     state = GPT(config).state_dict()

@@ -98,8 +98,8 @@ def test_errors_name_the_folder_and_the_tensor(tmp_path):
     (tmp_path / "checksums.json").unlink()  # as other programs' folders are
     with pytest.raises(DataError, match="not a readable safetensors file"):
         load_model(tmp_path)
-    write_json(tmp_path / "config.json", {"model_type": "llama"})
-    with pytest.raises(DataError, match="lowtide runs qwen3 and gpt2"):
+    write_json(tmp_path / "config.json", {"model_type": "mamba"})
+    with pytest.raises(DataError, match="lowtide runs llama, mistral"):
         load_model(tmp_path)
 
 

@@ -431,13 +431,13 @@ def test_weights_of_a_checkpoint_found_whole_are_not_compared_again(two_checkpoi
 def test_best_weights_and_tokenizers_are_recorded_beside_each_other(run):
     run.save_best(checkpoint(5).weights, CONFIG, {"step": 5, "val_loss": 1.5})
     run.save_best(checkpoint(6).weights, CONFIG, {"step": 6, "val_loss": 1.0})
-    run.save_tokenizer(Tokenizer.from_characters("ab"), best=True)
+    run.save_tokenizer(Tokenizer.from_characters("ab"), CONFIG, best=True)
     assert json.loads((run.best_dir / "best.json").read_text()) == {"step": 6, "val_loss": 1.0}
     recorded = json.loads((run.best_dir / "checksums.json").read_text())
     files_there = {"model.safetensors", "config.json", "best.json", "tokenizer.json"}
     assert set(recorded.get("files", recorded)) >= files_there
     assert not (run.root / "tokenizer.json").exists()
-    run.save_tokenizer(Tokenizer.from_characters("ab"))
+    run.save_tokenizer(Tokenizer.from_characters("ab"), CONFIG)
     assert (run.root / "tokenizer.json").exists()
 
 

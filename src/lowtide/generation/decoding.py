@@ -19,10 +19,11 @@ from lowtide.generation.prompts import Prompt, count_prompts, encode_end, iter_p
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import GenerateSettings, SamplingSettings
 from lowtide.model.blocks import KVCache
+from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
-from lowtide.model.inference import budget_of, fit_rows
+from lowtide.model.inference import PROMPT_PART, budget_of, fit_context
 from lowtide.model.weights import load_model
 from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.settings import build_settings
@@ -43,15 +44,16 @@ def iter_tokens(
     banned: Sequence[int] = (),
     banned_first: Sequence[int] = (),
     seed: int | None = None,
+    context: int | None = None,
 ) -> Iterator[Tensor]:
     """Yield the next ids [num_samples], one step at a time; never one of `banned`.
 
     A full cache is emptied and filled again with the newer half of the context, so the cost per
-    token stays bounded and positions never run out.
+    token stays bounded and positions never run out. `context` is the model's if not given.
     """
     sampling = sampling or SamplingSettings()
     vocab_size = vocab_size or model.config.vocab_size
-    context, device = model.config.context_length, model.device
+    context, device = context or model.config.context_length, model.device
     generator = torch.Generator(device)
     if seed is None:
         generator.seed()
@@ -60,12 +62,14 @@ def iter_tokens(
     prompt = list(prompt_ids)[-context:]
     seen = torch.tensor([prompt] * num_samples, dtype=torch.long, device=device)
     fresh = seen
-    cache = KVCache(model.config, num_samples, device, model.embedding.weight.dtype)
+    capacity = min(context, len(prompt) + max_new_tokens)
+    dtype = model.embedding.weight.dtype
+    cache = KVCache(model.config, num_samples, device, dtype, capacity=capacity)
     for step in range(max_new_tokens):
         if cache.length + fresh.shape[1] > context:
             cache.length = 0
             fresh = seen[:, -max(1, context // 2) :]
-        logits = model.next_logits(fresh, cache)
+        logits = _read(model, fresh, cache)
         fresh = choose_tokens(
             logits,
             seen,
@@ -76,6 +80,14 @@ def iter_tokens(
         ).unsqueeze(-1)
         seen = torch.cat((seen, fresh), dim=1)[:, -context:]
         yield fresh.squeeze(-1)
+
+
+def _read(model: GPT, ids: Tensor, cache: KVCache) -> Tensor:
+    """Logits for the token after `ids`, which are read a part at a time."""
+    parts = ids.split(PROMPT_PART, dim=1)
+    for part in parts[:-1]:
+        model.hidden(part, cache)
+    return model.next_logits(parts[-1], cache)
 
 
 class _TextStream:
@@ -131,10 +143,12 @@ def stream_text(
     sampling: SamplingSettings | None = None,
     stop: Sequence[str] = (),
     seed: int | None = None,
+    context: int | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Yield (sample number, new text) as the model writes."""
     prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
-    ids = encode_prompt(tokenizer, prompt, model.config.context_length)
+    context = context or model.config.context_length
+    ids = encode_prompt(tokenizer, prompt, context)
     streams = [_TextStream(tokenizer, stop) for _ in range(num_samples)]
     tokens = iter_tokens(
         model,
@@ -147,6 +161,7 @@ def stream_text(
         # Without a prompt the first token may not be end-of-text: the sample would be empty.
         banned_first=_ends(tokenizer) if not prompt else (),
         seed=seed,
+        context=context,
     )
     for step in tokens:
         for number, (stream, token) in enumerate(zip(streams, step.tolist(), strict=True)):
@@ -247,13 +262,18 @@ def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Ite
         stream=stream,
     ) as progress:
         tokenizer = Tokenizer.load(folder)
+        config = load_config(run_dir)
+        require_vocabulary(tokenizer, config, folder)
+        context = config.context_length
         if device.type == "cpu":
-            config = load_config(run_dir)
-            fit_rows(config, 1, budget, tokens=config.context_length, generates=True)
+            context = fit_context(config, budget)
+            if context < config.context_length:
+                progress.note(f"{context:,} tokens of {config.context_length:,} keep the budget")
         model = load_model(folder, device=device)
         total = num_prompts * settings.num_samples
         with progress.phase("generate", total=total, unit="texts") as phase:
-            yield from _continue_all(model, tokenizer, iter_prompts(settings), settings, phase)
+            prompts = iter_prompts(settings)
+            yield from _continue_all(model, tokenizer, prompts, settings, phase, context)
 
 
 def _continue_all(
@@ -262,6 +282,7 @@ def _continue_all(
     prompts: Iterator[Prompt],
     settings: GenerateSettings,
     phase: Phase,
+    context: int,
 ) -> Iterator[str]:
     for position, prompt in enumerate(prompts):
         _note_unknown(tokenizer, prompt)
@@ -278,6 +299,7 @@ def _continue_all(
                 sampling=settings.sampling(),
                 stop=settings.stop,
                 seed=seed,
+                context=context,
             )
             for _, text in pieces:
                 yield text

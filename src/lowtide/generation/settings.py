@@ -49,7 +49,7 @@ class GenerateSettings:
     """Which model continues what, and how."""
 
     model_name: str
-    """Run to use (its name or folder), or a Qwen3 or GPT-2 folder."""
+    """Run to use (its name or folder), or the folder of a published model."""
     prompt: str = ""
     """Text to continue."""
     prompt_file: Path | None = None

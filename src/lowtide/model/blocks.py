@@ -20,6 +20,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.float8 import fits_float8
 from lowtide.model.float8_linear import normed_linear
 from lowtide.model.rotation import has_fused_rotation, norm_and_rotate
+from lowtide.model.tensors import query_key_norm_sizes
 
 __all__ = [
     "Attention",
@@ -33,12 +34,23 @@ __all__ = [
     "rotate",
 ]
 
+_WINDOW_PART = 512  # queries whose mask exists at once
+
 
 class KVCache:
     """Keys and values of the tokens seen so far, so that decoding computes only the new one."""
 
-    def __init__(self, config: GPTConfig, batch_size: int, device: Any, dtype: torch.dtype) -> None:
-        shape = (batch_size, config.num_kv_heads, config.context_length, config.head_dim)
+    def __init__(
+        self,
+        config: GPTConfig,
+        batch_size: int,
+        device: Any,
+        dtype: torch.dtype,
+        *,
+        capacity: int | None = None,
+    ) -> None:
+        capacity = min(capacity or config.context_length, config.context_length)
+        shape = (batch_size, config.num_kv_heads, capacity, config.head_dim)
         self.keys = [
             torch.empty(shape, device=device, dtype=dtype) for _ in range(config.num_layers)
         ]
@@ -68,7 +80,7 @@ class RMSNorm(nn.Module):
 
 
 def make_norm(config: GPTConfig) -> nn.Module:
-    if config.layout == "gpt2":
+    if config.family.norm == "layer":
         return nn.LayerNorm(config.width, eps=config.norm_eps)
     return RMSNorm(config.width, config.norm_eps)
 
@@ -115,12 +127,14 @@ class Attention(nn.Module):
             config.num_kv_heads * config.head_dim,
             config.num_kv_heads * config.head_dim,
         )
-        bias = config.layout == "gpt2"
-        self.query_key_value = NormedLinear(config.width, sum(self.sizes), bias=bias)
-        self.output = nn.Linear(self.sizes[0], config.width, bias=bias)
-        if config.layout != "gpt2":
-            self.query_norm = RMSNorm(config.head_dim, config.norm_eps)
-            self.key_norm = RMSNorm(config.head_dim, config.norm_eps)
+        self.window = config.window_of(layer)
+        self.query_key_value = NormedLinear(config.width, sum(self.sizes), bias=config.has_qkv_bias)
+        self.output = nn.Linear(self.sizes[0], config.width, bias=config.has_output_bias)
+        self.norm_kind = config.family.query_key_norm
+        if self.norm_kind != "none":
+            query_size, key_size = query_key_norm_sizes(config)
+            self.query_norm = RMSNorm(query_size, config.norm_eps)
+            self.key_norm = RMSNorm(key_size, config.norm_eps)
 
     def forward(
         self, x: Tensor, cos: Tensor | None, sin: Tensor | None, cache: KVCache | None
@@ -132,19 +146,49 @@ class Attention(nn.Module):
         """What each head finds for each token [B, H, T, E], looking back at the cache too."""
         tokens = query.shape[2]
         mask = None
+        past = 0 if cache is None else cache.length
         if cache is not None:
-            past = cache.length
             key, value = cache.append(self.layer, key, value)
-            if tokens > 1 and past > 0:
-                allowed = torch.ones(tokens, past + tokens, dtype=torch.bool, device=query.device)
-                mask = allowed.tril(past)
+        if self.window and past + tokens > self.window:
+            return self._attend_in_window(query, key, value, past)
+        if tokens > 1 and past > 0:
+            allowed = torch.ones(tokens, past + tokens, dtype=torch.bool, device=query.device)
+            mask = allowed.tril(past)
+        return self._look_up(query, key, value, mask, is_causal=mask is None and tokens > 1)
+
+    def _attend_in_window(self, query: Tensor, key: Tensor, value: Tensor, past: int) -> Tensor:
+        """The same where a token sees the window's tokens only, itself the last of them.
+
+        Queries go part by part, each with the keys that one of them may see: no mask is wider than
+        a part and a window.
+        """
+        found: list[Tensor] = []
+        for first in range(past, past + query.shape[2], _WINDOW_PART):
+            part = query[:, :, first - past : first - past + _WINDOW_PART]
+            end = first + part.shape[2]
+            begin = max(0, first - self.window + 1)
+            places = torch.arange(begin, end, device=query.device)
+            own = torch.arange(first, end, device=query.device)[:, None]
+            mask = (places <= own) & (places > own - self.window)
+            found.append(self._look_up(part, key[:, :, begin:end], value[:, :, begin:end], mask))
+        return found[0] if len(found) == 1 else torch.cat(found, dim=2)
+
+    def _look_up(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        is_causal: bool = False,
+    ) -> Tensor:
         return F.scaled_dot_product_attention(
             query,
             key,
             value,
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None and tokens > 1,
+            is_causal=is_causal,
             enable_gqa=self.num_heads != self.num_kv_heads,
         )
 
@@ -162,6 +206,8 @@ class Attention(nn.Module):
                 for part in x.split(self.sizes, dim=-1)
             )
             return query, key, value
+        if self.norm_kind != "head":
+            return self._plain_heads(x, cos, sin)
         if rows.can_fuse(x):
             return rows.turn_heads(
                 x,
@@ -185,17 +231,28 @@ class Attention(nn.Module):
         query, key = self.query_norm(query).transpose(1, 2), self.key_norm(key).transpose(1, 2)
         return rotate(query, cos, sin), rotate(key, cos, sin), value.transpose(1, 2)
 
+    def _plain_heads(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same without norms of queries and keys, or with one over all heads of a token."""
+        query, key, value = x.split(self.sizes, dim=-1)
+        if self.norm_kind == "whole":
+            query, key = self.query_norm(query), self.key_norm(key)
+        query, key, value = (
+            part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in (query, key, value)
+        )
+        return rotate(query, cos, sin), rotate(key, cos, sin), value
+
 
 class SwiGLU(nn.Module):
-    """The gated MLP of the qwen3 and tide layouts; gate and up are one matrix."""
+    """The gated MLP of all layouts but gpt2; gate and up are one matrix."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.gate_up = NormedLinear(config.width, 2 * config.mlp_width, bias=False)
-        self.down = nn.Linear(config.mlp_width, config.width, bias=False)
+        self.has_bias = config.has_mlp_bias
+        self.gate_up = NormedLinear(config.width, 2 * config.mlp_width, bias=self.has_bias)
+        self.down = nn.Linear(config.mlp_width, config.width, bias=self.has_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not x.is_cuda:
+        if not x.is_cuda or self.has_bias:
             both = self.gate_up(x)
             if rows.can_fuse(both):
                 return self.down(rows.swiglu(both))
@@ -221,19 +278,24 @@ class GeluMLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each on a normed copy and added back."""
+    """Attention, then MLP, each on a normed copy and added back; or normed before it is added."""
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
         self.attention_norm = make_norm(config)
         self.attention = Attention(config, layer)
         self.mlp_norm = make_norm(config)
-        self.mlp = GeluMLP(config) if config.layout == "gpt2" else SwiGLU(config)
+        self.mlp = SwiGLU(config) if config.family.gated_mlp else GeluMLP(config)
+        self.norms_after = config.family.norms_after
         self.dropout = config.dropout
 
     def forward(
         self, x: Tensor, cos: Tensor | None, sin: Tensor | None, cache: KVCache | None
     ) -> Tensor:
+        if self.norms_after:
+            mixed = self.attention_norm(self.attention(x, cos, sin, cache))
+            x = x + drop(mixed, self.dropout, training=self.training)
+            return x + drop(self.mlp_norm(self.mlp(x)), self.dropout, training=self.training)
         mixed = self.attention(self.attention_norm(x), cos, sin, cache)
         x = x + drop(mixed, self.dropout, training=self.training)
         return x + drop(self.mlp(self.mlp_norm(x)), self.dropout, training=self.training)

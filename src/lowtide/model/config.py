@@ -1,6 +1,6 @@
-"""The shape of a network, and how transformers' config.json writes the same shape.
+"""The shape of a network.
 
-In:      numbers given by the user, a JSON file, or a config.json of transformers
+In:      numbers given by the user, a JSON file, or a config.json of transformers (configjson)
 Out:     GPTConfig, checked
 """
 
@@ -11,15 +11,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import read_json
+from lowtide.model.families import FAMILIES, Family, FamilyName
+from lowtide.model.rope import RopeScaling
 from lowtide.settings import build_settings, require
 
-__all__ = ["GPTConfig", "find_model_dir", "load_config", "padded_vocab_size"]
+__all__ = ["GPTConfig", "Layout", "find_model_dir", "load_config", "padded_vocab_size"]
 
 Layout = Literal["qwen3", "gpt2", "tide"]
+"""What new models can be; models of others are of any family there is a row for."""
 
 # Beyond all models there are, and small enough to build tables of: a wrong number in a file must
 # not take all memory, or hours.
@@ -32,18 +35,6 @@ _LARGEST = {
     "num_kv_heads": 1 << 10,
     "head_dim": 1 << 12,
     "mlp_width": 1 << 19,
-}
-
-
-# Where the tide layout's config.json differs from Qwen3's: transformers loads the modelling file
-# that lies beside the weights, if the user trusts it.
-_TIDE_FIELDS = {
-    "architectures": ["TideForCausalLM"],
-    "model_type": "lowtide_tide",
-    "auto_map": {
-        "AutoConfig": "modeling_tide.TideConfig",
-        "AutoModelForCausalLM": "modeling_tide.TideForCausalLM",
-    },
 }
 
 
@@ -71,9 +62,9 @@ class GPTConfig:
     """Numbers per head; 0 means width / num_heads."""
     mlp_width: int = 0
     """Inner width of the MLP; 0 means 8/3 of the width, or 4 times it (gpt2)."""
-    layout: Layout = "qwen3"
+    layout: FamilyName = "qwen3"
     """qwen3: RMSNorm, RoPE, normed queries and keys, SwiGLU. gpt2: as GPT-2 was. tide: as qwen3,
-    with the embedding given to every block again and gated heads."""
+    with the embedding given to every block again and gated heads. Others: see families."""
     tie_weights: bool = True
     """Use the embedding as the output matrix too."""
     dropout: float = 0.0
@@ -82,9 +73,22 @@ class GPTConfig:
     """Base of the rotary frequencies (qwen3, tide)."""
     norm_eps: float = 1e-6
     """Added under the root of every norm."""
+    rope_scaling: RopeScaling | None = None
+    """How rotary positions were stretched beyond the first context."""
+    attention_bias: bool = False
+    """Biases in attention, where the family leaves it open (llama, qwen3, olmo2)."""
+    mlp_bias: bool = False
+    """Biases in the MLP, where the family leaves it open (llama)."""
+    sliding_window: int = 0
+    """Tokens that the layers of `window_layers` look at, the token itself included; 0: all."""
+    window_layers: tuple[int, ...] = ()
+    """Layers, from 0 on, that look no further than the window."""
+    others: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    """Fields of a config.json that do not decide the network (ids of special tokens and the like),
+    which are written back as they are."""
 
     def __post_init__(self) -> None:
-        self._require(self.layout in get_args(Layout), "layout", "qwen3, gpt2 or tide")
+        self._require(self.layout in FAMILIES, "layout", " or ".join(FAMILIES))
         for name in ("vocab_size", "context_length", "num_layers", "width", "num_heads"):
             self._require(getattr(self, name) >= 1, name, "at least 1")
         for name, largest in _LARGEST.items():
@@ -114,6 +118,26 @@ class GPTConfig:
             whole = self.head_dim * self.num_heads == self.width
             self._require(whole, "head_dim", "width / num_heads in the gpt2 layout")
             self._require(self.tie_weights, "tie_weights", "true in the gpt2 layout")
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Refuse parts that the family does not have."""
+        family, name = self.family, self.layout
+        open_attention = family.qkv_bias is None
+        self._require(open_attention or not self.attention_bias, "attention_bias",
+                      f"false in the {name} layout")  # fmt: skip
+        self._require(family.mlp_bias is None or not self.mlp_bias, "mlp_bias",
+                      f"false in the {name} layout")  # fmt: skip
+        can_slide = family.windows != "none"
+        self._require(can_slide or not self.sliding_window, "sliding_window",
+                      f"0 in the {name} layout")  # fmt: skip
+        self._require(0 <= self.sliding_window <= _LARGEST["context_length"], "sliding_window",
+                      f"from 0 to {_LARGEST['context_length']:,}")  # fmt: skip
+        known = all(0 <= layer < self.num_layers for layer in self.window_layers)
+        self._require(known, "window_layers", f"from 0 to {self.num_layers - 1}")
+        if self.rope_scaling is not None:
+            self._require(not family.learned_positions, "rope_scaling", f"none in {name}")
+            self._require(self.rope_theta > 1.0, "rope_theta", "more than 1 where it is scaled")
 
     def _require(self, condition: bool, name: str, expected: str) -> None:
         require(condition, name, getattr(self, name), expected)
@@ -122,30 +146,47 @@ class GPTConfig:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
+    @property
+    def family(self) -> Family:
+        """What models of this layout have in common."""
+        return FAMILIES[self.layout]
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """True if queries, keys and values have biases."""
+        bias = self.family.qkv_bias
+        return self.attention_bias if bias is None else bias
+
+    @property
+    def has_output_bias(self) -> bool:
+        """True if the matrix that joins heads has a bias."""
+        bias = self.family.output_bias
+        return self.attention_bias if bias is None else bias
+
+    @property
+    def has_mlp_bias(self) -> bool:
+        """True if the MLP has biases."""
+        return self.mlp_bias if self.family.mlp_bias is None else self.family.mlp_bias
+
+    def window_of(self, layer: int) -> int:
+        """Tokens that a layer looks at; 0 for all."""
+        return self.sliding_window if layer in self.window_layers else 0
+
     def to_huggingface(self) -> dict[str, Any]:
         """Return the config.json that transformers reads for this shape."""
-        if self.layout == "gpt2":
-            return _to_gpt2(self)
-        return {**_to_qwen3(self), **(_TIDE_FIELDS if self.layout == "tide" else {})}
+        from lowtide.model.configjson import write_fields  # which makes configs itself
+
+        return write_fields(self)
 
     @classmethod
     def from_huggingface(cls, fields: Mapping[str, Any], *, path: Path | None = None) -> GPTConfig:
         """Read the config.json of transformers; a kind that cannot be run here is refused."""
-        kind = fields.get("model_type")
-        if kind == "qwen3":
-            return _from_qwen3(fields)
-        if kind == "gpt2":
-            return _from_gpt2(fields, path)
-        if kind == _TIDE_FIELDS["model_type"]:
-            return _from_qwen3(fields).replace(layout="tide")
-        raise DataError(
-            f"model_type is {kind!r}; lowtide runs qwen3 and gpt2, and its own",
-            path=path,
-            next_step="give the folder of a lowtide run, or of a Qwen3 or GPT-2 model",
-        )
+        from lowtide.model.configjson import read_fields
+
+        return read_fields(fields, path=path)
 
 
-def _default_mlp_width(layout: Layout, width: int) -> int:
+def _default_mlp_width(layout: FamilyName, width: int) -> int:
     if layout == "gpt2":
         return 4 * width
     multiple = 64 if width >= 256 else 16
@@ -177,6 +218,14 @@ def load_config(path: str | Path) -> GPTConfig:
         raise _bad_config(path, f"{error.args[0]} is missing") from None
     except UsageError as error:
         raise _bad_config(path, error.message) from None
+    except DataError as error:  # a network of another kind
+        if error.path is not None:
+            raise
+        raise DataError(
+            f"{path.name} describes a network that lowtide cannot run: {error.message}",
+            path=path,
+            next_step=error.next_step or "take a model without it",
+        ) from None
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _bad_config(path, str(error)) from None
 
@@ -186,97 +235,6 @@ def _bad_config(path: Path, what: str) -> DataError:
         f"{path.name} does not describe a network: {what}",
         path=path,
         next_step="bring back the config.json that belongs to this model",
-    )
-
-
-def _to_qwen3(config: GPTConfig) -> dict[str, Any]:
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.context_length,
-        "num_hidden_layers": config.num_layers,
-        "hidden_size": config.width,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "intermediate_size": config.mlp_width,
-        "hidden_act": "silu",
-        "tie_word_embeddings": config.tie_weights,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "use_sliding_window": False,
-        "dropout": config.dropout,
-        "dtype": "float32",
-    }
-
-
-def _to_gpt2(config: GPTConfig) -> dict[str, Any]:
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "vocab_size": config.vocab_size,
-        "n_positions": config.context_length,
-        "n_ctx": config.context_length,
-        "n_layer": config.num_layers,
-        "n_embd": config.width,
-        "n_head": config.num_heads,
-        "n_inner": config.mlp_width,
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": config.norm_eps,
-        "tie_word_embeddings": True,
-        "embd_pdrop": config.dropout,
-        "resid_pdrop": config.dropout,
-        "attn_pdrop": config.dropout,
-        "dtype": "float32",
-    }
-
-
-def _build(**fields: Any) -> GPTConfig:
-    for name, value in fields.items():  # text is fine for a setting, but no other program's files
-        require(name == "layout" or not isinstance(value, str), name, value, "a number")
-    return build_settings(GPTConfig, fields)  # which looks at types, as files may hold anything
-
-
-def _from_qwen3(fields: Mapping[str, Any]) -> GPTConfig:
-    if fields.get("attention_bias"):
-        raise DataError("attention_bias is true; lowtide's qwen3 layout has no biases")
-    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    if rope.get("rope_type", "default") != "default":
-        raise DataError(f"rope_type is {rope['rope_type']!r}, expected default")
-    return _build(
-        vocab_size=fields["vocab_size"],
-        context_length=fields["max_position_embeddings"],
-        num_layers=fields["num_hidden_layers"],
-        width=fields["hidden_size"],
-        num_heads=fields["num_attention_heads"],
-        num_kv_heads=fields.get("num_key_value_heads") or 0,
-        head_dim=fields.get("head_dim") or 0,
-        mlp_width=fields["intermediate_size"],
-        tie_weights=bool(fields.get("tie_word_embeddings", False)),
-        dropout=fields.get("dropout", 0.0),
-        rope_theta=float(rope.get("rope_theta", fields.get("rope_theta", 10000.0))),
-        norm_eps=fields.get("rms_norm_eps", 1e-6),
-    )
-
-
-def _from_gpt2(fields: Mapping[str, Any], path: Path | None) -> GPTConfig:
-    activation = fields.get("activation_function", "gelu_new")
-    if activation not in ("gelu_new", "gelu_pytorch_tanh"):
-        raise DataError(f"activation_function is {activation!r}, expected gelu_new", path=path)
-    return _build(
-        vocab_size=fields["vocab_size"],
-        context_length=fields.get("n_positions", fields.get("n_ctx", 1024)),
-        num_layers=fields["n_layer"],
-        width=fields["n_embd"],
-        num_heads=fields["n_head"],
-        mlp_width=fields.get("n_inner") or 0,
-        layout="gpt2",
-        dropout=fields.get("resid_pdrop", 0.0),
-        norm_eps=fields.get("layer_norm_epsilon", 1e-5),
     )
 
 

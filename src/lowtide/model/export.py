@@ -1,7 +1,8 @@
 """A folder that transformers loads as it is: weights, config, tokenizer; and the way back.
 
-In:      the folder of a run, or of a Qwen3 or GPT-2 model
-Out:     model.safetensors, config.json, tokenizer.json and what transformers wants beside them
+In:      the folder of a run, or of a published model of a family that families has
+Out:     model.safetensors, config.json, tokenizer.json and what lies beside them (companions), in
+         the family that the model came from
 Memory:  pieces of one tensor (tensorfiles.py), whatever the size of the model; no torch
 """
 
@@ -15,9 +16,15 @@ from lowtide.errors import DataError, UsageError
 from lowtide.files import checksum_bytes, checksum_file, hold_lock, read_json, write_json
 from lowtide.memory import MemoryBudget
 from lowtide.model.checksums import find_intact, record_files
-from lowtide.model.config import GPTConfig, find_model_dir, load_config
+from lowtide.model.companions import (
+    foreign_note,
+    has_tokenizer,
+    require_vocabulary,
+    write_companions,
+)
+from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.sizing import count_parameters
-from lowtide.model.tensorfiles import PIECE_BYTES, copy_tensors
+from lowtide.model.tensorfiles import PIECE_BYTES, copy_tensors, stored_dtype
 from lowtide.model.tide import write_modelling_file
 from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
@@ -36,15 +43,15 @@ class ExportSettings:
     """Which model goes where."""
 
     model_name: str
-    """Run to export (its name or folder), or a Qwen3 or GPT-2 folder to bring into this form."""
+    """Run to export (its name or folder), or the folder of a published model."""
     out_dir: Path
     """Folder to write; transformers loads it with AutoModelForCausalLM and AutoTokenizer."""
     checkpoints_dir: Path = Path("checkpoints")
     """Where runs are kept."""
     best: bool = False
     """Take the run's best weights instead of the last."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Type of the written weights."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Type of the written weights; as they are stored if not given (float32 in runs)."""
     memory: str | None = None
     """Budget of resident memory, such as 100MiB; half of what is available if not given."""
 
@@ -55,12 +62,16 @@ def export_model(settings: ExportSettings | None = None, /, **options: Any) -> P
     out_dir = settings.out_dir
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir
-    if not (folder / "tokenizer.json").is_file():
-        raise DataError("no tokenizer.json here", path=folder)
+    if not has_tokenizer(folder):
+        raise DataError(
+            "no tokenizer.json here",
+            path=folder,
+            next_step="copy the files of the model's tokenizer beside its weights",
+        )
     if _is_there(settings, folder):
         return out_dir
     budget = MemoryBudget.from_setting(settings.memory)
-    names = (folder / "tokenizer.json").stat().st_size
+    names = max(path.stat().st_size for path in _tokenizer_files(folder))
     budget.require({"a piece of a tensor": PIECE_BYTES, "tokenizer": _TOKENIZER_TIMES * names})
     metrics_path = run_metrics_path(run_dir)
     with (
@@ -77,7 +88,7 @@ def _is_there(settings: ExportSettings, folder: Path) -> bool:
     out_dir = settings.out_dir
     if not (out_dir / _WEIGHTS).exists():
         return False
-    wanted = _describe_export(settings, folder)
+    wanted = _describe_export(settings, folder, folder)
     stored = read_json(out_dir / _RECORD) if (out_dir / _RECORD).is_file() else None
     if stored == wanted:
         return True
@@ -92,13 +103,18 @@ def _is_there(settings: ExportSettings, folder: Path) -> bool:
     )
 
 
-def _describe_export(settings: ExportSettings, folder: Path) -> dict[str, Any]:
+def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) -> dict[str, Any]:
     """What the written folder depends on."""
     return {
-        "dtype": settings.dtype,
+        "dtype": settings.dtype or stored_dtype(weights_dir, load_config(weights_dir)),
         "weights": _weights_checksum(folder),
-        "tokenizer": checksum_file(folder / "tokenizer.json"),
+        "tokenizer": checksum_file(_tokenizer_files(folder)[0]),
     }
+
+
+def _tokenizer_files(folder: Path) -> list[Path]:
+    names = ("tokenizer.json", "vocab.json", "merges.txt")
+    return [folder / name for name in names if (folder / name).is_file()]
 
 
 def _weights_checksum(folder: Path) -> str:
@@ -114,26 +130,25 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
     weights_dir = find_intact(folder, note=progress.note)
     model_config = load_config(weights_dir)
     tokenizer = Tokenizer.load(folder)
-    write_json(out_dir / _RECORD, _describe_export(settings, folder))
-    tokenizer.save(out_dir)
+    require_vocabulary(tokenizer, model_config, folder)
+    described = _describe_export(settings, folder, weights_dir)
+    write_json(out_dir / _RECORD, described)
+    if text := foreign_note(tokenizer, model_config):
+        progress.note(text)
+    names = write_companions(out_dir, tokenizer, model_config, source=folder)
     write_modelling_file(out_dir, model_config)
-    end = tokenizer.end_of_text_id
-    config = {**model_config.to_huggingface(), "dtype": settings.dtype, "eos_token_id": end}
-    write_json(out_dir / "config.json", {**config, "bos_token_id": end})
-    write_json(out_dir / "tokenizer_config.json", _tokenizer_config(tokenizer, model_config))
-    write_json(
-        out_dir / "generation_config.json",
-        {
-            "bos_token_id": end,
-            "eos_token_id": end,
-            "do_sample": True,
-            "temperature": 0.8,
-            "top_k": 50,
-        },
-    )
-    size = count_parameters(model_config) * (4 if settings.dtype == "float32" else 2)
-    names = ("tokenizer.json", "config.json", "tokenizer_config.json", "generation_config.json")
-    record_files(out_dir, names)
+    ends = dict.fromkeys(("eos_token_id", "bos_token_id"), tokenizer.end_of_text_id)
+    ends = {
+        **ends,
+        **{name: model_config.others[name] for name in ends if name in model_config.others},
+    }
+    fields = model_config.to_huggingface()
+    write_json(out_dir / "config.json", {**fields, "dtype": described["dtype"], **ends})
+    if "generation_config.json" not in names:
+        usual = {"do_sample": True, "temperature": 0.8, "top_k": 50}
+        write_json(out_dir / "generation_config.json", {**ends, **usual})
+    size = count_parameters(model_config) * (4 if described["dtype"] == "float32" else 2)
+    record_files(out_dir, {*names, "config.json", "generation_config.json"})
     with progress.phase("write", total=size, unit="B") as phase:
         copy_tensors(  # last: its presence means it is whole
             weights_dir,
@@ -142,17 +157,3 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
             dtype=settings.dtype,
             on_bytes=phase.advance,
         )
-
-
-def _tokenizer_config(tokenizer: Tokenizer, config: GPTConfig) -> dict[str, Any]:
-    """Tell transformers to take tokenizer.json as it is."""
-    fields: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": config.context_length,
-        "clean_up_tokenization_spaces": False,
-    }
-    if tokenizer.end_of_text is not None:
-        fields["eos_token"] = fields["bos_token"] = tokenizer.end_of_text
-    if "<unk>" in tokenizer.special_tokens:
-        fields["unk_token"] = "<unk>"
-    return fields

@@ -25,11 +25,13 @@ from lowtide.errors import UsageError
 from lowtide.model.blocks import Block, KVCache, NormedLinear, drop, make_norm
 from lowtide.model.config import GPTConfig
 from lowtide.model.loss import chunked_cross_entropy
+from lowtide.model.rope import frequencies, table_factor
 from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.model.tide_blocks import TideAttention, TideBlock
 
 __all__ = ["GPT"]
 
+_FIRST_POSITIONS = 8192  # of rotary tables
 _RESIDUAL_WEIGHTS = ("attention.output.weight", "mlp.down.weight")
 
 
@@ -51,7 +53,7 @@ class GPT(nn.Module):
         self.compiled_again: Callable[..., Tensor] | None = None
         self.loss_chunk_tokens = loss_chunk_tokens(config.vocab_size, on_gpu=False)
         self.embedding = nn.Embedding(config.vocab_size, config.width)
-        if config.layout == "gpt2":
+        if config.family.learned_positions:
             self.positions = nn.Embedding(config.context_length, config.width)
         else:
             self.register_buffer("cos", None, persistent=False)
@@ -79,8 +81,12 @@ class GPT(nn.Module):
 
     def reset_buffers(self) -> None:
         """Compute the rotary tables anew, where the weights are; they are not part of the files."""
-        if self.config.layout != "gpt2":
-            cos, sin = _rotary_tables(self.config)
+        if not self.config.family.learned_positions:
+            self._make_tables(min(self.config.context_length, _FIRST_POSITIONS))
+
+    def _make_tables(self, positions: int) -> None:
+        with torch.inference_mode(False):  # training may go on with what a sample made longer
+            cos, sin = _rotary_tables(self.config, positions)
             self.cos, self.sin = cos.to(self.device), sin.to(self.device)
 
     @property
@@ -103,10 +109,14 @@ class GPT(nn.Module):
             )
         x = self.embedding(ids)
         cos = sin = None
-        if self.config.layout == "gpt2":
+        if self.config.family.learned_positions:
             x = x + self.positions.weight[past : past + tokens]
             x = drop(x, self.config.dropout, training=self.training)
         else:
+            if past + tokens > self.get_buffer("cos").shape[0]:
+                # Long contexts are seldom used to their end: their tables grow with the text.
+                longer = 1 << (past + tokens - 1).bit_length()
+                self._make_tables(min(longer, self.config.context_length))
             dtype = torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
             cos = self.get_buffer("cos")[past : past + tokens].to(dtype)
             sin = self.get_buffer("sin")[past : past + tokens].to(dtype)
@@ -193,9 +203,17 @@ def _autocast(x: Tensor) -> bool:
     return torch.is_autocast_enabled(x.device.type)
 
 
-def _rotary_tables(config: GPTConfig) -> tuple[Tensor, Tensor]:
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    angles = torch.outer(
-        torch.arange(config.context_length, dtype=torch.float32), config.rope_theta**-exponents
+def _rotary_tables(config: GPTConfig, positions: int) -> tuple[Tensor, Tensor]:
+    places = torch.arange(positions, dtype=torch.float32)
+    if config.layout in ("qwen3", "tide") and config.rope_scaling is None:
+        # To the bit what runs began with; elsewhere rounded once, from float64.
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+        turns = config.rope_theta**-exponents
+    else:
+        turns = torch.tensor(frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
+    angles, factor = torch.outer(places, turns), table_factor(config.rope_scaling)
+    return (
+        (angles.cos() * factor, angles.sin() * factor)
+        if factor != 1
+        else (angles.cos(), angles.sin())
     )
-    return angles.cos(), angles.sin()

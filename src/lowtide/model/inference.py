@@ -16,15 +16,21 @@ from lowtide.model.program import Program, find_program, program_here
 from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
 
 __all__ = [
+    "PROMPT_PART",
     "TOKEN_BYTES",
     "InferenceNeed",
     "budget_of",
+    "fit_context",
     "fit_rows",
     "planned_bytes",
     "refuse_hopeless",
+    "usual_tokens",
 ]
 
 _MARGIN = 1.1
+_USUAL_TOKENS = 4096
+PROMPT_PART = 1024
+"""Tokens of a prompt that are read at once."""
 TOKEN_BYTES = 360
 """Of a vocabulary: 18 MiB for GPT-2's, half of them while it is read or written."""
 
@@ -62,9 +68,10 @@ def planned_bytes(
     config: GPTConfig, *, rows: int, tokens: int, program: Program, generates: bool = False
 ) -> InferenceNeed:
     """Say what it takes to run `rows` rows of `tokens` tokens at once."""
+    at_once = rows * (min(tokens, PROMPT_PART) if generates else tokens)
     block = activation_bytes(
-        config.replace(num_layers=1),
-        tokens=rows * tokens,
+        _one_layer(config),
+        tokens=at_once,
         half=False,
         checkpointing=False,
         accumulating=False,
@@ -72,7 +79,7 @@ def planned_bytes(
     chunk = 1 if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
     # The logits, their logarithms, and what the C library keeps of the chunk before.
     logits = 3 * 4 * config.vocab_size * min(rows * tokens, chunk)
-    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * config.context_length
+    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * tokens
     return InferenceNeed(
         weights=4 * count_parameters(config),
         working=max(block + logits, 4 * config.vocab_size * config.width),
@@ -80,6 +87,31 @@ def planned_bytes(
         program=program.trained_bytes,
         tokenizer=config.vocab_size * TOKEN_BYTES,
     )
+
+
+def _one_layer(config: GPTConfig) -> GPTConfig:
+    return config.replace(num_layers=1, window_layers=(0,) if config.window_layers else ())
+
+
+def usual_tokens(config: GPTConfig) -> int:
+    """Tokens of a row where nobody asks for a number: the context, if it is not a very long one."""
+    return min(config.context_length, _USUAL_TOKENS)
+
+
+def fit_context(config: GPTConfig, budget_bytes: int) -> int:
+    """Tokens of the context, halved from the model's, whose cache the budget holds; refuse if none.
+
+    Published contexts are long, and their whole cache is often larger than the weights; a prompt
+    and its continuation are seldom as long.
+    """
+    context, program = config.context_length, program_here(0)
+    while context > PROMPT_PART:
+        need = planned_bytes(config, rows=1, tokens=context, program=program, generates=True)
+        if need.running_budget_bytes <= budget_bytes:
+            return context
+        context = max(PROMPT_PART, context // 2)
+    fit_rows(config, 1, budget_bytes, tokens=context, generates=True)
+    return context
 
 
 def budget_of(memory: str | None) -> int:
@@ -110,7 +142,8 @@ def refuse_hopeless(
         config,
         1,
         budget_of(memory),
-        tokens=tokens or config.context_length,
+        tokens=tokens
+        or (min(config.context_length, PROMPT_PART) if generates else usual_tokens(config)),
         program=program,
         generates=generates,
     )

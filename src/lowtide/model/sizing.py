@@ -10,6 +10,7 @@ import math
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig, Layout
+from lowtide.model.families import FamilyName
 from lowtide.model.tide import added_tensors
 
 __all__ = [
@@ -46,8 +47,14 @@ def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
         block, final = attention + mlp + 4 * width, 2 * width
         tables = (config.vocab_size + config.context_length) * width
     else:
-        attention = width * (query + 2 * key) + query * width + 2 * config.head_dim
-        block, final = attention + 3 * width * config.mlp_width + 2 * width, width
+        attention = width * (query + 2 * key) + query * width
+        attention += {"none": 0, "head": 2 * config.head_dim, "whole": query + key}[
+            config.family.query_key_norm
+        ]
+        attention += (query + 2 * key) * config.has_qkv_bias + width * config.has_output_bias
+        mlp = 3 * width * config.mlp_width
+        mlp += (2 * config.mlp_width + width) * config.has_mlp_bias
+        block, final = attention + mlp + 2 * width, width
         tables = config.vocab_size * width * (1 if config.tie_weights else 2)
     added = sum(
         math.prod(tensor.shape)
@@ -158,6 +165,10 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
         narrow += [query] * (3 if on_gpu else 4) + [key] * (1 if on_gpu else 2)
         wide = [2 * config.mlp_width, config.mlp_width, config.mlp_width]
         between = 3.4 if half and not on_gpu else number
+    if config.family.query_key_norm == "whole":
+        narrow += [query + key]  # what the norms over all heads read, laid out for them
+    if config.window_layers:
+        narrow += [query]  # what attention found, by parts of the row and as one
     if config.layout == "tide":
         # The stream before the embedding is mixed in, heads before their gates, and in every second
         # block what is added to the values.
@@ -224,7 +235,7 @@ def _best_shape(
     *,
     vocab_size: int,
     context_length: int,
-    layout: Layout,
+    layout: FamilyName,
     tie_weights: bool,
 ) -> tuple[GPTConfig | None, int, float]:
     """The best shape, and the nearest sizes that are too far off: 0 and infinity for none."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,28 +23,45 @@ from lowtide.files import atomic_path, checksum_file, read_json
 from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters
-from lowtide.model.tide import added_tensors
+from lowtide.model.tensors import HEAD, iter_tensors, portable_shapes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = [
+    "ITEM_BYTES",
+    "NAMES",
     "PIECE_BYTES",
+    "PIECE_NUMBERS",
+    "StoredTensor",
     "copy_tensors",
+    "find_tensors",
     "header_bytes",
+    "iter_pieces",
     "portable_shapes",
+    "read_exactly",
     "require_weights",
+    "stored_dtype",
+    "to_float32",
     "weight_files",
 ]
 
 PIECE_BYTES = 24 << 20
 """What a piece takes at most: as it is read, as float32, and as it is written."""
-_PIECE_NUMBERS = 1 << 20
+PIECE_NUMBERS = 1 << 20
 _LARGEST_HEADER = 100 << 20
-_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Bytes of a number, of the types that weights have."""
 _WHOLE_BYTES = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_BUFFERS = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+"""Tensors of old files that are no weights."""
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".bin.index.json")
+_OTHER_CONFIG = "bring back the config.json and the weights as they belong together"
+NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 @dataclass(frozen=True)
-class _Stored:
+class StoredTensor:
     """Where a tensor is."""
 
     path: Path
@@ -51,41 +70,10 @@ class _Stored:
     offset: int
     """From the beginning of the file."""
 
-
-def portable_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a network's tensors, as transformers has them."""
-    width, inner = config.width, config.mlp_width
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    vocabulary = (config.vocab_size, width)
-    shapes: dict[str, tuple[int, ...]] = {}
-    if config.layout == "gpt2":
-        shapes["transformer.wte.weight"] = vocabulary
-        shapes["transformer.wpe.weight"] = (config.context_length, width)
-        rows = {"ln_1": (width,), "attn.c_attn": (width, query + 2 * key), "ln_2": (width,)}
-        rows |= {"attn.c_proj": (query, width), "mlp.c_fc": (width, inner)}
-        rows |= {"mlp.c_proj": (inner, width)}
-        layers = {f"transformer.h.{number}.": rows for number in range(config.num_layers)}
-        for place, parts in {"transformer.": {"ln_f": (width,)}, **layers}.items():
-            for name, shape in parts.items():
-                shapes[f"{place}{name}.weight"] = shape
-                shapes[f"{place}{name}.bias"] = shape[-1:]
-    else:
-        shapes["model.embed_tokens.weight"] = vocabulary
-        shapes["model.norm.weight"] = (width,)
-        rows = {"input_layernorm": (width,), "post_attention_layernorm": (width,)}
-        rows |= {"self_attn.q_proj": (query, width), "self_attn.o_proj": (width, query)}
-        rows |= {"self_attn.k_proj": (key, width), "self_attn.v_proj": (key, width)}
-        rows |= {"self_attn.q_norm": (config.head_dim,), "self_attn.k_norm": (config.head_dim,)}
-        rows |= {"mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width)}
-        rows |= {"mlp.down_proj": (width, inner)}
-        for number in range(config.num_layers):
-            for name, shape in rows.items():
-                shapes[f"model.layers.{number}.{name}.weight"] = shape
-            for tensor in added_tensors(config, number):
-                shapes[f"model.layers.{number}.{tensor.portable_name}"] = tensor.shape
-    if not config.tie_weights:
-        shapes["lm_head.weight"] = vocabulary
-    return shapes
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in the file."""
+        return math.prod(self.shape) * ITEM_BYTES[self.kind]
 
 
 def copy_tensors(
@@ -93,35 +81,96 @@ def copy_tensors(
     path: Path,
     *,
     config: GPTConfig,
-    dtype: str,
+    dtype: str | None,
     on_bytes: Callable[[int], None] = lambda count: None,
 ) -> None:
     """Write all tensors of a model's folder to `path`, atomically, its checksum first.
 
-    `on_bytes` is told how many more bytes are written.
+    Without a type each stays as it is stored, byte for byte. `on_bytes` is told how many more bytes
+    are written.
     """
     require_weights(folder, config)
-    stored = _find_tensors(folder)
-    kind = _NAMES[dtype]
-    wanted: dict[str, _Stored] = {}
-    for name, shape in sorted(portable_shapes(config).items()):
-        found = _find(stored, name, folder)
-        if found.shape != shape:
-            raise DataError(f"{name} is {found.shape}, config.json says {shape}", path=folder)
-        wanted[name] = found
+    wanted = dict(sorted(find_tensors(folder, config).items()))
+    kinds = {name: NAMES[dtype] if dtype else row.kind for name, row in wanted.items()}
+    # As the library orders them: wide numbers first, then by name.
+    order = sorted(wanted, key=lambda name: (-ITEM_BYTES[kinds[name]], name))
     with atomic_path(path) as partial:
         with partial.open("r+b") as file:
-            file.write(header_bytes({name: (kind, row.shape) for name, row in wanted.items()}))
-            for row in wanted.values():
-                _copy(row, kind, file, on_bytes)
+            file.write(header_bytes({name: (kinds[name], wanted[name].shape) for name in order}))
+            for name in order:
+                for piece in iter_pieces(wanted[name], kinds[name]):
+                    file.write(piece)
+                    on_bytes(len(piece))
         record_checksums(path.parent, {path.name: checksum_file(partial)})
 
 
-def _find(stored: Mapping[str, _Stored], name: str, folder: Path) -> _Stored:
+def find_tensors(folder: Path, config: GPTConfig) -> dict[str, StoredTensor]:
+    """Find the tensors of a network in a folder; a set that is not the config's is refused.
+
+    Every name and shape is compared, and of what is beyond them only buffers that old files carry
+    are passed over: a bias that the config does not know would change what the model says.
+    """
+    stored = _read_headers(folder)
+    found: dict[str, StoredTensor] = {}
+    for tensor in iter_tensors(config):
+        row = stored.pop(_known_as(tensor.name, stored, folder))
+        if row.shape != tensor.shape:
+            raise DataError(
+                f"{tensor.name} is {row.shape}, config.json says {tensor.shape}",
+                path=row.path,
+                next_step=_OTHER_CONFIG,
+            )
+        if row.kind not in ITEM_BYTES:
+            raise DataError(
+                f"{tensor.name} is of type {row.kind}, expected {', '.join(ITEM_BYTES)}",
+                path=row.path,
+                next_step="take weights that are not quantized",
+            )
+        found[tensor.name] = row
+    if config.tie_weights and HEAD in stored:
+        _require_equal(found[f"{config.family.embedding}.weight"], stored.pop(HEAD), folder)
+    strange = sorted(name for name in stored if not name.endswith(_BUFFERS))
+    if strange:
+        more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+        raise DataError(
+            f"the weights have {strange[0]}{more}, which the network of config.json has not",
+            path=folder,
+            next_step=_OTHER_CONFIG,
+        )
+    return found
+
+
+def stored_dtype(folder: Path, config: GPTConfig) -> str:
+    """The type that most numbers of a folder's weights have, as config.json names it."""
+    counts: Counter[str] = Counter()
+    for row in find_tensors(folder, config).values():
+        counts[row.kind] += math.prod(row.shape)
+    kind = counts.most_common(1)[0][0]
+    return next((name for name, known in NAMES.items() if known == kind), "float32")
+
+
+def _known_as(name: str, stored: Mapping[str, StoredTensor], folder: Path) -> str:
+    """The name of a tensor in these files: some are written without their first part."""
     for known in (name, name.removeprefix("transformer."), name.removeprefix("model.")):
         if known in stored:
-            return stored[known]
-    raise DataError(f"the weights lack {name}", path=folder)
+            return known
+    raise DataError(f"the weights lack {name}", path=folder, next_step=_OTHER_CONFIG)
+
+
+def _require_equal(table: StoredTensor, head: StoredTensor, folder: Path) -> None:
+    """Refuse an output matrix that is stored, and is another than the one config.json says."""
+    pairs: Iterator[tuple[bytes, bytes]] = iter(())
+    same = head.shape == table.shape and head.kind == table.kind
+    if same:
+        pairs = zip(iter_pieces(table, table.kind), iter_pieces(head, head.kind), strict=True)
+    if not same or any(left != right for left, right in pairs):
+        raise DataError(
+            f"tie_word_embeddings is true, but {HEAD} and the embedding are both stored, and "
+            "differ",
+            path=folder,
+            next_step="set tie_word_embeddings to false in config.json if both are meant; else "
+            f"remove {HEAD} from the weights",
+        )
 
 
 def weight_files(folder: Path) -> dict[str, Path] | Path:
@@ -134,6 +183,7 @@ def weight_files(folder: Path) -> dict[str, Path] | Path:
     if not index.exists():
         path = folder / "model.safetensors"
         if not path.exists():
+            _refuse_pickles(folder)
             raise DataError(
                 "no model.safetensors here",
                 path=folder,
@@ -151,9 +201,27 @@ def weight_files(folder: Path) -> dict[str, Path] | Path:
     return {tensor: folder / name for tensor, name in names.items()}
 
 
+def _refuse_pickles(folder: Path) -> None:
+    """Say of weights that are pickles why they are not read, and how they become safetensors."""
+    pickles = sorted(path for path in folder.glob("*") if path.name.endswith(_PICKLES))
+    if pickles:
+        raise DataError(
+            f"{pickles[0].name} is a pickle, which can run any program when it is read; lowtide "
+            "reads safetensors",
+            path=pickles[0],
+            next_step='where you trust it: python -c "from transformers import '
+            f"AutoModelForCausalLM as M; M.from_pretrained({str(folder)!r})"
+            f'.save_pretrained({str(folder) + "-safe"!r})"   and copy the tokenizer beside it',
+        )
+
+
 def _require_plain(path: Path, place: Path) -> Path:
     if not path.is_file():
-        raise DataError(f"{path.name} is missing, or not a file", path=place)
+        raise DataError(
+            f"{path.name} is missing, or not a file",
+            path=place,
+            next_step="bring this file back from where the model came from",
+        )
     return path
 
 
@@ -174,16 +242,23 @@ def require_weights(folder: Path, config: GPTConfig) -> None:
         )
 
 
-def _find_tensors(folder: Path) -> dict[str, _Stored]:
+def _read_headers(folder: Path) -> dict[str, StoredTensor]:
     """Find every tensor of a folder, in one file or in those that its index names."""
     files = weight_files(folder)
-    found: dict[str, _Stored] = {}
-    for path in [files] if isinstance(files, Path) else sorted(set(files.values())):
-        found.update(_read_header(path))
-    return found
+    if isinstance(files, Path):
+        return _read_header(files)
+    headers = {path: _read_header(path) for path in sorted(set(files.values()))}
+    for name, path in files.items():
+        if name not in headers[path]:
+            raise DataError(
+                f"the index says {name} is in {path.name}, which does not have it",
+                path=path,
+                next_step="bring this file back from where the model came from",
+            )
+    return {name: headers[path][name] for name, path in files.items()}
 
 
-def _read_header(path: Path) -> dict[str, _Stored]:
+def _read_header(path: Path) -> dict[str, StoredTensor]:
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -192,14 +267,17 @@ def _read_header(path: Path) -> dict[str, _Stored]:
             header: dict[str, Any] = json.loads(file.read(size))
         begin, end = 8 + size, path.stat().st_size
         rows = {
-            name: _Stored(path, row["dtype"], tuple(row["shape"]), begin + row["data_offsets"][0])
+            name: StoredTensor(
+                path, row["dtype"], tuple(row["shape"]), begin + row["data_offsets"][0]
+            )
             for name, row in header.items()
             if name != "__metadata__"
         }
         for name, row in rows.items():
-            if row.kind not in _ITEM_BYTES:
-                raise ValueError(f"{name} is of type {row.kind}, expected {', '.join(_ITEM_BYTES)}")
-            if row.offset + math.prod(row.shape) * _ITEM_BYTES[row.kind] > end:
+            if not all(type(size) is int and size >= 0 for size in row.shape):
+                raise ValueError(f"{name} has the shape {row.shape}")
+            size = math.prod(row.shape) * (ITEM_BYTES | _WHOLE_BYTES).get(row.kind, 0)
+            if not begin <= row.offset <= row.offset + size <= end:
                 raise ValueError(f"{name} ends beyond the file")
         return rows
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -211,7 +289,7 @@ def header_bytes(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
     rows: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, (kind, shape) in tensors.items():
-        end = offset + math.prod(shape) * (_ITEM_BYTES | _WHOLE_BYTES)[kind]
+        end = offset + math.prod(shape) * (ITEM_BYTES | _WHOLE_BYTES)[kind]
         rows[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
@@ -219,38 +297,46 @@ def header_bytes(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _copy(row: _Stored, kind: str, out: IO[bytes], on_bytes: Callable[[int], None]) -> None:
+def iter_pieces(row: StoredTensor, kind: str) -> Iterator[bytes]:
+    """The numbers of a tensor in another type, a piece at a time."""
+    item = ITEM_BYTES[row.kind]
+    left = row.num_bytes
     with row.path.open("rb", buffering=0) as file:
         file.seek(row.offset)
-        for data in _iter_pieces(file, row):
-            piece = data if row.kind == kind else _convert(data, row.kind, kind)
-            out.write(piece)
-            on_bytes(len(piece))
+        while left:
+            data = bytearray(min(left, PIECE_NUMBERS * item))
+            read_exactly(file, data, row)
+            left -= len(data)
+            yield bytes(data) if row.kind == kind else _convert(data, row.kind, kind)
 
 
-def _iter_pieces(file: BinaryIO, row: _Stored) -> Iterator[bytes]:
-    item = _ITEM_BYTES[row.kind]
-    left = math.prod(row.shape) * item
-    while left:
-        data = file.read(min(left, _PIECE_NUMBERS * item))
-        if not data or len(data) % item:
+def read_exactly(file: RawIOBase, data: bytearray, row: StoredTensor) -> None:
+    """Fill `data` from a file; one that ends before is refused."""
+    view = memoryview(data)
+    while view:
+        count = file.readinto(view)
+        if not count:
             raise DataError("the file was cut short while it was read", path=row.path)
-        left -= len(data)
-        yield data
+        view = view[count:]
 
 
-def _convert(data: bytes, kind: str, wanted: str) -> bytes:
-    """Convert numbers as torch does: through float32, to the nearest, ties to even."""
+def to_float32(data: bytes | bytearray, kind: str) -> npt.NDArray[np.float32]:
+    """Stored numbers as float32."""
     if kind == "BF16":
-        numbers = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
-    else:
-        numbers = np.frombuffer(data, {"F64": "<f8", "F32": "<f4", "F16": "<f2"}[kind])
+        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    numbers = np.frombuffer(data, {"F64": "<f8", "F32": "<f4", "F16": "<f2"}[kind])
     with np.errstate(over="ignore", invalid="ignore"):
-        numbers = numbers.astype("<f4", copy=False)
-        if wanted == "F16":
-            return numbers.astype("<f2").tobytes()
+        return numbers.astype("<f4", copy=False)
+
+
+def _convert(data: bytes | bytearray, kind: str, wanted: str) -> bytes:
+    """Convert numbers as torch does: through float32, to the nearest, ties to even."""
+    numbers = to_float32(data, kind)
     if wanted == "F32":
         return numbers.tobytes()
+    if wanted == "F16":
+        with np.errstate(over="ignore", invalid="ignore"):
+            return numbers.astype("<f2").tobytes()
     bits = numbers.view("<u4")
     rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
     rounded[np.isnan(numbers)] = 0x7FC0

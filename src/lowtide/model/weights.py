@@ -1,13 +1,15 @@
 """Weights on disk: safetensors under transformers' names, so a run's folder is portable.
 
-In:      GPT, or a folder with config.json and safetensors (ours, or of a Qwen3 or GPT-2 model)
+In:      GPT, or a folder with config.json and safetensors (ours, or of a family that families has)
 Out:     the other one
-Memory:  one tensor at a time when loading; when saving, the portable copies of the split matrices
+Memory:  some rows of a tensor when loading; when saving, the portable copies of split matrices
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from io import FileIO
@@ -23,8 +25,16 @@ from lowtide.files import atomic_path, checksum_file
 from lowtide.model.checksums import find_intact, record_checksums, verify_folder
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.gpt import GPT
-from lowtide.model.tensorfiles import header_bytes, require_weights, weight_files
-from lowtide.model.tide import added_tensors
+from lowtide.model.tensorfiles import (
+    ITEM_BYTES,
+    PIECE_NUMBERS,
+    StoredTensor,
+    find_tensors,
+    header_bytes,
+    read_exactly,
+    require_weights,
+)
+from lowtide.model.tensors import ModelTensor, iter_tensors
 
 __all__ = [
     "TensorFile",
@@ -47,68 +57,7 @@ _KINDS = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-
-# One portable tensor: its name, and how it is cut out of ours (rows, then a transpose).
-_Part = tuple[str, slice | None, bool]
-
-
-def _block_parts(config: GPTConfig, layer: int) -> dict[str, list[_Part]]:
-    """Return for each of a block's parameters the portable tensors that make it up."""
-    query = config.num_heads * config.head_dim
-    key = config.num_kv_heads * config.head_dim
-    if config.layout == "gpt2":
-        there = f"transformer.h.{layer}."
-        pairs = {
-            "attention_norm": ("ln_1", False),
-            "attention.query_key_value": ("attn.c_attn", True),
-            "attention.output": ("attn.c_proj", True),
-            "mlp_norm": ("ln_2", False),
-            "mlp.up": ("mlp.c_fc", True),
-            "mlp.down": ("mlp.c_proj", True),
-        }
-        parts: dict[str, list[_Part]] = {}
-        for ours, (name, turned) in pairs.items():
-            parts[f"{ours}.weight"] = [(f"{there}{name}.weight", None, turned)]
-            parts[f"{ours}.bias"] = [(f"{there}{name}.bias", None, False)]
-    else:
-        there = f"model.layers.{layer}."
-        parts = {
-            "attention_norm.weight": [(f"{there}input_layernorm.weight", None, False)],
-            "attention.query_key_value.weight": [
-                (f"{there}self_attn.q_proj.weight", slice(0, query), False),
-                (f"{there}self_attn.k_proj.weight", slice(query, query + key), False),
-                (f"{there}self_attn.v_proj.weight", slice(query + key, query + 2 * key), False),
-            ],
-            "attention.query_norm.weight": [(f"{there}self_attn.q_norm.weight", None, False)],
-            "attention.key_norm.weight": [(f"{there}self_attn.k_norm.weight", None, False)],
-            "attention.output.weight": [(f"{there}self_attn.o_proj.weight", None, False)],
-            "mlp_norm.weight": [(f"{there}post_attention_layernorm.weight", None, False)],
-            "mlp.gate_up.weight": [
-                (f"{there}mlp.gate_proj.weight", slice(0, config.mlp_width), False),
-                (f"{there}mlp.up_proj.weight", slice(config.mlp_width, None), False),
-            ],
-            "mlp.down.weight": [(f"{there}mlp.down_proj.weight", None, False)],
-        }
-        for tensor in added_tensors(config, layer):
-            parts[tensor.name] = [(f"{there}{tensor.portable_name}", None, False)]
-    return {f"blocks.{layer}.{name}": value for name, value in parts.items()}
-
-
-def _all_parts(config: GPTConfig) -> dict[str, list[_Part]]:
-    parts: dict[str, list[_Part]] = {}
-    if config.layout == "gpt2":
-        parts["embedding.weight"] = [("transformer.wte.weight", None, False)]
-        parts["positions.weight"] = [("transformer.wpe.weight", None, False)]
-        parts["final_norm.weight"] = [("transformer.ln_f.weight", None, False)]
-        parts["final_norm.bias"] = [("transformer.ln_f.bias", None, False)]
-    else:
-        parts["embedding.weight"] = [("model.embed_tokens.weight", None, False)]
-        parts["final_norm.weight"] = [("model.norm.weight", None, False)]
-    if not config.tie_weights:
-        parts["head.weight"] = [("lm_head.weight", None, False)]
-    for layer in range(config.num_layers):
-        parts.update(_block_parts(config, layer))
-    return parts
+_TYPES = {kind: dtype for dtype, kind in _KINDS.items()}
 
 
 def portable_tensors(
@@ -116,12 +65,22 @@ def portable_tensors(
 ) -> dict[str, Tensor]:
     """Return a model's state dict under transformers' names, contiguous and on the CPU."""
     tensors: dict[str, Tensor] = {}
-    for ours, parts in _all_parts(config).items():
+    # One parameter after the other: of each there is one copy on the CPU.
+    for ours, parts in itertools.groupby(_by_parameter(config), lambda tensor: tensor.ours):
         whole = state[ours].detach().to("cpu", dtype)
-        for name, rows, turned in parts:
-            piece = whole if rows is None else whole[rows]
-            tensors[name] = (piece.t() if turned else piece).contiguous()
+        for part in parts:
+            tensors[part.name] = _place(whole, part).contiguous()
     return tensors
+
+
+def _by_parameter(config: GPTConfig) -> list[ModelTensor]:
+    return sorted(iter_tensors(config), key=lambda tensor: tensor.ours)
+
+
+def _place(parameter: Tensor, part: ModelTensor) -> Tensor:
+    """The numbers of a parameter that one tensor of the files holds, as it is laid out there."""
+    rows = parameter if part.rows is None else parameter[part.rows]
+    return rows.t() if part.transposed else rows
 
 
 def save_weights(path: str | Path, tensors: Mapping[str, Tensor], *, record: bool = True) -> None:
@@ -157,38 +116,31 @@ def _write_all(file: FileIO, data: bytes | memoryview) -> None:
 
 
 def load_weights(model: GPT, folder: str | Path, *, verify: bool = True) -> None:
-    """Copy the weights of a folder into `model`, tensor by tensor, whatever device it is on."""
+    """Copy the weights of a folder into `model`, piece by piece, whatever device it is on.
+
+    All of them are found and compared with the config first, so nothing is half loaded.
+    """
     if verify:
         verify_folder(folder)
-    files = _tensor_files(Path(folder))
+    found = find_tensors(Path(folder), model.config)
     state = model.state_dict()
-    for ours, parts in _all_parts(model.config).items():
-        target = state[ours]
-        for name, rows, turned in parts:
-            tensor = _read_tensor(files, name, Path(folder))
-            place = target if rows is None else target[rows]
-            tensor = tensor.t() if turned else tensor
-            if tensor.shape != place.shape:
-                raise DataError(
-                    f"{name} is {tuple(tensor.shape)}, config.json says {tuple(place.shape)}",
-                    path=folder,
-                )
-            place.copy_(tensor)
+    for part in iter_tensors(model.config):
+        _fill(_place(state[part.ours], part), found[part.name])
 
 
-def _tensor_files(folder: Path) -> dict[str, Path]:
-    """The file each tensor of a folder is in."""
-    files = weight_files(folder)
-    if isinstance(files, Path):
-        return dict.fromkeys(_open(files, lambda file: list(file.keys())), files)
-    return files
-
-
-def _read_tensor(files: Mapping[str, Path], name: str, folder: Path) -> Tensor:
-    for known in (name, name.removeprefix("transformer."), name.removeprefix("model.")):
-        if known in files:
-            return _open(files[known], lambda file, known=known: file.get_tensor(known))
-    raise DataError(f"the weights lack {name}", path=folder)
+@torch.no_grad()
+def _fill(place: Tensor, stored: StoredTensor) -> None:
+    """Copy a stored tensor to its place, some rows at a time."""
+    row_numbers = math.prod(stored.shape[1:])
+    step = max(1, PIECE_NUMBERS // max(1, row_numbers))
+    with stored.path.open("rb", buffering=0) as file:
+        file.seek(stored.offset)
+        for first in range(0, stored.shape[0], step):
+            rows = place[first : first + step]
+            data = bytearray(rows.numel() * ITEM_BYTES[stored.kind])
+            read_exactly(file, data, stored)
+            if data:
+                rows.copy_(torch.frombuffer(data, dtype=_TYPES[stored.kind]).view(rows.shape))
 
 
 @contextlib.contextmanager

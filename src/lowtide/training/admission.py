@@ -21,6 +21,7 @@ from lowtide.corpus.inputs import names_files
 from lowtide.errors import DataError
 from lowtide.files import hold_lock
 from lowtide.memory import parse_size
+from lowtide.model.companions import has_tokenizer
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.program import Program, find_program
 from lowtide.packages import require_package
@@ -53,7 +54,7 @@ def admit(settings: TrainSettings) -> None:
         base = [folder for folder in _base_folders(settings) if (folder / "config.json").is_file()]
         if not base:
             return
-        if (base[0] / "tokenizer.json").is_file():
+        if has_tokenizer(base[0]):
             tokenizer = Tokenizer.load(base[0])
     with hold_lock(settings.run_dir, create_folder=True):
         if settings.input_file is not None:

@@ -51,6 +51,7 @@ from lowtide.model.checksums import (
     verify_folder,
     write_recorded_json,
 )
+from lowtide.model.companions import COMPANIONS, write_companions
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.gpt import GPT
 from lowtide.model.tide import write_modelling_file
@@ -104,6 +105,8 @@ class RunFolder:
     def __init__(self, root: str | Path, *, keep: int = 2) -> None:
         self.root = Path(root)
         self.keep = keep
+        self.source_dir: Path | None = None
+        """The folder of the model that the run begins from, if it begins from one."""
         self._whole_dir: Path | None = None
         self._is_locked = False
 
@@ -129,8 +132,8 @@ class RunFolder:
         for name in ("steps", "best", "data"):
             shutil.rmtree(self.root / name, ignore_errors=True)
         for name in (
-            WEIGHTS_NAME, _CONFIG, CHECKSUMS_NAME, "tokenizer.json", "settings.json",
-            self.metrics_path.name,
+            WEIGHTS_NAME, _CONFIG, CHECKSUMS_NAME, "tokenizer.json", "tokenizer_config.json",
+            "settings.json", self.metrics_path.name, *COMPANIONS,
         ):  # fmt: skip
             (self.root / name).unlink(missing_ok=True)
 
@@ -243,11 +246,17 @@ class RunFolder:
         write_recorded_json(self.best_dir / _CONFIG, config.to_huggingface())
         write_recorded_json(self.best_dir / "best.json", dict(numbers))
 
-    def save_tokenizer(self, tokenizer: Tokenizer, *, best: bool = False) -> None:
-        """Write tokenizer.json beside the newest weights, or beside the best."""
-        folder = self.best_dir if best else self.root
-        tokenizer.save(folder)
-        record_files(folder, ["tokenizer.json"])
+    def save_tokenizer(
+        self, tokenizer: Tokenizer, config: GPTConfig, *, best: bool = False
+    ) -> None:
+        """Write the tokenizer, and what the source of the model has beside it, to the weights.
+
+        Those beside the best are the run's; a run that goes on has its own already.
+        """
+        if best:
+            write_companions(self.best_dir, tokenizer, config, source=self.root)
+        elif not self.exists() or not _has_companions(self.root):
+            write_companions(self.root, tokenizer, config, source=self.source_dir)
 
     def load_config(self) -> GPTConfig:
         """The shape of the newest checkpoint."""
@@ -322,6 +331,16 @@ def _is_kept(line: bytes, step: int, evaluated_step: int) -> bool:
         return row.get("step", -1) <= last
     except (ValueError, TypeError, AttributeError, RecursionError):
         return False
+
+
+def _has_companions(folder: Path) -> bool:
+    """True if the tokenizer's files are there as they were recorded."""
+    names = ("tokenizer.json", "tokenizer_config.json")
+    try:
+        verify_folder(folder, only=names)
+    except DataError:
+        return False
+    return all((folder / name).is_file() for name in names)
 
 
 def _is_old(folder: Path) -> bool:

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from lowtide.errors import DataError
 from lowtide.generation.decoding import generate_text
 from lowtide.loader.windows import TokenDataset
+from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
-from lowtide.model.inference import budget_of, fit_rows
+from lowtide.model.inference import budget_of, fit_rows, usual_tokens
 from lowtide.model.weights import load_model
 from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
@@ -244,10 +245,10 @@ def _evaluate_all(
     settings: EvaluateSettings, folder: Path, device: torch.device, progress: Progress
 ) -> dict[str, EvalResult]:
     tokenizer = Tokenizer.load(settings.tokenization or folder)
-    rows = settings.batch_size
+    rows, config = settings.batch_size, load_config(folder)
+    require_vocabulary(tokenizer, config, folder)
     if device.type == "cpu":
-        config = load_config(folder)
-        tokens = settings.seq_len or config.context_length
+        tokens = settings.seq_len or usual_tokens(config)
         rows = fit_rows(config, rows, progress.budget_bytes or 0, tokens=tokens)
         if rows < settings.batch_size:
             progress.note(f"{rows} rows at once keep the budget")
@@ -260,7 +261,7 @@ def _evaluate_all(
         dataset = TokenDataset(
             path,
             split=settings.split,
-            sequence_length=settings.seq_len or model.config.context_length,
+            sequence_length=settings.seq_len or usual_tokens(model.config),
             dtype=settings.dtype,
             vocab_size=tokenizer.vocab_size,
             eval_only=settings.split == "val" and Path(path).is_dir(),

@@ -302,7 +302,7 @@ class Trainer:
             config = self.model.config
             self._saver.save_best(weights, config, numbers)
             if self.tokenizer is not None:
-                self.run.save_tokenizer(self.tokenizer, best=True)
+                self.run.save_tokenizer(self.tokenizer, config, best=True)
 
     def _log(self, phase: Phase) -> None:
         """Read the counters (the one place that waits for the device) and write a row."""
@@ -474,7 +474,7 @@ class Trainer:
     def _write_identity(self) -> None:
         write_settings(self.run.root, self.settings, identity=self._identity)
         if self.tokenizer is not None:
-            self.run.save_tokenizer(self.tokenizer)
+            self.run.save_tokenizer(self.tokenizer, self.model.config)
 
     def _eval_sets(self) -> dict[str, TokenDataset]:
         named = {f"eval_{name}": dataset for name, dataset in self.eval_data.items()}

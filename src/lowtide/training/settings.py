@@ -91,7 +91,7 @@ class TrainSettings:
     checkpoints_dir: Path = Path("checkpoints")
     """Where runs are kept."""
     init_from_model: str | None = None
-    """Start from the weights of a run (its name or folder) or of a Qwen3 or GPT-2 folder."""
+    """Start from the weights of a run (its name or folder) or of a published model's folder."""
     resume: bool = True
     """Go on where the run stopped; without it an existing run is an error."""
     overwrite: bool = False
@@ -319,7 +319,7 @@ class EvaluateSettings:
     """Which model to evaluate on what."""
 
     model_name: str
-    """Run to evaluate (its name or folder), or a Qwen3 or GPT-2 folder."""
+    """Run to evaluate (its name or folder), or the folder of a published model."""
     dataset_dir: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Prepared dataset, .npy or .bin, as DIR or NAME=DIR. Repeatable."""
     checkpoints_dir: Path = Path("checkpoints")
@@ -333,7 +333,7 @@ class EvaluateSettings:
     eval_iters: int | None = None
     """Batches of 32 rows to evaluate, evenly spaced, as in training; all if not given."""
     seq_len: int | None = None
-    """Tokens in a row; the model's context if not given."""
+    """Tokens in a row; the model's context if not given, at most 4,096."""
     dtype: str | None = None
     """Type of ids in files that do not say it (uint16, uint32, int32)."""
     tokenization: str | None = None

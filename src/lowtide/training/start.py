@@ -16,6 +16,7 @@ import torch
 from lowtide.answers import tell
 from lowtide.errors import DataError, UsageError
 from lowtide.memory import PeakMeter
+from lowtide.model.companions import foreign_note, has_tokenizer, require_vocabulary
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.gpt import GPT
 from lowtide.model.program import program_here
@@ -86,7 +87,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
         program = program_here(0, device=settings.device)
         refuse_hopeless(settings, program=program, is_running=True)
     base_tokenizer = None
-    if base_dir is not None and (base_dir / "tokenizer.json").is_file():
+    if base_dir is not None and has_tokenizer(base_dir):
         base_tokenizer = Tokenizer.load(base_dir)
     if not group.is_first:  # the first process may have to tokenize; the others find it done
         group.wait()
@@ -110,7 +111,10 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
         model.zero_outputs()
     if base_dir is not None:
         load_weights(model, base_dir)
+        run.source_dir = base_dir
         note(f"starting from {base_dir}")
+        if text := foreign_note(data.tokenizer, config):
+            note(text)
     trainer = Trainer(
         model,
         data=data.train,
@@ -156,11 +160,7 @@ def _shape(
         _require_shape(settings, config, base_dir, "leave the shape out: it is the base model's")
     else:
         config = model_config(settings, padded_vocab_size(data.tokenizer.vocab_size))
-    if data.tokenizer.vocab_size > config.vocab_size:
-        raise DataError(
-            f"the tokenizer has {data.tokenizer.vocab_size} ids, the model {config.vocab_size}",
-            path=settings.run_dir,
-        )
+    require_vocabulary(data.tokenizer, config, base_dir or settings.run_dir)
     if settings.seq_len > config.context_length:
         raise UsageError(
             f"seq_len is {settings.seq_len}, the model's context {config.context_length}",

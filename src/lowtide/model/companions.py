@@ -1,0 +1,125 @@
+"""The files beside a model's weights: its tokenizer, and what its makers say of how to use it.
+
+A model that came from elsewhere keeps them as they are: the tokenizer with all that is put around a
+text, the chat template, how to generate. Only the class of the tokenizer is named anew, since
+transformers builds the tokenizer of a model_type again from its vocabulary, and a tokenizer.json
+that was learned here would be split by the rules of another.
+
+In:      the folder a model came from, or a Tokenizer
+Out:     tokenizer.json, tokenizer_config.json and what else there was, recorded in checksums.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lowtide.errors import DataError
+from lowtide.files import json_bytes, read_json, write_bytes
+from lowtide.model.checksums import record_files
+from lowtide.model.config import GPTConfig
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["COMPANIONS", "foreign_note", "has_tokenizer", "require_vocabulary", "write_companions"]
+
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+COMPANIONS = (
+    "generation_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "tokenizer.model",
+)
+"""What is copied as it is."""
+_LARGEST = 64 << 20
+_CLASS = "PreTrainedTokenizerFast"
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """True if a folder has a tokenizer in a form that is read here."""
+    pair = ("vocab.json", "merges.txt")
+    return (folder / TOKENIZER).is_file() or all((folder / name).is_file() for name in pair)
+
+
+def require_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) -> None:
+    """Refuse a tokenizer with ids that the embedding has no rows for."""
+    if tokenizer.vocab_size > config.vocab_size:
+        raise DataError(
+            f"the tokenizer has {tokenizer.vocab_size:,} ids, the model's embedding "
+            f"{config.vocab_size:,} rows",
+            path=folder,
+            next_step="bring tokenizer and weights of the same model together",
+        )
+
+
+def foreign_note(tokenizer: Tokenizer, config: GPTConfig) -> str | None:
+    """What to say where transformers gives other ids than we do, whatever the files say."""
+    if config.layout == "qwen2" and tokenizer.data.pattern != "qwen2":
+        return (
+            "note: transformers splits the text of every qwen2 model by Qwen's rules, and this "
+            "tokenizer by others: take lowtide's ids, or those of the package tokenizers"
+        )
+    return None
+
+
+def write_companions(
+    folder: Path, tokenizer: Tokenizer, config: GPTConfig, *, source: Path | None
+) -> list[str]:
+    """Write what belongs beside weights into `folder`, and record it; return the names.
+
+    `source` is the folder that the model came from, if it came from one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [TOKENIZER, TOKENIZER_CONFIG]
+    if source is not None and (source / TOKENIZER).is_file():
+        _copy(source / TOKENIZER, folder / TOKENIZER)
+    else:
+        tokenizer.save(folder)
+    fields = _tokenizer_config(tokenizer, config, source)
+    _write(folder / TOKENIZER_CONFIG, json_bytes(fields))
+    for path in _companions_of(source):
+        _copy(path, folder / path.name)
+        names.append(path.name)
+    record_files(folder, names)
+    return names
+
+
+def _companions_of(source: Path | None) -> Iterator[Path]:
+    for name in COMPANIONS:
+        if source is not None and (source / name).is_file():
+            yield source / name
+
+
+def _copy(path: Path, target: Path) -> None:
+    if path.stat().st_size > _LARGEST:
+        raise DataError(f"{path.name} has more than {_LARGEST:,} bytes", path=path)
+    _write(target, path.read_bytes())
+
+
+def _write(path: Path, data: bytes) -> None:
+    if not path.is_file() or path.read_bytes() != data:
+        write_bytes(path, data)
+
+
+def _tokenizer_config(
+    tokenizer: Tokenizer, config: GPTConfig, source: Path | None
+) -> dict[str, Any]:
+    """Tell transformers to take tokenizer.json as it is; what the source says besides stays."""
+    if source is not None and (source / TOKENIZER_CONFIG).is_file():
+        fields: Any = read_json(source / TOKENIZER_CONFIG)
+        if not isinstance(fields, dict):
+            raise DataError("does not hold an object", path=source / TOKENIZER_CONFIG)
+        return {**fields, "tokenizer_class": _CLASS}
+    fields = {
+        "tokenizer_class": _CLASS,
+        "model_max_length": config.context_length,
+        "clean_up_tokenization_spaces": False,
+    }
+    if tokenizer.end_of_text is not None:
+        fields["eos_token"] = fields["bos_token"] = tokenizer.end_of_text
+    if "<unk>" in tokenizer.special_tokens:
+        fields["unk_token"] = "<unk>"
+    return fields

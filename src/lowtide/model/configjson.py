@@ -1,0 +1,275 @@
+"""config.json as transformers has it, of its versions 4 and 5: read into a GPTConfig, and written.
+
+In:      the fields of a config.json; or a GPTConfig
+Out:     the other one; DataError for a network that cannot be run here, naming the field
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lowtide.errors import DataError
+from lowtide.model.config import GPTConfig
+from lowtide.model.families import FAMILIES, Family, FamilyName
+from lowtide.model.rope import SCALINGS, RopeScaling
+from lowtide.settings import build_settings, require
+
+__all__ = ["read_fields", "write_fields"]
+
+_PUBLISHED = (
+    "Llama, Mistral, Qwen2, Qwen3, OLMo 2 or GPT-2",
+    "llama, mistral, qwen2, qwen3, olmo2",
+)
+# Fields that say the same as one that is written, or that the written weights make untrue.
+_REPLACED = (
+    "torch_dtype", "rope_scaling", "sliding_window", "max_window_layers", "layer_types",
+    "mlp_bias", "n_inner", "use_sliding_window",
+)  # fmt: skip
+_MOST_LAYERS = 1 << 10  # more are refused by their number
+_ROPE_FIELDS = (
+    "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
+    "beta_fast", "beta_slow", "attention_factor", "truncate",
+)  # fmt: skip
+
+
+def read_fields(fields: Mapping[str, Any], *, path: Path | None = None) -> GPTConfig:
+    """Read the fields of a config.json."""
+    kind = fields.get("model_type")
+    found: list[FamilyName] = [
+        name for name, family in FAMILIES.items() if family.model_type == kind
+    ]
+    if not found:
+        raise DataError(
+            f"model_type is {kind!r}; lowtide runs {_PUBLISHED[1]} and gpt2, and its own",
+            path=path,
+            next_step=f"give the folder of a lowtide run, or of a {_PUBLISHED[0]} model",
+        )
+    if fields.get("quantization_config"):
+        raise DataError(
+            "quantization_config is set: the weights are stored in fewer bits than lowtide reads",
+            path=path,
+            next_step="take the model's folder with weights in bfloat16, float16 or float32",
+        )
+    layout = found[0]
+    config = _read_gpt2(fields) if layout == "gpt2" else _read_rotary(fields, layout)
+    written = set(write_fields(config)) | set(_REPLACED)
+    others = {name: value for name, value in fields.items() if name not in written}
+    return config.replace(others=others)
+
+
+def write_fields(config: GPTConfig) -> dict[str, Any]:
+    """Return the fields of the config.json that transformers reads for a shape."""
+    own = _write_gpt2(config) if config.layout == "gpt2" else _write_rotary(config)
+    return {**own, **config.others}
+
+
+def _build(**fields: Any) -> GPTConfig:
+    for name, value in fields.items():  # text is fine for a setting, but no other program's files
+        require(name == "layout" or not isinstance(value, str), name, value, "a number")
+    return build_settings(GPTConfig, fields)  # which looks at types, as files may hold anything
+
+
+def _require_is(fields: Mapping[str, Any], name: str, usual: Any, *known: Any) -> None:
+    """Refuse a field that means a network of another kind."""
+    value = fields.get(name)
+    if value is not None and value not in (usual, *known):
+        raise DataError(f"{name} is {value!r}, expected {usual}")
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    require(value is None or isinstance(value, bool), name, value, "true or false")
+    return bool(value)
+
+
+def _read_gpt2(fields: Mapping[str, Any]) -> GPTConfig:
+    _require_is(fields, "activation_function", "gelu_new", "gelu_pytorch_tanh")
+    for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        _require_is(fields, name, False)
+    for name in ("scale_attn_weights", "tie_word_embeddings"):
+        _require_is(fields, name, True)
+    return _build(
+        vocab_size=fields["vocab_size"],
+        context_length=fields.get("n_positions", fields.get("n_ctx", 1024)),
+        num_layers=fields["n_layer"],
+        width=fields["n_embd"],
+        num_heads=fields["n_head"],
+        mlp_width=fields.get("n_inner") or 0,
+        layout="gpt2",
+        dropout=fields.get("resid_pdrop", 0.0),
+        norm_eps=fields.get("layer_norm_epsilon", 1e-5),
+    )
+
+
+def _read_rotary(fields: Mapping[str, Any], layout: FamilyName) -> GPTConfig:
+    family = FAMILIES[layout]
+    _require_is(fields, "hidden_act", "silu", "swish")
+    rope = _rope_fields(fields)
+    window, layers = _read_windows(fields, family)
+    return _build(
+        vocab_size=fields["vocab_size"],
+        context_length=fields["max_position_embeddings"],
+        num_layers=fields["num_hidden_layers"],
+        width=fields["hidden_size"],
+        num_heads=fields["num_attention_heads"],
+        num_kv_heads=fields.get("num_key_value_heads", family.default_kv_heads) or 0,
+        head_dim=fields.get("head_dim", family.default_head_dim) or 0,
+        mlp_width=fields["intermediate_size"],
+        layout=layout,
+        tie_weights=_flag(fields, "tie_word_embeddings"),
+        dropout=fields.get("dropout", 0.0),
+        rope_theta=float(rope.get("rope_theta", fields.get("rope_theta", 10000.0))),
+        norm_eps=fields.get("rms_norm_eps", family.default_eps),
+        rope_scaling=_read_scaling(rope, fields),
+        attention_bias=family.qkv_bias is None and _flag(fields, "attention_bias"),
+        mlp_bias=family.mlp_bias is None and _flag(fields, "mlp_bias"),
+        sliding_window=window,
+        window_layers=layers,
+    )
+
+
+def _rope_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is said of rotary positions: rope_parameters (version 5) or rope_scaling (version 4)."""
+    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    require(isinstance(rope, Mapping), "rope_parameters", rope, "an object")
+    if any(isinstance(value, Mapping) for value in rope.values()):
+        raise DataError("rope_parameters differ from layer to layer; expected one set for all")
+    part = rope.get("partial_rotary_factor", fields.get("partial_rotary_factor"))
+    if part not in (None, 1, 1.0):
+        raise DataError(f"partial_rotary_factor is {part!r}, expected 1")
+    return rope
+
+
+def _read_scaling(rope: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "default":
+        return None
+    if kind not in SCALINGS:
+        raise DataError(f"rope_type is {kind!r}, expected default, {', '.join(SCALINGS)}")
+    for name in ("mscale", "mscale_all_dim"):
+        if rope.get(name):
+            raise DataError(f"{name} of rope_parameters is {rope[name]!r}, expected none")
+    given = {name: rope[name] for name in _ROPE_FIELDS if rope.get(name) is not None}
+    for name, value in given.items():
+        require(not isinstance(value, str), f"{name} of rope_parameters", value, "a number")
+    if kind != "linear":
+        context = fields.get("original_max_position_embeddings", fields["max_position_embeddings"])
+        given.setdefault("original_max_position_embeddings", context)
+    return {"rope_type": kind, **given}
+
+
+def _read_windows(fields: Mapping[str, Any], family: Family) -> tuple[int, tuple[int, ...]]:
+    """The window, and the layers that have it."""
+    num_layers = fields["num_hidden_layers"]
+    if family.windows == "none" or not isinstance(num_layers, int) or num_layers > _MOST_LAYERS:
+        return 0, ()
+    window = fields.get("sliding_window", family.default_window) or 0
+    if family.windows == "all":
+        return window, tuple(range(num_layers)) if window else ()
+    if not _flag(fields, "use_sliding_window") or not window:
+        return 0, ()
+    kinds = fields.get("layer_types")
+    if kinds is None:
+        first = fields.get("max_window_layers", 28)
+        return window, tuple(range(min(first, num_layers), num_layers))
+    unknown = set(kinds) - {"full_attention", "sliding_attention"}
+    if unknown or len(kinds) != num_layers:
+        raise DataError(
+            f"layer_types is {kinds!r}, expected full_attention or sliding_attention for each of "
+            f"{num_layers} layers"
+        )
+    return window, tuple(n for n, kind in enumerate(kinds) if kind == "sliding_attention")
+
+
+def _write_rotary(config: GPTConfig) -> dict[str, Any]:
+    family = config.family
+    return {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.context_length,
+        "num_hidden_layers": config.num_layers,
+        "hidden_size": config.width,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "intermediate_size": config.mlp_width,
+        "hidden_act": "silu",
+        "tie_word_embeddings": config.tie_weights,
+        "attention_bias": config.attention_bias,
+        "attention_dropout": 0.0,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        **_write_rope(config),
+        **_write_windows(config),
+        "dropout": config.dropout,
+        "dtype": "float32",
+        **({"mlp_bias": config.mlp_bias} if family.mlp_bias is None else {}),
+        **family.extra_fields,
+    }
+
+
+def _write_rope(config: GPTConfig) -> dict[str, Any]:
+    scaling = config.rope_scaling
+    rope: dict[str, Any] = {"rope_type": "default"}
+    if scaling is not None:
+        rope = {"rope_type": scaling.rope_type} | _set_fields(scaling)
+    fields = {"rope_parameters": {**rope, "rope_theta": config.rope_theta}}
+    # Version 4 reads this one.
+    return fields if scaling is None else {**fields, "rope_scaling": fields["rope_parameters"]}
+
+
+def _set_fields(scaling: RopeScaling) -> dict[str, Any]:
+    """The fields that a scaling of its kind has."""
+    names = {
+        "linear": ("factor",),
+        "llama3": _ROPE_FIELDS[:4],
+        "yarn": (*_ROPE_FIELDS[:2], *_ROPE_FIELDS[4:]),
+    }[scaling.rope_type]
+    values = {name: getattr(scaling, name) for name in names}
+    if values.get("attention_factor") == 0.0:
+        del values["attention_factor"]
+    return values
+
+
+def _write_windows(config: GPTConfig) -> dict[str, Any]:
+    kind = config.family.windows
+    if kind == "all":
+        return {"sliding_window": config.sliding_window or None}
+    if kind == "none":
+        return {}
+    if not config.window_layers:
+        return {"use_sliding_window": False}
+    sliding = set(config.window_layers)
+    return {
+        "use_sliding_window": True,
+        "sliding_window": config.sliding_window,
+        "max_window_layers": min(sliding),
+        "layer_types": [
+            "sliding_attention" if layer in sliding else "full_attention"
+            for layer in range(config.num_layers)
+        ],
+    }
+
+
+def _write_gpt2(config: GPTConfig) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocab_size,
+        "n_positions": config.context_length,
+        "n_ctx": config.context_length,
+        "n_layer": config.num_layers,
+        "n_embd": config.width,
+        "n_head": config.num_heads,
+        "n_inner": config.mlp_width,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": config.norm_eps,
+        "tie_word_embeddings": True,
+        "embd_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "dtype": "float32",
+    }

@@ -1,0 +1,213 @@
+"""The families of models that are understood: what each is made of, and what its files call it.
+
+One row a family. The network (blocks), the names of tensors (tensors), config.json (configjson) and
+GGUF (gguf) are read off it, so a further family of this kind is a further row.
+
+Out:     FAMILIES, by the name of the layout; no torch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = ["FAMILIES", "Family", "FamilyName"]
+
+FamilyName = Literal["qwen3", "gpt2", "tide", "llama", "mistral", "qwen2", "olmo2"]
+
+_NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+_LINEARS = {
+    "attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.output": ("self_attn.o_proj",),
+    "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.down": ("mlp.down_proj",),
+}
+_QUERY_KEY_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+# llama.cpp's names for the same parts.
+_GGUF = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the models of one family have in common."""
+
+    model_type: str
+    """As config.json calls it."""
+    architecture: str
+    """The class that transformers loads it with."""
+
+    # What it computes.
+    norm: Literal["rms", "layer"] = "rms"
+    norms_after: bool = False
+    """Norms stand behind attention and MLP, on what they add, and not before them."""
+    query_key_norm: Literal["none", "head", "whole"] = "none"
+    """Queries and keys are normed: not, head by head, or all heads of a token as one."""
+    learned_positions: bool = False
+    """Positions are rows of a table; else queries and keys are turned by them."""
+    gated_mlp: bool = True
+    """SwiGLU; else GELU in its tanh form."""
+    qkv_bias: bool | None = False
+    """None: as attention_bias of the config says."""
+    output_bias: bool | None = False
+    """None: as attention_bias of the config says."""
+    mlp_bias: bool | None = False
+    """None: as mlp_bias of the config says."""
+
+    # What its files call the parts.
+    layers: str = "model.layers."
+    embedding: str = "model.embed_tokens"
+    positions: str = ""
+    final_norm: str = "model.norm"
+    norms: Mapping[str, str] = field(default_factory=lambda: _NORMS)
+    """Names of a layer's norms by ours."""
+    linears: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _LINEARS)
+    """Names of the matrices that are rows of one of ours."""
+    query_key_norms: tuple[str, str] = _QUERY_KEY_NORMS
+    transposed: bool = False
+    """Matrices are stored [in, out]."""
+
+    # What config.json means where it is silent.
+    default_eps: float = 1e-6
+    default_kv_heads: int = 0
+    """0: as many as heads."""
+    default_head_dim: int = 0
+    """0: the width over the heads."""
+    windows: Literal["none", "all", "some"] = "none"
+    """Which layers look back no further than sliding_window tokens, where it is set."""
+    default_window: int = 0
+
+    # llama.cpp.
+    gguf: str | None = None
+    """Its name for the architecture; None: it has none."""
+    gguf_names: Mapping[str, str] = field(default_factory=lambda: _GGUF)
+    gguf_permuted: bool = False
+    """Rows of queries and keys are stored pair by pair instead of half by half."""
+    gguf_windows: bool = False
+    """llama.cpp applies its windows."""
+
+    extra_fields: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of config.json."""
+
+
+_QWEN3 = Family(
+    model_type="qwen3",
+    architecture="Qwen3ForCausalLM",
+    query_key_norm="head",
+    qkv_bias=None,
+    output_bias=None,
+    default_kv_heads=32,
+    default_head_dim=128,
+    windows="some",
+    default_window=4096,
+    gguf="qwen3",
+)
+
+FAMILIES: dict[FamilyName, Family] = {
+    "qwen3": _QWEN3,
+    # Qwen3 with the embedding given to every block again and gated heads (tide.py): transformers
+    # loads the modelling file that lies beside the weights, if the user trusts it.
+    "tide": Family(
+        model_type="lowtide_tide",
+        architecture="TideForCausalLM",
+        query_key_norm="head",
+        extra_fields={
+            "use_sliding_window": False,
+            "auto_map": {
+                "AutoConfig": "modeling_tide.TideConfig",
+                "AutoModelForCausalLM": "modeling_tide.TideForCausalLM",
+            },
+        },
+    ),
+    # Llama 1 to 3, SmolLM2, TinyLlama, and what else was trained in their form.
+    "llama": Family(
+        model_type="llama",
+        architecture="LlamaForCausalLM",
+        qkv_bias=None,
+        output_bias=None,
+        mlp_bias=None,
+        gguf="llama",
+        gguf_permuted=True,
+    ),
+    "mistral": Family(
+        model_type="mistral",
+        architecture="MistralForCausalLM",
+        default_kv_heads=8,
+        windows="all",
+        default_window=4096,
+        gguf="llama",
+        gguf_permuted=True,
+    ),
+    "qwen2": Family(
+        model_type="qwen2",
+        architecture="Qwen2ForCausalLM",
+        qkv_bias=True,
+        default_kv_heads=32,
+        windows="some",
+        default_window=4096,
+        gguf="qwen2",
+    ),
+    "olmo2": Family(
+        model_type="olmo2",
+        architecture="Olmo2ForCausalLM",
+        norms_after=True,
+        query_key_norm="whole",
+        qkv_bias=None,
+        output_bias=None,
+        norms={
+            "attention_norm": "post_attention_layernorm",
+            "mlp_norm": "post_feedforward_layernorm",
+        },
+        default_eps=1e-5,
+        gguf="olmo2",
+        gguf_names={
+            **_GGUF,
+            "post_attention_layernorm": "post_attention_norm",
+            "post_feedforward_layernorm": "post_ffw_norm",
+        },
+    ),
+    "gpt2": Family(
+        model_type="gpt2",
+        architecture="GPT2LMHeadModel",
+        norm="layer",
+        learned_positions=True,
+        gated_mlp=False,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        layers="transformer.h.",
+        embedding="transformer.wte",
+        positions="transformer.wpe",
+        final_norm="transformer.ln_f",
+        norms={"attention_norm": "ln_1", "mlp_norm": "ln_2"},
+        linears={
+            "attention.query_key_value": ("attn.c_attn",),
+            "attention.output": ("attn.c_proj",),
+            "mlp.up": ("mlp.c_fc",),
+            "mlp.down": ("mlp.c_proj",),
+        },
+        transposed=True,
+        default_eps=1e-5,
+        gguf="gpt2",
+        gguf_names={
+            "ln_1": "attn_norm",
+            "ln_2": "ffn_norm",
+            "attn.c_attn": "attn_qkv",
+            "attn.c_proj": "attn_output",
+            "mlp.c_fc": "ffn_up",
+            "mlp.c_proj": "ffn_down",
+        },
+    ),
+}
