@@ -88,12 +88,11 @@ CASES = {
         "100MiB",
         4 * MIB,
         "import lowtide.model.tensorfiles as t\n"
-        "real = t._convert\n"
-        "real_pieces = t._iter_pieces\n"
-        "def hold(file, row):\n"
-        "    held.append(list(real_pieces(file, row)))\n"
+        "real = t.iter_pieces\n"
+        "def hold(row, kind):\n"
+        "    held.append(list(real(row, kind)))\n"
         "    return iter(held[-1])\n"
-        "t._iter_pieces = hold",
+        "t.iter_pieces = hold",
     ),
     "report": Case(
         "report {} --out {}.html --memory",
