@@ -3,6 +3,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -145,6 +146,28 @@ void bind_rules(nb::module_& m) {
 #include "corpus_rules.inc"
 #define LOWTIDE_RULE(enumerator, name, text) rules.append(nb::make_tuple(name, text));
 #include "corpus_rules.inc"
+  options.def(
+      "set_rules",
+      [](CleanOptions& self, const std::vector<uint32_t>& presets,
+         const std::vector<double>& limits) {
+        require(limits.size() == kNumLimits, "not one number for each limit");
+        self.quality.presets.clear();
+        for (const uint32_t preset : presets) {
+          require(preset < kNumPresets, "no such preset");
+          self.quality.presets.push_back(static_cast<Preset>(preset));
+        }
+        std::copy(limits.begin(), limits.end(), self.quality.limits.begin());
+      },
+      "presets"_a, "limits"_a, "Which rules of quality apply, in order, and what they decide by.");
+  nb::list presets, limits;
+#define LOWTIDE_PRESET(enumerator, name, text) presets.append(nb::make_tuple(name, text));
+#include "quality_limits.inc"
+#define LOWTIDE_LIMIT(preset, enumerator, name, value, text)                 \
+  limits.append(nb::make_tuple(static_cast<uint32_t>(kPreset##preset), name, \
+                               static_cast<double>(value), text));
+#include "quality_limits.inc"
+  m.attr("RULE_PRESETS") = nb::tuple(presets);
+  m.attr("RULE_LIMITS") = nb::tuple(limits);
   m.attr("CLEANING_OPTIONS") = nb::tuple(names);
   m.attr("CLEANING_RULES") = nb::tuple(rules);
   m.attr("DOCUMENT_ROW_BYTES") = sizeof(DocumentRow);
@@ -256,6 +279,20 @@ void bind_corpus(nb::module_& m) {
       },
       "text"_a, "wanted"_a, "vectors"_a = true,
       "Where one stands first in the other; -1: nowhere.");
+  m.def(
+      "split_words",
+      [](nb::bytes text) {
+        WordSplitter splitter;
+        std::vector<Word> words;
+        const std::string_view whole(text.c_str(), text.size());
+        splitter.split(whole, 0, ~size_t{0}, words);
+        nb::list list;
+        for (const Word& word : words) {
+          list.append(nb::make_tuple(word.begin, word.chars(), word.facts & 0xFF));
+        }
+        return list;
+      },
+      "text"_a, "First byte, characters and flags of every word, as rules of quality count them.");
   m.def("clean_text", &clean_text, "data"_a, "separator"_a, "segments"_a, "continues"_a,
         "continued"_a, "options"_a, "compose"_a);
   m.def("extract_jsonl", &extract_rows, "data"_a, "field"_a);

@@ -141,6 +141,7 @@ double measure_repetition(std::string_view line, size_t repeated, bool vectors) 
 BlockCleaner::BlockCleaner(const CleanOptions& options, const Compose& compose)
     : options_(options), compose_(&compose) {
   if (options_.collect_characters) characters.resize(0x110000 / 64);
+  if (!options_.quality.presets.empty()) rules_ = std::make_unique<QualityRules>(options_.quality);
 }
 
 void BlockCleaner::drop(Rule rule, std::string_view what) {
@@ -293,15 +294,18 @@ void BlockCleaner::end_line(bool newline, bool unstable, bool ascii, size_t repe
       return;
     }
     empty_lines_ = 0;
-    if (options_.dedup && is_worth_hashing(line)) {
-      const Hash128 hash = hash128(line.data(), line.size(), kLineSeed);
-      hashes.push_back(
-          {hash.high, static_cast<uint32_t>(hash.low), static_cast<uint32_t>(line_number_)});
-    }
+    hash_line(line);
   }
   ++line_number_;
   if (newline) text.push_back('\n');
   line_begin_ = text.size();
+}
+
+void BlockCleaner::hash_line(std::string_view line) {
+  if (!options_.dedup || !is_worth_hashing(line)) return;
+  const Hash128 hash = hash128(line.data(), line.size(), kLineSeed);
+  hashes.push_back(
+      {hash.high, static_cast<uint32_t>(hash.low), static_cast<uint32_t>(line_number_)});
 }
 
 // Short lines may repeat; indentation does not make a line long.
@@ -345,18 +349,50 @@ bool BlockCleaner::keep_document(std::string_view document, bool whole) {
   return true;
 }
 
+// Rules judge whole documents; a part of a larger one stays.
+bool BlockCleaner::meets_rules(std::string_view document, bool whole) {
+  const Rule rule = whole ? rules_->judge(document) : kRuleUnjudged;
+  if (rule == kRuleUnjudged) return drop(rule, document), true;
+  if (rule != kNumRules) return drop(rule, document), false;
+  for (size_t number = 0; number < kNumRules; ++number) {
+    counts[number].count += rules_->line_counts()[number].count;
+    counts[number].bytes += rules_->line_counts()[number].bytes;
+  }
+  for (const Sample& sample : rules_->line_samples()) {
+    if (num_samples_[sample.rule]++ < kSamplesPerRule) samples.push_back(sample);
+  }
+  if (!rules_->is_changed()) return true;
+  if (!keep_document(rules_->text(), true)) return false;
+  replace_document(rules_->text());
+  return true;
+}
+
+// Put another text in the place of the document in work, and hash its lines.
+void BlockCleaner::replace_document(std::string_view document) {
+  text.resize(document_begin_);
+  text.append(document);
+  hashes.resize(hash_mark_);
+  line_number_ = line_base_;
+  for (size_t at = document_begin_; at < text.size(); ++line_number_) {
+    const size_t newline = std::min(text.find('\n', at), text.size());
+    if (newline > at) hash_line({text.data() + at, newline - at});
+    at = newline + 1;
+  }
+}
+
 void BlockCleaner::end_document(uint64_t input_index, uint64_t ordinal, uint64_t flags) {
   if (options_.normalize && (flags & kDocumentLast) != 0) {
     while (text.size() > document_begin_ && text.back() == '\n') text.pop_back();
   }
-  const std::string_view document(text.data() + document_begin_, text.size() - document_begin_);
   const bool whole = flags == (kDocumentFirst | kDocumentLast);
-  if (!keep_document(document, whole)) {
+  std::string_view document(text.data() + document_begin_, text.size() - document_begin_);
+  if (!keep_document(document, whole) || (rules_ != nullptr && !meets_rules(document, whole))) {
     text.resize(document_begin_);
     hashes.resize(hash_mark_);
     line_number_ = line_base_;
     return;
   }
+  document = {text.data() + document_begin_, text.size() - document_begin_};
   const Hash128 hash = hash128(document.data(), document.size(), kDocumentSeed);
   if (options_.dedup && whole) {
     hashes.push_back({hash.high, static_cast<uint32_t>(hash.low),
@@ -376,6 +412,7 @@ void BlockCleaner::end_document(uint64_t input_index, uint64_t ordinal, uint64_t
 
 void BlockCleaner::finish() {
   compose_ = nullptr;
+  rules_.reset();
   std::array<uint64_t, 256> next{};
   for (const HashRow& row : hashes) ++radix_ends[row.high >> 56];
   uint64_t total = 0;

@@ -5,35 +5,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "corpus_hash.hpp"
+#include "corpus_rules.hpp"
 #include "corpus_scan.hpp"
+#include "quality_rules.hpp"
 
 namespace lowtide {
 
 struct CleanOptions {
 #define LOWTIDE_OPTION(type, name, value) type name = value;
 #include "corpus_rules.inc"
-};
-
-// Why something was removed or changed.
-enum Rule : uint32_t {
-#define LOWTIDE_RULE(enumerator, name, text) kRule##enumerator,
-#include "corpus_rules.inc"
-  kNumRules,
-};
-
-struct RuleCount {
-  uint64_t count = 0;
-  uint64_t bytes = 0;
-};
-
-struct Sample {
-  uint32_t rule;
-  std::string text;
+  QualityOptions quality;
 };
 
 constexpr uint64_t kDocumentFirst = 1;  // the document begins here
@@ -91,12 +78,16 @@ class BlockCleaner {
   void end_line(bool newline, bool unstable, bool ascii, size_t repeated = kNotCounted);
   bool is_worth_hashing(std::string_view line) const;
   bool keep_line(std::string_view line, size_t repeated);
+  bool meets_rules(std::string_view document, bool whole);
+  void hash_line(std::string_view line);
+  void replace_document(std::string_view document);
   void end_document(uint64_t input_index, uint64_t ordinal, uint64_t flags);
   bool keep_document(std::string_view document, bool whole);
   void drop(Rule rule, std::string_view what);
 
   CleanOptions options_;
   const Compose* compose_;
+  std::unique_ptr<QualityRules> rules_;
   size_t document_begin_ = 0, line_begin_ = 0, hash_mark_ = 0;
   uint64_t line_number_ = 0, line_base_ = 0;
   uint32_t empty_lines_ = 0;

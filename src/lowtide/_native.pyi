@@ -65,12 +65,19 @@ CLEANING_OPTIONS: tuple[str, ...]
 """The attributes of CleanOptions."""
 CLEANING_RULES: tuple[tuple[str, str], ...]
 """Name and text of each rule, in the order of `counts`; `samples` name rules by their place."""
+RULE_PRESETS: tuple[tuple[str, str], ...]
+"""Name and text of each preset of rules of quality."""
+RULE_LIMITS: tuple[tuple[int, str, float, str], ...]
+"""Preset, name, value and text of each limit."""
 DOCUMENT_ROW_BYTES: int
 HASH_ROW_BYTES: int
 
 class CleanOptions:
     def __init__(self) -> None: ...
     def __setattr__(self, name: str, value: float) -> None: ...
+    def set_rules(self, presets: Sequence[int], limits: Sequence[float]) -> None: ...
+
+def split_words(text: bytes) -> list[tuple[int, int, int]]: ...
 
 class CleanedBlock:
     @property

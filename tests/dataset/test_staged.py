@@ -36,6 +36,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from corpora import make_documents, snapshot, write_corpus
 
 SIZES = Sizes(part_bytes=6 << 10, num_partitions=3, num_buckets=16, group_bytes=5000)
+RULES = "gopher,fineweb,refinedweb"
+RULE_LIMITS = (
+    "gopher-quality.min-words=12",
+    "gopher-quality.min-alpha-words=0",
+    "gopher-quality.min-stop-words=1",
+    "gopher-repetition.max-top-2-gram=0.4",
+    "gopher-repetition.max-top-3-gram=0.4",
+    "gopher-repetition.max-top-4-gram=0.4",
+    "fineweb.min-end-lines=0",
+    "refinedweb.max-removed-words=0.5",
+)
+"""Some documents of the corpus stay, and some go by each preset."""
 
 
 @pytest.fixture
@@ -79,6 +91,7 @@ def by_threads(corpus: Path, **options: Any) -> dict[str, bytes]:
         {"val_fraction": 0.0},
         {"document_separator": "", "val_fraction": 0.3},
         {"filter": False, "normalize": False, "min_document_chars": 0},
+        {"rules": RULES, "rule_limit": RULE_LIMITS},
     ],
     ids=str,
 )

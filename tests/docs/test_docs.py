@@ -34,6 +34,7 @@ PAGES = sorted(path.name for path in DOCS.glob("*.md"))
 GUIDES = [
     "tokenizer.md",
     "prepare.md",
+    "quality.md",
     "load.md",
     "train.md",
     "adapt.md",

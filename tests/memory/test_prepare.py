@@ -73,6 +73,32 @@ def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return found
 
 
+@pytest.fixture(scope="module")
+def rule_peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """Peaks with rules of quality, of documents with as many words as are held: a million each."""
+    folder = tmp_path_factory.mktemp("dense")
+    source = random.Random(0)
+    found: dict[str, int] = {}
+    for name, count in [("small", 2), ("large", 5)]:
+        with (folder / f"{name}.txt").open("w") as file:
+            for _ in range(count):
+                words = " ".join(f"{source.randrange(4096):03x}" for _ in range(1_040_000))
+                file.write(words + ".<|endoftext|>")
+        found[name] = peak_of(
+            folder / f"{name}.txt", folder / name, "--rules", "gopher-repetition,c4,fineweb",
+            "--rule-limit", "c4.min-sentences=0", "--max-line-chars", "0",
+        )  # fmt: skip
+    return found
+
+
+def test_rules_of_quality_stay_inside_the_budget(rule_peaks: dict[str, int]) -> None:
+    assert max(rule_peaks.values()) < BUDGET, rule_peaks
+
+
+def test_rules_take_no_more_for_more_text(rule_peaks: dict[str, int]) -> None:
+    assert rule_peaks["large"] < rule_peaks["small"] + 24 * MIB, rule_peaks
+
+
 def test_all_sizes_stay_inside_the_budget(peaks: dict[str, int]) -> None:
     assert max(peaks.values()) < BUDGET, peaks
 

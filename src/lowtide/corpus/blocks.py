@@ -56,6 +56,8 @@ __all__ = [
 
 BLOCK_BYTES_HELD = 12
 """Bytes a worker holds at its peak for each byte of a block: raw, clean, hashes, kept, ids."""
+RULES_BYTES_HELD = 8
+"""As many more where rules of quality judge documents: a million words and their n-grams."""
 
 
 class BlockConsumer(Protocol):

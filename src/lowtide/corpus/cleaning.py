@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
 from lowtide.arrays import np
+from lowtide.corpus.quality import canonical_limits, canonical_rules, native_rules
 from lowtide.corpus.reading import ReadingOptions, TextBlock, extract_json_rows
 from lowtide.corpus.textblocks import Paths
 from lowtide.errors import UsageError
@@ -69,12 +70,21 @@ class CleaningOptions:
     """Remove every document, and every line, that came before in the inputs."""
     min_dedup_chars: int = 20
     """Lines with fewer characters may repeat: names of speakers, brackets, list marks."""
+    rules: str = ""
+    """Rules of text quality, in the order they are applied, such as gopher,c4,fineweb: gopher (both
+    of gopher-repetition, gopher-quality), c4, c4-paragraphs, fineweb, refinedweb; default: none."""
+    rule_limit: tuple[str, ...] = ()
+    """Other numbers for rules, such as fineweb.max-newlines=0.5; 0 switches a rule off. All names
+    are in docs/quality.md."""
 
     def __post_init__(self) -> None:
-        for name in CleaningOptions.__dataclass_fields__:
+        for name in _NUMBERS:
             value = getattr(self, name)
             if value < 0:
                 raise UsageError(f"{flag_name(name)} {value} is negative")
+        object.__setattr__(self, "rules", canonical_rules(self.rules))
+        limits = canonical_limits(self.rule_limit, self.rules)
+        object.__setattr__(self, "rule_limit", limits)
         if not 0 < self.max_repetition <= 1:
             raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
 
@@ -85,13 +95,19 @@ class CleaningOptions:
         return CleaningOptions(**{name: getattr(self, name) for name in names})
 
 
+_QUALITY = ("rules", "rule_limit")
+_NUMBERS = tuple(name for name in CleaningOptions.__dataclass_fields__ if name not in _QUALITY)
+"""Options that the native core has by the same name."""
+
+
 def native_options(
     options: CleaningOptions, *, collect_characters: bool = False
 ) -> _native.CleanOptions:
     """The options as the native core takes them."""
     native = _native.CleanOptions()
-    for name in CleaningOptions.__dataclass_fields__:
+    for name in _NUMBERS:
         setattr(native, name, getattr(options, name))
+    native.set_rules(*native_rules(options.rules, options.rule_limit))
     native.collect_characters = collect_characters
     return native
 
@@ -119,7 +135,7 @@ class Report:
         self.documents_in += documents_in
         self.lines_in += lines_in
         self.bytes_in += bytes_in
-        for row, (count, size) in zip(self.counts, counts, strict=True):
+        for row, (count, size) in zip(self.counts, counts, strict=False):  # rules are only added
             row[0] += count
             row[1] += size
         for rule, text in samples:

@@ -321,7 +321,9 @@ class _Append:
         Whole documents are known by the hashes kept of them; of shards that somebody moved in, and
         in datasets of earlier versions, they are hashed again as well.
         """
-        cleaning = replace(self.stored.cleaning, normalize=False, filter=False)
+        cleaning = replace(
+            self.stored.cleaning, normalize=False, filter=False, rules="", rule_limit=()
+        )
         stream = Stream(0, (), random_access=True, num_blocks=0)
         job = CleanJob([stream], self.reading, cleaning, self.work / "existing")
         job.folder.mkdir(parents=True, exist_ok=True)

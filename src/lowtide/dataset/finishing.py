@@ -20,12 +20,14 @@ from lowtide.dataset.encoding import SourceCounts
 from lowtide.dataset.identity import describe_inputs, list_contents
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import DataError
+from lowtide.flags import flag_name
 from lowtide.longjson import Rows
 from lowtide.settings import settings_as_json
 from lowtide.tokenizer import Tokenizer
 
 __all__ = [
     "Made",
+    "find_other_setting",
     "find_shard_tag",
     "has_too_few",
     "plan_settings",
@@ -44,13 +46,36 @@ _NOT_IN_PLAN = (
     "work_dir",
     "ray_address",
 )
+_ONLY_IF_USED = ("rules", "rule_limit")
+"""Settings that datasets of earlier versions have not: as they were then, they are left out, so that
+the same command still makes, and finds, the same shards."""
 
 
 def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     """Return the settings that decide the result, and so have to be the same to go on."""
     return {
-        key: value for key, value in settings_as_json(settings).items() if key not in _NOT_IN_PLAN
+        key: value
+        for key, value in settings_as_json(settings).items()
+        if key not in _NOT_IN_PLAN and not (key in _ONLY_IF_USED and not value)
     }
+
+
+def find_other_setting(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> tuple[str, Any, Any] | None:
+    """The first setting that differs between two plans: its flag, then what it was and is.
+
+    >>> find_other_setting({"rules": "c4", "seed": 1}, {"seed": 1})
+    ('--rules', 'c4', 'none')
+    """
+    for name in [*now, *(name for name in _ONLY_IF_USED if name in before and name not in now)]:
+        if before.get(name) != now.get(name):
+            known = [
+                "none" if name in _ONLY_IF_USED and name not in plan else plan.get(name)
+                for plan in (before, now)
+            ]
+            return flag_name(name), *known
+    return None
 
 
 def find_shard_tag(

@@ -21,6 +21,7 @@ from typing import Any
 from lowtide import files
 from lowtide.corpus.textblocks import Stream
 from lowtide.corpus.workfiles import is_intact, open_work_file
+from lowtide.dataset.finishing import find_other_setting
 from lowtide.errors import DataError, UsageError
 from lowtide.files import WORK_NAME
 
@@ -157,13 +158,13 @@ def _require_same_plan(stored: Mapping[str, Any], plan: Mapping[str, Any], root:
             path=root / WORK_NAME,
             next_step=f"finish it with the same lowtide {stored['verb']} command, or --restart",
         )
-    for name, value in plan["settings"].items():
-        before = stored["settings"].get(name)
-        if before == value or (name == "skip_bad_inputs" and value):  # what is done had none
-            continue
-        flag = name.replace("_", "-")
+    before, now = dict(stored["settings"]), dict(plan["settings"])
+    if now.get("skip_bad_inputs"):  # what is done had none
+        before["skip_bad_inputs"] = now["skip_bad_inputs"]
+    other = find_other_setting(before, now)
+    if other is not None:
         raise UsageError(
-            f"unfinished work here was begun with --{flag} {before}, now it is {value}",
+            "unfinished work here was begun with {} {}, now it is {}".format(*other),
             path=root / WORK_NAME,
             next_step=_SAME_AGAIN,
         )

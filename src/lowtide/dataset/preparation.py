@@ -43,6 +43,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, encode_corpus, keep_block
 from lowtide.dataset.finishing import (
     Made,
+    find_other_setting,
     find_shard_tag,
     has_too_few,
     plan_settings,
@@ -244,10 +245,9 @@ def _find_difference(
     before = metadata.get("settings")
     if not isinstance(before, dict) or "sources" not in metadata:
         return "nothing says what it was made of"
-    for name, value in plan_settings(settings).items():
-        if before.get(name) != value:
-            flag = name.replace("_", "-")
-            return f"it was made with --{flag} {before.get(name)}, now it is {value}"
+    other = find_other_setting(before, plan_settings(settings))
+    if other is not None:
+        return "it was made with {} {}, now it is {}".format(*other)
     inputs = expand_inputs(settings.input_files)
     if reading is None:
         budget = MemoryBudget.from_setting(settings.memory)

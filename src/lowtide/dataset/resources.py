@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide import files
-from lowtide.corpus.blocks import BLOCK_BYTES_HELD
+from lowtide.corpus.blocks import BLOCK_BYTES_HELD, RULES_BYTES_HELD
 from lowtide.corpus.deduplication import MIN_TABLE_BYTES, TABLE_ROW_BYTES, partition_bytes
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputformats import COMPRESSIONS
@@ -94,7 +94,8 @@ def plan_shares(
 ) -> Shares:
     """Divide the budget; one too small is refused with the smallest that would do."""
     workers = settings.processes or usable_cores()
-    block = settings.reading().block_bytes * BLOCK_BYTES_HELD + inputs.package.thread_bytes
+    held = BLOCK_BYTES_HELD + (RULES_BYTES_HELD if settings.rules else 0)
+    block = settings.reading().block_bytes * held + inputs.package.thread_bytes
     budget.require(_smallest_shares(block, inputs))
     budget.reserve("list of files", wanted_bytes=inputs.num_files * FILE_BYTES)
     budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES + inputs.package.table_bytes)

@@ -1,0 +1,126 @@
+"""Rules of text quality by name: presets, the numbers they decide by, and what users say of them.
+
+In:      `--rules gopher,c4` and `--rule-limit fineweb.max-newlines=0.5`, as text
+Out:     the same in one canonical form; what the native core takes
+Memory:  a few numbers
+
+Presets and limits are declared in native/quality_limits.inc.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lowtide import _native
+from lowtide.errors import UsageError
+
+__all__ = ["LIMITS", "PRESETS", "RuleLimit", "canonical_limits", "canonical_rules", "native_rules"]
+
+PRESETS = dict(_native.RULE_PRESETS)
+"""What each preset looks at, by its name."""
+_ALIASES = {"gopher": ("gopher-repetition", "gopher-quality")}
+
+
+@dataclass(frozen=True)
+class RuleLimit:
+    """A number that a preset decides by; 0 switches its rule off."""
+
+    preset: str
+    name: str
+    value: float
+    """As it is unless told otherwise."""
+    text: str
+
+    @property
+    def full_name(self) -> str:
+        """As users write it.
+
+        >>> RuleLimit("c4", "policy", 1, "").full_name
+        'c4.policy'
+        """
+        return f"{self.preset}.{self.name}"
+
+
+_PRESET_NAMES = tuple(PRESETS)
+LIMITS = tuple(
+    RuleLimit(_PRESET_NAMES[preset], name, value, text)
+    for preset, name, value, text in _native.RULE_LIMITS
+)
+"""In the order of the native core."""
+_BY_NAME = {limit.full_name: place for place, limit in enumerate(LIMITS)}
+
+
+def canonical_rules(rules: str) -> str:
+    """The presets of a list such as `gopher,c4`, each by its own name, in the order given.
+
+    >>> canonical_rules("gopher, c4")
+    'gopher-repetition,gopher-quality,c4'
+    """
+    names: list[str] = []
+    for word in filter(None, (part.strip() for part in rules.split(","))):
+        for name in _ALIASES.get(word, (word,)):
+            if name not in PRESETS:
+                raise UsageError(
+                    f"--rules {word!r} is not one of {', '.join([*_ALIASES, *PRESETS])}",
+                    next_step=_closest(word, [*_ALIASES, *PRESETS]),
+                )
+            if name in names:
+                raise UsageError(f"--rules names {name} twice", next_step="name it once")
+            names.append(name)
+    return ",".join(names)
+
+
+def canonical_limits(limits: Iterable[str], rules: str) -> tuple[str, ...]:
+    """Limits as `PRESET.NAME=NUMBER`, in the order of the presets; only of presets in `rules`.
+
+    >>> canonical_limits(["fineweb.max-newlines=.50"], "fineweb")
+    ('fineweb.max-newlines=0.5',)
+    """
+    found: dict[int, str] = {}
+    for text in limits:
+        name, equals, number = (part.strip() for part in text.partition("="))
+        place = _BY_NAME.get(name)
+        if not equals or place is None:
+            raise UsageError(
+                f"--rule-limit {text!r} is not PRESET.NAME=NUMBER with a name there is",
+                next_step=_closest(name, _BY_NAME),
+            )
+        if place in found:
+            raise UsageError(f"--rule-limit names {name} twice", next_step="name it once")
+        if LIMITS[place].preset not in rules.split(","):
+            raise UsageError(
+                f"--rule-limit {name} is for rules that are not applied",
+                next_step=f"add {LIMITS[place].preset} to --rules, or leave the limit out",
+            )
+        found[place] = f"{name}={_read_number(text, number):g}"
+    return tuple(found[place] for place in sorted(found))
+
+
+def native_rules(rules: str, limits: Sequence[str]) -> tuple[list[int], list[float]]:
+    """Places of the presets, and the number of every limit, as the native core takes them."""
+    values = [limit.value for limit in LIMITS]
+    for text in limits:
+        name, _, number = text.partition("=")
+        values[_BY_NAME[name]] = float(number)
+    return [_PRESET_NAMES.index(name) for name in rules.split(",") if name], values
+
+
+def _read_number(text: str, number: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise UsageError(
+            f"--rule-limit {text!r} has no number of 0 or more",
+            next_step="a number such as 0.5; 0 switches the rule off",
+        )
+    return value
+
+
+def _closest(word: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(names), n=1, cutoff=0.4)
+    return f"did you mean {close[0]}?" if close else "docs/quality.md lists all names"

@@ -1,0 +1,121 @@
+"""Rules of quality in a preparation: counted, part of the plan, the same bytes however it is run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lowtide.dataset.settings as dataset_settings
+from lowtide.dataset import preparation
+from lowtide.dataset.appending import append_to_dataset
+from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.summary import describe_preparation
+from lowtide.errors import UsageError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import SEPARATOR, read_documents, snapshot
+
+PROSE = (
+    "The {} of the sea is a thing that people have known. They go to the shore with {} and wait."
+)
+
+
+def make_text(number: int) -> str:
+    """A document that C4 keeps, with a line that it removes; every seventh has a bracket."""
+    lines = [PROSE.format(f"tide{number}-{line}", f"boat{line}") for line in range(4)]
+    return "\n".join([*lines, "a menu without a mark", "{" if number % 7 == 0 else "", "Oh {."[:2]])
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 4096)
+    monkeypatch.chdir(tmp_path)
+    documents = [make_text(number) for number in range(140)]
+    documents[3] += "\nThis page uses a { in a sentence."
+    documents[5] = "Too short to be of use to anybody."
+    Path("a.txt").write_text(SEPARATOR.join(documents))
+    return Path("a.txt")
+
+
+def options(inputs: Path, out_dir: str, **more: Any) -> dict[str, Any]:
+    common: dict[str, Any] = {"tokenization": "char", "rules": "c4", "processes": 2}
+    return {"input_files": [inputs], "out_dir": out_dir, **common, **more}
+
+
+def test_what_rules_remove_is_counted(inputs: Path) -> None:
+    result = prepare_dataset(**options(inputs, "out"))
+    rules = result.report["rules"]
+    assert rules["document_c4_curly_bracket"]["count"] == 1
+    assert rules["document_c4_few_sentences"]["count"] == 1
+    assert rules["line_c4_end_mark"]["count"] >= 138
+    assert rules["line_c4_end_mark"]["bytes"] >= 138 * len("a menu without a mark")
+    assert rules["line_c4_end_mark"]["examples"][0] == "a menu without a mark"
+    texts = read_documents(Path("out"), "train") + read_documents(Path("out"), "val")
+    assert len(texts) == 138
+    assert not any("menu" in text or "{" in text for text in texts)
+    assert "lines removed: C4, no mark at the end" in describe_preparation(result)
+
+
+@pytest.mark.parametrize(("processes", "memory"), [(1, "200MiB"), (2, "1GiB")])
+def test_neither_workers_nor_memory_change_a_byte(
+    inputs: Path, processes: int, memory: str
+) -> None:
+    prepare_dataset(**options(inputs, "one", rules="gopher-quality,c4,fineweb"))
+    prepare_dataset(
+        **options(inputs, "two", rules="gopher-quality,c4,fineweb", processes=processes, memory=memory)
+    )
+    assert snapshot(Path("one")) == snapshot(Path("two"))
+
+
+def test_interrupted_work_goes_on_with_the_same_rules_only(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_dataset(**options(inputs, "whole"))
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "plan_shards", die)
+        with pytest.raises(Killed):
+            prepare_dataset(**options(inputs, "out"))
+    for other, was in [({"rules": ""}, "--rules c4, now it is none"),
+                       ({"rules": "c4,fineweb"}, "--rules c4, now it is c4,fineweb"),
+                       ({"rule_limit": ("c4.policy=0",)}, "--rule-limit none, now it is")]:  # fmt: skip
+        with pytest.raises(UsageError, match=was):
+            prepare_dataset(**options(inputs, "out", **other))
+    prepare_dataset(**options(inputs, "out"))
+    assert snapshot(Path("out")) == snapshot(Path("whole"))
+
+
+def test_a_finished_dataset_of_other_rules_is_another_one(inputs: Path) -> None:
+    prepare_dataset(**options(inputs, "out"))
+    assert prepare_dataset(**options(inputs, "out")).was_there
+    with pytest.raises(UsageError, match="made with --rules c4, now it is none"):
+        prepare_dataset(**options(inputs, "out", rules=""))
+    with pytest.raises(UsageError, match="--rule-limit none, now it is"):
+        prepare_dataset(**options(inputs, "out", rule_limit=("c4.policy=0",)))
+
+
+def test_without_rules_the_plan_is_what_it_was_before_there_were_any(inputs: Path) -> None:
+    prepare_dataset(**options(inputs, "out", rules=""))
+    settings = json.loads(Path("out/dataset_metadata.json").read_text())["settings"]
+    assert not {"rules", "rule_limit"} & set(settings)
+
+
+def test_appended_text_meets_the_rules_of_the_dataset(inputs: Path) -> None:
+    prepare_dataset(**options(inputs, "out"))
+    new = [make_text(number) for number in range(300, 340)]
+    Path("b.txt").write_text(SEPARATOR.join([*new, new[0] + "\nHere is a { again."]))
+    result = append_to_dataset(dataset_dir="out", input_files=["b.txt"])
+    assert result.report["rules"]["document_c4_curly_bracket"]["count"] == 1
+    texts = read_documents(Path("out"), "train") + read_documents(Path("out"), "val")
+    assert len(texts) == 138 + 40
+    assert not any("menu" in text for text in texts)
