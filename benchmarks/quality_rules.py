@@ -116,7 +116,7 @@ def decide_theirs() -> None:
         "c4": C4QualityFilter(),
         "fineweb": FineWebQualityFilter(),
     }
-    documents = json.load(Path(sys.argv[2]).open())
+    documents = json.loads(Path(sys.argv[2]).read_text())
     decisions: dict[str, list[Any]] = {}
     seconds: dict[str, float] = {}
     for name, judge in filters.items():
@@ -129,7 +129,7 @@ def decide_theirs() -> None:
             rows.append((document.text, None) if kept else (None, verdict[1]))
         decisions[name] = rows
         seconds[name] = time.process_time() - begin
-    json.dump({"decisions": decisions, "seconds": seconds}, Path(sys.argv[3]).open("w"))
+    Path(sys.argv[3]).write_text(json.dumps({"decisions": decisions, "seconds": seconds}))
 
 
 def main() -> None:
@@ -157,10 +157,11 @@ def main() -> None:
         rules = sum(mine[1] == other[1] for mine, other in pairs)
         texts = sum(mine[0] == other[0] for mine, other in pairs)
         dropped = sum(other[0] is None for _, other in pairs)
+        same, rules, texts = (100 * count / len(pairs) for count in (same, rules, texts))
         print(
-            f"{preset:18} drops {dropped}, same decision {100 * same / len(pairs):.2f} %, same rule "
-            f"{100 * rules / len(pairs):.2f} %, same text {100 * texts / len(pairs):.2f} %, "
-            f"{rates[preset]:.0f} MB/s against {size / 1e6 / theirs['seconds'][preset]:.2f}"
+            f"{preset:18} drops {dropped}, same decision {same:.2f} %, same rule {rules:.2f} %, "
+            f"same text {texts:.2f} %, {rates[preset]:.0f} MB/s against "
+            f"{size / 1e6 / theirs['seconds'][preset]:.2f}"
         )
         differ = collections.Counter(
             (str(mine[1]), str(other[1])) for mine, other in pairs if mine[1] != other[1]

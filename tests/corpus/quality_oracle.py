@@ -19,7 +19,7 @@ STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 POLICIES = "terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies"
 
 
-class Removed(Exception):
+class Removed(Exception):  # noqa: N818
     """A rule removed the document."""
 
 

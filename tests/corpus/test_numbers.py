@@ -13,6 +13,7 @@ from ..numbers_of import find_changes
 NUMBERS: dict[str, dict[str, Any]] = {
     "corpus.blocks": {
         "BLOCK_BYTES_HELD": 12,
+        "RULES_BYTES_HELD": 8,
         "write_block(place)": 0,
         "write_block(keep_text)": True,
     },

@@ -1,4 +1,4 @@
-"""Rules of text quality: native equals plain Python, every limit can be reached, words are spaCy's."""
+"""Rules of text quality: native equals plain Python, every limit counts, words are spaCy's."""
 
 from __future__ import annotations
 
@@ -88,10 +88,12 @@ def test_words_are_the_text_without_whitespace(text: str) -> None:
 PIECES = st.lists(
     st.sampled_from(
         [
-            "the ", "tide ", "of ", "Mr. ", "be ", "\n", "\n\n", "\n\n\n", "- ", "• ", "... ", "…", "#",
+            "the ", "tide ", "of ", "Mr. ", "be ", "\n", "\n\n", "\n\n\n", "- ", "• ",
+            "... ", "…", "#",
             "12 likes\n", "SHOUT ", "12345\n", "Sign-in ", "Read more...\n", "items in cart",
             "It is low. ", "Is it? ", "Yes! ", "{", "lorem Ipsum ", "JavaScript ", "use cookies. ",
-            "[12]", "[edit] ", "[citation needed]", "x" * 40, "é水 ", "\u2028", "\r\n", "\x0b", " ", "\t",
+            "[12]", "[edit] ", "[citation needed]", "x" * 40, "é水 ",
+            "\u2028", "\r\n", "\x0b", " ", "\t",
             "the tide of the tide of the tide of the tide of the tide of\n", GOOD, GOOD[:90] + "\n",
         ]
     ),

@@ -1,4 +1,4 @@
-"""Rules of quality in a preparation: counted, part of the plan, the same bytes however it is run."""
+"""Rules of quality in a preparation: counted, in the plan, the same bytes however it is run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_neither_workers_nor_memory_change_a_byte(
 ) -> None:
     prepare_dataset(**options(inputs, "one", rules="gopher-quality,c4,fineweb"))
     prepare_dataset(
-        **options(inputs, "two", rules="gopher-quality,c4,fineweb", processes=processes, memory=memory)
+        **options(
+            inputs, "two", rules="gopher-quality,c4,fineweb", processes=processes, memory=memory
+        )
     )
     assert snapshot(Path("one")) == snapshot(Path("two"))
 
@@ -86,9 +88,12 @@ def test_interrupted_work_goes_on_with_the_same_rules_only(
         patch.setattr(preparation, "plan_shards", die)
         with pytest.raises(Killed):
             prepare_dataset(**options(inputs, "out"))
-    for other, was in [({"rules": ""}, "--rules c4, now it is none"),
-                       ({"rules": "c4,fineweb"}, "--rules c4, now it is c4,fineweb"),
-                       ({"rule_limit": ("c4.policy=0",)}, "--rule-limit none, now it is")]:  # fmt: skip
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"rules": ""}, "--rules c4, now it is none"),
+        ({"rules": "c4,fineweb"}, "--rules c4, now it is c4,fineweb"),
+        ({"rule_limit": ("c4.policy=0",)}, "--rule-limit none, now it is"),
+    ]
+    for other, was in others:
         with pytest.raises(UsageError, match=was):
             prepare_dataset(**options(inputs, "out", **other))
     prepare_dataset(**options(inputs, "out"))

@@ -21,6 +21,8 @@ from lowtide.dataset.settings import (
 from lowtide.errors import UsageError
 
 PREPARE = {
+    "rules": "",
+    "rule_limit": (),
     "tokenization": "gpt2",
     "tokens_per_shard": 10_000_000,
     "val_fraction": 0.1,

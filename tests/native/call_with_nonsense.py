@@ -218,6 +218,10 @@ def call_corpus() -> None:
     for name in ("min_line_chars", "max_line_chars", "max_document_chars", "min_dedup_chars"):
         for number in NUMBERS:
             call("clean_block", setattr, options, name, number)
+    for presets, limits in itertools.product(([0], [6], [1 << 40], None), ([], [1.0] * 9)):
+        call("clean_block", options.set_rules, presets, limits)
+    for data in (b"", b"\xff\xfe don't", b"x" * 100_000 + b"-y", None, "text"):
+        call("split_words", _native.split_words, data)
     options = _native.CleanOptions()
     empty, one = np.zeros(0, np.uint64), np.ones(1, np.uint64)
     huge = np.full(1, (1 << 64) - 1, np.uint64)

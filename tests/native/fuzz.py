@@ -221,6 +221,9 @@ def fuzz_cleaning(source: random.Random, folder: Path) -> None:
     options.max_repetition = source.choice([0.0, 0.5, 1.0])
     for name in ("min_line_chars", "max_line_chars", "min_line_words", "min_document_chars"):
         setattr(options, name, source.choice([0, 1, 5, 1000]))
+    presets = source.sample(range(len(_native.RULE_PRESETS)), source.randrange(4))
+    limits = [source.choice([0.0, 0.5, limit[2]]) for limit in _native.RULE_LIMITS]
+    options.set_rules(presets, limits)
     text = b"\n".join(make_text(source) for _ in range(source.randrange(1, 5)))
     separator = source.choice([b"", b"<|endoftext|>", b"\n", b"a"])
     cut = source.randrange(len(text) + 1)

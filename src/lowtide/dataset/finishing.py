@@ -47,8 +47,8 @@ _NOT_IN_PLAN = (
     "ray_address",
 )
 _ONLY_IF_USED = ("rules", "rule_limit")
-"""Settings that datasets of earlier versions have not: as they were then, they are left out, so that
-the same command still makes, and finds, the same shards."""
+"""Settings that datasets of earlier versions have not: unused they are left out, so that the same
+command still makes, and finds, the same shards."""
 
 
 def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
@@ -70,11 +70,8 @@ def find_other_setting(
     """
     for name in [*now, *(name for name in _ONLY_IF_USED if name in before and name not in now)]:
         if before.get(name) != now.get(name):
-            known = [
-                "none" if name in _ONLY_IF_USED and name not in plan else plan.get(name)
-                for plan in (before, now)
-            ]
-            return flag_name(name), *known
+            unused = "none" if name in _ONLY_IF_USED else None
+            return flag_name(name), before.get(name, unused), now.get(name, unused)
     return None
 
 
