@@ -378,13 +378,16 @@ def _evaluate(settings: EvaluateSettings) -> Answer:
 
 
 def _export(settings: ExportSettings) -> Answer:
-    """Write a model as a folder that transformers loads.
+    """Write a model as a folder that transformers loads, or as a GGUF file for llama.cpp.
 
     lowtide export --model-name books --out-dir hf/books
+    lowtide export --model-name books --out-dir gguf --to gguf --type q8_0
     """
+    from lowtide.model.config import find_model_dir
     from lowtide.model.export import export_model
 
-    was_there = (settings.out_dir / "model.safetensors").exists()
+    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    was_there = settings.target(run_dir).exists()
     path = export_model(settings)
     text = f"{path}: is there already, nothing was touched" if was_there else path
     return answer(text, path=path, was_there=was_there)

@@ -1,4 +1,4 @@
-"""A folder that transformers loads as it is: weights, config, tokenizer; and the way back.
+"""A folder that transformers loads as it is, or a file that llama.cpp loads; and the way back.
 
 In:      the folder of a run, or of a published model of a family that families has
 Out:     model.safetensors, config.json, tokenizer.json and what lies beside them (companions), in
@@ -23,17 +23,19 @@ from lowtide.model.companions import (
     write_companions,
 )
 from lowtide.model.config import find_model_dir, load_config
+from lowtide.model.gguf import GgufType, describe_gguf, write_gguf
 from lowtide.model.sizing import count_parameters
 from lowtide.model.tensorfiles import PIECE_BYTES, copy_tensors, stored_dtype
 from lowtide.model.tide import write_modelling_file
 from lowtide.progress import Progress, run_metrics_path
-from lowtide.settings import build_settings
+from lowtide.settings import build_settings, require
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["ExportSettings", "export_model"]
 
 _WEIGHTS = "model.safetensors"
 _TOKENIZER_TIMES = 16  # what a vocabulary takes as it is read and written, in sizes of its file
+_USUAL_TYPE: GgufType = "f16"
 _RECORD = "export.json"
 """What an export was made of, for the same command given again."""
 
@@ -52,12 +54,28 @@ class ExportSettings:
     """Take the run's best weights instead of the last."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Type of the written weights; as they are stored if not given (float32 in runs)."""
+    to: Literal["transformers", "gguf"] = "transformers"
+    """A folder for transformers, or one file for llama.cpp, named after the model and the type."""
+    type: GgufType | None = None
+    """Type of the weights in a GGUF file (f16); q8_0 and q4_0 take 8.5 and 4.5 bits a weight."""
     memory: str | None = None
     """Budget of resident memory, such as 100MiB; half of what is available if not given."""
 
+    def __post_init__(self) -> None:
+        if self.to == "gguf":
+            require(self.dtype is None, "dtype", self.dtype, "--type beside --to gguf")
+        else:
+            require(self.type is None, "type", self.type, "--to gguf beside it")
+
+    def target(self, run_dir: Path) -> Path:
+        """The file whose presence means that the export is whole."""
+        if self.to == "transformers":
+            return self.out_dir / _WEIGHTS
+        return self.out_dir / f"{run_dir.resolve().name}-{self.type or _USUAL_TYPE}.gguf"
+
 
 def export_model(settings: ExportSettings | None = None, /, **options: Any) -> Path:
-    """Write the folder and give its path."""
+    """Write the folder, or the GGUF file, and give its path."""
     settings = settings or build_settings(ExportSettings, options)
     out_dir = settings.out_dir
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
@@ -68,8 +86,10 @@ def export_model(settings: ExportSettings | None = None, /, **options: Any) -> P
             path=folder,
             next_step="copy the files of the model's tokenizer beside its weights",
         )
-    if _is_there(settings, folder):
-        return out_dir
+    target = settings.target(run_dir)
+    written = out_dir if settings.to == "transformers" else target
+    if _is_there(settings, folder, target):
+        return written
     budget = MemoryBudget.from_setting(settings.memory)
     names = max(path.stat().st_size for path in _tokenizer_files(folder))
     budget.require({"a piece of a tensor": PIECE_BYTES, "tokenizer": _TOKENIZER_TIMES * names})
@@ -78,18 +98,28 @@ def export_model(settings: ExportSettings | None = None, /, **options: Any) -> P
         hold_lock(out_dir, create_folder=True),
         Progress("export", budget_bytes=budget.total_bytes, metrics_path=metrics_path) as progress,
     ):
-        if not _is_there(settings, folder):  # by a command that ended just now
-            _write_folder(settings, folder, progress)
-    return out_dir
+        if not _is_there(settings, folder, target):  # by a command that ended just now
+            if settings.to == "gguf":
+                _write_gguf(settings, folder, target, progress)
+            else:
+                _write_folder(settings, folder, progress)
+    return written
 
 
-def _is_there(settings: ExportSettings, folder: Path) -> bool:
-    """True if this very export is finished; another one's folder is refused."""
-    out_dir = settings.out_dir
-    if not (out_dir / _WEIGHTS).exists():
+def _record_path(target: Path) -> Path:
+    """Where it is kept what an export was made of."""
+    if target.name == _WEIGHTS:
+        return target.with_name(_RECORD)
+    return target.with_name(f"{target.name}.{_RECORD}")
+
+
+def _is_there(settings: ExportSettings, folder: Path, target: Path) -> bool:
+    """True if this very export is finished; another one's is refused."""
+    out_dir, record = settings.out_dir, _record_path(target)
+    if not target.exists():
         return False
     wanted = _describe_export(settings, folder, folder)
-    stored = read_json(out_dir / _RECORD) if (out_dir / _RECORD).is_file() else None
+    stored = read_json(record) if record.is_file() else None
     if stored == wanted:
         return True
     reason = "nothing says what it was made of"
@@ -105,8 +135,11 @@ def _is_there(settings: ExportSettings, folder: Path) -> bool:
 
 def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) -> dict[str, Any]:
     """What the written folder depends on."""
+    dtype = settings.dtype
+    if settings.to == "gguf":
+        dtype = settings.type or _USUAL_TYPE
     return {
-        "dtype": settings.dtype or stored_dtype(weights_dir, load_config(weights_dir)),
+        "dtype": dtype or stored_dtype(weights_dir, load_config(weights_dir)),
         "weights": _weights_checksum(folder),
         "tokenizer": checksum_file(_tokenizer_files(folder)[0]),
     }
@@ -123,6 +156,26 @@ def _weights_checksum(folder: Path) -> str:
         return checksum_file(folder / _WEIGHTS)
     parts = sorted(folder.glob("*.safetensors"))
     return checksum_bytes("".join(map(checksum_file, parts)).encode())
+
+
+def _write_gguf(settings: ExportSettings, folder: Path, target: Path, progress: Progress) -> None:
+    weights_dir = find_intact(folder, note=progress.note)
+    config = load_config(weights_dir)
+    tokenizer = Tokenizer.load(folder)
+    require_vocabulary(tokenizer, config, folder)
+    contents = describe_gguf(
+        weights_dir,
+        tokenizer=tokenizer,
+        tokenizer_dir=folder,
+        config=config,
+        kind=settings.type or _USUAL_TYPE,
+        name=folder.resolve().name,
+    )
+    write_json(_record_path(target), _describe_export(settings, folder, weights_dir))
+    with progress.phase("write", total=contents.num_bytes, unit="B") as phase:
+        write_gguf(target, contents, on_bytes=phase.advance)
+    for text in contents.notes:
+        progress.note(f"note: {text}")
 
 
 def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) -> None:

@@ -36,6 +36,7 @@ __all__ = [
     "StoredTensor",
     "copy_tensors",
     "find_tensors",
+    "from_float32",
     "header_bytes",
     "iter_pieces",
     "portable_shapes",
@@ -310,7 +311,7 @@ def iter_pieces(row: StoredTensor, kind: str) -> Iterator[bytes]:
             yield bytes(data) if row.kind == kind else _convert(data, row.kind, kind)
 
 
-def read_exactly(file: RawIOBase, data: bytearray, row: StoredTensor) -> None:
+def read_exactly(file: RawIOBase, data: bytearray | memoryview, row: StoredTensor) -> None:
     """Fill `data` from a file; one that ends before is refused."""
     view = memoryview(data)
     while view:
@@ -331,7 +332,11 @@ def to_float32(data: bytes | bytearray, kind: str) -> npt.NDArray[np.float32]:
 
 def _convert(data: bytes | bytearray, kind: str, wanted: str) -> bytes:
     """Convert numbers as torch does: through float32, to the nearest, ties to even."""
-    numbers = to_float32(data, kind)
+    return from_float32(to_float32(data, kind), wanted)
+
+
+def from_float32(numbers: npt.NDArray[np.float32], wanted: str) -> bytes:
+    """The bytes of numbers in another type: to the nearest, ties to even."""
     if wanted == "F32":
         return numbers.tobytes()
     if wanted == "F16":
