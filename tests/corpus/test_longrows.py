@@ -83,6 +83,22 @@ def test_blocks_are_the_same_in_place_and_in_order(
     assert found[0] == found[1]
 
 
+def test_an_empty_line_behind_a_long_row_at_a_border_is_rows_again(tmp_path: Path) -> None:
+    options = reading.ReadingOptions(block_bytes=64)
+    long_row = b'{"text": "%s"}\n' % (b"a" * (64 * 40 - 1 - 13))
+    assert len(long_row) == 64 * 40 - 1
+    short = b'{"text": "b"}\n'
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(long_row + b"\n" + 60 * short))
+    (source,) = expand_inputs([path])
+    stream = reading.Stream(0, (source,), False, 0)
+    blocks = [part for part in reading.iter_blocks(stream, options) if part is not None]
+    kinds = [part.kind for part in blocks]
+    rows = kinds.index("jsonl")
+    assert set(kinds[:rows]) == {"rows"} and set(kinds[rows:]) == {"jsonl"}
+    assert blocks[rows].data == b"\n"
+
+
 @pytest.mark.parametrize(
     "row",
     [

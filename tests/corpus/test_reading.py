@@ -130,6 +130,9 @@ def test_jsonl_without_the_field(tmp_path: Path) -> None:
     assert [d.text for d in reading.iter_documents([path], options)] == [b"good", b"good too"]
     assert len(notices) == 1
     assert "1 more in the same block" in notices[0]
+    path.write_text('{"text": "good"}\nnot json\n')
+    with pytest.raises(DataError, match="row at byte 17: not JSON: Expecting value"):
+        list(reading.iter_documents([path]))
 
 
 def test_parquet(tmp_path: Path) -> None:

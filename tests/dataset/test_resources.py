@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.dataset import resources
+from lowtide.dataset import resources, sharding
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
 from lowtide.memory import MemoryBudget
@@ -45,3 +45,24 @@ def test_a_small_budget_means_fewer_workers_and_the_smallest_table() -> None:
     assert shares(total, processes=8).num_workers == 3
     assert shares(total - 1, processes=8).num_workers == 2
     assert shares(total, processes=2).num_workers == 2
+
+
+def test_workers_beyond_the_blocks_take_nothing() -> None:
+    """Without lines there is no table: only the program and the workers are left."""
+
+    def planned(blocks: float, workers: int) -> int:
+        return resources.planned_bytes(
+            int(blocks * resources.BLOCK_BYTES),
+            num_workers=workers,
+            budget_bytes=1 << 40,
+            line_bytes=float("inf"),
+        )
+
+    assert planned(3, 8) == planned(3, 3) == (28 + 3 * 31) * MIB
+    assert planned(100, 3) == planned(3, 3)
+    assert planned(6, 8) == (28 + 4 * 31 + 2 * 30) * MIB
+    assert planned(0.25, 8) == int((28 + 0.5 * 31) * MIB)
+
+
+def test_rows_that_are_sorted_are_held_four_times() -> None:
+    assert sharding.ENCODED_ROW_BYTES_HELD == 4 * sharding.ENCODED_ROW_BYTES

@@ -22,7 +22,7 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset, run_preparation
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged import running
+from lowtide.dataset.staged import gathering, running
 from lowtide.dataset.staged.parts import Part, cut_parts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.running import prepare_shared
@@ -117,6 +117,25 @@ def test_neither_workers_nor_sizes_change_a_byte(corpus: Path, workers: int, siz
     out_dir = corpus.parent / "staged"
     prepare_shared(settings_of(out_dir, corpus, engine="files", processes=workers), sizes=sizes)
     assert snapshot(out_dir) == expected
+
+
+def test_ranges_of_keys_change_no_byte(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many documents are sorted range by range; here a few are enough for many ranges."""
+    monkeypatch.setattr(gathering, "_RANGE_BYTES", 4 * gathering.ENCODED_ROW_BYTES_HELD)
+    found: list[list[int]] = []
+    count = gathering._count_ranges
+
+    def note(job: Any) -> Any:
+        result = count(job)
+        found.append(result[0].tolist())
+        return result
+
+    monkeypatch.setattr(gathering, "_count_ranges", note)
+    expected = by_threads(corpus)
+    out_dir = corpus.parent / "staged"
+    prepare_shared(settings_of(out_dir, corpus, engine="files"), sizes=SIZES)
+    assert snapshot(out_dir) == expected
+    assert found[0] == [number << 60 for number in range(16)]
 
 
 def start(settings: PrepareSettings, sizes: Sizes = SIZES, **more: Any) -> Any:

@@ -80,3 +80,14 @@ def test_a_pipe_in_place_of_metadata_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "dataset_metadata.json")
     assert not table._has_metadata(tmp_path, ours=True)
     assert not table._has_metadata(tmp_path, ours=False)
+
+
+def test_ids_of_four_bytes_are_not_read_as_two(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    np.arange(200, dtype="<u4").tofile(path)
+    with pytest.raises(DataError, match="looks like uint32"):
+        open_source(path, kind="nanogpt", dtype=None, end_id=None)
+    for ids in (np.arange(1, 200), np.zeros(200), np.arange(63) * 65537):
+        ids.astype("<u2").tofile(path)
+        (found,) = open_source(path, kind="nanogpt", dtype=None, end_id=None).values()
+        assert found.num_tokens == len(ids)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowtide import cli
+from lowtide.demo import stages as stages_module
 from lowtide.demo.stages import DemoSettings, plan_stages, resume_command, write_commands
 from lowtide.verbs import VERBS
 
@@ -39,6 +40,8 @@ def test_the_commands_run_twice_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As the shell would take commands.sh apart, in this process."""
+    smallest = {"--num-layers": 1, "--width": 16, "--num-heads": 1}
+    monkeypatch.setattr(stages_module, "_MODEL_FLAGS", smallest)
     text = tmp_path / "my text.txt"
     lines = [f"some words of the demo, number {number}\n" for number in range(600)]
     text.write_text("<|endoftext|>".join(lines))

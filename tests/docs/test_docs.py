@@ -1,8 +1,9 @@
 """What the guides show works: commands and examples are run as they stand, links lead somewhere.
 
 Blocks marked `sh` and `python` are run in the order they stand, in a folder that has the files they
-name; only numbers of steps are cut. Blocks marked `console` need a GPU, other machines or minutes;
-their commands are read as the command line reads them. docs/load.md has tests in tests/loader.
+name; only steps, lengths of rows and numbers of evaluated rows are cut. Blocks marked `console`
+need a GPU, other machines or minutes; their commands are read as the command line reads them.
+docs/load.md has tests in tests/loader.
 """
 
 from __future__ import annotations
@@ -100,9 +101,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+# Examples are of a useful size; a test wants to see that they work.
+CUTS = {
+    r"--max-iters \d+": "--max-iters 2 --eval-iters 1 --sample-tokens 2",
+    r"max_iters=\d+": "max_iters=2, eval_iters=1, sample_tokens=2",
+    r"(context|sequence)_length=\d+": r"\1_length=8",
+    r"max_new_tokens=\d+": "max_new_tokens=3",
+    "lowtide generate ": "lowtide generate --max-new-tokens 3 ",
+    "lowtide evaluate ": "lowtide evaluate --eval-iters 1 ",
+}
+
+
 def run_block(kind: str, block: str, folder: Path) -> None:
-    block = re.sub(r"--max-iters \d+", "--max-iters 2 --eval-iters 1 --sample-tokens 2", block)
-    block = re.sub(r"max_iters=\d+", "max_iters=2, eval_iters=1, sample_tokens=2", block)
+    for found, cut in CUTS.items():
+        block = re.sub(found, cut, block)
     command = ["sh", "-e", "-c"] if kind == "sh" else [sys.executable, "-W", "error", "-c"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(

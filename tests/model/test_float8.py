@@ -92,3 +92,21 @@ def test_a_gpu_is_as_near_to_the_exact_gradients_as_the_plain_code():
     assert loss == pytest.approx(plain_loss, rel=1e-4)
     for one, other in zip(found, plain, strict=True):
         assert one < 1.1 * other < 0.1
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "has_triton", "expected"),
+    [
+        ("cuda", (8, 9), True, True),
+        ("cuda", (9, 0), True, True),
+        ("cuda", (8, 6), True, False),
+        ("cuda", (9, 0), False, False),
+        ("cpu", (9, 0), True, False),
+    ],
+)
+def test_which_devices_multiply_8_bit_floats(device, capability, has_triton, expected, monkeypatch):
+    found = object() if has_triton else None
+    monkeypatch.setattr(float8.importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert float8.has_float8(torch.device(device)) is expected

@@ -20,7 +20,7 @@ def probes(tmp_path, monkeypatch):
 
     def probe(part, device):
         ran.append((part, device))
-        sizes = {"plain": 300, "8bit": 350, "compile": 900}
+        sizes = {"plain": 300, "recompute": 440, "8bit": 490, "compile": 900}
         return Program(290 * MIB, sizes[part] * MIB)
 
     monkeypatch.setattr(program_module, "_probe", probe)
@@ -49,10 +49,26 @@ def test_a_probe_runs_once_for_these_versions(probes, monkeypatch):
 def test_parts_are_measured_only_where_a_run_uses_them(probes):
     program = find_program("cpu", use_8bit=True)
     assert program.bytes_for() == 300 * MIB
-    assert program.bytes_for(use_8bit=True) == 350 * MIB
-    assert probes == [("plain", "cpu"), ("8bit", "cpu")]
+    assert program.bytes_for(use_8bit=True) == 490 * MIB
+    assert program.bytes_for(recomputes=True) == 440 * MIB
+    assert probes == [("plain", "cpu"), ("recompute", "cpu"), ("8bit", "cpu")]
     compiled = find_program("cpu", compiles=True)
     assert compiled.bytes_for(compiles=True) == 900 * MIB
+
+
+def test_what_parts_share_is_counted_once(probes, monkeypatch):
+    program = find_program("cpu", use_8bit=True, compiles=True, recomputes=True)
+    assert program.bytes_for(use_8bit=True, recomputes=True) == 490 * MIB
+    assert program.bytes_for(compiles=True, recomputes=True) == 900 * MIB
+    assert program.bytes_for(use_8bit=True, compiles=True) == 950 * MIB
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    before = program_here(0, device="cpu")
+    assert before.extra_bytes["recompute"] == 140 * MIB
+    assert before.extra_bytes["8bit"] == 50 * MIB
+    monkeypatch.setitem(sys.modules, "torch._dynamo", sys)
+    assert program_here(0, device="cpu").extra_bytes["recompute"] == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert program_here(0, device="cpu").extra_bytes["recompute"] == 0
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null/folder"])

@@ -27,7 +27,11 @@ from lowtide.tokenizer import training as tokenizer_training
 from lowtide.training import footprint as training_footprint
 
 PLANS = Path(__file__).parent / "plans"
-PROGRAM = Program(300 << 20, 320 << 20, extra_bytes={"8bit": 40 << 20, "compile": 500 << 20})
+PROGRAM = Program(
+    300 << 20,
+    320 << 20,
+    extra_bytes={"recompute": 140 << 20, "8bit": 40 << 20, "compile": 360 << 20},
+)
 
 SCENARIOS: dict[str, dict[str, Any]] = {
     "laptop": {"ram": "8GiB", "tokens": "500M", "size": "10M"},

@@ -11,6 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
+    "training.adamw": {"EagerOptimizer.zero_grad(set_to_none)": True},
     "training.admission": {"refuse_hopeless(is_running)": False},
     "training.checkpoints": {
         "RunFolder.__init__(keep)": 2,
@@ -29,6 +30,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_STACK_BYTES": 268_435_456,
         "_MARGIN": 1.1,
         "_HOLES_BYTES": 16_777_216,
+        "_LEAST_SPARE_BYTES": 41_943_040,
         "planned_bytes(on_gpu)": False,
         "fit_micro_batch(is_running)": False,
     },

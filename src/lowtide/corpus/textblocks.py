@@ -91,7 +91,7 @@ class Stream:
     inputs: Sequence[InputFile]
     random_access: bool
     """Blocks can be read by number, so several workers can share the stream."""
-    num_blocks: int = 0
+    num_blocks: int
     """How many there are at most, of a random-access stream; others are read to their end."""
 
     @property

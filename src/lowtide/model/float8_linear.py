@@ -60,11 +60,9 @@ def normed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     """Return `x @ weight.T + bias` for activations right after a norm."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    return _multiply(x, weight, bias)
+    return multiply_normed(x, weight, bias)
 
 
-# As one call in the compiled graph: what stands inside a function of its own is kept, not computed
-# again, where torch 2.11 compiles activation checkpointing.
-@torch.compiler.allow_in_graph  # pyright: ignore[reportUntypedFunctionDecorator]
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def multiply_normed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The product alone: one call in a compiled graph (graphs.py)."""
     return _NormedLinear.apply(x, weight, bias)  # pyright: ignore[reportReturnType]

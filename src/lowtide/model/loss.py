@@ -7,6 +7,7 @@ Memory:  logits of `chunk_tokens` tokens; a gradient of the hidden states and on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -108,7 +109,6 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         )
 
 
-@torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
 def chunked_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int, *, float8: bool = False
 ) -> Tensor:
@@ -117,5 +117,13 @@ def chunked_cross_entropy(
     With `float8`, the products of a pass that wants gradients are of 8-bit floats where their sides
     allow it.
     """
-    # Not compiled: a loop over chunks, and on a GPU a kernel of its own, leave nothing to fuse.
-    return _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk_tokens, float8)  # pyright: ignore[reportReturnType]
+    return _compute(hidden, weight, targets, chunk_tokens, float8)
+
+
+_compute: Callable[..., Tensor] = _ChunkedCrossEntropy.apply  # pyright: ignore[reportAssignmentType]
+
+
+def keep_loss_out_of_graphs() -> None:
+    """Never compile it: a loop over chunks, and on a GPU a kernel, leave nothing to fuse."""
+    global _compute
+    _compute = torch.compiler.disable(_ChunkedCrossEntropy.apply)  # pyright: ignore[reportAssignmentType]

@@ -22,6 +22,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,12 @@ __all__ = ["Program", "find_program", "program_here"]
 
 MIB = 1 << 20
 _TIMEOUT_SECONDS = 300
-_PROBE_VERSION = 2  # another one measures anew
+_PROBE_VERSION = 3  # another one measures anew
 # What a first step loads on demand, where no probe has measured it (13 to 26 MiB on two builds).
 _LATER_BYTES = 40 * MIB
-_USUAL_EXTRA_BYTES = {"8bit": 40 * MIB, "compile": 500 * MIB}
+_USUAL_EXTRA_BYTES = {"8bit": 40 * MIB, "compile": 350 * MIB, "recompute": 160 * MIB}
 _PYARROW_BYTES = 40 * MIB  # imported: 36 MiB with pyarrow 21 to 24
-PARTS = ("8bit", "compile")
+PARTS = ("recompute", "8bit", "compile")  # the first is in the others
 _PACKAGES = ("torch", "triton", "numpy", "safetensors", "bitsandbytes")
 
 
@@ -55,19 +56,27 @@ class Program:
     device: str = "cpu"
     """Where the probe trained: what `--device auto` means here."""
     extra_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
-    """What else a part takes: 8bit (bitsandbytes), compile (the compiler and what it starts),
-    parquet (pyarrow)."""
+    """What else a part takes: recompute (activation checkpointing loads torch's compiler), beyond
+    that 8bit (bitsandbytes) and compile (what it starts); parquet (pyarrow)."""
     is_measured: bool = True
     """False where there is no torch to measure."""
 
     def bytes_for(
-        self, *, use_8bit: bool = False, compiles: bool = False, reads_parquet: bool = False
+        self,
+        *,
+        use_8bit: bool = False,
+        compiles: bool = False,
+        recomputes: bool = False,
+        reads_parquet: bool = False,
     ) -> int:
         """Bytes of the program with the parts a run uses."""
         size = self.trained_bytes
         size += self.extra_bytes.get("parquet", _PYARROW_BYTES) if reads_parquet else 0
-        size += self.extra_bytes.get("8bit", 0) if use_8bit else 0
-        return size + (self.extra_bytes.get("compile", 0) if compiles else 0)
+        wanted = {"8bit": use_8bit, "compile": compiles}
+        wanted["recompute"] = recomputes or use_8bit or compiles
+        return size + sum(
+            self.extra_bytes.get(part, 0) for part, is_used in wanted.items() if is_used
+        )
 
 
 # A machine without torch can plan for one that has it: the CPU build, and bitsandbytes.
@@ -75,18 +84,35 @@ _UNMEASURED = Program(300 * MIB, 325 * MIB, extra_bytes=_USUAL_EXTRA_BYTES, is_m
 
 
 def find_program(
-    device: str = "auto", *, use_8bit: bool = False, compiles: bool = False
+    device: str = "auto",
+    *,
+    use_8bit: bool = False,
+    compiles: bool = False,
+    recomputes: bool = False,
 ) -> Program:
     """Return what the program takes, by a probe if none is known for these versions yet."""
     program = _find_part("plain", device)
     if program is None:
         return _UNMEASURED
-    for part, wanted in (("8bit", use_8bit), ("compile", compiles)):
-        found = _find_part(part, device) if wanted else None
-        if found is not None:
-            extra = max(0, found.trained_bytes - program.trained_bytes)
-            program = dataclasses.replace(program, extra_bytes={**program.extra_bytes, part: extra})
-    return program
+    wanted = {
+        "recompute": recomputes or use_8bit or compiles,
+        "8bit": use_8bit,
+        "compile": compiles,
+    }
+    found = {part: _find_part(part, device) for part in PARTS if wanted[part]}
+    return dataclasses.replace(program, extra_bytes=_extras(program, found))
+
+
+def _extras(plain: Program, found: Mapping[str, Program | None]) -> dict[str, int]:
+    """What each part that was measured takes more than what it stands on."""
+    extra: dict[str, int] = {}
+    below = plain
+    for part in PARTS:
+        if (program := found.get(part)) is None:
+            continue
+        extra[part] = max(0, program.trained_bytes - below.trained_bytes)
+        below = program if part == "recompute" else below
+    return extra
 
 
 def program_here(held_bytes: int, *, device: str = "auto") -> Program:
@@ -100,10 +126,10 @@ def program_here(held_bytes: int, *, device: str = "auto") -> Program:
     known = _read(_cache_path("plain", device))
     if known is None:
         return Program(now, now + _LATER_BYTES, extra_bytes=_extra_here())
-    extra = _extra_here()
-    for part in PARTS:
-        if (found := _read(_cache_path(part, device))) is not None:
-            extra[part] = max(0, found.trained_bytes - known.trained_bytes)
+    found = {part: _read(_cache_path(part, device)) for part in PARTS}
+    extra = {**_extra_here(), **_extras(known, found)}
+    if "torch._dynamo" in sys.modules:
+        extra["recompute"] = 0
     later = max(0, known.trained_bytes - known.imported_bytes)
     trained = max(now + later, known.trained_bytes)
     return dataclasses.replace(known, imported_bytes=now, trained_bytes=trained, extra_bytes=extra)
@@ -111,8 +137,9 @@ def program_here(held_bytes: int, *, device: str = "auto") -> Program:
 
 def _extra_here() -> dict[str, int]:
     """What further parts usually take in this process, which may have imported one already."""
-    is_imported = "pyarrow.parquet" in sys.modules
-    return {**_USUAL_EXTRA_BYTES, "parquet": 0 if is_imported else _PYARROW_BYTES}
+    usual = {**_USUAL_EXTRA_BYTES, "parquet": _PYARROW_BYTES}
+    there = {"recompute": "torch._dynamo", "parquet": "pyarrow.parquet"}
+    return {**usual, **{part: 0 for part, name in there.items() if name in sys.modules}}
 
 
 @functools.cache

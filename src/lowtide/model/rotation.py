@@ -64,9 +64,6 @@ class _NormAndRotate(torch.autograd.Function):
         return (*found, None, None, None, None, None)
 
 
-# As one call in the compiled graph: what stands inside a function of its own is kept, not computed
-# again, where torch 2.11 compiles activation checkpointing.
-@torch.compiler.allow_in_graph  # pyright: ignore[reportUntypedFunctionDecorator]
 def norm_and_rotate(
     joint: Tensor,
     query_gain: Tensor,

@@ -181,6 +181,14 @@ class TensorFile(Mapping[str, Tensor]):
         return len(self._names)
 
 
+def _allocate(model: GPT, device: str | torch.device) -> None:
+    """Take memory for an outline's weights; torch's own way imports half of its compiler."""
+    for module in model.modules():
+        for name, outline in list(module.named_parameters(recurse=False)):
+            weight = torch.empty(outline.shape, dtype=outline.dtype, device=device)
+            setattr(module, name, torch.nn.Parameter(weight))
+
+
 def load_model(
     folder: str | Path,
     *,
@@ -197,7 +205,7 @@ def load_model(
     require_weights(folder, config)
     with torch.device("meta"):
         model = GPT(config)
-    model.to_empty(device=device)
+    _allocate(model, device)
     model.reset_buffers()
     load_weights(model, folder, verify=False)
     return model.eval()

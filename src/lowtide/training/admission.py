@@ -91,7 +91,10 @@ def refuse_hopeless(
     budget = parse_size(settings.memory)
     if program is None:
         program = find_program(
-            settings.device, use_8bit=settings.use_8bit_optimizer, compiles=settings.compile
+            settings.device,
+            use_8bit=settings.use_8bit_optimizer,
+            compiles=settings.compile,
+            recomputes=settings.activation_checkpointing,
         )
     if program.device != "cpu":  # the GPU's own memory decides
         return

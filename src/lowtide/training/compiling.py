@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lowtide.errors import UsageError
 from lowtide.model.gpt import GPT
+from lowtide.model.graphs import describe_to_compiler
 from lowtide.training.distributed import ProcessGroup
 
 __all__ = ["compile_network"]
@@ -26,6 +27,7 @@ def compile_network(
     """Compile one block for all, all blocks as one graph, or with several processes everything."""
     if group.device.type == "cpu":
         _require_compiler()
+    describe_to_compiler()
     if group.world_size > 1:
         return torch.compile(network, dynamic=False)
     model.compile_blocks(whole=whole)

@@ -7,14 +7,14 @@ Out:     the wrapped network; whole tensors for checkpoints, the same on any num
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from lowtide import ranks
@@ -22,7 +22,18 @@ from lowtide.errors import UsageError
 from lowtide.model.devices import pick_device
 from lowtide.model.gpt import GPT
 
-__all__ = ["ProcessGroup", "open_process_group", "shard_like", "whole_tensors", "wrap_model"]
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+__all__ = [
+    "ProcessGroup",
+    "cut_like",
+    "is_divided",
+    "open_process_group",
+    "shard_like",
+    "whole_tensors",
+    "wrap_model",
+]
 
 
 @dataclass(frozen=True)
@@ -120,9 +131,19 @@ def gradient_sync(network: nn.Module, *, wanted: bool) -> Generator[None]:
     yield
 
 
+def is_divided(value: Any) -> TypeGuard[DTensor]:
+    """True for a tensor of which each process holds a part.
+
+    Without the import, which takes 40 MiB and the better part of a second: who has such tensors
+    has done it.
+    """
+    tensors = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and isinstance(value, tensors.DTensor)
+
+
 def whole_tensors(value: Any) -> Any:
     """Return the same structure with every divided tensor gathered; all processes must call it."""
-    if isinstance(value, DTensor):
+    if is_divided(value):
         return value.full_tensor()
     if isinstance(value, dict):
         return {key: whole_tensors(item) for key, item in value.items()}
@@ -133,9 +154,15 @@ def whole_tensors(value: Any) -> Any:
 
 def shard_like(value: Tensor, reference: Tensor) -> Tensor:
     """Divide a whole tensor the way `reference` is divided; every process cuts out its own part."""
-    if not isinstance(reference, DTensor) or value.shape != reference.shape:
+    if not is_divided(reference) or value.shape != reference.shape:
         return value
+    return cut_like(value.to(reference.device), reference)
+
+
+def cut_like(value: Tensor, reference: DTensor) -> DTensor:
+    """Divide by rows or columns as `reference` is, whatever the shape."""
+    from torch.distributed.tensor import DTensor, Replicate
+
     mesh = reference.device_mesh
-    value = value.to(reference.device)
     copies = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim)
     return copies.redistribute(mesh, reference.placements)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,9 +116,7 @@ def evaluate_loss(
         inputs, targets = dataset.get_batch(windows)
         ids = torch.from_numpy(inputs).to(device)
         wanted_ids = torch.from_numpy(targets).to(device)
-        # A last, smaller batch is not worth compiling the network for another shape.
-        stance = "default" if len(ids) == batch_size else "force_eager"
-        with autocast(), torch.compiler.set_stance(stance):
+        with autocast(), _uncompiled() if len(ids) < batch_size else contextlib.nullcontext():
             loss = network(ids, wanted_ids)
         if counted:
             num_bytes = 0 if counts is None else counts[wanted_ids].sum()
@@ -130,6 +129,16 @@ def evaluate_loss(
     nats, tokens, num_bytes = total(sums).tolist()
     bits = None if num_bytes == 0 else nats / math.log(2) / num_bytes
     return EvalResult(nats / tokens, bits, round(tokens))
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """A last, smaller batch is not worth compiling the network for another shape.
+
+    Where nothing has imported torch's compiler, nothing is compiled, and it stays away.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def _pair(like: Tensor, tokens: int, num_bytes: Tensor | int) -> tuple[Tensor, Tensor]:

@@ -34,8 +34,11 @@ _CUDA_PROGRAM_BYTES = 2 << 30
 _STACK_BYTES = 256 << 20
 _MARGIN = 1.1
 # What the C library keeps between many small tensors, beyond a tenth of them: a model of width 32
-# with thousands of rows took 13 % more than was estimated. Less than a tenth of any program.
+# with thousands of rows took 13 % more than was estimated.
 _HOLES_BYTES = 16 << 20
+# A budget found before the start must do for the process that trains, which has read its text by
+# the time it measures itself: 10 MiB more than the probe had, and the holes.
+_LEAST_SPARE_BYTES = 40 << 20
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Footprint:
     @property
     def budget_bytes(self) -> int:
         """The budget to give for it: estimates are off by up to a tenth."""
-        return int(self.total_bytes * _MARGIN)
+        return max(int(self.total_bytes * _MARGIN), self.total_bytes + _LEAST_SPARE_BYTES)
 
     @property
     def running_budget_bytes(self) -> int:
@@ -148,9 +151,12 @@ def planned_bytes(
 
 def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: bool) -> int:
     eight, compiles = settings.use_8bit_optimizer, settings.compile and not on_gpu
-    program = program or find_program(use_8bit=eight, compiles=compiles)
+    again = settings.activation_checkpointing
+    program = program or find_program(use_8bit=eight, compiles=compiles, recomputes=again)
     parquet = stream_reading(settings).has_parquet
-    size = program.bytes_for(use_8bit=eight, compiles=compiles, reads_parquet=parquet)
+    size = program.bytes_for(
+        use_8bit=eight, compiles=compiles, recomputes=again, reads_parquet=parquet
+    )
     return size + (_CUDA_PROGRAM_BYTES if on_gpu and program.device == "cpu" else 0)
 
 

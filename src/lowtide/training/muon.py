@@ -15,14 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
 
 from lowtide.model.blocks import Attention, SwiGLU
 from lowtide.model.gpt import GPT
+from lowtide.training.adamw import EagerOptimizer
+from lowtide.training.distributed import cut_like, is_divided
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 __all__ = ["Muon", "matrix_splits", "orthogonalize"]
 
@@ -54,7 +58,7 @@ def matrix_splits(model: GPT) -> dict[int, tuple[int, ...]]:
     return splits
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(EagerOptimizer):
     """Momentum made orthogonal with even rows, for matrices; equal shapes are done in one batch.
 
     Updates are scaled by 0.2 * sqrt(larger side), which gives them the size of AdamW's, so that one
@@ -123,7 +127,7 @@ class Muon(torch.optim.Optimizer):
                 update.copy_(torch.where(bad, buffer, update))
         _torch._foreach_lerp_(buffers, updates, 1 - momentum)
         _torch._foreach_lerp_(updates, buffers, momentum)
-        return [u.full_tensor() if isinstance(u, DTensor) else u for u in updates]
+        return [u.full_tensor() if is_divided(u) else u for u in updates]
 
     def _parts(self, parameter: nn.Parameter, update: Tensor) -> list[_Part]:
         """The matrices of a parameter; the mean squares of its rows are whole in every process."""
@@ -158,7 +162,7 @@ def _apply(group: dict[str, Any], parts: list[_Part], keep: Tensor | float) -> N
     steps = updates.float().mul_(factors.mul_(group["lr"] * size * keep)).unbind()
     decay = group["lr"] * group["weight_decay"] * keep
     cautious: bool = group["cautious"]
-    if isinstance(parts[0].parameter, DTensor):
+    if is_divided(parts[0].parameter):
         for part, step in zip(parts, steps, strict=True):
             _apply_sharded(part.parameter, part.where, step, decay, cautious=cautious)  # pyright: ignore[reportArgumentType]
         return
@@ -196,18 +200,11 @@ def _apply_sharded(
     decays = torch.zeros(parameter.shape[0], 1, dtype=step.dtype, device=step.device)
     decays[where] = decay
     local = parameter.to_local()
-    own_step, own_decays = (_own_share(value, parameter) for value in (whole, decays))
+    own_step, own_decays = (cut_like(value, parameter).to_local() for value in (whole, decays))
     if cautious:
         own_decays = own_decays * (local * own_step >= 0)
     local.mul_(1 - own_decays)
     local.sub_(own_step)
-
-
-def _own_share(value: Tensor, parameter: DTensor) -> Tensor:
-    """The part of a whole tensor that belongs to this rank's rows of `parameter`."""
-    mesh = parameter.device_mesh
-    copies = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim)
-    return copies.redistribute(mesh, parameter.placements).to_local()
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from lowtide.errors import UsageError
 from lowtide.model.gpt import GPT
 from lowtide.packages import import_package
-from lowtide.training.distributed import shard_like
+from lowtide.training.adamw import AdamW
+from lowtide.training.distributed import is_divided, shard_like
 from lowtide.training.muon import Muon, matrix_splits
 
 __all__ = ["LossScale", "OptimizerSet", "build_optimizers"]
@@ -87,7 +87,7 @@ class OptimizerSet:
             if isinstance(value, Tensor):
                 # Quantization maps of 8-bit states are one tensor for all parameters; a file of
                 # tensors has each by itself.
-                place = 0 if isinstance(value, DTensor) else value.data_ptr()
+                place = 0 if is_divided(value) else value.data_ptr()
                 is_shared = place != 0 and place in seen
                 seen.add(place)
                 found[f"{_MOMENTS}{name}.{key}"] = value.clone() if is_shared else value
@@ -268,7 +268,7 @@ def _decayed_groups(
 
 
 def _adamw_fused(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> Any:
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=1e-8, fused=True)
+    return AdamW(groups, lr=lr, betas=betas)
 
 
 def _adamw_8bit(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> Any:

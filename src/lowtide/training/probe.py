@@ -1,6 +1,6 @@
 """Train next to nothing and say what the program took; run as a program, it answers in JSON.
 
-In:      arguments: plain, 8bit or compile; the device
+In:      arguments: plain, recompute, 8bit or compile; the device
 Out:     stdout: the fields of Program
 Memory:  what training imports and loads on demand
 """
@@ -52,6 +52,7 @@ def train_next_to_nothing(folder: Path, *, part: str, device: str) -> None:
         optimizer="adamw" if part == "8bit" else "muon",
         use_8bit_optimizer=part == "8bit",
         compile=part == "compile",
+        activation_checkpointing=part == "recompute",
         device=device,
         memory="1TiB",
     ).fit()

@@ -1,0 +1,28 @@
+"""What torch's compiler is told of our functions, as soon as something is compiled.
+
+In:      nothing
+Out:     functions that become one call of a graph, or end it
+
+Said here and not by decorators: those import the compiler, which takes 140 MiB and a second and a
+half of every command that runs a model, and most compile nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from lowtide.model import float8_linear, loss, rotation
+
+__all__ = ["describe_to_compiler"]
+
+
+@functools.cache
+def describe_to_compiler() -> None:
+    """Tell it once; to be called before torch.compile is."""
+    # One call in the graph: what stands inside a function of its own is kept, not computed again,
+    # where torch 2.11 compiles activation checkpointing.
+    torch.compiler.allow_in_graph(float8_linear.multiply_normed)
+    torch.compiler.allow_in_graph(rotation.norm_and_rotate)
+    loss.keep_loss_out_of_graphs()
