@@ -266,7 +266,20 @@ void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned c
   end_part(ends_with_newline);
 }
 
+bool BlockCleaner::mask_personal_data() {
+  MaskCounts found;
+  const std::string_view line(text.data() + line_begin_, text.size() - line_begin_);
+  if (!mask_line(line, options_.mask_kinds, masked_, found)) return false;
+  for (size_t kind = 0; kind < kNumMasks; ++kind) {  // no samples: they would say what was masked
+    counts[kRuleMaskedEmail + kind].count += found.count[kind];
+    counts[kRuleMaskedEmail + kind].bytes += found.bytes[kind];
+  }
+  text.replace(line_begin_, std::string::npos, masked_);
+  return true;
+}
+
 void BlockCleaner::end_line(bool newline, bool unstable, bool ascii, size_t repeated) {
+  if (options_.mask_kinds != 0 && mask_personal_data()) repeated = kNotCounted;
   if (options_.normalize) {
     while (text.size() > line_begin_ && (text.back() == ' ' || text.back() == '\t'))
       text.pop_back();

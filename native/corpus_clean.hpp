@@ -13,6 +13,7 @@
 #include "corpus_hash.hpp"
 #include "corpus_rules.hpp"
 #include "corpus_scan.hpp"
+#include "quality_masks.hpp"
 #include "quality_rules.hpp"
 
 namespace lowtide {
@@ -78,6 +79,8 @@ class BlockCleaner {
   void end_line(bool newline, bool unstable, bool ascii, size_t repeated = kNotCounted);
   bool is_worth_hashing(std::string_view line) const;
   bool keep_line(std::string_view line, size_t repeated);
+  // Mask personal data in the line in work; returns whether there was any.
+  bool mask_personal_data();
   bool meets_rules(std::string_view document, bool whole);
   void hash_line(std::string_view line);
   void replace_document(std::string_view document);
@@ -88,6 +91,7 @@ class BlockCleaner {
   CleanOptions options_;
   const Compose* compose_;
   std::unique_ptr<QualityRules> rules_;
+  std::string masked_;
   size_t document_begin_ = 0, line_begin_ = 0, hash_mark_ = 0;
   uint64_t line_number_ = 0, line_base_ = 0;
   uint32_t empty_lines_ = 0;

@@ -13,6 +13,7 @@ from lowtide import _native
 from lowtide.corpus.cleaning import RULES, CleaningOptions, clean_block
 from lowtide.corpus.quality import (
     LIMITS,
+    MASKS,
     PRESETS,
     RuleLimit,
     canonical_limits,
@@ -274,4 +275,6 @@ def test_the_guide_has_every_limit_with_its_number() -> None:
     page = (Path(__file__).parents[2] / "docs" / "quality.md").read_text()
     for limit in LIMITS:
         assert f"| `{limit.full_name}` | {limit.value:g} | {limit.text} |" in page
-    assert page.count("| `") == len(LIMITS) + len(PRESETS)
+    for name in (*PRESETS, *MASKS):
+        assert page.count(f"\n| `{name}` |") == 1
+    assert page.count("\n| `") == len(LIMITS) + len(PRESETS) + len(MASKS)

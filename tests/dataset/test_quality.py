@@ -124,3 +124,19 @@ def test_appended_text_meets_the_rules_of_the_dataset(inputs: Path) -> None:
     texts = read_documents(Path("out"), "train") + read_documents(Path("out"), "val")
     assert len(texts) == 138 + 40
     assert not any("menu" in text for text in texts)
+
+
+def test_personal_data_is_masked_and_counted(inputs: Path) -> None:
+    text = make_text(500) + "\nWrite to jo@example.org or call +49 30 1234567 about the tide."
+    inputs.write_text(SEPARATOR.join([text, *(make_text(number) for number in range(20))]))
+    result = prepare_dataset(**options(inputs, "out", rules="", mask="phone,email"))
+    rows = {rule: row for rule, row in result.report["rules"].items() if rule.startswith("masked")}
+    assert rows == {
+        "masked_email": {"count": 1, "bytes": 14, "examples": []},
+        "masked_phone": {"count": 1, "bytes": 14, "examples": []},
+    }
+    texts = read_documents(Path("out"), "train") + read_documents(Path("out"), "val")
+    assert sum("Write to [email] or call [phone] about the tide." in text for text in texts) == 1
+    assert "masked: e-mail addresses" in describe_preparation(result)
+    with pytest.raises(UsageError, match="made with --mask email,phone, now it is none"):
+        prepare_dataset(**options(inputs, "out", rules=""))

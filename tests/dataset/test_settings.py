@@ -23,6 +23,7 @@ from lowtide.errors import UsageError
 PREPARE = {
     "rules": "",
     "rule_limit": (),
+    "mask": "",
     "tokenization": "gpt2",
     "tokens_per_shard": 10_000_000,
     "val_fraction": 0.1,

@@ -91,7 +91,7 @@ def by_threads(corpus: Path, **options: Any) -> dict[str, bytes]:
         {"val_fraction": 0.0},
         {"document_separator": "", "val_fraction": 0.3},
         {"filter": False, "normalize": False, "min_document_chars": 0},
-        {"rules": RULES, "rule_limit": RULE_LIMITS},
+        {"rules": RULES, "rule_limit": RULE_LIMITS, "mask": "email,phone"},
     ],
     ids=str,
 )

@@ -224,6 +224,7 @@ def fuzz_cleaning(source: random.Random, folder: Path) -> None:
     presets = source.sample(range(len(_native.RULE_PRESETS)), source.randrange(4))
     limits = [source.choice([0.0, 0.5, limit[2]]) for limit in _native.RULE_LIMITS]
     options.set_rules(presets, limits)
+    options.mask_kinds = source.choice([0, source.randrange(64)])
     text = b"\n".join(make_text(source) for _ in range(source.randrange(1, 5)))
     separator = source.choice([b"", b"<|endoftext|>", b"\n", b"a"])
     cut = source.randrange(len(text) + 1)

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.corpus.quality import canonical_limits, canonical_rules, native_rules
+from lowtide.corpus.quality import (
+    canonical_limits,
+    canonical_masks,
+    canonical_rules,
+    native_masks,
+    native_rules,
+)
 from lowtide.corpus.reading import ReadingOptions, TextBlock, extract_json_rows
 from lowtide.corpus.textblocks import Paths
 from lowtide.errors import UsageError
@@ -76,6 +82,9 @@ class CleaningOptions:
     rule_limit: tuple[str, ...] = ()
     """Other numbers for rules, such as fineweb.max-newlines=0.5; 0 switches a rule off. All names
     are in docs/quality.md."""
+    mask: str = ""
+    """Personal data to replace by its kind in brackets, such as email,ip,phone,iban,card; default:
+    none."""
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:
@@ -85,6 +94,7 @@ class CleaningOptions:
         object.__setattr__(self, "rules", canonical_rules(self.rules))
         limits = canonical_limits(self.rule_limit, self.rules)
         object.__setattr__(self, "rule_limit", limits)
+        object.__setattr__(self, "mask", canonical_masks(self.mask))
         if not 0 < self.max_repetition <= 1:
             raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
 
@@ -95,7 +105,7 @@ class CleaningOptions:
         return CleaningOptions(**{name: getattr(self, name) for name in names})
 
 
-_QUALITY = ("rules", "rule_limit")
+_QUALITY = ("rules", "rule_limit", "mask")
 _NUMBERS = tuple(name for name in CleaningOptions.__dataclass_fields__ if name not in _QUALITY)
 """Options that the native core has by the same name."""
 
@@ -108,6 +118,7 @@ def native_options(
     for name in _NUMBERS:
         setattr(native, name, getattr(options, name))
     native.set_rules(*native_rules(options.rules, options.rule_limit))
+    native.mask_kinds = native_masks(options.mask)
     native.collect_characters = collect_characters
     return native
 

@@ -1,6 +1,6 @@
-"""Rules of text quality by name: presets, the numbers they decide by, and what users say of them.
+"""Rules of text quality and masks by name, and the numbers that rules decide by.
 
-In:      `--rules gopher,c4` and `--rule-limit fineweb.max-newlines=0.5`, as text
+In:      `--rules gopher,c4`, `--rule-limit fineweb.max-newlines=0.5` and `--mask email`, as text
 Out:     the same in one canonical form; what the native core takes
 Memory:  a few numbers
 
@@ -17,10 +17,22 @@ from dataclasses import dataclass
 from lowtide import _native
 from lowtide.errors import UsageError
 
-__all__ = ["LIMITS", "PRESETS", "RuleLimit", "canonical_limits", "canonical_rules", "native_rules"]
+__all__ = [
+    "LIMITS",
+    "MASKS",
+    "PRESETS",
+    "RuleLimit",
+    "canonical_limits",
+    "canonical_masks",
+    "canonical_rules",
+    "native_masks",
+    "native_rules",
+]
 
 PRESETS = dict(_native.RULE_PRESETS)
 """What each preset looks at, by its name."""
+MASKS = ("email", "ip", "phone", "iban", "card")
+"""Kinds of personal data that can be masked, in the order of the native core."""
 _ALIASES = {"gopher": ("gopher-repetition", "gopher-quality")}
 
 
@@ -106,6 +118,27 @@ def native_rules(rules: str, limits: Sequence[str]) -> tuple[list[int], list[flo
         name, _, number = text.partition("=")
         values[_BY_NAME[name]] = float(number)
     return [_PRESET_NAMES.index(name) for name in rules.split(",") if name], values
+
+
+def canonical_masks(masks: str) -> str:
+    """The kinds of a list such as `card,email`, in one order: none depends on another.
+
+    >>> canonical_masks("card, email")
+    'email,card'
+    """
+    words = [word for word in (part.strip() for part in masks.split(",")) if word]
+    for word in words:
+        if word not in MASKS:
+            raise UsageError(
+                f"--mask {word!r} is not one of {', '.join(MASKS)}",
+                next_step=_closest(word, MASKS),
+            )
+    return ",".join(name for name in MASKS if name in words)
+
+
+def native_masks(masks: str) -> int:
+    """A bit for each kind, as the native core takes them."""
+    return sum(1 << MASKS.index(name) for name in masks.split(",") if name)
 
 
 def _read_number(text: str, number: str) -> float:

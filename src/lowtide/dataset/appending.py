@@ -322,7 +322,7 @@ class _Append:
         in datasets of earlier versions, they are hashed again as well.
         """
         cleaning = replace(
-            self.stored.cleaning, normalize=False, filter=False, rules="", rule_limit=()
+            self.stored.cleaning, normalize=False, filter=False, rules="", rule_limit=(), mask=""
         )
         stream = Stream(0, (), random_access=True, num_blocks=0)
         job = CleanJob([stream], self.reading, cleaning, self.work / "existing")

@@ -46,7 +46,7 @@ _NOT_IN_PLAN = (
     "work_dir",
     "ray_address",
 )
-_ONLY_IF_USED = ("rules", "rule_limit")
+_ONLY_IF_USED = ("rules", "rule_limit", "mask")
 """Settings that datasets of earlier versions have not: unused they are left out, so that the same
 command still makes, and finds, the same shards."""
 
