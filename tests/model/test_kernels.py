@@ -24,7 +24,23 @@ KERNEL = textwrap.dedent(
     import torch.nn.functional as F
     from lowtide.model.kernels import fused_loss_and_error
 
+    def gradient_of(logits, wanted, cap, ahead):
+        exact = logits.double().requires_grad_()
+        bent = cap * torch.tanh(exact / cap) if cap else exact
+        losses = [
+            F.cross_entropy(bent, target, reduction="sum", ignore_index=-1) for target in wanted.T
+        ]
+        total = sum(weight * loss for weight, loss in zip((1, *ahead), losses, strict=True))
+        return losses[0].detach(), torch.autograd.grad(total, exact)[0]
+
     torch.manual_seed(0)
+    for cap, ahead in ((0.0, (0.5, 0.25)), (2.0, ()), (2.0, (0.3,))):
+        logits, wanted = torch.randn(7, 33) * 3, torch.randint(33, (7, 1 + len(ahead)))
+        wanted[2, 1:] = -1
+        plain, expected = gradient_of(logits, wanted, cap, ahead)
+        loss, error = fused_loss_and_error(logits, wanted, cap=cap, ahead=ahead, block=16)
+        torch.testing.assert_close(loss.double(), plain, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(error.double(), expected, rtol=1e-4, atol=1e-6)
     for vocab_size in (15, 16, 17, 33, 61):
         for dtype in (torch.float32, torch.bfloat16):
             around = torch.full((9, vocab_size), 50.0, dtype=dtype)

@@ -110,6 +110,7 @@ DEFAULTS = {
     "embedding_rate": 1.0,
     "beta1": 0.9,
     "beta2": 0.95,
+    "ahead_weight": 0.0,
     "momentum": 0.95,
     "momentum_warmup": 0,
     "zero_init": False,

@@ -83,6 +83,8 @@ class GPTConfig:
     """Tokens that the layers of `window_layers` look at, the token itself included; 0: all."""
     window_layers: tuple[int, ...] = ()
     """Layers, from 0 on, that look no further than the window."""
+    logit_cap: float | None = None
+    """Size that logits approach but never reach (tide only); 15 there if not given, 0 for none."""
     others: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """Fields of a config.json that do not decide the network (ids of special tokens and the like),
     which are written back as they are."""
@@ -96,6 +98,11 @@ class GPTConfig:
         self._require(0.0 <= self.dropout < 1.0, "dropout", "from 0 to below 1")
         self._require(0.0 < self.rope_theta < math.inf, "rope_theta", "more than 0, and finite")
         self._require(0.0 <= self.norm_eps < 1.0, "norm_eps", "from 0 to below 1")
+        if self.logit_cap is None:
+            object.__setattr__(self, "logit_cap", self.family.logit_cap)
+        capped = self.family.logit_cap > 0 or self.logit_cap == 0
+        self._require(capped, "logit_cap", f"0 in the {self.layout} layout")
+        self._require(0.0 <= self.cap < math.inf, "logit_cap", "0 or more, and finite")
         if self.num_kv_heads == 0:
             object.__setattr__(self, "num_kv_heads", self.num_heads)
         self._require(
@@ -141,6 +148,11 @@ class GPTConfig:
 
     def _require(self, condition: bool, name: str, expected: str) -> None:
         require(condition, name, getattr(self, name), expected)
+
+    @property
+    def cap(self) -> float:
+        """The size that logits approach, 0 for none."""
+        return self.logit_cap or 0.0
 
     def replace(self, **changes: Any) -> GPTConfig:
         """Return a copy with some fields changed."""

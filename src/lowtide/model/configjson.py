@@ -27,6 +27,7 @@ _REPLACED = (
     "torch_dtype", "rope_scaling", "sliding_window", "max_window_layers", "layer_types",
     "mlp_bias", "n_inner", "use_sliding_window",
 )  # fmt: skip
+_CAP = "final_logit_softcapping"
 _MOST_LAYERS = 1 << 10  # more are refused by their number
 _ROPE_FIELDS = (
     "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
@@ -127,6 +128,7 @@ def _read_rotary(fields: Mapping[str, Any], layout: FamilyName) -> GPTConfig:
         mlp_bias=family.mlp_bias is None and _flag(fields, "mlp_bias"),
         sliding_window=window,
         window_layers=layers,
+        logit_cap=fields.get(_CAP, 0.0) if family.logit_cap else 0.0,
     )
 
 
@@ -207,6 +209,7 @@ def _write_rotary(config: GPTConfig) -> dict[str, Any]:
         "dropout": config.dropout,
         "dtype": "float32",
         **({"mlp_bias": config.mlp_bias} if family.mlp_bias is None else {}),
+        **({_CAP: config.cap} if family.logit_cap else {}),
         **family.extra_fields,
     }
 

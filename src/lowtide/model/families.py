@@ -66,6 +66,9 @@ class Family:
     mlp_bias: bool | None = False
     """None: as mlp_bias of the config says."""
 
+    logit_cap: float = 0.0
+    """Size that the logits of a new model approach; 0: the family bends none."""
+
     # What its files call the parts.
     layers: str = "model.layers."
     embedding: str = "model.embed_tokens"
@@ -123,6 +126,7 @@ FAMILIES: dict[FamilyName, Family] = {
         model_type="lowtide_tide",
         architecture="TideForCausalLM",
         query_key_norm="head",
+        logit_cap=15.0,
         extra_fields={
             "use_sliding_window": False,
             "auto_map": {

@@ -22,12 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowtide.model.targets import plain_loss_and_error
+
 __all__ = ["LARGEST_E4M3", "Float8Head", "fits_float8", "has_float8", "multiply"]
 
 _torch: Any = torch  # the product of scaled numbers is private by its name only
 _E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 LARGEST_E4M3 = 448.0
-# Softmax minus one-hot is between -1 and 1; the largest e5m2 is 57344, the smallest 2 ** -16.
+# Softmax minus one-hot is between -1 and 1, with targets further ahead 1.75; the largest e5m2 is
+# 57344, which is 1.75 times this, the smallest 2 ** -16.
 _ERROR_SCALE = 32768.0
 # Columns a kernel reads at once for sums, and the sides of the tiles that are written twice.
 _BLOCK = 2048
@@ -52,12 +55,20 @@ class Float8Head:
     def __init__(self, weight: Tensor) -> None:
         self._weight, self._turned, self._scale = quantize(weight.detach())
 
-    def chunk(self, rows: Tensor, wanted: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    def chunk(
+        self,
+        rows: Tensor,
+        wanted: Tensor,
+        total: Tensor,
+        *,
+        cap: float = 0.0,
+        ahead: tuple[float, ...] = (),
+    ) -> tuple[Tensor, Tensor]:
         """Return the loss of some rows and their gradient; add the matrix's to `total`."""
         quantized, turned, scale = quantize(rows)
         half = torch.bfloat16
         logits = multiply(quantized, self._weight, scale, self._scale, half, fast=True)
-        loss, error, error_turned = loss_and_float8_error(logits, wanted)
+        loss, error, error_turned = loss_and_float8_error(logits, wanted, cap=cap, ahead=ahead)
         del logits
         unit = scale.new_full((), 1 / _ERROR_SCALE)
         # Long sums: kept in float32 on the way, unlike the forward product's.
@@ -110,14 +121,12 @@ def quantize(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return small, turned, scale
 
 
-def loss_and_float8_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sum of the losses, and softmax minus one-hot times 32768, in both layouts."""
+def loss_and_float8_error(
+    logits: Tensor, wanted: Tensor, *, cap: float = 0.0, ahead: tuple[float, ...] = ()
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sum of the losses, and their gradient times 32768, in both layouts."""
     if not _uses_kernels(logits):
-        values = logits.float()
-        log_totals = values.logsumexp(dim=-1, keepdim=True)
-        loss = (log_totals - values.gather(-1, wanted)).sum()
-        error = (values - log_totals).exp()
-        error.scatter_add_(-1, wanted, error.new_full((1, 1), -1.0).expand_as(wanted))
+        loss, error = plain_loss_and_error(logits.float(), wanted, cap=cap, ahead=ahead)
         small = (error * _ERROR_SCALE).half().to(_E5M2)  # by way of float16, as the kernel
         return loss, small, small.t().contiguous()
     num_rows, vocab_size = logits.shape
@@ -126,13 +135,16 @@ def loss_and_float8_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tenso
     losses = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     log_totals = torch.empty_like(losses)
     _kernels()["sums"][(num_rows,)](
-        logits, wanted, losses, log_totals, VOCAB=vocab_size, BLOCK=_BLOCK, num_warps=2
-    )
+        logits, wanted, losses, log_totals,
+        VOCAB=vocab_size, BLOCK=_BLOCK, TARGETS=wanted.shape[1], CAP=cap, num_warps=2,
+    )  # fmt: skip
+    second, third = (*ahead, 0.0, 0.0)[:2]
     small = torch.empty(num_rows, vocab_size, dtype=_E5M2, device=logits.device)
     turned = torch.empty(vocab_size, num_rows, dtype=_E5M2, device=logits.device)
     _kernels()["errors"][_grid(num_rows, vocab_size, _ERROR_TILE)](
         logits, wanted, log_totals, small.view(torch.uint8), turned.view(torch.int32),
-        num_rows, vocab_size, _ERROR_SCALE, **_ERROR_TILE, num_warps=8,
+        num_rows, vocab_size, _ERROR_SCALE, second, third,
+        **_ERROR_TILE, TARGETS=wanted.shape[1], CAP=cap, num_warps=8,
     )  # fmt: skip
     return losses.sum(), small, turned
 
@@ -176,7 +188,10 @@ def _quantize_tiles(
     tl.store(turned + corner + across, tl.trans(small_numbers), mask=tl.trans(inside))
 
 
-def _sum_rows(logits, wanted, losses, log_totals, VOCAB: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[name-defined]
+def _sum_rows(
+    logits, wanted, losses, log_totals,
+    VOCAB: tl.constexpr, BLOCK: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
+):  # type: ignore[name-defined]  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * VOCAB
     offsets = tl.arange(0, BLOCK)
@@ -185,17 +200,22 @@ def _sum_rows(logits, wanted, losses, log_totals, VOCAB: tl.constexpr, BLOCK: tl
     for first in range(0, VOCAB, BLOCK):
         inside = first + offsets < VOCAB
         values = tl.load(start + first + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+        if CAP > 0:  # cap * tanh(value / cap)
+            values = tl.where(inside, CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1), values)
         new_largest = tl.maximum(largest, tl.max(values, 0))
         total = total * tl.exp(largest - new_largest) + tl.sum(tl.exp(values - new_largest), 0)
         largest = new_largest
     log_total = largest + tl.log(total)
     tl.store(log_totals + row, log_total)
-    tl.store(losses + row, log_total - tl.load(start + tl.load(wanted + row)).to(tl.float32))
+    reached = tl.load(start + tl.load(wanted + row * TARGETS)).to(tl.float32)
+    if CAP > 0:
+        reached = CAP * (2 * tl.sigmoid(reached * (2 / CAP)) - 1)
+    tl.store(losses + row, log_total - reached)
 
 
 def _write_errors(
-    logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale, second, third,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
     # Both results are bytes here: e5m2 is the upper half of a float16, rounded. Four rows' bytes
     # are turned together as one word, which moves a quarter as many.
@@ -211,9 +231,25 @@ def _write_errors(
         where = row[:, None] * vocab_size + column[None, :]
         values = tl.load(logits + corner + where, mask=inside, other=-float("inf")).to(tl.float32)
         log_total = tl.load(log_totals + first_row + row, mask=there, other=0.0)
-        target = tl.load(wanted + first_row + row, mask=there, other=0) - first_column
-        error = tl.exp(values - log_total[:, None])
-        error = (error - tl.where(column[None, :] == target[:, None], 1.0, 0.0)) * scale
+        if CAP > 0:
+            values = CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1)
+        targets = wanted + (first_row + row) * TARGETS
+        target = tl.load(targets, mask=there, other=0) - first_column
+        share = tl.exp(values - log_total[:, None])
+        error = share - tl.where(column[None, :] == target[:, None], 1.0, 0.0)
+        if TARGETS > 1:
+            target = tl.load(targets + 1, mask=there, other=-1)
+            weight = tl.where(target >= 0, second, 0.0)
+            hit = column[None, :] == (target - first_column)[:, None]
+            error += weight[:, None] * (share - tl.where(hit, 1.0, 0.0))
+        if TARGETS > 2:
+            target = tl.load(targets + 2, mask=there, other=-1)
+            weight = tl.where(target >= 0, third, 0.0)
+            hit = column[None, :] == (target - first_column)[:, None]
+            error += weight[:, None] * (share - tl.where(hit, 1.0, 0.0))
+        if CAP > 0:
+            error *= 1 - (values / CAP) * (values / CAP)
+        error *= scale
         bits = error.to(tl.float16).to(tl.uint16, bitcast=True).to(tl.int32)
         byte = tl.where(
             error == error, (bits + 127 + ((bits >> 8) & 1)) >> 8, 127

@@ -28,6 +28,7 @@ from lowtide.model.graphs import describe_to_compiler
 from lowtide.model.loss import chunked_cross_entropy
 from lowtide.model.rope import frequencies, table_factor
 from lowtide.model.sizing import loss_chunk_tokens
+from lowtide.model.targets import cap_logits, targets_ahead
 from lowtide.model.tide_blocks import TideAttention, TideBlock
 
 __all__ = ["GPT"]
@@ -49,6 +50,7 @@ class GPT(nn.Module):
         self.config = config
         self.activation_checkpointing = False
         self.float8_head = False
+        self.ahead_weights: tuple[float, ...] = ()
         self.compiled_hidden: Callable[[Tensor], Tensor] | None = None
         self.compiled_call: Callable[..., Tensor] | None = None
         self.compiled_again: Callable[..., Tensor] | None = None
@@ -142,14 +144,17 @@ class GPT(nn.Module):
         """Return logits [B, T, V], or with targets the mean loss in nats per token."""
         x = (self.compiled_hidden or self.hidden)(ids)
         if targets is None:
-            return F.linear(x, self.output_weight)
+            return self._logits(x)
         if _autocast(x):
             x = x.to(torch.get_autocast_dtype(x.device.type))
+        ahead = self.ahead_weights if self.training else ()
         return chunked_cross_entropy(
             x.flatten(0, 1),
             self.output_weight,
-            targets.flatten(),
+            targets_ahead(targets, len(ahead)) if ahead else targets.flatten(),
             self.loss_chunk_tokens,
+            cap=self.config.cap,
+            ahead=ahead,
             # Evaluation measures the weights themselves, not their 8-bit copies.
             float8=self.float8_head and self.training,
         )
@@ -186,7 +191,10 @@ class GPT(nn.Module):
 
     def next_logits(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Return the logits [B, V] for the token after the last one."""
-        return F.linear(self.hidden(ids, cache)[:, -1], self.output_weight)
+        return self._logits(self.hidden(ids, cache)[:, -1])
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return cap_logits(F.linear(x, self.output_weight), self.config.cap)
 
 
 def _is_outline() -> bool:

@@ -1,6 +1,6 @@
 """Output matrix and cross entropy as one, some tokens at a time, so that logits never exist whole.
 
-In:      the last hidden states [N, D], the output matrix [V, D], targets [N]
+In:      the last hidden states [N, D], the output matrix [V, D], targets [N] or [N, K]
 Out:     the mean loss; gradients come with it
 Memory:  logits of `chunk_tokens` tokens; a gradient of the hidden states and one of the matrix
 """
@@ -16,21 +16,20 @@ from torch import Tensor
 from lowtide.model import rows
 from lowtide.model.float8 import Float8Head, fits_float8
 from lowtide.model.kernels import fused_loss_and_error, has_fused_loss
+from lowtide.model.targets import plain_loss_and_error
 
 __all__ = ["chunked_cross_entropy"]
 
 
-def _loss_and_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of the losses of logits [N, V], and softmax minus one-hot."""
+def _loss_and_error(
+    logits: Tensor, wanted: Tensor, *, cap: float, ahead: tuple[float, ...]
+) -> tuple[Tensor, Tensor]:
+    """Return the sum of the losses of logits [N, V], and their gradient."""
     if has_fused_loss(logits):
-        return fused_loss_and_error(logits, wanted)
-    if rows.can_fuse(logits):
+        return fused_loss_and_error(logits, wanted, cap=cap, ahead=ahead)
+    if rows.can_fuse(logits) and not cap and not ahead:
         return rows.loss_and_error(logits, wanted)
-    values = logits.float()
-    log_total = values.logsumexp(dim=-1, keepdim=True)
-    total = (log_total - values.gather(-1, wanted)).sum()
-    error = values.sub_(log_total).exp_()
-    error.scatter_add_(-1, wanted, error.new_full((1, 1), -1.0).expand_as(wanted))
+    total, error = plain_loss_and_error(logits.float(), wanted, cap=cap, ahead=ahead)
     return total, error.to(logits.dtype)
 
 
@@ -40,13 +39,16 @@ class _PlainHead:
     def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
         self._matrix = weight.to(dtype)
 
-    def loss(self, states: Tensor, wanted: Tensor) -> Tensor:
+    def loss(self, states: Tensor, wanted: Tensor, *, cap: float) -> Tensor:
         """Return the loss of some rows."""
-        return _loss_and_error(states @ self._matrix.t(), wanted)[0]
+        return _loss_and_error(states @ self._matrix.t(), wanted, cap=cap, ahead=())[0]
 
-    def chunk(self, states: Tensor, wanted: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    def chunk(
+        self, states: Tensor, wanted: Tensor, total: Tensor, *, cap: float, ahead: tuple[float, ...]
+    ) -> tuple[Tensor, Tensor]:
         """Return the loss of some rows and their gradient; add the matrix's to `total`."""
-        loss, error = _loss_and_error(states @ self._matrix.t(), wanted)
+        logits = states @ self._matrix.t()
+        loss, error = _loss_and_error(logits, wanted, cap=cap, ahead=ahead)
         if states.dtype == torch.float32:
             total.addmm_(error.t(), states)
         else:
@@ -70,6 +72,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         chunk_tokens: int,
         float8: bool,
+        cap: float,
+        ahead: tuple[float, ...],
     ) -> Tensor:
         num_tokens = hidden.shape[0]
         chunks = [
@@ -79,7 +83,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             head = _PlainHead(weight, hidden.dtype)
             for part in chunks:
-                total += head.loss(hidden[part], targets[part, None])
+                total += head.loss(hidden[part], targets[part], cap=cap)
             return total / num_tokens
         float8 = float8 and fits_float8(min(num_tokens, chunk_tokens), weight)
         float8 = float8 and fits_float8(num_tokens % chunk_tokens, weight)
@@ -87,7 +91,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         for part in chunks:
-            loss, gradient = head.chunk(hidden[part], targets[part, None], weight_gradient)
+            loss, gradient = head.chunk(
+                hidden[part], targets[part], weight_gradient, cap=cap, ahead=ahead
+            )
             hidden_gradient[part] = gradient
             total += loss
         ctx.save_for_backward(hidden_gradient, weight_gradient)
@@ -97,27 +103,34 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, None, None, None]:
+    ) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
         scale = gradient / ctx.num_tokens
         return (
             (hidden_gradient.float() * scale).to(hidden_gradient.dtype),
             weight_gradient * scale,
-            None,
-            None,
-            None,
+            *(None,) * 5,
         )
 
 
 def chunked_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int, *, float8: bool = False
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    chunk_tokens: int,
+    *,
+    float8: bool = False,
+    cap: float = 0.0,
+    ahead: tuple[float, ...] = (),
 ) -> Tensor:
     """Return the mean cross entropy of `hidden @ weight.T` [N, V] without ever holding all of it.
 
     With `float8`, the products of a pass that wants gradients are of 8-bit floats where their sides
-    allow it.
+    allow it. Logits are bent into -cap to cap. With weights `ahead`, targets are [N, 2] or [N, 3]:
+    the gradient is that of all of them, the loss that of the first.
     """
-    return _compute(hidden, weight, targets, chunk_tokens, float8)
+    wanted = targets if targets.ndim == 2 else targets[:, None]
+    return _compute(hidden, weight, wanted, chunk_tokens, float8, cap, ahead)
 
 
 _compute: Callable[..., Tensor] = _ChunkedCrossEntropy.apply  # pyright: ignore[reportAssignmentType]

@@ -39,6 +39,7 @@ class TideConfig(PretrainedConfig):
         rms_norm_eps: float = 1e-6,
         rope_theta: float = 10000.0,
         tie_word_embeddings: bool = True,
+        final_logit_softcapping: float = 0.0,
         **others: Any,
     ) -> None:
         self.vocab_size = vocab_size
@@ -52,6 +53,7 @@ class TideConfig(PretrainedConfig):
         self.rms_norm_eps = rms_norm_eps
         self.rope_theta = rope_theta
         self.tie_word_embeddings = tie_word_embeddings
+        self.final_logit_softcapping = final_logit_softcapping
         super().__init__(**others)
 
 
@@ -222,6 +224,9 @@ class TideForCausalLM(PreTrainedModel, GenerationMixin):
             past_key_values = DynamicCache()
         hidden = self.model(inputs_embeds, attention_mask, past_key_values)
         logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
+        cap = self.config.final_logit_softcapping
+        if cap > 0:
+            logits = cap * torch.tanh(logits / cap)
         loss = None
         if labels is not None:
             wanted = labels[:, 1:].flatten()

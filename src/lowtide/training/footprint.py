@@ -169,6 +169,8 @@ def _loss_bytes(config: GPTConfig, settings: TrainSettings, tokens: int, *, on_g
     per_logit = (2 if on_gpu else 10) if settings.use_mixed_precision else 4
     if on_gpu and settings.float8_head:
         per_logit += 2
+    if config.cap and not on_gpu:
+        per_logit += 4  # the slope of the cap
     chunk = min(tokens, chunk_tokens) * config.vocab_size * per_logit
     twice = config.tie_weights and on_gpu
     return chunk + 4 * config.vocab_size * config.width * (2 if twice else 1)

@@ -238,7 +238,7 @@ class Trainer:
         self.where.stage("waiting for data", state.step)
         inputs, targets = next(self.feed)
         self.where.stage("computing", state.step)
-        loss = self.stepper.compute(inputs, targets)
+        loss = self.stepper.compute(inputs, targets, share_done=self._share_done())
         self.where.stage("updating", state.step)
         norm, skip = self.stepper.update(loss, self._learning_rate_factor())
         self.counters.add(loss, norm, skip)
@@ -495,6 +495,11 @@ class Trainer:
 
     def _learning_rate_factor(self) -> float:
         return self.length.learning_rate_factor(
+            self.state.step, self.state.elapsed_seconds, epoch=self._feed_epoch
+        )
+
+    def _share_done(self) -> float:
+        return self.length.share_done(
             self.state.step, self.state.elapsed_seconds, epoch=self._feed_epoch
         )
 

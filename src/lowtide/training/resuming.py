@@ -44,7 +44,7 @@ _APPLIED = """
     max_iters epochs max_hours tokens_per_param
     batch_size gradient_accumulation_steps
     learning_rate schedule warmup final_learning_rate decay_fraction
-    weight_decay cautious_decay embedding_rate embedding_decay
+    weight_decay cautious_decay embedding_rate embedding_decay ahead_weight
     beta1 beta2 momentum momentum_warmup grad_clip dropout max_bad_steps
     use_mixed_precision precision attention float8_head float8_blocks
     val_data_path eval_dataset_dir eval_interval eval_iters forgetting_tolerance stop_on_forgetting

@@ -145,6 +145,11 @@ class RunLength:
             elapsed_fraction=self._elapsed_fraction(elapsed_seconds, epoch),
         )
 
+    def share_done(self, step: int, elapsed_seconds: float, *, epoch: Callable[[], float]) -> float:
+        """Return how much of the run is over: by steps, the clock, or the epochs of a stream."""
+        by_steps = step / self.steps if self.steps else 0.0
+        return max(by_steps, self._elapsed_fraction(elapsed_seconds, epoch))
+
     def _elapsed_fraction(self, elapsed_seconds: float, epoch: Callable[[], float]) -> float:
         """Return how much of the run is over by the clock, or by the epochs of a stream."""
         hours, epochs = self.settings.max_hours, self.settings.epochs

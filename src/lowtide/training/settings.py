@@ -160,6 +160,9 @@ class TrainSettings:
     """Decay of AdamW's first moment."""
     beta2: float = 0.95
     """Decay of AdamW's second moment."""
+    ahead_weight: float = 0.0
+    """Learn the tokens after the next one too, at this weight and half of it, falling to nothing by
+    two thirds of the run; losses that are shown are the next token's."""
     momentum: float = 0.95
     """Momentum of Muon."""
     momentum_warmup: int = 0
@@ -262,6 +265,8 @@ class TrainSettings:
                      "sample_tokens", "forgetting_tolerance"):  # fmt: skip
             value = getattr(self, name)
             require(0 <= value < math.inf, name, value, "0 or more, and finite")
+        weight = self.ahead_weight
+        require(0 <= weight <= 0.5, "ahead_weight", weight, "from 0 to 0.5")
         decay = self.embedding_decay
         proper = decay is None or 0 <= decay < math.inf
         require(proper, "embedding_decay", decay, "0 or more, and finite")

@@ -19,6 +19,7 @@ from lowtide.errors import BudgetError
 from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters, loss_chunk_tokens
+from lowtide.model.targets import ahead_weights
 from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
 from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
@@ -97,8 +98,12 @@ class Stepper:
             embedding_decay=settings.embedding_decay,
         )
 
-    def compute(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Add up the gradients of all micro-batches, halved when memory runs out; give the loss."""
+    def compute(self, inputs: Tensor, targets: Tensor, *, share_done: float = 0.0) -> Tensor:
+        """Add up the gradients of all micro-batches, halved when memory runs out; give the loss.
+
+        `share_done` of the run is over: what is learned beside the next token follows it.
+        """
+        self.model.ahead_weights = ahead_weights(self._settings.ahead_weight, share_done)
         if self.model.config.dropout > 0:
             # Random numbers are a function of the step: nothing to save, the same on any resume.
             key = (self._settings.seed, self.state.step, self._group.rank)

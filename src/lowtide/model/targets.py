@@ -1,0 +1,60 @@
+"""Which tokens a loss looks at, and the loss written out: caps of logits, targets further ahead.
+
+In:      logits [N, V], targets [B, T]
+Out:     targets [N, K] with those of the next positions beside them; the loss and its gradient
+Memory:  in place of float32 logits, and once more where they are capped
+
+Predicting the token after the next from the same logits, at a falling weight, teaches the hidden
+states to look ahead; the loss that is told is the next token's alone.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["ahead_weights", "cap_logits", "plain_loss_and_error", "targets_ahead"]
+
+# The weights of the second and third target fall to nothing by these shares of a run.
+_SECOND_ENDS, _THIRD_ENDS = 2 / 3, 1 / 3
+
+
+def ahead_weights(weight: float, share_done: float) -> tuple[float, ...]:
+    """The weights of the tokens after the next one; none when the last third of a run begins.
+
+    >>> [ahead_weights(0.5, share) for share in (0, 1 / 6, 1 / 3, 0.5, 2 / 3)]
+    [(0.5, 0.25), (0.375, 0.125), (0.25,), (0.125,), ()]
+    """
+    second = weight * (1 - share_done / _SECOND_ENDS)
+    third = weight / 2 * (1 - share_done / _THIRD_ENDS)
+    return tuple(value for value in (second, third) if value > 0)
+
+
+def targets_ahead(targets: Tensor, count: int) -> Tensor:
+    """Targets [B, T] as [B * T, 1 + count], each with those after it; -1 beyond a row's end."""
+    shifted = [F.pad(targets[:, by:], (0, by), value=-1) for by in range(count + 1)]
+    return torch.stack(shifted, dim=-1).flatten(0, 1)
+
+
+def cap_logits(logits: Tensor, cap: float) -> Tensor:
+    """Bend logits smoothly into -cap to cap; 0 leaves them as they are."""
+    return cap * torch.tanh(logits / cap) if cap > 0 else logits
+
+
+def plain_loss_and_error(
+    logits: Tensor, wanted: Tensor, *, cap: float = 0.0, ahead: tuple[float, ...] = ()
+) -> tuple[Tensor, Tensor]:
+    """Return the sum of the first targets' losses and the gradient of all; logits are used up."""
+    values, slope = logits, None
+    if cap > 0:
+        bent = logits.div_(cap).tanh_()
+        values, slope = cap * bent, bent.square_().neg_().add_(1)
+    log_total = values.logsumexp(dim=-1, keepdim=True)
+    total = (log_total - values.gather(-1, wanted[:, :1])).sum()
+    error = values.sub_(log_total).exp_()
+    weights = error.new_tensor((1.0, *ahead)) * (wanted >= 0)
+    if ahead:
+        error *= weights.sum(dim=-1, keepdim=True)
+    error.scatter_add_(-1, wanted.clamp(min=0), -weights)
+    return total, error if slope is None else error.mul_(slope)
