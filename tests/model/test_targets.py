@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.loss import chunked_cross_entropy
@@ -98,3 +99,15 @@ def test_looking_ahead_changes_what_is_learned_not_what_is_shown():
     assert (found[0][1] - found[1][1]).norm() > 0.1 * found[0][1].norm()
     model.eval()
     assert model(ids, targets).item() == pytest.approx(found[0][0].item(), abs=1e-5)
+
+
+def test_a_folder_says_its_cap_and_one_from_before_has_none():
+    config = GPTConfig(**SHAPE, layout="tide", logit_cap=9.0)
+    fields = config.to_huggingface()
+    assert fields["final_logit_softcapping"] == 9.0
+    assert GPTConfig.from_huggingface(fields) == config
+    del fields["final_logit_softcapping"]
+    assert GPTConfig.from_huggingface(fields).logit_cap == 0
+    assert "final_logit_softcapping" not in GPTConfig(**SHAPE).to_huggingface()
+    with pytest.raises(UsageError, match=r"logit_cap is 9\.0, expected 0 in the qwen3 layout"):
+        GPTConfig(**SHAPE, logit_cap=9.0)
