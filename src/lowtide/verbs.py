@@ -345,9 +345,10 @@ def _generate(settings: GenerateSettings) -> Answer:
 
 
 def _evaluate(settings: EvaluateSettings) -> Answer:
-    """Measure a model's loss and bits per byte on datasets.
+    """Measure a model's loss and bits per byte on datasets, and how often it answers right.
 
     lowtide evaluate --model-name books --dataset-dir data/books --dataset-dir general=data/wiki
+    lowtide evaluate --model-name books --tasks arc_easy=tasks/ARC-Easy-Test.jsonl
     """
     from lowtide.model.inference import refuse_hopeless
 
@@ -357,24 +358,28 @@ def _evaluate(settings: EvaluateSettings) -> Answer:
         settings.checkpoints_dir,
         settings.memory,
         device=settings.device,
-        tokens=settings.seq_len,
+        tokens=settings.seq_len or (None if settings.dataset_dir else 1),
     )
 
     from lowtide.training.evaluation import evaluate
+    from lowtide.training.likelihood import TaskResult, describe_result
 
     results = evaluate(settings)
     lines: list[str] = []
+    answers: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for name, result in results.items():
+        if isinstance(result, TaskResult):
+            lines.append(f"{name}: {describe_result(result)}")
+            answers[name] = to_json(result)
+            continue
+        rows[name] = {**to_json(result), "perplexity": result.perplexity}
         bits = "" if result.bits_per_byte is None else f"  {result.bits_per_byte:.4f} bits/byte"
         lines.append(
             f"{name}: loss {result.loss:.4f}  perplexity {result.perplexity:.2f}{bits}  "
             f"({result.num_tokens:,} tokens)"
         )
-    rows = {
-        name: {**to_json(result), "perplexity": result.perplexity}
-        for name, result in results.items()
-    }
-    return answer("\n".join(lines), datasets=rows)
+    return answer("\n".join(lines), datasets=rows, **({"tasks": answers} if answers else {}))
 
 
 def _export(settings: ExportSettings) -> Answer:

@@ -91,6 +91,10 @@ def folder(tmp_path: Path) -> Path:
         path.parent.mkdir(exist_ok=True)
         source = texts["typing"] if name.startswith(("law", "new")) else texts["ast"]
         path.write_text(source.replace("def ", f"def {path.stem}_"), encoding="utf-8")
+    (tmp_path / "tasks").mkdir()
+    arc = {"question": "Wet?", "choices": {"text": ["sea", "dune"], "label": ["A", "B"]}}
+    (tmp_path / "tasks" / "arc.jsonl").write_text(json.dumps({**arc, "answerKey": "A"}))
+    (tmp_path / "tasks" / "words.jsonl").write_text(json.dumps({"text": "the tide is low"}))
     (tmp_path / "news").mkdir()
     rows = [json.dumps({"text": text[:20_000]}) for text in texts.values()]
     with gzip.open(tmp_path / "news" / "a.jsonl.gz", "wt") as file:

@@ -75,6 +75,17 @@ CASES = {
         "    real(self, path, **options)\n"
         "w.TokenDataset.__init__ = hold",
     ),
+    "evaluate-tasks": Case(
+        "evaluate --model-name {model} --tasks {} --batch-size 4 --device cpu --memory",
+        "500MiB",
+        3 * MIB,
+        "import lowtide.training.evaluation as e\n"
+        "real = e.iter_questions\n"
+        "def hold(path):\n"
+        "    held.append(list(real(path)))\n"
+        "    return iter(held[-1])\n"
+        "e.iter_questions = hold",
+    ),
     "generate": Case(
         "generate --model-name {model} --prompt-file {} --max-new-tokens 2 --device cpu --memory",
         "500MiB",
@@ -168,6 +179,9 @@ def write_input(verb: str, path: Path, size: int) -> None:
         write_model(path, GPTConfig(50304, 16, 1, max(8, size // 4 // 50304 // 8 * 8), 1))
     elif verb == "report":
         write_metrics(path, size)
+    elif verb == "evaluate-tasks":
+        rows = [json.dumps({"text": "low tide " * 14563 + str(row)}) for row in range(size >> 17)]
+        path.write_text("\n".join(rows))
     elif verb == "evaluate":
         np.zeros(size // 2, np.uint16).tofile(path)
     else:

@@ -11,10 +11,13 @@ import pytest
 
 from lowtide.cli import main
 from lowtide.errors import UsageError
+from lowtide.files import write_json
+from lowtide.model.config import GPTConfig
 from lowtide.planning import make_plan
 from lowtide.planning.settings import PlanSettings, parse_count
 from lowtide.planning.summary import describe_plan, plan_as_json
 from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
 from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.settings import TrainSettings
 
@@ -269,3 +272,24 @@ def test_the_vocabulary_suits_the_number_of_tokens_where_there_is_no_text(tokens
     plan = make_plan(ram="64GiB", vram="24GiB", cores=12, tokens=tokens)
     assert plan.data.vocab_size == vocabulary
     assert plan.chosen is not None
+
+
+def test_a_published_model_is_planned_with_its_shape_and_its_tokenizer(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    config = GPTConfig(300, 128, 2, 32, 2, layout="olmo2")
+    write_json(tmp_path / "tiny" / "config.json", config.to_huggingface())
+    Tokenizer.from_merges([(b"l", b"o"), (b"lo", b"w")]).save(folder)
+    plan = make_plan(init_from_model=str(folder), tokens="1M", ram="8GiB")
+    assert plan.asked.config == config and plan.fits
+    assert not plan.data.learns_tokenizer and plan.data.vocab_size == 259
+    assert f"--init-from-model {folder}" in plan.commands[-1]
+    assert f"--tokenization {folder}" in plan.commands[0] and "train-tokenizer" not in str(
+        plan.commands
+    )
+    with pytest.raises(UsageError, match="--init-from-model and --size are given"):
+        make_plan(init_from_model=str(folder), size="1M")
+    large = GPTConfig(300, 128, 64, 8192, 64, layout="llama")
+    write_json(tmp_path / "tiny" / "config.json", large.to_huggingface())
+    plan = make_plan(init_from_model=str(folder), tokens="1M", ram="8GiB")
+    assert plan.chosen is None and "training this model needs" in describe_plan(plan)

@@ -39,6 +39,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_SCAN_BYTES": 33_554_432,
         "_FEWEST_DOCUMENTS": 100,
     },
+    "training.likelihood": {"_GROUP": 256, "_GROUP_CHARACTERS": 1_048_576},
     "training.loaders": {
         "GPTDataLoader.__init__(eval_only)": False,
         "GPTDataLoader.__init__(batch_size)": 32,
@@ -80,6 +81,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "write_slurm_script(notice_seconds)": 180,
         "write_slurm_script(port)": 29_400,
     },
+    "training.tasks": {"_LARGEST_LINE": 16_777_216},
     "training.texts": {"_HEAD_BYTES": 33_554_432, "_LARGE_BYTES": 67_108_864},
     "training.trial": {
         "_CORE_FLOPS": 10000000000.0,

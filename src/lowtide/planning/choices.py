@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lowtide.errors import UsageError
-from lowtide.model.config import GPTConfig, Layout, padded_vocab_size
+from lowtide.model.config import (
+    GPTConfig,
+    Layout,
+    find_model_dir,
+    load_config,
+    padded_vocab_size,
+)
 from lowtide.planning.compute import size_for_a_day, size_for_tokens, two_digits
 from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
@@ -108,6 +114,8 @@ def find_fitting(options: dict[str, Any], vocab_size: int, machine: Machine) -> 
         choice = _choice(changed, vocab_size, machine, changes)
         if choice.fits:
             return choice
+    if options.get("init_from_model") is not None:
+        return None  # its shape is what it is
     return _smaller_model(options, vocab_size, machine)
 
 
@@ -122,6 +130,9 @@ def _choice(
 
 def _shape(settings: TrainSettings, vocab_size: int) -> GPTConfig:
     """Return the shape, found once for all settings that ask for the same."""
+    if settings.init_from_model is not None:
+        folder = find_model_dir(settings.init_from_model, settings.checkpoints_dir)
+        return load_config(folder).replace(dropout=settings.dropout)
     if settings.target_params is None:
         return model_config(settings, vocab_size)
     return _sized_shape(

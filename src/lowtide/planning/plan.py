@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lowtide.model.companions import has_tokenizer
+from lowtide.model.config import find_model_dir
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.planning.choices import (
     Choice,
@@ -71,7 +73,7 @@ def make_plan(settings: PlanSettings | None = None, /, **options: Any) -> Plan:
     >>> plan.fits, plan.needs[-1].stage
     (True, 'train')
     """
-    settings = settings or build_settings(PlanSettings, options)
+    settings = _with_tokenizer(settings or build_settings(PlanSettings, options))
     machine = find_machine(settings)
     data = find_data(settings, machine)
     given = settings.training_options()
@@ -101,6 +103,16 @@ def make_plan(settings: PlanSettings | None = None, /, **options: Any) -> Plan:
         named_batch="batch_size" in given,
         trial=trial,
     )
+
+
+def _with_tokenizer(settings: PlanSettings) -> PlanSettings:
+    """The same with the tokenizer of the model that training starts from, if none is named."""
+    if settings.init_from_model is None or settings.dataset_dir is not None:
+        return settings
+    folder = find_model_dir(settings.init_from_model)
+    if settings.tokenization is not None or not has_tokenizer(folder):
+        return settings
+    return settings.replace(tokenization=str(folder))
 
 
 def _stream_options(

@@ -20,6 +20,7 @@ _SMALLEST_VOCABULARY = 257
 _SMALLEST_MACHINE = 32 << 20  # a number without a unit is bytes, and never meant so
 # What `lowtide train` takes under the same name.
 _TRAINING_FIELDS = (
+    "init_from_model",
     "target_params",
     "layout",
     "num_layers",
@@ -54,7 +55,10 @@ class PlanSettings:
     vocab_size: int | None = None
     """Size of the tokenizer to learn; by the machine's memory and the text if not given."""
 
-    # Model: a config file, a size, a parameter count or a shape; by the machine if not given.
+    # Model: one to start from, a config file, a size, a parameter count or a shape; by the machine
+    # if not given.
+    init_from_model: str | None = None
+    """Run, or folder of a published model, to start from: its shape and its tokenizer."""
     config_file: Path | None = None
     """Config file of lowtide train, or the name of one that comes with it, such as 150M."""
     size: str | int | None = None
@@ -122,6 +126,7 @@ class PlanSettings:
         sizes = [
             flag
             for flag, value in (
+                ("--init-from-model", self.init_from_model),
                 ("--config-file", self.config_file),
                 ("--size", self.size),
                 ("--target-params", self.target_params),
@@ -163,7 +168,8 @@ class PlanSettings:
     @property
     def names_a_model(self) -> bool:
         """Whether the size of the model is given."""
-        return any((self.config_file, self.size, self.target_params, self.num_layers, self.width))
+        shape = (self.size, self.target_params, self.num_layers, self.width)
+        return any((self.init_from_model, self.config_file, *shape))
 
     def training_options(self) -> dict[str, Any]:
         """Return what was said about training: flags over the config file; nothing by default."""

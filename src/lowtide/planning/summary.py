@@ -143,6 +143,11 @@ def _verdict(plan: Plan) -> list[str]:
     need = asked.device_budget_bytes if machine.has_gpu else asked.budget_bytes
     limit = machine.vram_budget_bytes if machine.has_gpu else machine.budget_bytes
     failing = [row.stage for row in plan.needs if not row.fits]
+    if plan.chosen is None and plan.asked.settings.init_from_model is not None:
+        return [
+            f"does not fit: training this model needs {format_size(need)} of {format_size(limit)}, "
+            "and no smaller batch, shorter rows or other saving is enough"
+        ]
     if plan.chosen is None:
         return [
             f"does not fit: training needs {format_size(need)} of {format_size(limit)}, and no "

@@ -44,6 +44,8 @@ class RunRecord:
         default_factory=lambda: {name: Series() for name in _CURVE_KEYS}
     )
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    tasks: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Numbers of the newest evaluation on each task."""
     samples: SpacedItems = field(default_factory=lambda: SpacedItems(MAX_SAMPLES))
     step: int = 0
     total_steps: float | None = None
@@ -53,6 +55,9 @@ class RunRecord:
 
     def take(self, row: dict[str, Any]) -> None:
         """Add one row."""
+        if row.get("event") == "task":
+            self._take_task(row)
+            return
         if row.get("job", "train") != "train":
             return
         self.job.add(row)
@@ -74,6 +79,17 @@ class RunRecord:
         changed = not self.micro_batches or self.micro_batches[-1][1] != rows
         if rows is not None and changed and len(self.micro_batches) < _MAX_MARKS:
             self.micro_batches.append((int(step), int(rows)))
+
+    def _take_task(self, row: dict[str, Any]) -> None:
+        """Keep the newest answers to each task."""
+        name = row.get("task")
+        known = name in self.tasks or len(self.tasks) < _MAX_EVALUATIONS
+        if isinstance(name, str) and known:
+            self.tasks[_shorten(name)] = {
+                key: number
+                for key, value in row.items()
+                if (number := finite_number(value)) is not None
+            }
 
     def _take_evaluation(self, row: dict[str, Any], places: tuple[float, float]) -> None:
         self.step = max(self.step, int(places[0]))

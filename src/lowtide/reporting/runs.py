@@ -57,6 +57,7 @@ class RunReader:
         sections = [
             self._loss_chart(),
             self._evaluation_table(),
+            self._task_table(),
             self._curve_chart("learning_rate", "Learning rate", "", "number"),
             self._curve_chart("tokens_per_second", "Throughput", "tokens per second", "count"),
             self._curve_chart("gradient_norm", "Gradient norm", "before clipping", "number"),
@@ -235,6 +236,29 @@ class RunReader:
             "empty": "No evaluation yet: the first comes after the first --eval-interval, "
             "if there is validation data.",
         }
+
+    def _task_table(self) -> dict[str, Any] | None:
+        """How often questions were answered right; None where none were asked."""
+
+        def share(row: dict[str, float], name: str) -> str:
+            if name not in row:
+                return ""
+            return f"{row[name]:.3f} ± {row.get(f'{name}_stderr', 0.0):.3f}"
+
+        rows = [
+            [
+                name,
+                f"{row.get('num_questions', 0):,.0f}",
+                share(row, "accuracy"),
+                share(row, "accuracy_chars"),
+                share(row, "accuracy_bytes"),
+                f"{row['perplexity']:,.1f}" if "perplexity" in row else "",
+            ]
+            for name, row in self._record.tasks.items()
+        ]
+        columns = ["task", "questions", "accuracy", "by character", "by byte", "perplexity"]
+        table = {"type": "table", "id": "tasks", "title": "Tasks", "width": "wide"}
+        return {**table, "columns": columns, "rows": rows} if rows else None
 
     def _samples(self) -> dict[str, Any]:
         return {

@@ -8,6 +8,7 @@ Memory:  less than a training step: the same rows, no gradients, logits in chunk
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from lowtide.errors import DataError
 from lowtide.generation.decoding import generate_text
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.companions import require_vocabulary
-from lowtide.model.config import find_model_dir, load_config
+from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.inference import budget_of, fit_rows, usual_tokens
 from lowtide.model.weights import load_model
@@ -31,8 +32,15 @@ from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.distributed import ProcessGroup
+from lowtide.training.likelihood import (
+    TaskResult,
+    TaskSize,
+    answer_questions,
+    measure_questions,
+)
 from lowtide.training.settings import EVAL_BATCH_ROWS, EvaluateSettings, TrainSettings
 from lowtide.training.stepping import Stepper
+from lowtide.training.tasks import iter_questions
 
 __all__ = [
     "EvalResult",
@@ -235,7 +243,18 @@ class ForgettingWatch:
         self.times_in_a_row = int(state["times_in_a_row"])
 
 
-def evaluate(settings: EvaluateSettings | None = None, /, **options: Any) -> dict[str, EvalResult]:
+@dataclass(frozen=True)
+class _Task:
+    """A file of questions, and how it is computed."""
+
+    path: Path
+    size: TaskSize
+    rows: int
+
+
+def evaluate(
+    settings: EvaluateSettings | None = None, /, **options: Any
+) -> dict[str, EvalResult | TaskResult]:
     """Evaluate a model on datasets; give a result per name."""
     settings = settings or build_settings(EvaluateSettings, options)
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
@@ -252,18 +271,19 @@ def evaluate(settings: EvaluateSettings | None = None, /, **options: Any) -> dic
 
 def _evaluate_all(
     settings: EvaluateSettings, folder: Path, device: torch.device, progress: Progress
-) -> dict[str, EvalResult]:
+) -> dict[str, EvalResult | TaskResult]:
     tokenizer = Tokenizer.load(settings.tokenization or folder)
     rows, config = settings.batch_size, load_config(folder)
     require_vocabulary(tokenizer, config, folder)
-    if device.type == "cpu":
+    tasks = _measure_tasks(settings, tokenizer, config, device, progress)
+    if device.type == "cpu" and settings.dataset_dir:
         tokens = settings.seq_len or usual_tokens(config)
         rows = fit_rows(config, rows, progress.budget_bytes or 0, tokens=tokens)
         if rows < settings.batch_size:
             progress.note(f"{rows} rows at once keep the budget")
     model = load_model(folder, device=device)
     counts = token_byte_counts(tokenizer)
-    results: dict[str, EvalResult] = {}
+    results: dict[str, EvalResult | TaskResult] = {}
     for entry in settings.dataset_dir:
         name, equals, path = entry.partition("=")
         name, path = (name, path) if equals else (Path(entry).name, entry)
@@ -288,7 +308,41 @@ def _evaluate_all(
                 byte_counts=counts,
                 on_windows=phase.advance,
             )
+    for name, task in tasks.items():
+        with progress.phase(name, total=task.size.questions, unit="questions") as phase:
+            result = answer_questions(
+                model,
+                tokenizer,
+                iter_questions(task.path),
+                rows=task.rows,
+                max_tokens=task.size.tokens,
+                on_questions=phase.advance,
+            )
+        row = {"event": "task", "task": name, **dataclasses.asdict(result)}
+        progress.write_metrics(row)
+        results[name] = result
     return results
+
+
+def _measure_tasks(
+    settings: EvaluateSettings,
+    tokenizer: Tokenizer,
+    config: GPTConfig,
+    device: torch.device,
+    progress: Progress,
+) -> dict[str, _Task]:
+    """Look through all questions, and choose how many choices are computed at once."""
+    tasks: dict[str, _Task] = {}
+    longest = min(settings.seq_len or config.context_length, config.context_length)
+    for name, path in settings.task_files().items():
+        size = measure_questions(tokenizer, iter_questions(path), max_tokens=longest)
+        rows = settings.batch_size
+        if size.questions == 0:
+            raise DataError("there are no questions in it", path=path)
+        if device.type == "cpu":
+            rows = fit_rows(config, rows, progress.budget_bytes or 0, tokens=size.tokens)
+        tasks[name] = _Task(path, size, rows)
+    return tasks
 
 
 def require_same_tokenizer(dataset: TokenDataset, tokenizer: Tokenizer, owner: str) -> None:

@@ -327,6 +327,8 @@ class EvaluateSettings:
     """Run to evaluate (its name or folder), or the folder of a published model."""
     dataset_dir: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Prepared dataset, .npy or .bin, as DIR or NAME=DIR. Repeatable."""
+    tasks: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Questions with choices, or texts to complete: FILE.jsonl or NAME=FILE.jsonl. Repeatable."""
     checkpoints_dir: Path = Path("checkpoints")
     """Where runs are kept."""
     split: Literal["val", "train", "all"] = "val"
@@ -349,11 +351,27 @@ class EvaluateSettings:
     """Budget of resident memory, such as 2GiB; half of what is available if not given."""
 
     def __post_init__(self) -> None:
-        require(bool(self.dataset_dir), "dataset_dir", "", "at least one dataset")
+        given = bool(self.dataset_dir or self.tasks)
+        require(given, "dataset_dir", "", "at least one dataset or task")
+        names = list(self.task_files())
+        require(len(names) == len(self.tasks), "tasks", ", ".join(self.tasks), "one name each")
+        named = {e.partition("=")[0] if "=" in e else Path(e).name for e in self.dataset_dir}
+        twice = ", ".join(named & set(names))
+        require(not twice, "tasks", twice, "other names than the datasets")
         require(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
         for name in ("eval_iters", "seq_len"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, value, "at least 1")
+
+    def task_files(self) -> dict[str, Path]:
+        """Return the files of questions by name."""
+        named: dict[str, Path] = {}
+        for entry in self.tasks:
+            name, equals, path = entry.partition("=")
+            name, path = (name, path) if equals else (Path(entry).stem, entry)
+            require(bool(name and path), "tasks", entry, "NAME=FILE or FILE")
+            named[name] = Path(path)
+        return named
 
 
 def choose_optimizer(settings: TrainSettings, config: GPTConfig) -> Literal["muon", "adamw"]:

@@ -1,0 +1,242 @@
+"""How likely a model finds each choice of a question, and how often the likeliest is right.
+
+In:      a GPT, its tokenizer, questions
+Out:     TaskResult: accuracy plain and normed by length, with standard errors
+Memory:  `rows` rows of the longest text, logits in chunks; 256 questions, or a million characters
+
+The text is encoded whole, and the choice is what follows the ids of the context alone, so a choice
+is scored with the ids it has in running text. A context that is too long loses its beginning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+
+from lowtide.counts import counted
+from lowtide.model.gpt import GPT
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.tasks import Question
+
+__all__ = [
+    "Score",
+    "TaskResult",
+    "TaskSize",
+    "answer_questions",
+    "describe_result",
+    "measure_questions",
+    "score_choices",
+]
+
+_GROUP = 256
+"""Questions whose choices are sorted by length and computed together."""
+_GROUP_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a model makes of one choice."""
+
+    log_likelihood: float
+    """Of all its tokens, in nats."""
+    is_greedy: bool
+    """Whether each of its tokens is the likeliest."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How often the likeliest choice is the right one."""
+
+    num_questions: int
+    accuracy: float
+    """By the likelihood of the whole choice; of a text to guess, by the likeliest tokens."""
+    accuracy_stderr: float
+    accuracy_chars: float | None = None
+    """By the likelihood a character; None for texts to guess."""
+    accuracy_chars_stderr: float | None = None
+    accuracy_bytes: float | None = None
+    """By the likelihood a byte of UTF-8; None for texts to guess."""
+    accuracy_bytes_stderr: float | None = None
+    perplexity: float | None = None
+    """Of the texts to guess, each as one; None for choices."""
+
+
+@dataclass
+class _Counts:
+    """Sums over questions."""
+
+    questions: int = 0
+    by: dict[str, int] = field(default_factory=dict)
+    nats: float = 0.0
+    is_cloze: bool = True
+
+    def add(self, question: Question, scores: list[Score]) -> None:
+        self.questions += 1
+        if len(scores) == 1:
+            self.nats -= scores[0].log_likelihood
+            self._count("plain", right=scores[0].is_greedy)
+            return
+        self.is_cloze = False
+        found = [score.log_likelihood for score in scores]
+        sizes = {
+            "plain": [1] * len(found),
+            "chars": [len(choice) for choice in question.choices],
+            "bytes": [len(choice.encode()) for choice in question.choices],
+        }
+        for name, lengths in sizes.items():
+            normed = [value / length for value, length in zip(found, lengths, strict=True)]
+            self._count(name, right=normed.index(max(normed)) == question.answer)
+
+    def _count(self, name: str, *, right: bool) -> None:
+        self.by[name] = self.by.get(name, 0) + right
+
+    def result(self) -> TaskResult:
+        plain, error = self._share("plain")
+        if self.is_cloze:
+            perplexity = math.exp(min(self.nats / max(1, self.questions), 700.0))
+            return TaskResult(self.questions, plain, error, perplexity=perplexity)
+        return TaskResult(
+            self.questions, plain, error, *self._share("chars"), *self._share("bytes")
+        )
+
+    def _share(self, name: str) -> tuple[float, float]:
+        """The share of right answers, and the standard error of a sample's mean."""
+        count = self.questions
+        share = self.by.get(name, 0) / max(1, count)
+        return share, math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class TaskSize:
+    """What answering a file's questions takes."""
+
+    questions: int
+    tokens: int
+    """Of the longest text that is computed."""
+
+
+def measure_questions(
+    tokenizer: Tokenizer, questions: Iterable[Question], *, max_tokens: int
+) -> TaskSize:
+    """Look through questions; the longest text is that of a context and a choice."""
+    count, longest = 0, 1
+    for question in questions:
+        count += 1
+        for choice in question.choices:
+            if longest < max_tokens:
+                ids, _ = _encode(tokenizer, question.context, f" {choice}", max_tokens)
+                longest = min(max_tokens, max(longest, len(ids) - 1))
+    return TaskSize(count, longest)
+
+
+def describe_result(result: TaskResult) -> str:
+    """One line on a task."""
+    text = f"accuracy {result.accuracy:.3f} ± {result.accuracy_stderr:.3f}"
+    if result.accuracy_chars is not None:
+        text += f"  by character {result.accuracy_chars:.3f} ± {result.accuracy_chars_stderr:.3f}"
+    if result.accuracy_bytes is not None:
+        text += f"  by byte {result.accuracy_bytes:.3f} ± {result.accuracy_bytes_stderr:.3f}"
+    if result.perplexity is not None:
+        text += f"  perplexity {result.perplexity:,.2f}"
+    return f"{text}  ({counted(result.num_questions, 'question')})"
+
+
+def answer_questions(
+    model: GPT,
+    tokenizer: Tokenizer,
+    questions: Iterable[Question],
+    *,
+    rows: int,
+    max_tokens: int,
+    on_questions: Callable[[int], None] = lambda count: None,
+) -> TaskResult:
+    """Score the choices of every question, some hundred questions at a time."""
+    counts = _Counts()
+    for group in _iter_groups(questions):
+        pairs = [(question.context, choice) for question in group for choice in question.choices]
+        scores = iter(score_choices(model, tokenizer, pairs, rows=rows, max_tokens=max_tokens))
+        for question in group:
+            counts.add(question, list(itertools.islice(scores, len(question.choices))))
+        on_questions(len(group))
+    return counts.result()
+
+
+def _iter_groups(questions: Iterable[Question]) -> Iterator[list[Question]]:
+    """Questions some hundred at a time, fewer where they are long."""
+    group: list[Question] = []
+    characters = 0
+    for question in questions:
+        group.append(question)
+        characters += len(question.context) + sum(map(len, question.choices))
+        if len(group) == _GROUP or characters >= _GROUP_CHARACTERS:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
+
+
+def score_choices(
+    model: GPT,
+    tokenizer: Tokenizer,
+    pairs: list[tuple[str, str]],
+    *,
+    rows: int,
+    max_tokens: int,
+) -> list[Score]:
+    """Score each (context, choice); a blank comes between, and rows of similar length together."""
+    encoded = [_encode(tokenizer, context, f" {choice}", max_tokens) for context, choice in pairs]
+    order = sorted(range(len(pairs)), key=lambda number: -len(encoded[number][0]))
+    scores: list[Score | None] = [None] * len(pairs)
+    for first in range(0, len(order), rows):
+        numbers = order[first : first + rows]
+        found = _score_rows(model, [encoded[number] for number in numbers])
+        for number, score in zip(numbers, found, strict=True):
+            scores[number] = score
+    return [score for score in scores if score is not None]
+
+
+def _encode(
+    tokenizer: Tokenizer, context: str, choice: str, max_tokens: int
+) -> tuple[list[int], int]:
+    """The last ids of a text, and how many of them are the choice's.
+
+    Blanks at the context's end are the choice's too: tokens begin with theirs.
+    """
+    kept = context.rstrip()
+    whole = tokenizer.encode(kept + context[len(kept) :] + choice)
+    before = min(len(tokenizer.encode(kept)), len(whole) - 1)
+    count = len(whole) - before
+    ids = whole[-(max_tokens + 1) :].tolist()
+    if before == 0 and len(ids) <= max_tokens:
+        end = tokenizer.end_of_text_id
+        ids = [0 if end is None else end, *ids]
+    return ids, min(count, len(ids) - 1)
+
+
+@torch.inference_mode()
+def _score_rows(model: GPT, texts: list[tuple[list[int], int]]) -> list[Score]:
+    length = max(len(ids) for ids, _ in texts) - 1
+    batch = torch.zeros(len(texts), length, dtype=torch.long)
+    for number, (ids, _) in enumerate(texts):
+        batch[number, : len(ids) - 1] = torch.tensor(ids[:-1])
+    hidden = model.hidden(batch.to(model.device))
+    scores: list[Score] = []
+    for number, (ids, count) in enumerate(texts):
+        wanted = torch.tensor(ids[-count:], device=model.device)
+        states = hidden[number, len(ids) - 1 - count : len(ids) - 1]
+        total, greedy = 0.0, True
+        for part, targets in zip(
+            states.split(model.loss_chunk_tokens),
+            wanted.split(model.loss_chunk_tokens),
+            strict=True,
+        ):
+            logs = F.linear(part, model.output_weight).float().log_softmax(-1)
+            total += logs.gather(1, targets[:, None]).double().sum().item()
+            greedy = greedy and bool((logs.argmax(-1) == targets).all())
+        scores.append(Score(total, greedy))
+    return scores

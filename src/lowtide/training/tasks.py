@@ -1,0 +1,155 @@
+"""Questions from local files, in the shapes they are published in, as texts to compare.
+
+In:      .jsonl: HellaSwag, ARC, PIQA and LAMBADA as published, or context, choices and answer
+Out:     Question: a context, continuations of it, and which of them is right
+Memory:  one line at a time
+
+Texts are put together as evaluation suites do it, so that accuracies compare: a line "Question: …"
+and "Answer:" before a blank and the choice, HellaSwag's notes on its source taken out, LAMBADA's
+last word alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowtide.errors import DataError
+
+__all__ = ["Question", "iter_questions"]
+
+_LARGEST_LINE = 16 << 20
+_BRACKETS = re.compile(r"\[.*?\]")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One line of a task."""
+
+    context: str
+    choices: tuple[str, ...]
+    """What may follow, without the blank between; a single one is the text to guess."""
+    answer: int
+
+
+def iter_questions(path: Path) -> Iterator[Question]:
+    """Read a file line by line; a line that is none of the shapes is named."""
+    for number, line in _iter_lines(path):
+        try:
+            row = json.loads(line)
+            yield _read(row)
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            IndexError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            raise DataError(
+                f"line {number} is no question: {what}",
+                path=path,
+                next_step='expected {"context": …, "choices": […], "answer": 0}, {"text": …}, or a '
+                "line of HellaSwag, ARC or PIQA",
+            ) from None
+
+
+def _iter_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    if not path.is_file():
+        raise DataError(
+            "no such file of questions",
+            path=path,
+            next_step="name a .jsonl file, such as a validation set of ARC or HellaSwag",
+        )
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(_LARGEST_LINE):
+            number += 1
+            if len(line) == _LARGEST_LINE:
+                raise DataError(f"line {number} has more than {_LARGEST_LINE:,} bytes", path=path)
+            if line.strip():
+                yield number, line
+
+
+def _read(row: Any) -> Question:
+    if not isinstance(row, Mapping):
+        raise TypeError("it holds no object")
+    for key, read in _SHAPES.items():
+        if key in row:
+            question = read(row)
+            if not question.choices or not all(question.choices):
+                raise ValueError("a choice is empty")
+            if not 0 <= question.answer < len(question.choices):
+                raise ValueError(f"the answer is {question.answer} of {len(question.choices)}")
+            return question
+    raise ValueError(f"its keys are {', '.join(map(str, row)) or 'none'}")
+
+
+def _read_hellaswag(row: Mapping[str, Any]) -> Question:
+    if "ctx_a" in row:
+        text = f"{row['ctx_a']} {str(row.get('ctx_b', '')).capitalize()}"
+    else:
+        text = str(row["ctx"])
+    if row.get("activity_label"):
+        text = f"{row['activity_label']}: {text}"
+    choices = tuple(_without_notes(_text(ending)) for ending in row["endings"])
+    return Question(_without_notes(text), choices, int(row["label"]))
+
+
+def _without_notes(text: str) -> str:
+    text = _BRACKETS.sub("", text.strip().replace(" [title]", ". "))
+    return text.replace("  ", " ")
+
+
+def _read_piqa(row: Mapping[str, Any]) -> Question:
+    choices = (_text(row["sol1"]), _text(row["sol2"]))
+    return Question(f"Question: {row['goal']}\nAnswer:", choices, int(row["label"]))
+
+
+def _read_arc(row: Mapping[str, Any]) -> Question:
+    question, choices = row["question"], row["choices" if "choices" in row else "question"]
+    if isinstance(question, Mapping):  # as first published: the choices beside the question's stem
+        choices, question = question["choices"], question["stem"]
+    if isinstance(choices, Mapping):
+        texts, labels = list(choices["text"]), list(choices["label"])
+    else:
+        texts = [choice["text"] for choice in choices]
+        labels = [choice["label"] for choice in choices]
+    if row["answerKey"] not in labels:
+        raise ValueError(f"answerKey is {row['answerKey']!r}, the labels are {labels}")
+    texts = tuple(map(_text, texts))
+    return Question(f"Question: {question}\nAnswer:", texts, labels.index(row["answerKey"]))
+
+
+def _read_plain(row: Mapping[str, Any]) -> Question:
+    if "continuation" in row:
+        return Question(_text(row["context"]), (_text(row["continuation"]),), 0)
+    return Question(_text(row["context"]), tuple(map(_text, row["choices"])), int(row["answer"]))
+
+
+def _read_lambada(row: Mapping[str, Any]) -> Question:
+    before, _, word = _text(row["text"]).rstrip("\n").rpartition(" ")
+    if not before or not word:
+        raise ValueError("its text has no last word with others before it")
+    return Question(before, (word,), 0)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+# By a key that tells the shape; the first that a line has counts.
+_SHAPES: dict[str, Callable[[Mapping[str, Any]], Question]] = {
+    "endings": _read_hellaswag,
+    "goal": _read_piqa,
+    "answerKey": _read_arc,
+    "context": _read_plain,
+    "text": _read_lambada,
+}

@@ -1,0 +1,156 @@
+"""Likelihoods: those of one text at a time, whatever the batch; accuracies counted by hand."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from lowtide.errors import BudgetError, UsageError
+from lowtide.files import write_json
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.reporting.runs import RunReader
+from lowtide.tokenizer.training import train_tokenizer
+from lowtide.training.evaluation import evaluate
+from lowtide.training.likelihood import TaskResult, answer_questions, score_choices
+from lowtide.training.tasks import Question
+
+TEXT = "The tide is low, the tide is high; naïve cats don't swim 12 miles.\n\n  Twice! "
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(TEXT * 5, encoding="utf-8")
+    return train_tokenizer(input=[path], vocab_size=290).tokenizer
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    torch.manual_seed(2)
+    model = GPT(GPTConfig(tokenizer.vocab_size, 32, 2, 32, 2, layout="llama")).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def score_alone(model, tokenizer, context, choice):
+    """The sum over a choice's tokens, each from a forward pass of its own."""
+    before = tokenizer.encode(context).tolist()
+    whole = tokenizer.encode(f"{context} {choice}").tolist()
+    before = before or [tokenizer.end_of_text_id]
+    whole = whole if before[0] == whole[0] else before + whole
+    total, greedy = 0.0, True
+    with torch.inference_mode():
+        for end in range(len(before), len(whole)):
+            logs = model(torch.tensor([whole[max(0, end - 32) : end]]))[0, -1].log_softmax(-1)
+            total += logs[whole[end]].item()
+            greedy = greedy and int(logs.argmax()) == whole[end]
+    return total, greedy
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_scores_do_not_depend_on_the_batch(model, tokenizer, rows):
+    contexts = ["The tide is", "", "naïve cats", "12 miles. Twice! The"]
+    choices = ["low", "high; naïve", "don't swim 12 miles", "x"]
+    pairs = [(context, choice) for context in contexts for choice in choices]
+    found = score_choices(model, tokenizer, pairs, rows=rows, max_tokens=32)
+    for (context, choice), score in zip(pairs, found, strict=True):
+        total, greedy = score_alone(model, tokenizer, context, choice)
+        assert score.log_likelihood == pytest.approx(total, abs=1e-4)
+        assert score.is_greedy == greedy
+
+
+def test_blanks_at_the_end_of_a_context_belong_to_the_choice(model, tokenizer):
+    plain, spaced = score_choices(
+        model, tokenizer, [("The tide is", "low"), ("The tide is \n", "low")], rows=2, max_tokens=32
+    )
+    assert plain != spaced
+
+
+def test_a_long_context_loses_its_beginning(model, tokenizer):
+    long = TEXT * 10 + "The tide is"
+    (score,) = score_choices(model, tokenizer, [(long, "low")], rows=1, max_tokens=32)
+    ids = tokenizer.encode(f"{long} low").tolist()
+    count = len(ids) - len(tokenizer.encode(long))
+    ids = ids[-33:]
+    with torch.inference_mode():
+        logs = model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)
+    wanted = sum(logs[place - 1, ids[place]].item() for place in range(33 - count, 33))
+    assert score.log_likelihood == pytest.approx(wanted, abs=1e-4)
+
+
+def test_accuracies_are_counted_by_the_right_length(model, tokenizer):
+    questions = [
+        Question("The tide is", ("low", "high; naïve cats don't swim", "é"), answer)
+        for answer in (0, 1, 2, 2)
+    ]
+    result = answer_questions(model, tokenizer, questions, rows=4, max_tokens=32)
+    totals = [score_alone(model, tokenizer, "The tide is", c)[0] for c in questions[0].choices]
+    best = {}
+    for name, length in (("", lambda c: 1), ("_chars", len), ("_bytes", lambda c: len(c.encode()))):
+        normed = [t / length(c) for t, c in zip(totals, questions[0].choices, strict=True)]
+        best[name] = normed.index(max(normed))
+    for name, chosen in best.items():
+        share = sum(question.answer == chosen for question in questions) / 4
+        assert getattr(result, f"accuracy{name}") == share
+        error = math.sqrt(share * (1 - share) / 3)
+        assert getattr(result, f"accuracy{name}_stderr") == pytest.approx(error)
+    assert result.perplexity is None and result.num_questions == 4
+
+
+def test_texts_to_guess_are_right_if_all_their_tokens_are_likeliest(model, tokenizer):
+    questions = [Question("The tide is", (word,), 0) for word in ("low", "high", "é")]
+    result = answer_questions(model, tokenizer, questions, rows=2, max_tokens=32)
+    scores = [score_alone(model, tokenizer, "The tide is", q.choices[0]) for q in questions]
+    assert result.accuracy == sum(greedy for _, greedy in scores) / 3
+    mean = -sum(total for total, _ in scores) / 3
+    assert result.perplexity == pytest.approx(math.exp(mean), rel=1e-3)
+    assert result.accuracy_chars is None
+
+
+@pytest.fixture
+def run(tmp_path, model, tokenizer):
+    folder = tmp_path / "checkpoints" / "run"
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", model.config.to_huggingface())
+    write_json(folder / "settings.json", {"batch_size": 4})
+    save_weights(folder / "model.safetensors", portable_tensors(model.state_dict(), model.config))
+    (folder / "metrics.jsonl").write_text("")
+    tokenizer.save(folder)
+    rows = [
+        {"goal": "Swim", "sol1": "low", "sol2": "twelve miles", "label": n % 2} for n in range(9)
+    ]
+    (tmp_path / "piqa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_evaluate_answers_tasks_and_the_report_shows_them(run, tmp_path, capsys):
+    results = evaluate(model_name=str(run), tasks=[f"piqa={tmp_path / 'piqa.jsonl'}"])
+    result = results["piqa"]
+    assert isinstance(result, TaskResult) and result.num_questions == 9
+    assert result.accuracy in (4 / 9, 5 / 9)  # one of the two is always the likelier
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if row.get("event") == "task"]
+    assert (row["task"], row["accuracy"]) == ("piqa", result.accuracy)
+    reader = RunReader(run)
+    reader.read()
+    (table,) = [part for part in reader.page()["sections"] if part["id"] == "tasks"]
+    assert table["rows"][0][:2] == ["piqa", "9"]
+    assert f"{result.accuracy:.3f}" in table["rows"][0][2]
+
+
+def test_nothing_to_evaluate_on_and_names_given_twice_are_refused(run, tmp_path):
+    with pytest.raises(UsageError, match="at least one dataset or task"):
+        evaluate(model_name=str(run))
+    twice = [f"a={tmp_path / 'piqa.jsonl'}", f"a={tmp_path / 'piqa.jsonl'}"]
+    with pytest.raises(UsageError, match="one name each"):
+        evaluate(model_name=str(run), tasks=twice)
+
+
+def test_a_budget_that_cannot_do_is_refused(run, tmp_path):
+    with pytest.raises(BudgetError, match="even one row at a time"):
+        evaluate(model_name=str(run), tasks=[str(tmp_path / "piqa.jsonl")], memory="20MiB")

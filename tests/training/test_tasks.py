@@ -1,0 +1,87 @@
+"""Tasks: published shapes give the texts that evaluation suites score."""
+
+import json
+
+import pytest
+
+from lowtide.errors import DataError
+from lowtide.training.tasks import Question, iter_questions
+
+HELLASWAG = {
+    "activity_label": "Removing ice from car",
+    "ctx_a": "Then, the man writes over the snow [header] covering the window.",
+    "ctx_b": "then",
+    "endings": [", the man adds wax [title] Done", "he stops  here."],
+    "label": "1",
+}
+ARC = {
+    "question": "Which is wet?",
+    "choices": {"text": ["sand", "the sea"], "label": ["A", "B"]},
+    "answerKey": "B",
+}
+OLD_ARC = {
+    "question": {
+        "stem": "Which is wet?",
+        "choices": [{"text": "sand", "label": "1"}, {"text": "the sea", "label": "2"}],
+    },
+    "answerKey": "2",
+}
+PIQA = {"goal": "Dry a towel.", "sol1": "Hang it up.", "sol2": "Sink it.", "label": 0}
+LAMBADA = {"text": "the tide was low and then the tide was high"}
+
+
+@pytest.mark.parametrize(
+    ("row", "question"),
+    [
+        (
+            HELLASWAG,
+            Question(
+                "Removing ice from car: Then, the man writes over the snow covering the window. "
+                "Then",
+                (", the man adds wax. Done", "he stops here."),
+                1,
+            ),
+        ),
+        (ARC, Question("Question: Which is wet?\nAnswer:", ("sand", "the sea"), 1)),
+        (OLD_ARC, Question("Question: Which is wet?\nAnswer:", ("sand", "the sea"), 1)),
+        (PIQA, Question("Question: Dry a towel.\nAnswer:", ("Hang it up.", "Sink it."), 0)),
+        (LAMBADA, Question("the tide was low and then the tide was", ("high",), 0)),
+        (
+            {"context": "One plus one is", "choices": ["two", "three", "four"], "answer": 0},
+            Question("One plus one is", ("two", "three", "four"), 0),
+        ),
+        ({"context": "high and", "continuation": "low"}, Question("high and", ("low",), 0)),
+    ],
+)
+def test_published_rows_become_questions(row, question, tmp_path):
+    path = tmp_path / "task.jsonl"
+    path.write_text(f"{json.dumps(row)}\n\n{json.dumps(row)}\n")
+    assert list(iter_questions(path)) == [question, question]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2 is no question"),
+        ("[1]", "it holds no object"),
+        ('{"prompt": "a"}', "its keys are prompt"),
+        (json.dumps({**ARC, "answerKey": "E"}), "answerKey is 'E', the labels are"),
+        (json.dumps({**PIQA, "label": 2}), "the answer is 2 of 2"),
+        (json.dumps({**PIQA, "sol1": ""}), "a choice is empty"),
+        (json.dumps({"goal": "x", "sol1": "a", "label": 0}), "sol2 is missing"),
+        ('{"text": "word"}', "no last word"),
+        ('{"context": "a", "choices": [1, 2], "answer": 0}', "1 is no text"),
+        ("[" * 100000, "line 2 is no question"),
+    ],
+)
+def test_lines_that_are_none_are_named(line, message, tmp_path):
+    path = tmp_path / "task.jsonl"
+    path.write_text(f"{json.dumps(PIQA)}\n{line}\n")
+    with pytest.raises(DataError, match=message) as caught:
+        list(iter_questions(path))
+    assert caught.value.path == path and caught.value.next_step
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        list(iter_questions(tmp_path / "none.jsonl"))
