@@ -85,6 +85,14 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     assert "a.npy: nothing beside it says which tokenizer made it; taken as gpt2's" in notes
 
 
+def test_of_what_is_not_there_nothing_is_said_but_that(tmp_path: Path) -> None:
+    notes: list[str] = []
+    settings = build_settings(TrainSettings, {"model_name": "m", "dataset_dir": tmp_path / "gone"})
+    with pytest.raises(DataError, match="gone not found"):
+        open_training_data(settings, note=notes.append)
+    assert notes == []
+
+
 def test_a_record_of_another_file_is_refused(tmp_path: Path, text: Path) -> None:
     pretokenize_file(file=text, tokenization="char")
     record = tmp_path / "ts.npy.json"

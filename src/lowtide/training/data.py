@@ -180,7 +180,10 @@ def _own_tokenizer(
         found = known
     else:
         found = Tokenizer.load(settings.tokenization or "gpt2")
-    note(f"{path.name}: nothing beside it says which tokenizer made it; taken as {found.name}'s")
+    if path.exists():  # whoever opens it says what is wrong
+        note(
+            f"{path.name}: nothing beside it says which tokenizer made it; taken as {found.name}'s"
+        )
     return found
 
 
