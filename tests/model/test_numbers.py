@@ -34,6 +34,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_BLOCK": 2_048,
         "_TILE": {"ROWS": 64, "COLUMNS": 64},
         "_ERROR_TILE": {"ROWS": 64, "COLUMNS": 128},
+        "Float8Head.chunk(cap)": 0.0,
+        "loss_and_float8_error(cap)": 0.0,
     },
     "model.float8_linear": {"_SCALE": 8.0},
     "model.gguf": {
@@ -84,10 +86,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "model.kernels": {
         "BLOCK": 4_096,
         "NUM_WARPS": 8,
+        "fused_loss_and_error(cap)": 0.0,
         "fused_loss_and_error(block)": 4_096,
         "fused_loss_and_error(num_warps)": 8,
     },
-    "model.loss": {"chunked_cross_entropy(float8)": False},
+    "model.loss": {"chunked_cross_entropy(float8)": False, "chunked_cross_entropy(cap)": 0.0},
     "model.program": {
         "MIB": 1_048_576,
         "_TIMEOUT_SECONDS": 300,
@@ -122,6 +125,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "activation_bytes(accumulating)": False,
         "shape_for_parameters(context_length)": 256,
         "shape_for_parameters(tie_weights)": True,
+    },
+    "model.targets": {
+        "_SECOND_ENDS": 0.6666666666666666,
+        "_THIRD_ENDS": 0.3333333333333333,
+        "plain_loss_and_error(cap)": 0.0,
     },
     "model.tensorfiles": {
         "PIECE_BYTES": 25_165_824,

@@ -141,6 +141,20 @@ def test_a_resumed_run_keeps_its_tokenizers_files(tokenizer, text_file, tmp_path
     assert text["post_processor"]["type"] == "TemplateProcessing"
 
 
+def test_generation_begins_as_the_tokenizer_does(tokenizer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    write_model(tmp_path, tokenizer, "llama")
+    peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    ids = torch.tensor([[0, *tokenizer.encode("The tide").tolist()]])
+    wanted = peer.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False,
+        eos_token_id=None, pad_token_id=0, bad_words_ids=[[n] for n in range(290, 296)],
+    )[0, ids.shape[1] :]  # fmt: skip
+    options = {"prompt": "The tide", "temperature": 0, "repetition_penalty": 1}
+    text = "".join(generate(model_name=str(tmp_path), max_new_tokens=8, **options))
+    assert text.removesuffix("\n") == "The tide" + tokenizer.decode(wanted.tolist())
+
+
 def change(folder, **fields):
     write_json(folder / "config.json", {**read_json(folder / "config.json"), **fields})
 

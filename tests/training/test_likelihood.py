@@ -27,10 +27,10 @@ def tokenizer(tmp_path_factory):
     return train_tokenizer(input=[path], vocab_size=290).tokenizer
 
 
-@pytest.fixture(scope="module")
-def model(tokenizer):
+@pytest.fixture(scope="module", params=["llama", "tide"])
+def model(tokenizer, request):
     torch.manual_seed(2)
-    model = GPT(GPTConfig(tokenizer.vocab_size, 32, 2, 32, 2, layout="llama")).eval()
+    model = GPT(GPTConfig(tokenizer.vocab_size, 32, 2, 32, 2, layout=request.param)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

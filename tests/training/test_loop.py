@@ -203,7 +203,7 @@ def test_both_losses_are_logged_and_forgetting_is_announced(make_trainer, tmp_pa
     assert "step 10: val " in text
     assert " | eval_general " in text
     assert "warning: the model is forgetting: eval_general" in text
-    assert "--learning-rate (5e-5 instead of 3e-4)" in text
+    assert "--learning-rate (0.0025 instead of 0.01)" in text
     last = rows(trainer, "eval")[-1]
     assert last["eval_general_loss"] > rows(trainer, "eval")[0]["eval_general_loss"]
     assert last["forgetting"] is True

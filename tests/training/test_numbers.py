@@ -24,6 +24,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "evaluation_windows(first)": 0,
         "evaluate_loss(rank)": 0,
         "evaluate_loss(world_size)": 1,
+        "ForgettingWatch.__init__(learning_rate)": 0.0003,
     },
     "training.footprint": {
         "_CUDA_PROGRAM_BYTES": 2_147_483_648,
@@ -81,6 +82,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "write_slurm_script(notice_seconds)": 180,
         "write_slurm_script(port)": 29_400,
     },
+    "training.stepping": {"Stepper.compute(share_done)": 0.0},
     "training.tasks": {"_LARGEST_LINE": 16_777_216},
     "training.texts": {"_HEAD_BYTES": 33_554_432, "_LARGE_BYTES": 67_108_864},
     "training.trial": {

@@ -24,6 +24,7 @@ from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
 from lowtide.model.inference import PROMPT_PART, budget_of, fit_context
+from lowtide.model.templates import begin_token, read_sections
 from lowtide.model.weights import load_model
 from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.settings import build_settings
@@ -144,11 +145,14 @@ def stream_text(
     stop: Sequence[str] = (),
     seed: int | None = None,
     context: int | None = None,
+    begin: int | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """Yield (sample number, new text) as the model writes."""
+    """Yield (sample number, new text) as the model writes; `begin` comes before every prompt."""
     prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
     context = context or model.config.context_length
     ids = encode_prompt(tokenizer, prompt, context)
+    if begin is not None and len(ids) < context:  # one that is cut does not show its beginning
+        ids = [begin, *ids] if prompt else [begin]
     streams = [_TextStream(tokenizer, stop) for _ in range(num_samples)]
     tokens = iter_tokens(
         model,
@@ -264,6 +268,7 @@ def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Ite
         tokenizer = Tokenizer.load(folder)
         config = load_config(run_dir)
         require_vocabulary(tokenizer, config, folder)
+        begin = begin_token(read_sections(tokenizer, folder))
         context = config.context_length
         if device.type == "cpu":
             context = fit_context(config, budget)
@@ -273,7 +278,7 @@ def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Ite
         total = num_prompts * settings.num_samples
         with progress.phase("generate", total=total, unit="texts") as phase:
             prompts = iter_prompts(settings)
-            yield from _continue_all(model, tokenizer, prompts, settings, phase, context)
+            yield from _continue_all(model, tokenizer, prompts, settings, phase, context, begin)
 
 
 def _continue_all(
@@ -283,6 +288,7 @@ def _continue_all(
     settings: GenerateSettings,
     phase: Phase,
     context: int,
+    begin: int | None,
 ) -> Iterator[str]:
     for position, prompt in enumerate(prompts):
         _note_unknown(tokenizer, prompt)
@@ -300,6 +306,7 @@ def _continue_all(
                 stop=settings.stop,
                 seed=seed,
                 context=context,
+                begin=begin,
             )
             for _, text in pieces:
                 yield text

@@ -7,18 +7,15 @@ Memory:  a few times the tokenizer's file
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
-from lowtide import _native
 from lowtide.errors import DataError, UsageError
 from lowtide.files import read_json
 from lowtide.model.config import GPTConfig
+from lowtide.model.templates import begin_token, read_sections, steps_of
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.bytelevel import merge_texts, token_texts
 from lowtide.tokenizer.patterns import Pattern
@@ -57,7 +54,7 @@ def describe_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) -
             next_step="train with a BPE vocabulary (lowtide train-tokenizer), or export without "
             "--to gguf",
         )
-    contents = _contents(tokenizer, folder)
+    contents = read_sections(tokenizer, folder)
     is_pieces = tokenizer.kind == "package"
     pairs, notes = _pieces(tokenizer, contents, folder) if is_pieces else _byte_level(tokenizer)
     texts: list[str] = pairs["tokenizer.ggml.tokens"]
@@ -67,7 +64,7 @@ def describe_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) -
         kinds.append(_UNUSED)
         if is_pieces:
             pairs["tokenizer.ggml.scores"].append(-1e9)
-    begin = _begin(contents)
+    begin = begin_token(contents)
     ends = {"eos": config.others.get("eos_token_id"), "bos": config.others.get("bos_token_id")}
     ends["pad"] = config.others.get("pad_token_id")
     for name, given in ends.items():
@@ -84,23 +81,6 @@ def describe_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) -
     if template is not None:
         pairs["tokenizer.chat_template"] = template
     return VocabularyFields(pairs, tuple(notes))
-
-
-def _contents(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
-    """The tokenizer.json without its long sections, where native code reads it."""
-    if tokenizer.data.source is not None:
-        return json.loads(zstandard.ZstdDecompressor().decompress(tokenizer.data.source))
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        return {}
-    text = path.read_bytes()
-    places = _native.find_json_sections(text)
-    if places is None:
-        return json.loads(text)
-    first, second = sorted([(places[0], places[1]), (places[2], places[3])])
-    return json.loads(
-        text[: first[0]] + b"null" + text[sum(first) : second[0]] + b"null" + text[sum(second) :]
-    )
 
 
 def _byte_level(tokenizer: Tokenizer) -> tuple[dict[str, Any], list[str]]:
@@ -186,28 +166,13 @@ def _pieces(
 
 def _has_prefix(contents: Mapping[str, Any]) -> bool:
     """True if a blank is put before a text."""
-    for step in _steps(contents.get("normalizer"), "normalizers"):
+    for step in steps_of(contents.get("normalizer"), "normalizers"):
         if step.get("type") == "Prepend":
             return True
-    for step in _steps(contents.get("pre_tokenizer"), "pretokenizers"):
+    for step in steps_of(contents.get("pre_tokenizer"), "pretokenizers"):
         if step.get("type") == "Metaspace":
             return step.get("prepend_scheme", "always") != "never"
     return False
-
-
-def _steps(section: Any, inner: str) -> Iterator[Mapping[str, Any]]:
-    if isinstance(section, Mapping):
-        yield from section.get(inner, ()) if section.get("type") == "Sequence" else (section,)
-
-
-def _begin(contents: Mapping[str, Any]) -> int | None:
-    """The token that the tokenizer puts before every text."""
-    for step in _steps(contents.get("post_processor"), "processors"):
-        single = step.get("single") if step.get("type") == "TemplateProcessing" else None
-        if single and "SpecialToken" in single[0]:
-            name = single[0]["SpecialToken"]["id"]
-            return int(step["special_tokens"][name]["ids"][0])
-    return None
 
 
 def _chat_template(folder: Path) -> str | None:

@@ -144,7 +144,7 @@ class GPT(nn.Module):
         """Return logits [B, T, V], or with targets the mean loss in nats per token."""
         x = (self.compiled_hidden or self.hidden)(ids)
         if targets is None:
-            return self._logits(x)
+            return self.logits(x)
         if _autocast(x):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         ahead = self.ahead_weights if self.training else ()
@@ -191,9 +191,10 @@ class GPT(nn.Module):
 
     def next_logits(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Return the logits [B, V] for the token after the last one."""
-        return self._logits(self.hidden(ids, cache)[:, -1])
+        return self.logits(self.hidden(ids, cache)[:, -1])
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits of hidden states, capped where the layout caps them."""
         return cap_logits(F.linear(x, self.output_weight), self.config.cap)
 
 

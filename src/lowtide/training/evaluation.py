@@ -212,8 +212,9 @@ class RunEvaluator:
 class ForgettingWatch:
     """Remembers each other dataset's loss before training, and says when it has risen too far."""
 
-    def __init__(self, tolerance: float) -> None:
+    def __init__(self, tolerance: float, *, learning_rate: float = 3e-4) -> None:
         self.tolerance = tolerance
+        self.learning_rate = learning_rate
         self.first: dict[str, float] = {}
         self.times_in_a_row = 0
 
@@ -229,8 +230,8 @@ class ForgettingWatch:
             return None
         return (
             f"warning: the model is forgetting: {', '.join(risen)}. What helps: a lower "
-            "--learning-rate (5e-5 instead of 3e-4), fewer steps, a longer --warmup, or "
-            "--replay-dataset-dir with general data"
+            f"--learning-rate ({self.learning_rate / 4:.2g} instead of {self.learning_rate:.2g}), "
+            "fewer steps, a longer --warmup, or --replay-dataset-dir with general data"
         )
 
     def state_dict(self) -> dict[str, Any]:

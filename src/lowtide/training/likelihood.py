@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 
 from lowtide.counts import counted
 from lowtide.model.gpt import GPT
@@ -235,7 +234,7 @@ def _score_rows(model: GPT, texts: list[tuple[list[int], int]]) -> list[Score]:
             wanted.split(model.loss_chunk_tokens),
             strict=True,
         ):
-            logs = F.linear(part, model.output_weight).float().log_softmax(-1)
+            logs = model.logits(part).float().log_softmax(-1)
             total += logs.gather(1, targets[:, None]).double().sum().item()
             greedy = greedy and bool((logs.argmax(-1) == targets).all())
         scores.append(Score(total, greedy))

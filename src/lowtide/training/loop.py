@@ -402,7 +402,9 @@ class Trainer:
             note=self._tell,
         )
         self.counters = Counters.zeros(group.device)
-        self.watch = ForgettingWatch(settings.forgetting_tolerance)
+        self.watch = ForgettingWatch(
+            settings.forgetting_tolerance, learning_rate=self.stepper.learning_rate
+        )
         self.evaluator = RunEvaluator(
             self.stepper,
             settings,
