@@ -1,4 +1,5 @@
 #include <malloc.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -159,6 +160,19 @@ void bind_rules(nb::module_& m) {
         std::copy(limits.begin(), limits.end(), self.quality.limits.begin());
       },
       "presets"_a, "limits"_a, "Which rules of quality apply, in order, and what they decide by.");
+  options.def(
+      "set_models",
+      [](CleanOptions& self, std::shared_ptr<FastTextModel> language, std::vector<uint8_t> wanted,
+         double min_language_score, std::shared_ptr<FastTextModel> score, size_t score_label,
+         double keep_above) {
+        require(language == nullptr || wanted.empty() || wanted.size() == language->labels().size(),
+                "not one mark for each language");
+        require(score == nullptr || score_label < score->labels().size(), "no such label");
+        self.models = {std::move(language), std::move(score), std::move(wanted),
+                       min_language_score,  keep_above,       score_label};
+      },
+      "language"_a.none(), "wanted"_a, "min_language_score"_a, "score"_a.none(), "score_label"_a,
+      "keep_above"_a, "Which models judge documents, and by what.");
   nb::list presets, limits;
 #define LOWTIDE_PRESET(enumerator, name, text) presets.append(nb::make_tuple(name, text));
 #include "quality_limits.inc"
@@ -177,6 +191,26 @@ void bind_rules(nb::module_& m) {
 }  // namespace
 
 void bind_corpus(nb::module_& m) {
+  static nb::exception<ModelError> model_error(m, "ModelError", PyExc_ValueError);
+  nb::class_<FastTextModel>(m, "FastTextModel")
+      .def(
+          "__init__",
+          [](FastTextModel* self, const std::string& path) {
+            const nb::gil_scoped_release release;
+            new (self) FastTextModel(path);
+          },
+          "path"_a)
+      .def_prop_ro("labels", &FastTextModel::labels)
+      .def_prop_ro("memory_bytes", &FastTextModel::memory_bytes)
+      .def(
+          "predict",
+          [](const FastTextModel& self, nb::bytes text) {
+            FastTextModel::Scratch scratch;
+            std::vector<float> scores;
+            self.predict({text.c_str(), text.size()}, scratch, scores);
+            return scores;
+          },
+          "text"_a, "The score of every label, as the fasttext package gives them.");
   bind_rules(m);
   nb::class_<BlockCleaner>(m, "CleanedBlock")
       .def_prop_ro(
@@ -200,6 +234,14 @@ void bind_corpus(nb::module_& m) {
                    })
       .def_prop_ro("counts", [](BlockCleaner& self) { return list_counts(self.counts); })
       .def_prop_ro("samples", [](BlockCleaner& self) { return list_samples(self.samples); })
+      .def_prop_ro("languages",
+                   [](BlockCleaner& self) {
+                     nb::list rows;
+                     for (const RuleCount& row : self.languages) {
+                       rows.append(nb::make_tuple(row.count, row.bytes));
+                     }
+                     return rows;
+                   })
       .def_ro("documents_in", &BlockCleaner::documents_in)
       .def_ro("lines_in", &BlockCleaner::lines_in)
       .def_ro("bytes_in", &BlockCleaner::bytes_in);

@@ -362,9 +362,43 @@ bool BlockCleaner::keep_document(std::string_view document, bool whole) {
   return true;
 }
 
-// Rules judge whole documents; a part of a larger one stays.
-bool BlockCleaner::meets_rules(std::string_view document, bool whole) {
-  const Rule rule = whole ? rules_->judge(document) : kRuleUnjudged;
+// Rules and models judge whole documents; a part of a larger one stays.
+bool BlockCleaner::is_good(bool whole) {
+  const ModelOptions& models = options_.models;
+  if (rules_ == nullptr && models.language == nullptr && models.score == nullptr) return true;
+  const auto document = [&] {
+    return std::string_view(text.data() + document_begin_, text.size() - document_begin_);
+  };
+  if (!whole) return drop(kRuleUnjudged, document()), true;
+  return (models.language == nullptr || has_language(document())) &&
+         (rules_ == nullptr || meets_rules(document())) &&
+         (models.score == nullptr || has_score(document()));
+}
+
+bool BlockCleaner::has_language(std::string_view document) {
+  const ModelOptions& models = options_.models;
+  models.language->predict(document, model_scratch_, scores_);
+  const auto best =
+      static_cast<size_t>(std::max_element(scores_.begin(), scores_.end()) - scores_.begin());
+  languages.resize(scores_.size());
+  if (scores_[best] > 0) {
+    languages[best].count += 1;
+    languages[best].bytes += document.size();
+  }
+  if (scores_[best] < models.min_language_score) return drop(kRuleUnsureLanguage, document), false;
+  if (models.wanted.empty() || models.wanted[best] != 0) return true;
+  return drop(kRuleOtherLanguage, document), false;
+}
+
+bool BlockCleaner::has_score(std::string_view document) {
+  const ModelOptions& models = options_.models;
+  models.score->predict(document, model_scratch_, scores_);
+  if (scores_[models.score_label] >= models.keep_above) return true;
+  return drop(kRuleLowScore, document), false;
+}
+
+bool BlockCleaner::meets_rules(std::string_view document) {
+  const Rule rule = rules_->judge(document);
   if (rule == kRuleUnjudged) return drop(rule, document), true;
   if (rule != kNumRules) return drop(rule, document), false;
   for (size_t number = 0; number < kNumRules; ++number) {
@@ -399,7 +433,7 @@ void BlockCleaner::end_document(uint64_t input_index, uint64_t ordinal, uint64_t
   }
   const bool whole = flags == (kDocumentFirst | kDocumentLast);
   std::string_view document(text.data() + document_begin_, text.size() - document_begin_);
-  if (!keep_document(document, whole) || (rules_ != nullptr && !meets_rules(document, whole))) {
+  if (!keep_document(document, whole) || !is_good(whole)) {
     text.resize(document_begin_);
     hashes.resize(hash_mark_);
     line_number_ = line_base_;

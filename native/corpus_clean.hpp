@@ -13,15 +13,25 @@
 #include "corpus_hash.hpp"
 #include "corpus_rules.hpp"
 #include "corpus_scan.hpp"
+#include "fasttext_model.hpp"
 #include "quality_masks.hpp"
 #include "quality_rules.hpp"
 
 namespace lowtide {
 
+// Models that judge documents; a null one judges none.
+struct ModelOptions {
+  std::shared_ptr<const FastTextModel> language, score;
+  std::vector<uint8_t> wanted;  // by label of the language model; empty: all
+  double min_language_score = 0, keep_above = 0;
+  size_t score_label = 0;
+};
+
 struct CleanOptions {
 #define LOWTIDE_OPTION(type, name, value) type name = value;
 #include "corpus_rules.inc"
   QualityOptions quality;
+  ModelOptions models;
 };
 
 constexpr uint64_t kDocumentFirst = 1;  // the document begins here
@@ -67,6 +77,7 @@ class BlockCleaner {
   std::array<uint64_t, 256> radix_ends{};
   std::array<RuleCount, kNumRules> counts{};
   std::vector<Sample> samples;
+  std::vector<RuleCount> languages;  // documents judged, by label of the language model
   std::vector<uint64_t> characters;  // a bit per code point, when collected
   uint64_t documents_in = 0, bytes_in = 0, lines_in = 0;
 
@@ -81,7 +92,11 @@ class BlockCleaner {
   bool keep_line(std::string_view line, size_t repeated);
   // Mask personal data in the line in work; returns whether there was any.
   bool mask_personal_data();
-  bool meets_rules(std::string_view document, bool whole);
+  // Whether rules and models, as far as there are any, let the document in work stay.
+  bool is_good(bool whole);
+  bool has_language(std::string_view document);
+  bool has_score(std::string_view document);
+  bool meets_rules(std::string_view document);
   void hash_line(std::string_view line);
   void replace_document(std::string_view document);
   void end_document(uint64_t input_index, uint64_t ordinal, uint64_t flags);
@@ -92,6 +107,8 @@ class BlockCleaner {
   const Compose* compose_;
   std::unique_ptr<QualityRules> rules_;
   std::string masked_;
+  FastTextModel::Scratch model_scratch_;
+  std::vector<float> scores_;
   size_t document_begin_ = 0, line_begin_ = 0, hash_mark_ = 0;
   uint64_t line_number_ = 0, line_base_ = 0;
   uint32_t empty_lines_ = 0;

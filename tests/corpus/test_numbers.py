@@ -17,6 +17,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "write_block(place)": 0,
         "write_block(keep_text)": True,
     },
+    "corpus.classifiers": {"_HIERARCHICAL": 1, "_WORD_BYTES": 32},
     "corpus.cleaning": {
         "DOCUMENT_ROW_BYTES": 64,
         "HASH_ROW_BYTES": 16,

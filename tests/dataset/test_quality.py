@@ -17,7 +17,9 @@ from lowtide.dataset.summary import describe_preparation
 from lowtide.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
 from corpora import SEPARATOR, read_documents, snapshot
+from fasttext_files import TinyModel
 
 PROSE = (
     "The {} of the sea is a thing that people have known. They go to the shore with {} and wait."
@@ -140,3 +142,81 @@ def test_personal_data_is_masked_and_counted(inputs: Path) -> None:
     assert "masked: e-mail addresses" in describe_preparation(result)
     with pytest.raises(UsageError, match="made with --mask email,phone, now it is none"):
         prepare_dataset(**options(inputs, "out", rules=""))
+
+
+def write_model(path: Path, first: str, second: str, *, seed: int = 0) -> str:
+    """A model that knows two words: texts with the one are `first`, with the other `second`."""
+    model = TinyModel(
+        words=["people", "Leute"],
+        labels=[first, second],
+        dim=4,
+        rows=[[9.0 - seed, 0, 0, 0], [0, 9.0, 0, 0]],
+        outputs=[[1.0, -1, 0, 0], [-1.0, 1, 0, 0]],
+    )
+    return model.write(path)
+
+
+@pytest.fixture
+def mixed(inputs: Path) -> Path:
+    documents = [make_text(number) for number in range(150)]
+    documents[::3] = [text.replace("people", "Leute") for text in documents[::3]]
+    documents[7] = "Nothing in here is known to the model, not a single word of it."
+    inputs.write_text(SEPARATOR.join(documents))
+    return inputs
+
+
+def test_languages_are_counted_and_chosen(mixed: Path) -> None:
+    model = write_model(Path("lid.bin"), "en", "de")
+    more: dict[str, Any] = {"rules": "", "language_model": model}
+    result = prepare_dataset(**options(mixed, "out", **more, languages="en"))
+    rules, languages = result.report["rules"], result.report["languages"]
+    assert {name: row["count"] for name, row in languages.items()} == {"en": 99, "de": 50}
+    assert rules["document_language"]["count"] == 50
+    assert rules["document_language_score"]["count"] == 1
+    texts = read_documents(Path("out"), "train") + read_documents(Path("out"), "val")
+    assert len(texts) == 99
+    assert not any("Leute" in text for text in texts)
+    assert "Languages (documents): en 99, de 50" in describe_preparation(result)
+    counted = prepare_dataset(**options(mixed, "all", **more, min_language_score=0.0))
+    assert counted.info is not None
+    texts = read_documents(Path("all"), "train") + read_documents(Path("all"), "val")
+    assert len(texts) == 150
+
+
+def test_scores_decide_what_stays(mixed: Path) -> None:
+    model = write_model(Path("good.bin"), "cc", "hq")
+    result = prepare_dataset(**options(mixed, "out", rules="", score=model))
+    assert result.report["rules"]["document_score"]["count"] == 100
+    texts = read_documents(Path("out"), "train") + read_documents(Path("out"), "val")
+    assert len(texts) == 50
+    assert not any("people" in text for text in texts)
+
+
+def test_models_give_the_same_bytes_however_it_is_run(mixed: Path) -> None:
+    more: dict[str, Any] = {
+        "rules": "c4",
+        "score": write_model(Path("good.bin"), "hq", "cc"),
+        "language_model": write_model(Path("lid.bin"), "en", "de"),
+    }
+    prepare_dataset(**options(mixed, "one", **more))
+    prepare_dataset(**options(mixed, "two", **more, processes=1, memory="200MiB"))
+    prepare_dataset(**options(mixed, "three", **more, engine="files"))
+    assert snapshot(Path("one")) == snapshot(Path("two")) == snapshot(Path("three"))
+
+
+def test_another_model_is_another_dataset(mixed: Path) -> None:
+    model = write_model(Path("good.bin"), "hq", "cc")
+    prepare_dataset(**options(mixed, "out", score=model))
+    Path("moved.bin").write_bytes(Path(model).read_bytes())
+    assert prepare_dataset(**options(mixed, "out", score="moved.bin")).was_there
+    with pytest.raises(UsageError, match=r"--score .*good\.bin, now it is none"):
+        prepare_dataset(**options(mixed, "out"))
+    with pytest.raises(UsageError, match=r"--keep-above 0\.5, now it is 0\.25"):
+        prepare_dataset(**options(mixed, "out", score=model, keep_above=0.25))
+    Path("b.txt").write_text(SEPARATOR.join(make_text(number) for number in range(300, 320)))
+    assert append_to_dataset(dataset_dir="out", input_files=["b.txt"]).added_tokens > 0
+    write_model(Path("good.bin"), "hq", "cc", seed=1)
+    with pytest.raises(UsageError, match=r"good\.bin with other content"):
+        prepare_dataset(**options(mixed, "out", score=model))
+    with pytest.raises(UsageError, match="was made with --score"):
+        append_to_dataset(dataset_dir="out", input_files=["b.txt"])

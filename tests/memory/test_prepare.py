@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
+from fasttext_files import TinyModel
+
 MIB = 1 << 20
 BUDGET = 256 * MIB
 
@@ -97,6 +100,22 @@ def test_rules_of_quality_stay_inside_the_budget(rule_peaks: dict[str, int]) -> 
 
 def test_rules_take_no_more_for_more_text(rule_peaks: dict[str, int]) -> None:
     assert rule_peaks["large"] < rule_peaks["small"] + 24 * MIB, rule_peaks
+
+
+def test_a_model_of_a_quarter_of_the_budget_stays_inside_of_it(tmp_path: Path) -> None:
+    """61 MB in a tree, which cannot be folded; what it takes is not there for workers."""
+    row = [0.5] * 64
+    model = TinyModel(
+        words=["tide"], labels=list("abc"), loss="hs", dim=64, word_ngrams=2, bucket=240_000,
+        rows=[row] * 240_001,
+    )  # fmt: skip
+    model.write(tmp_path / "model.bin")
+    write_text(tmp_path / "text.txt", size_bytes=12 * MIB, separator="<|endoftext|>")
+    peak = peak_of(
+        tmp_path / "text.txt", tmp_path / "out", "--score", str(tmp_path / "model.bin"),
+        "--score-label", "a", "--keep-above", "0",
+    )  # fmt: skip
+    assert 61_000_000 < peak < BUDGET
 
 
 def test_all_sizes_stay_inside_the_budget(peaks: dict[str, int]) -> None:

@@ -220,6 +220,10 @@ def call_corpus() -> None:
             call("clean_block", setattr, options, name, number)
     for presets, limits in itertools.product(([0], [6], [1 << 40], None), ([], [1.0] * 9)):
         call("clean_block", options.set_rules, presets, limits)
+    for path in ("", "a\0b", "/", "/dev/null", None, 5):
+        call("FastTextModel", _native.FastTextModel, path)
+    for label in NUMBERS:
+        call("clean_block", options.set_models, None, [], 0.5, None, label, 0.5)
     for data in (b"", b"\xff\xfe don't", b"x" * 100_000 + b"-y", None, "text"):
         call("split_words", _native.split_words, data)
     options = _native.CleanOptions()

@@ -24,6 +24,7 @@ PLAIN = {
     "CleanedBlock",
     "EncodedBlock",
     "KeptDocuments",
+    "ModelError",
 }
 
 

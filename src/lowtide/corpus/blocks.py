@@ -25,6 +25,7 @@ from lowtide.corpus.cleaning import (
     CleaningOptions,
     Report,
     clean_block,
+    count_languages,
 )
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import (
@@ -366,6 +367,7 @@ def write_block(
         "bytes_in": cleaned.bytes_in,
         "counts": cleaned.counts,
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in cleaned.samples],
+        "languages": count_languages(cleaned, job.cleaning),
         "notices": notices,
         "content": hash_content(block, job.reading),
     }
@@ -471,6 +473,7 @@ def load_block_table(job: CleanJob) -> BlockTable:
             documents_in=header["documents_in"],
             lines_in=header["lines_in"],
             bytes_in=header["bytes_in"],
+            languages=header.get("languages"),
         )
         notices += header["notices"]
         contents.add(header["content"])

@@ -7,11 +7,14 @@ Memory:  about three times the block
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
 from lowtide.arrays import np
+from lowtide.corpus.classifiers import Models, load_models, read_languages
 from lowtide.corpus.quality import (
     canonical_limits,
     canonical_masks,
@@ -35,6 +38,7 @@ __all__ = [
     "CleaningOptions",
     "Report",
     "clean_block",
+    "count_languages",
     "native_options",
 ]
 
@@ -85,6 +89,18 @@ class CleaningOptions:
     mask: str = ""
     """Personal data to replace by its kind in brackets, such as email,ip,phone,iban,card; default:
     none."""
+    language_model: str = ""
+    """A fastText model that tells languages, such as lid.176.bin: counts documents by language."""
+    languages: str = ""
+    """Languages to keep, as the model names them, such as en,de; default: all."""
+    min_language_score: float = 0.65
+    """Remove documents whose language is less certain than this."""
+    score: str = ""
+    """A fastText model (.bin, .ftz) that tells good text from other."""
+    score_label: str = ""
+    """The model's label of good text; default: hq, good, positive, pos, high or 1."""
+    keep_above: float = 0.5
+    """Remove documents whose score is below this."""
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:
@@ -95,8 +111,42 @@ class CleaningOptions:
         limits = canonical_limits(self.rule_limit, self.rules)
         object.__setattr__(self, "rule_limit", limits)
         object.__setattr__(self, "mask", canonical_masks(self.mask))
+        object.__setattr__(self, "languages", ",".join(read_languages(self.languages)))
+        for name in ("language_model", "score"):
+            path = getattr(self, name)
+            object.__setattr__(self, name, str(Path(path).absolute()) if path else "")
+        self._check_models()
         if not 0 < self.max_repetition <= 1:
             raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
+
+    def _check_models(self) -> None:
+        for name in ("min_language_score", "keep_above"):
+            if not 0 <= getattr(self, name) <= 1:
+                value = getattr(self, name)
+                raise UsageError(f"{flag_name(name)} {value} must be between 0 and 1")
+        if self.languages and not self.language_model:
+            raise UsageError(
+                f"--languages {self.languages} needs a model that tells languages",
+                next_step="name one with --language-model",
+            )
+        if self.score_label and not self.score:
+            raise UsageError(
+                f"--score-label {self.score_label} needs a model", next_step="name one with --score"
+            )
+
+    @property
+    def models(self) -> Models | None:
+        """The models that judge documents, loaded; None where there are none."""
+        if not (self.language_model or self.score):
+            return None
+        return load_models(
+            language_model=self.language_model,
+            languages=self.languages,
+            min_language_score=self.min_language_score,
+            score=self.score,
+            score_label=self.score_label,
+            keep_above=self.keep_above,
+        )
 
     @property
     def cleaning(self) -> CleaningOptions:
@@ -105,7 +155,17 @@ class CleaningOptions:
         return CleaningOptions(**{name: getattr(self, name) for name in names})
 
 
-_QUALITY = ("rules", "rule_limit", "mask")
+_QUALITY = (
+    "rules",
+    "rule_limit",
+    "mask",
+    "language_model",
+    "languages",
+    "min_language_score",
+    "score",
+    "score_label",
+    "keep_above",
+)
 _NUMBERS = tuple(name for name in CleaningOptions.__dataclass_fields__ if name not in _QUALITY)
 """Options that the native core has by the same name."""
 
@@ -119,6 +179,16 @@ def native_options(
         setattr(native, name, getattr(options, name))
     native.set_rules(*native_rules(options.rules, options.rule_limit))
     native.mask_kinds = native_masks(options.mask)
+    models = options.models
+    if models is not None:
+        native.set_models(
+            models.language,
+            models.wanted,
+            models.min_language_score,
+            models.score,
+            models.score_label,
+            models.keep_above,
+        )
     native.collect_characters = collect_characters
     return native
 
@@ -132,6 +202,7 @@ class Report:
         self.bytes_in = 0
         self.counts = [[0, 0] for _ in RULES]
         self.samples: list[list[str]] = [[] for _ in RULES]
+        self.languages: dict[str, list[int]] = {}
 
     def add(
         self,
@@ -141,8 +212,13 @@ class Report:
         documents_in: int = 0,
         lines_in: int = 0,
         bytes_in: int = 0,
+        languages: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         """Add the counts of one block; blocks in order give the same examples each time."""
+        for label, (count, size) in (languages or {}).items():
+            row = self.languages.setdefault(label, [0, 0])
+            row[0] += count
+            row[1] += size
         self.documents_in += documents_in
         self.lines_in += lines_in
         self.bytes_in += bytes_in
@@ -163,6 +239,7 @@ class Report:
             "bytes_in": self.bytes_in,
             "counts": self.counts,
             "samples": [(rule, text) for rule, texts in enumerate(self.samples) for text in texts],
+            "languages": self.languages,
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -176,7 +253,26 @@ class Report:
                 for number, (rule, (count, size)) in enumerate(zip(RULES, self.counts, strict=True))
                 if count
             },
+            **self._languages_as_json(),
         }
+
+    def _languages_as_json(self) -> dict[str, Any]:
+        """Documents and bytes by language, the most frequent first, where a model told them."""
+        if not self.languages:
+            return {}
+        rows = sorted(self.languages.items(), key=lambda row: (-row[1][0], row[0]))
+        return {"languages": {label: {"count": n, "bytes": size} for label, (n, size) in rows}}
+
+
+def count_languages(
+    cleaned: _native.CleanedBlock, options: CleaningOptions
+) -> dict[str, tuple[int, int]]:
+    """Documents and bytes of a block by language, where a model told them."""
+    models = options.models if cleaned.languages else None
+    if models is None or models.language is None:
+        return {}
+    rows = zip(models.language.labels, cleaned.languages, strict=True)
+    return {label: row for label, row in rows if row[0]}
 
 
 def clean_block(

@@ -40,6 +40,7 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
+from lowtide.dataset.finishing import find_other_setting, plan_models
 from lowtide.dataset.identity import (
     describe_inputs,
     drop_copies,
@@ -60,7 +61,7 @@ from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.seen import iter_seen, write_seen, write_seen_block
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.longjson import Rows
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
@@ -178,7 +179,16 @@ def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prep
         memory=settings.memory,
         text_field=settings.text_field,
     )
-    return build_settings(PrepareSettings, known)
+    stored = build_settings(PrepareSettings, known)
+    models, before = plan_models(stored), info.metadata.get("settings", {})
+    other = find_other_setting({name: before.get(name) for name in models}, models)
+    if other is not None:
+        raise UsageError(
+            "the dataset was made with {} {}, now it is {}".format(*other),
+            path=info.root,
+            next_step="put the model back that it was made with",
+        )
+    return stored
 
 
 def _find_new(
@@ -322,7 +332,16 @@ class _Append:
         in datasets of earlier versions, they are hashed again as well.
         """
         cleaning = replace(
-            self.stored.cleaning, normalize=False, filter=False, rules="", rule_limit=(), mask=""
+            self.stored.cleaning,
+            normalize=False,
+            filter=False,
+            rules="",
+            rule_limit=(),
+            mask="",
+            language_model="",
+            languages="",
+            score="",
+            score_label="",
         )
         stream = Stream(0, (), random_access=True, num_blocks=0)
         job = CleanJob([stream], self.reading, cleaning, self.work / "existing")

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from lowtide.corpus.blocks import InputHashes
+from lowtide.corpus.classifiers import model_checksum
 from lowtide.corpus.cleaning import Report
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingOptions
@@ -30,6 +32,7 @@ __all__ = [
     "find_other_setting",
     "find_shard_tag",
     "has_too_few",
+    "plan_models",
     "plan_settings",
     "too_few_tokens",
     "write_dataset",
@@ -46,17 +49,34 @@ _NOT_IN_PLAN = (
     "work_dir",
     "ray_address",
 )
-_ONLY_IF_USED = ("rules", "rule_limit", "mask")
+_MODELS = {
+    "language_model": ("languages", "min_language_score", "language_model_checksum"),
+    "score": ("score_label", "keep_above", "score_checksum"),
+}
+_ONLY_IF_USED = ("rules", "rule_limit", "mask", *_MODELS, *chain(*_MODELS.values()))
 """Settings that datasets of earlier versions have not: unused they are left out, so that the same
 command still makes, and finds, the same shards."""
 
 
 def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     """Return the settings that decide the result, and so have to be the same to go on."""
+    known = {**settings_as_json(settings), **plan_models(settings)}
+    for name, others in _MODELS.items():
+        if not known[name]:
+            known.update(dict.fromkeys(others))
     return {
         key: value
-        for key, value in settings_as_json(settings).items()
-        if key not in _NOT_IN_PLAN and not (key in _ONLY_IF_USED and not value)
+        for key, value in known.items()
+        if key not in _NOT_IN_PLAN and not (key in _ONLY_IF_USED and value in ("", None, [], ()))
+    }
+
+
+def plan_models(settings: PrepareSettings) -> dict[str, str]:
+    """Checksums of models: the same name may be another model one day."""
+    return {
+        f"{name}_checksum": model_checksum(path)
+        for name in _MODELS
+        if (path := getattr(settings, name))
     }
 
 
@@ -68,10 +88,14 @@ def find_other_setting(
     >>> find_other_setting({"rules": "c4", "seed": 1}, {"seed": 1})
     ('--rules', 'c4', 'none')
     """
-    for name in [*now, *(name for name in _ONLY_IF_USED if name in before and name not in now)]:
-        if before.get(name) != now.get(name):
-            unused = "none" if name in _ONLY_IF_USED else None
-            return flag_name(name), before.get(name, unused), now.get(name, unused)
+    names = [*now, *(name for name in _ONLY_IF_USED if name in before and name not in now)]
+    for name in sorted(names, key=lambda name: not name.endswith("_checksum")):
+        if name in _MODELS or before.get(name) == now.get(name):  # a model is known by its checksum
+            continue
+        shown = name.removesuffix("_checksum")
+        unused = "none" if name in _ONLY_IF_USED else None
+        old, new = before.get(shown, unused), now.get(shown, unused)
+        return flag_name(shown), old, f"{new} with other content" if old == new else new
     return None
 
 
@@ -83,7 +107,7 @@ def find_shard_tag(
 ) -> str:
     """A tag by content: the same for the same texts, wherever they and the output lie."""
     plan = plan_settings(settings)
-    for name in ("tokenization", "skip_bad_inputs"):  # a name, and how to go on
+    for name in ("tokenization", "skip_bad_inputs", *_MODELS):  # names, and how to go on
         plan.pop(name, None)
     return layout.shard_tag(tokenizer.fingerprint, plan, list_contents(inputs, contents))
 

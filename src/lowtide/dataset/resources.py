@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lowtide import files
 from lowtide.corpus.blocks import BLOCK_BYTES_HELD, RULES_BYTES_HELD
+from lowtide.corpus.classifiers import check_model_memory, load_model
 from lowtide.corpus.deduplication import MIN_TABLE_BYTES, TABLE_ROW_BYTES, partition_bytes
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputformats import COMPRESSIONS
@@ -81,6 +82,10 @@ class Inputs:
         tokenizer: str | Path | None = None,
     ) -> Inputs:
         """Look into the files' beginnings, and at the tokenizer, which may have another place."""
+        total = MemoryBudget.from_setting(settings.memory).total_bytes
+        for path in filter(None, (settings.language_model, settings.score)):
+            check_model_memory(path, total)
+            load_model(path)  # what it holds is then a part of the program
         in_order = sum(row.is_read_in_order for row in inputs)
         package = package_needs(tokenizer or settings.tokenization)
         return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()), package)

@@ -42,6 +42,11 @@ def describe_cleaning(report: dict[str, Any]) -> str:
         example = " ".join(row["examples"][0].split()) if row["examples"] else ""
         if example and rule.startswith(("line", "duplicate", "document")):
             lines.append(f"{'':>16}e.g. {example[:76]}{'…' if len(example) > 76 else ''}")
+    languages = report.get("languages", {})
+    if languages:
+        shown = [f"{label} {row['count']:,}" for label, row in list(languages.items())[:8]]
+        more = f" and {len(languages) - 8} more" if len(languages) > 8 else ""
+        lines.append(f"Languages (documents): {', '.join(shown)}{more}")
     return "\n".join(lines)
 
 

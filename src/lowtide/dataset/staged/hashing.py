@@ -17,7 +17,12 @@ from typing import Any
 
 from lowtide import _native, files
 from lowtide.corpus.blocks import Identity, OpenDocument
-from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES, HASH_ROW_BYTES, Report
+from lowtide.corpus.cleaning import (
+    DOCUMENT_ROW_BYTES,
+    HASH_ROW_BYTES,
+    Report,
+    count_languages,
+)
 from lowtide.corpus.reading import TextBlock
 from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
@@ -76,6 +81,7 @@ class _HashedPart:
         self._borders = job.sizes.partition_borders()
         self._is_char = job.settings.tokenization == "char"
         self._dedup = job.settings.dedup
+        self._options = job.settings.cleaning
         self._cleaning = CleanPart(job, index, collect_characters=self._is_char)
         self._scratch = scratch
         self._starts = array("q")  # of each block's rows in the scratch file
@@ -99,6 +105,7 @@ class _HashedPart:
                     documents_in=cleaned.documents_in,
                     lines_in=cleaned.lines_in,
                     bytes_in=cleaned.bytes_in,
+                    languages=count_languages(cleaned, self._options),
                 )
                 for number, digest in contents:
                     self._contents += CONTENT_ROW.pack(number, bytes.fromhex(digest))

@@ -360,4 +360,5 @@ def _add_report(report: Report, state: dict[str, Any]) -> None:
         documents_in=state["documents_in"],
         lines_in=state["lines_in"],
         bytes_in=state["bytes_in"],
+        languages=state["languages"],
     )

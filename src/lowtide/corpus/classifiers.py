@@ -1,0 +1,168 @@
+"""Models of fastText that judge documents: which language, how good.
+
+In:      `--language-model`, `--score` and what goes with them; files of fastText, .bin or .ftz
+Out:     models loaded once, as the native core takes them; checksums for the plan
+Memory:  a model, folded to a number for each row and label where labels are few
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide import _native, files
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.memory import format_size
+
+__all__ = [
+    "Models",
+    "check_model_memory",
+    "load_model",
+    "load_models",
+    "model_checksum",
+    "read_languages",
+]
+
+_GOOD_LABELS = ("hq", "good", "positive", "pos", "high", "1")
+_HEADER = struct.Struct("<14id3i")  # mark, version, settings, then words and labels
+_HIERARCHICAL = 1
+_WORD_BYTES = 32  # of a word of the dictionary, about: its bytes, and two numbers
+
+_lock = threading.Lock()
+_loaded: dict[tuple[str, int, int], _native.FastTextModel] = {}
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of a preparation, and what they decide by."""
+
+    language: _native.FastTextModel | None
+    wanted: list[int]
+    min_language_score: float
+    score: _native.FastTextModel | None
+    score_label: int
+    keep_above: float
+
+
+def load_model(path: str) -> _native.FastTextModel:
+    """Load a model, once for a process; a file that is none is an error that says why."""
+    with _lock:
+        try:
+            stat = Path(path).stat()
+            key = (path, stat.st_size, stat.st_mtime_ns)
+            if key not in _loaded:
+                if not Path(path).is_file():
+                    raise _native.ModelError("it is no file")
+                _loaded[key] = _native.FastTextModel(path)
+            return _loaded[key]
+        except (_native.ModelError, MemoryError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise DataError(
+                f"this is no model of fastText that can be used: {reason}",
+                path=path,
+                next_step="a file that fastText saved after train_supervised, .bin or .ftz",
+            ) from None
+
+
+def load_models(
+    *,
+    language_model: str,
+    languages: str,
+    min_language_score: float,
+    score: str,
+    score_label: str,
+    keep_above: float,
+) -> Models:
+    """Load the models that are named, and find the labels asked for."""
+    language = load_model(language_model) if language_model else None
+    judge = load_model(score) if score else None
+    return Models(
+        language,
+        _find_languages(language, read_languages(languages), language_model),
+        min_language_score,
+        judge,
+        0 if judge is None else _find_label(judge, score_label, score),
+        keep_above,
+    )
+
+
+def read_languages(languages: str) -> list[str]:
+    """The labels of a list such as `en,de`, sorted.
+
+    >>> read_languages("en, de")
+    ['de', 'en']
+    """
+    return sorted({word for word in (part.strip() for part in languages.split(",")) if word})
+
+
+def model_checksum(path: str) -> str:
+    """A checksum of a model's file, by which the plan knows it."""
+    load_model(path)  # what is no model is better told as such
+    return files.checksum_file(Path(path))
+
+
+def check_model_memory(path: str, budget_bytes: int) -> None:
+    """Refuse a model that the budget cannot hold, before it is loaded."""
+    needed = _planned_bytes(Path(path))
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"the model takes about {format_size(needed)}, the budget is "
+            f"{format_size(budget_bytes)}",
+            path=path,
+            next_step="a larger --memory, or the model as fastText quantizes it (.ftz)",
+        )
+
+
+def _planned_bytes(path: Path) -> int:
+    """About what a model takes once it is loaded: its file, or less where it is folded."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            numbers = _HEADER.unpack(file.read(_HEADER.size))
+    except (OSError, struct.error):
+        return 0  # load_model says what is wrong
+    dim, loss, bucket, words, labels = (numbers[place] for place in (2, 8, 10, 16, 17))
+    if loss == _HIERARCHICAL or 2 * labels > dim or size < 4 * dim * max(bucket, words):
+        return size
+    return min(size, 4 * labels * (words + bucket) + _WORD_BYTES * words)
+
+
+def _find_languages(
+    model: _native.FastTextModel | None, languages: list[str], path: str
+) -> list[int]:
+    """A mark for each label of a model; nothing where all are wanted."""
+    if model is None or not languages:
+        return []
+    unknown = [name for name in languages if name not in model.labels]
+    if unknown:
+        raise UsageError(
+            f"--languages {unknown[0]!r} is not among the {len(model.labels)} labels of the model, "
+            f"such as {', '.join(model.labels[:8])}",
+            path=path,
+            next_step="labels as the model has them",
+        )
+    return [int(label in languages) for label in model.labels]
+
+
+def _find_label(model: _native.FastTextModel, label: str, path: str) -> int:
+    labels = [name.removeprefix("__label__") for name in model.labels]
+    wanted = label.removeprefix("__label__")
+    if len(labels) < 2:
+        raise UsageError(
+            f"the model has one label, {labels[0]!r}: every text gets it",
+            path=path,
+            next_step="a model of two classes or more",
+        )
+    if not wanted:
+        known = [name for name in _GOOD_LABELS if name in labels]
+        wanted = known[0] if known else ""
+    if wanted not in labels:
+        raise UsageError(
+            f"--score-label {label!r} is not a label of the model, which has "
+            f"{', '.join(labels[:8])}",
+            path=path,
+            next_step="name the label of good text with --score-label",
+        )
+    return labels.index(wanted)

@@ -1,0 +1,176 @@
+"""Models of fastText: the scores of its own arithmetic, and no file that can hurt."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide import _native
+from lowtide.corpus.classifiers import check_model_memory, load_model, load_models
+from lowtide.corpus.cleaning import CleaningOptions
+from lowtide.errors import BudgetError, DataError, UsageError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fasttext_files import TinyModel
+
+WORDS = ["tide", "low", "the", "sea", "</s>", "naïve", "水"]
+MODELS: dict[str, dict[str, Any]] = {
+    "softmax": {"labels": ["hq", "cc"], "dim": 6},
+    "pairs": {"labels": ["hq", "cc"], "dim": 6, "word_ngrams": 3, "bucket": 50},
+    "wide": {"labels": ["a", "b", "c", "d", "e"], "dim": 3, "word_ngrams": 2, "bucket": 20},
+    "pieces": {"labels": ["en", "de", "fr"], "minn": 1, "maxn": 4, "bucket": 40, "dim": 8},
+    "tree": {"labels": list("abcdefg"), "loss": "hs", "minn": 2, "maxn": 3, "bucket": 30},
+    "ova": {"labels": ["a", "b", "c"], "loss": "ova", "dim": 2},
+    "pruned": {"labels": ["a", "b"], "minn": 2, "maxn": 3, "bucket": 9, "kept": {3: 1, 7: 0, 8: 2}},
+    "quantized": {
+        "labels": ["a", "b"],
+        "word_ngrams": 2,
+        "bucket": 11,
+        "dim": 5,
+        "quantized": True,
+    },
+}
+
+
+def make(name: str, **more: Any) -> TinyModel:
+    return TinyModel(words=WORDS, **{**MODELS[name], **more})
+
+
+@pytest.mark.parametrize("name", MODELS)
+@given(
+    text=st.lists(
+        st.sampled_from([*WORDS[:4], *WORDS[5:], "other", "__label__x", "Übung", "a", "\u00a0"]),
+        max_size=12,
+    ).map(" ".join)
+)
+@settings(max_examples=40, deadline=None)
+def test_scores_are_those_of_the_reference(
+    tmp_path_factory: pytest.TempPathFactory, name: str, text: str
+) -> None:
+    model = make(name)
+    path = tmp_path_factory.getbasetemp() / f"{name}.bin"
+    if not path.exists():
+        model.write(path)
+    native = load_model(str(path))
+    assert native.labels == model.labels
+    assert native.predict(text.encode()) == pytest.approx(model.predict(text), abs=1e-5)
+
+
+def test_newlines_are_blanks(tmp_path: Path) -> None:
+    native = load_model(make("pairs").write(tmp_path / "m.bin"))
+    assert native.predict(b"the low\n\ntide") == native.predict(b"the low tide")
+
+
+def test_few_labels_are_folded_into_the_rows(tmp_path: Path) -> None:
+    wide = load_model(make("pairs", dim=64).write(tmp_path / "a.bin"))
+    narrow = load_model(make("pairs", dim=6).write(tmp_path / "b.bin"))
+    assert wide.memory_bytes == narrow.memory_bytes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_file_that_is_cut_or_longer_is_refused(tmp_path: Path, name: str) -> None:
+    data = make(name).encode()
+    path = tmp_path / "m.bin"
+    for size in [*range(200), *range(200, len(data), 37), len(data) - 1]:
+        path.write_bytes(data[:size])
+        with pytest.raises(_native.ModelError):
+            _native.FastTextModel(str(path))
+    path.write_bytes(data + b"x")
+    with pytest.raises(_native.ModelError, match="1 bytes after its end"):
+        _native.FastTextModel(str(path))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_damaged_file_is_refused_or_harmless(tmp_path: Path, name: str) -> None:
+    data, source = make(name).encode(), random.Random(name)
+    path = tmp_path / "m.bin"
+    for _ in range(150):
+        damaged = bytearray(data)
+        for _ in range(source.randrange(1, 4)):
+            damaged[source.randrange(min(len(data), 400))] = source.choice([0, 1, 127, 128, 255])
+        path.write_bytes(damaged)
+        try:
+            model = _native.FastTextModel(str(path))
+        except _native.ModelError:
+            continue
+        assert len(model.predict("the low tide of naïve 水".encode())) == len(model.labels)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "its first four bytes are others"),
+        (b"GGUF and more of it", "its first four bytes are others"),
+        (make("softmax").encode().replace(b"\x0c\0\0\0", b"\x0d\0\0\0", 1), "its version is 13"),
+    ],
+)
+def test_other_files_are_named_as_such(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "m.bin"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        load_model(str(path))
+
+
+def test_no_file_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        load_model(str(tmp_path / "none.bin"))
+    with pytest.raises(DataError, match="it is no file"):
+        load_model(str(tmp_path))
+
+
+def test_a_model_is_loaded_once_until_its_file_changes(tmp_path: Path) -> None:
+    path = make("softmax").write(tmp_path / "m.bin")
+    assert load_model(path) is load_model(path)
+    first = load_model(path)
+    make("wide").write(tmp_path / "m.bin")
+    assert load_model(path) is not first
+
+
+def test_a_model_larger_than_the_budget_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    folded = make("pairs", dim=200, bucket=2000).write(tmp_path / "a.bin")
+    whole = make("tree", dim=200, bucket=2000).write(tmp_path / "b.bin")
+    check_model_memory(folded, 100_000)
+    with pytest.raises(BudgetError, match="the model takes about"):
+        check_model_memory(whole, 100_000)
+    check_model_memory(str(tmp_path / "none.bin"), 0)
+
+
+def load(path: str, **more: Any) -> Any:
+    values: dict[str, Any] = {"language_model": "", "languages": "", "score": "", "score_label": ""}
+    return load_models(**{**values, "min_language_score": 0.5, "keep_above": 0.5, **more})
+
+
+def test_labels_that_a_model_has_not_are_refused(tmp_path: Path) -> None:
+    languages = make("pieces").write(tmp_path / "lid.bin")
+    good = make("softmax").write(tmp_path / "good.bin")
+    letters = make("wide").write(tmp_path / "wide.bin")
+    single = make("softmax", labels=["hq"]).write(tmp_path / "one.bin")
+    assert load(good, score=good).score_label == 0
+    assert load(good, score=good, score_label="__label__cc").score_label == 1
+    assert load(good, language_model=languages, languages="de,en").wanted == [1, 1, 0]
+    with pytest.raises(UsageError, match="--languages 'xx' is not among the 3 labels"):
+        load(good, language_model=languages, languages="xx")
+    with pytest.raises(UsageError, match="--score-label '' is not a label of the model"):
+        load(good, score=letters)
+    with pytest.raises(UsageError, match="the model has one label, 'hq'"):
+        load(good, score=single)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"languages": "en"}, "--languages en needs a model"),
+        ({"score_label": "hq"}, "--score-label hq needs a model"),
+        ({"keep_above": 1.5}, "--keep-above 1.5 must be between 0 and 1"),
+        ({"min_language_score": -1.0}, "--min-language-score -1.0 must be between 0 and 1"),
+    ],
+)
+def test_options_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        CleaningOptions(**options)
