@@ -314,3 +314,24 @@ def test_documents_of_a_shard_moved_in_without_ends_are_found(tmp_path: Path) ->
     extra = write_corpus(tmp_path / "new.txt", moved)
     result = append_to_dataset(dataset_dir=root, input_files=[extra])
     assert result.report["rules"]["duplicate_document"]["count"] == len(moved) > 10
+
+
+def test_restart_removes_work_where_there_is_nothing_to_add(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path, make_documents(30))
+    for restart in (False, True):
+        (root / ".work").mkdir(exist_ok=True)
+        options = {"dataset_dir": root, "input_files": [tmp_path / "old.txt"]}
+        assert append_to_dataset(**options, restart=restart).was_there
+        assert (root / ".work").exists() != restart
+
+
+def test_a_dataset_that_keeps_no_settings_keeps_the_size_of_its_shards(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path, make_documents(30), tokens_per_shard=1234)
+    metadata = root / layout.METADATA_NAME
+    rows = json.loads(metadata.read_text())
+    del rows["settings"]
+    assert rows["tokens_per_shard"] == 1234
+    metadata.write_text(json.dumps(rows))
+    info = layout.load_dataset_info(root)
+    given = appending.AppendSettings(dataset_dir=root, input_files=("a.txt",))
+    assert appending._stored_settings(info, given).tokens_per_shard == 1234

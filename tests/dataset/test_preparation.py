@@ -517,3 +517,13 @@ def test_a_share_of_validation_that_was_missed_is_said(tmp_path: Path) -> None:
             break
     text = describe_preparation(result)
     assert f"Validation has {100 * share:.1f} % of the tokens, 10.0 % were asked for" in text
+
+
+def test_a_dry_run_counts_every_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(60))
+    prepare([corpus], tmp_path / "out", dry_run=True)
+    (counted,) = re.findall(r"count .* (\d+) blocks of (\d+) blocks", capsys.readouterr().err)
+    assert counted[0] == counted[1] and int(counted[0]) > 3

@@ -157,3 +157,19 @@ def test_the_table_shows_time_rate_and_peak_against_budget() -> None:
     assert " ".join(lines[2].split()) == "train 1:15 10k tokens/s 512.0 MiB 1.0 GiB 50%"
     assert " ".join(lines[3].split()) == "generate 2.0s 50 tokens/s 256.0 MiB"
     assert "1:19 in all" in lines[5]
+
+
+@pytest.mark.parametrize(("seconds", "killed"), [([0, 0, 0, 0], 0), ([0, 2, 9, 12, 15], 1)])
+def test_a_stage_that_heard_the_interrupt_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], killed: int
+) -> None:
+    """A stage has some seconds to end by itself, and is told to only once."""
+    clock, signals = iter(seconds), []
+    waits = iter([(0, 0, None)] * (len(seconds) - 1) + [(7, 256, "used")])
+    monkeypatch.setattr(running, "_GRACE_SECONDS", 5.0)
+    monkeypatch.setattr(running.os, "wait4", lambda pid, options: next(waits))
+    monkeypatch.setattr(running.os, "kill", lambda *given: signals.append(given))
+    monkeypatch.setattr(running.time, "monotonic", lambda: next(clock, 15))
+    monkeypatch.setattr(running.time, "sleep", lambda seconds: None)
+    assert running._wait_after_interrupt(7) == (256, "used")
+    assert signals == [(7, signal.SIGTERM)] * killed

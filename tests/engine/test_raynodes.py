@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lowtide.engine import raynodes
 from lowtide.engine.raynodes import run_on_ray
 from lowtide.errors import BudgetError, DataError, UsageError
 
@@ -190,3 +191,14 @@ def test_two_nodes_prepare_what_threads_do(tmp_path: Path) -> None:
         for folder in ("ray", "threads")
     }
     assert found["ray"] == found["threads"] and len(found["ray"]) > 10
+
+
+@pytest.mark.parametrize("address", [None, "ray://somewhere:1"])
+def test_ray_is_quiet_and_a_cluster_of_its_own_is_small(address: str | None) -> None:
+    given: list[dict[str, Any]] = []
+    raynodes._connect(SimpleNamespace(init=lambda **options: given.append(options)), address)
+    expected = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        expected |= {"num_cpus": raynodes.usable_cores(), "include_dashboard": False}
+        expected |= {"object_store_memory": raynodes._OBJECT_STORE_BYTES}
+    assert given == [expected]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lowtide.loader.blocks import Windowing
 from lowtide.loader.texts import FileTexts, iter_encoded, make_encoder
 
 from .test_streaming import ByteTokenizer
@@ -66,3 +67,9 @@ def test_documents_end_once_even_in_parts(files: list[Path]) -> None:
     assert sum(int(ids[-1] == 256) for _, ids in found) == 8
     first = list(iter_encoded(source, make_encoder(ByteTokenizer()), seed=None, max_documents=4))
     assert sum(int(ids[-1] == 256) for _, ids in first) == 4 and len(first) > 4
+
+
+def test_one_row_and_its_last_target_are_one_window():
+    windowing = Windowing(sequence_length=8, stride=4, buffer_windows=1)
+    counts = [windowing.count_windows(tokens) for tokens in (8, 9, 10, 13, 14)]
+    assert counts == [0, 1, 2, 2, 3]

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from lowtide.errors import DataError
 from lowtide.files import write_json
+from lowtide.model import weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import load_model, portable_tensors, save_weights
@@ -137,3 +138,12 @@ def test_files_are_the_librarys_byte_for_byte(tmp_path):
     ours, theirs = ((tmp_path / f"{n}.safetensors").read_bytes() for n in ("ours", "theirs"))
     assert load_file(tmp_path / "ours.safetensors").keys() == tensors.keys()
     assert ours == theirs
+
+
+def test_a_folder_that_was_found_whole_is_not_compared_again(tmp_path, monkeypatch):
+    model = GPT(GPTConfig(vocab_size=64, context_length=8, num_layers=1, width=16, num_heads=1))
+    write_json(tmp_path / "config.json", model.config.to_huggingface())
+    tensors = portable_tensors(model.state_dict(), model.config)
+    save_weights(tmp_path / "model.safetensors", tensors)
+    monkeypatch.setattr(weights, "verify_folder", lambda folder: pytest.fail("read twice"))
+    load_model(tmp_path)

@@ -215,3 +215,11 @@ def test_files_that_are_no_json_are_refused(tmp_path: Path, data: bytes) -> None
 def test_a_special_token_that_files_cannot_tell_from_a_byte_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="choose another special token"):
         Tokenizer.from_merges([], special_tokens=["a"]).save(tmp_path)
+
+
+def test_why_a_model_without_merges_needs_the_package(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": {"type": "WordPiece", "vocab": {"a": 0}}}))
+    assert "WordPiece" in str(why_package(path))
+    path.write_text("{}")
+    assert why_package(path) is None  # damaged: whoever loads it says so
