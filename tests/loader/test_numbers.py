@@ -50,6 +50,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "STATE_VERSION": 1,
         "_SAMPLE_BYTES": 1_048_576,
         "_ALMOST_OVER": 0.999,
+        "_TEXT_BYTES": 48_234_496,
         "StreamingDataLoader.__init__(seq_len)": 128,
         "StreamingDataLoader.__init__(batch_size)": 32,
         "StreamingDataLoader.__init__(streaming)": True,
@@ -59,6 +60,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "StreamingDataLoader.__init__(drop_last)": False,
         "StreamingDataLoader.__init__(rank)": 0,
         "StreamingDataLoader.__init__(world_size)": 1,
+        "StreamingDataLoader.__init__(reader_bytes)": 1_073_741_824,
     },
     "loader.tensors": {
         "_MAX_WORKERS": 1_024,
@@ -84,7 +86,10 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "create_dataloaders(world_size)": 1,
     },
     "loader.texts": {
+        "ENCODING_THREADS": 2,
+        "_PART_BYTES": 1_048_576,
         "FileTexts.__init__(block_bytes)": 4_194_304,
+        "FileTexts.__init__(reader_bytes)": 1_073_741_824,
         "HubTexts.__init__(streaming)": True,
         "iter_encoded(group_bytes)": 1_048_576,
     },

@@ -13,6 +13,8 @@ from ..numbers_of import find_changes
 NUMBERS: dict[str, dict[str, Any]] = {
     "tokenizer.bytelevel": {"MAX_TOKENS": 16_777_216},
     "tokenizer.counting": {
+        "_SAMPLE_BYTES": 1_048_576,
+        "_TAIL_BYTES": 4_096,
         "_ROUND_BYTES": 268_435_456,
         "_SMALL_FILE_BYTES": 1_048_576,
         "_CHECKPOINT_SECONDS": 30.0,
@@ -44,13 +46,28 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "tokenizer.learning": {
         "_MERGES_PER_CALL": 256,
         "_SHORT_SYMBOLS": 65_000,
-        "_OTHER_BYTES": 41_943_040,
-        "_PIECE_TIMES": 48,
-        "_FILE_SECONDS": 2e-09,
-        "_COSTLY_MERGES": 4_000,
+        "_WRITTEN_BYTE_BYTES": 11,
+        "_MUCH_WRITTEN": 8_388_608,
+    },
+    "tokenizer.needs": {
+        "PIECE_CHARACTERS": 32_768,
+        "PIECE_BYTES": 16_777_216,
+        "_TABLE_TIMES": 24,
+        "_PROGRAM_BYTES": 8_388_608,
+    },
+    "tokenizer.package": {
+        "SLOWER": 100,
+        "_REACH": 16_384,
+        "_MOST_CHARACTERS": 16_777_216,
+        "_CONTEXT": 1_024,
+        "_MOST_TRIES": 64,
+    },
+    "tokenizer.parts": {
+        "_BYTE_LEVEL": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     },
     "tokenizer.reference": {"_SMALL_IN_UNICODE_16": 661, "learn_merges(min_frequency)": 1},
     "tokenizer.scanning": {"_READ_BYTES": 1_048_576},
+    "tokenizer.sharing": {"_MOST_PARTS": 30_000, "_COPY_BYTES": 1_048_576},
     "tokenizer.tokenizer": {"CACHE_BYTES": 16_777_216},
     "tokenizer.training": {
         "_WINDOW_BYTES": 1_048_576,
@@ -62,6 +79,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_CHARACTER_BYTES": 900,
         "_FILE_BYTES": 450,
         "_PROGRAM_BYTES": 41_943_040,
+        "_train_together(lease_seconds)": 30.0,
         "_fixed_bytes(reading)": 0,
     },
     "tokenizer.vocabulary": {"_MOST_UNUSED": 262_144},

@@ -6,6 +6,8 @@ import gzip
 import json
 import lzma
 import os
+import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,9 +20,19 @@ import pytest
 import zstandard
 
 from lowtide.cli import main
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.textblocks import ReadingOptions
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import MemoryBudget
-from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, reference, training
+from lowtide.tokenizer import (
+    END_OF_TEXT,
+    UNKNOWN,
+    Tokenizer,
+    counting,
+    learning,
+    reference,
+    training,
+)
 from lowtide.tokenizer.training import describe_trained, train_tokenizer
 
 MakeText = Callable[[int, int], bytes]
@@ -468,3 +480,28 @@ def test_a_vocabulary_that_ends_early_is_told_and_a_full_one_is_not(
     said = capsys.readouterr().err
     assert "no pair is left that occurs 2 times" in said
     assert f"has {early.tokenizer.vocab_size} tokens, 2000 were asked for" in said
+
+
+def test_tokens_as_long_as_the_text_are_refused_before_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first advice is enough for all of them."""
+    (tmp_path / "a.txt").write_text("abcdefghij" * 10_000)
+    options: dict[str, Any] = {"input": [tmp_path / "a.txt"], "vocab_size": 400}
+    monkeypatch.setattr(learning, "_WRITTEN_BYTE_BYTES", 800)
+    with pytest.raises(BudgetError, match="repeats itself for 97") as caught:
+        train_tokenizer(**options, out_dir=tmp_path / "tok", memory="100MiB")
+    assert not (tmp_path / "tok" / "tokenizer.json").exists()
+    (enough,) = re.findall(r"--memory (\w+)", str(caught.value))
+    train_tokenizer(**options, out_dir=tmp_path / "tok", memory=enough)
+    vocabulary = json.loads((tmp_path / "tok" / "vocab.json").read_text())
+    assert max(map(len, vocabulary)) == 100_000
+
+
+def test_a_text_that_repeats_itself_is_told_from_one_that_does_not(tmp_path: Path) -> None:
+    letters = random.Random(0).choices("ACGT", k=200_000)
+    for name, text, expected in (("a", "ab" * 100_000, True), ("b", "".join(letters), False)):
+        path = tmp_path / f"{name}.txt.gz"
+        path.write_bytes(gzip.compress(text.encode()))
+        (source,) = expand_inputs([path])
+        assert counting._repeats_itself(source, ReadingOptions()) is expected

@@ -13,6 +13,8 @@ import zstandard
 from lowtide import cli
 from lowtide.errors import BudgetError
 from lowtide.files import write_json
+from lowtide.loader import streaming
+from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.texts import FileTexts
 from lowtide.memory import parse_size
 from lowtide.model.config import GPTConfig
@@ -299,3 +301,27 @@ def test_a_later_part_is_refused_with_a_budget_that_holds_it(tmp_path):
         TrainSettings(memory=needed, **options), Tokenizer.from_characters("abc")
     )
     assert list(FileTexts([options["dataset_id"]], **more).iter_texts(seed=None))
+
+
+@pytest.mark.parametrize("val_fraction", [0.0, 0.1])
+def test_a_stream_that_is_given_is_counted(tmp_path, make_trainer, val_fraction):
+    """What a loader of the caller's holds belongs to the budget as one of the command's does."""
+    (tmp_path / "a.txt").write_text("some words\n" * 300)
+    loader = StreamingDataLoader(
+        files=tmp_path / "a.txt",
+        tokenizer=Tokenizer.from_characters(map(chr, range(256))),
+        seq_len=16,
+        shuffle_buffer_size=1 << 20,
+        val_fraction=val_fraction,
+    )
+    held = streaming.planned_bytes(seq_len=16, shuffle_buffer_size=1 << 20)
+    assert loader.memory_bytes >= held > 300 * MIB
+    trainer = make_trainer(memory="600MiB")
+    trainer.data = loader
+    with pytest.raises(BudgetError, match="even one row at a time") as caught:
+        trainer.fit()
+    assert parse_size(advice(str(caught.value))) > held + 200 * MIB
+    stored = StreamingDataLoader(
+        files=tmp_path / "a.txt", tokenizer=Tokenizer.from_characters("some wrd\n"), streaming=False
+    )
+    assert stored.memory_bytes == 0

@@ -33,7 +33,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_HOLES_BYTES": 16_777_216,
         "_LEAST_SPARE_BYTES": 41_943_040,
         "planned_bytes(on_gpu)": False,
+        "planned_bytes(data_bytes)": 0,
         "fit_micro_batch(is_running)": False,
+        "fit_micro_batch(data_bytes)": 0,
     },
     "training.heldout": {
         "_KEPT_BYTES": 2_097_152,

@@ -182,6 +182,21 @@ class StreamingDataLoader:
         return self._epoch
 
     @property
+    def memory_bytes(self) -> int:
+        """The memory it takes: what `planned_bytes` says, and what reading its files holds."""
+        if not self.streaming:
+            return 0
+        windowing = self._windowing
+        held = planned_bytes(
+            seq_len=windowing.sequence_length,
+            shuffle_buffer_size=windowing.buffer_windows,
+            stride=windowing.stride,
+        )
+        source = self._source
+        source = source.source if isinstance(source, KeptTexts) else source
+        return held + (source.reading_bytes if isinstance(source, FileTexts) else 0)
+
+    @property
     def end_of_text_id(self) -> int | None:
         """What stands between documents; None if the tokenizer has no such token."""
         return self._encoder.end_of_text_id

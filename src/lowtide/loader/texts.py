@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.hub import (
     HUB_PREFIX,
     hub_text,
@@ -119,6 +120,11 @@ class FileTexts:
         for source in self._inputs:
             digest.update(b"\n" + _file_fingerprint(source).encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
+
+    @property
+    def reading_bytes(self) -> int:
+        """What reading them holds: windows of compressed files, pages of parquet."""
+        return reader_bytes(self._inputs, self._options)
 
     @property
     def text_bytes(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,9 +32,11 @@ from lowtide.errors import BudgetError, DataError
 from lowtide.files import checksum_bytes, read_json, read_whole, write_json
 from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
+from lowtide.tokenizer.learning import longest_tokens_bytes
 
 __all__ = ["CountingJournal", "InputPlace", "count_inputs", "count_pieces", "not_countable"]
 
+_SAMPLE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 12
 _ROUND_BYTES = (
     256 << 20
@@ -212,11 +215,20 @@ def _too_long_to_hold(
     tables = counter.largest_window * 8  # an eighth of them is what a stretch may have
     # On top of this budget, whose own tables are left out of the sum: more threads may start.
     needed = budget + size * tables // largest * 4 // 3
+    if _repeats_itself(source, options):
+        needed = max(needed, budget + longest_tokens_bytes(size))
     return BudgetError(
         f"there is no place to cut in {format_size(size)} of text, which are held at once",
         path=source.path,
         next_step=f"{smallest_budget(needed)}, or put line ends into it if it may be cut",
     )
+
+
+def _repeats_itself(source: InputFile, options: ReadingOptions) -> bool:
+    """Whether a text is one stretch again and again, whose tokens become as long as itself."""
+    with open_stream(source, options) as reader:
+        sample = reader.read(_SAMPLE_BYTES)
+    return len(zlib.compress(sample, 1)) < len(sample) // 50
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,13 +18,17 @@ from lowtide.files import free_disk_bytes
 from lowtide.memory import MemoryBudget, format_size, smallest_budget
 from lowtide.progress import Progress
 
-__all__ = ["TieBreak", "file_bytes", "learn_merges", "planned_bytes"]
+__all__ = ["TieBreak", "file_bytes", "learn_merges", "longest_tokens_bytes", "planned_bytes"]
 
 TieBreak = Literal["huggingface", "cs336"]
 Learner = _native.MergeLearner | _native.RoundLearner
 
 _MERGES_PER_CALL = 256
 _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
+# Writing a byte of a token takes so much: as text, as JSON, in the vocabulary and in merges.
+# Measured on megabytes of one letter and of one word, whose last tokens are as long.
+_WRITTEN_BYTE_BYTES = 11
+_MUCH_WRITTEN = 8 << 20
 
 
 def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
@@ -33,6 +37,15 @@ def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
     Measured at 25 bytes a byte on English text.
     """
     return 28 * distinct_bytes + 24 * num_pieces
+
+
+def longest_tokens_bytes(text_bytes: int) -> int:
+    """The memory that writing the tokens of a text takes which is one stretch again and again.
+
+    They double until one has half the length of the text, and what is left over is joined to it:
+    2.9 times the text in all, of megabytes of one letter and of one word.
+    """
+    return 4 * _WRITTEN_BYTE_BYTES * text_bytes
 
 
 def file_bytes(distinct_bytes: int, num_pieces: int, *, num_tokens: int) -> int:
@@ -74,12 +87,36 @@ def learn_merges(
                 "ways after the same tokens",
                 next_step=f"{smallest_budget(needed)}, or put blanks or line ends into the text",
             ) from None
+    rows: list[list[int]] = learner.merges().reshape(-1, 3).tolist()
+    _require_short(rows, longest, budget)
     tokens = {byte: bytes([byte]) for byte in range(256)}
     merges: list[tuple[bytes, bytes]] = []
-    for left, right, token in learner.merges().reshape(-1, 3).tolist():
+    for left, right, token in rows:
         merges.append((tokens[left], tokens[right]))
         tokens[token] = tokens[left] + tokens[right]
     return merges
+
+
+def _require_short(rows: list[list[int]], longest_piece: int, budget: MemoryBudget) -> None:
+    """Refuse tokens that could not be written within the budget, before they are made.
+
+    A text that repeats itself without a place to cut has tokens nearly as long as itself.
+    """
+    sizes = dict.fromkeys(range(256), 1)
+    for left, right, token in rows:
+        sizes[token] = sizes[left] + sizes[right]
+    written = _WRITTEN_BYTE_BYTES * sum(sizes.values())
+    used = budget.total_bytes - budget.remaining_bytes
+    if written < _MUCH_WRITTEN or used + written <= budget.total_bytes:
+        return
+    raise BudgetError(
+        f"the text repeats itself for {format_size(longest_piece)} without a place to cut: a token "
+        f"has {format_size(max(sizes.values()))}, and writing all of them takes "
+        f"{format_size(written)}",
+        # A larger budget has larger tables: some of them are there when this is looked at.
+        next_step=f"{smallest_budget(used + written + written // 8)}, or put blanks or line ends "
+        "into the text",
+    )
 
 
 def _pick_learner(

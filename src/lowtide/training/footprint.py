@@ -114,9 +114,11 @@ def planned_bytes(
     micro_batch: int | None = None,
     on_gpu: bool = False,
     program: Program | None = None,
+    data_bytes: int = 0,
 ) -> Footprint:
     """Say what training needs with `micro_batch` rows at once (default: batch_size).
 
+    `data_bytes` is what a loader takes that the settings do not know of.
     Without `program` it is that of the torch installed here: a probe measures it, the first time.
     """
     rows = micro_batch or settings.batch_size
@@ -143,7 +145,7 @@ def planned_bytes(
         activations=activations,
         loss=loss,
         update=update,
-        batches=_batch_bytes(settings),
+        batches=_batch_bytes(settings) + data_bytes,
         program=_program_bytes(settings, program, on_gpu=on_gpu),
         tokenizer=config.vocab_size * TOKEN_BYTES,
     )
@@ -256,6 +258,7 @@ def fit_micro_batch(
     *,
     program: Program | None = None,
     is_running: bool = False,
+    data_bytes: int = 0,
 ) -> int:
     """Return the largest micro-batch, halved from batch_size, that fits; refuse if none does.
 
@@ -264,7 +267,9 @@ def fit_micro_batch(
     """
     rows = settings.batch_size
     while True:
-        plan = planned_bytes(config, settings, micro_batch=rows, program=program)
+        plan = planned_bytes(
+            config, settings, micro_batch=rows, program=program, data_bytes=data_bytes
+        )
         needed = plan.running_budget_bytes if is_running else plan.budget_bytes
         if needed <= budget_bytes:
             return rows

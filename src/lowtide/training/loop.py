@@ -27,7 +27,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.model.devices import device_memory
 from lowtide.model.gpt import GPT
-from lowtide.model.program import program_here
+from lowtide.model.program import Program, program_here
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings
@@ -127,6 +127,8 @@ class Trainer:
         }
         self.tokenizer = tokenizer
         self._budget = 0
+        # As measured before the data was opened: what that holds is counted by itself.
+        self.program: Program | None = None
         self.run = RunFolder(self.settings.run_dir, keep=self.settings.keep_checkpoints)
         self.state = RunState(micro_batch=self.settings.batch_size)
         self._notify = notify
@@ -422,9 +424,16 @@ class Trainer:
         if self._group.device.type != "cpu":
             return
         held = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        program = program_here(held, device=settings.device)
+        program = self.program or program_here(held, device=settings.device)
+        # A stream that the settings name is counted by them.
+        given = self.data if settings.dataset_id is None else None
         rows = fit_micro_batch(
-            self.model.config, settings, self._budget, program=program, is_running=True
+            self.model.config,
+            settings,
+            self._budget,
+            program=program,
+            is_running=True,
+            data_bytes=given.memory_bytes if isinstance(given, StreamingDataLoader) else 0,
         )
         if rows < self.state.micro_batch:
             self.state.micro_batch = rows

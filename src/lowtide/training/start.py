@@ -83,6 +83,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
     if run.exists():
         known = optimizer_of(run.load_numbers())
         settings = continued_settings(run.root, settings, optimizer=known)
+    program = None
     if group.device.type == "cpu":
         program = program_here(0, device=settings.device)
         refuse_hopeless(settings, program=program, is_running=True)
@@ -124,6 +125,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
         settings=settings,
     )
     trainer.run = run  # its checkpoint is verified
+    trainer.program = program
     return trainer.fit()
 
 
