@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from lowtide.corpus import reading
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.rows import iter_row_blocks
-from lowtide.errors import DataError
+from lowtide.errors import BudgetError, DataError
 
 SMALL = reading.ReadingOptions(block_bytes=64)
 STREAM = reading.Stream(0, (InputFile(3, Path("a.parquet"), "parquet", None, 100),), False, None)
@@ -66,3 +67,25 @@ def test_parquet_inside_an_archive(suffix: str, tmp_path: Path) -> None:
     path.write_bytes(PACK[suffix](b"no table"))
     with pytest.raises(DataError, match="not a parquet file"):
         list(reading.iter_documents([path]))
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"compression": "lz4"}, "packed by LZ4"),
+        ({"compression": "brotli"}, "packed by BROTLI"),
+        (
+            {"compression": "zstd", "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+            "encoded as .*DELTA_BYTE_ARRAY",
+        ),
+    ],
+)
+def test_what_cannot_be_read_in_parts_is_named(
+    tmp_path: Path, options: dict[str, Any], cause: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": ["x" * 12_000_000]})
+    pq.write_table(table, path, use_dictionary=False, **options)
+    limits = reading.ReadingOptions(reader_bytes=1 << 20)
+    with pytest.raises(BudgetError, match=cause):
+        list(reading.iter_documents([path], limits))

@@ -22,7 +22,7 @@ from lowtide.arrays import np
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.largepages import Row, StoredText, iter_large_rows
 from lowtide.corpus.longrows import iter_text_parts
-from lowtide.corpus.pages import PageError, read_column_pages
+from lowtide.corpus.pages import ColumnPages, PageError, read_column_pages
 from lowtide.corpus.streams import check_reader_bytes, open_stream, window_bytes
 from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
 from lowtide.errors import DataError
@@ -87,6 +87,14 @@ def _reader_of(text: Row | memoryview) -> Callable[[int], bytes]:
     return read
 
 
+def _why_held(pages: ColumnPages, chunk: Any) -> str:
+    """What keeps a page from being unpacked on the disk, for the error."""
+    if pages.streamed_bytes is not None:
+        return ""
+    kinds = ", ".join(chunk.encodings)
+    return f", packed by {chunk.compression} and encoded as {kinds}, which is read as a whole"
+
+
 def iter_parquet_rows(
     source: InputFile, options: ReadingOptions
 ) -> Iterator[tuple[Row | memoryview, int]]:
@@ -104,8 +112,10 @@ def iter_parquet_rows(
                     options,
                     path=source.path,
                     what=f"row group {group} has a page of {format_size(pages.unpacked_bytes)}, "
-                    f"and texts of up to {format_size(pages.value_bytes)}",
-                    remedy="; or write the file again with smaller pages, the long texts as files",
+                    f"and texts of up to {format_size(pages.value_bytes)}"
+                    + _why_held(pages, chunk),
+                    remedy="; or write the file again with smaller pages, packed by zstd, snappy "
+                    "or gzip, the long texts as files",
                 )
                 if pages.is_streamed:
                     for text in iter_large_rows(
