@@ -1,4 +1,3 @@
-#include <malloc.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -15,6 +14,7 @@
 #include "corpus_dedup.hpp"
 #include "corpus_json.hpp"
 #include "corpus_pages.hpp"
+#include "system_memory.hpp"
 
 namespace lowtide {
 using namespace nb::literals;
@@ -83,10 +83,11 @@ BlockCleaner* clean_text(Input<uint8_t> data, const nb::bytes& separator,
     cleaner->text.reserve(text.size());
     std::vector<DocumentRow> found;
     for (const auto& [input, offset, begin, end] : segments) {
-      find_documents(text, mark, begin, end, [&](uint64_t first, uint64_t last) {
-        const uint64_t ordinal = first - begin + offset;
-        found.push_back({input, ordinal, first, last, 0, 0, 0, kDocumentFirst | kDocumentLast});
-      });
+      const auto keep = [&, file = input, shift = offset - begin](uint64_t first, uint64_t last) {
+        const uint64_t ordinal = first + shift;  // unsigned: what wraps around comes back
+        found.push_back({file, ordinal, first, last, 0, 0, 0, kDocumentFirst | kDocumentLast});
+      };
+      find_documents(text, mark, begin, end, keep);
     }
     if (continues && !found.empty()) found.front().flags &= ~kDocumentFirst;
     if (continued && !found.empty()) found.back().flags &= ~kDocumentLast;
@@ -133,9 +134,7 @@ HeldDocuments* keep_block(Input<uint8_t> text, Input<uint8_t> documents, Input<u
 // cleared and mapped anew each time: 65,000 page faults and 0.15 s for 120 MB of text.
 void keep_freed_memory(bool keep) {
   constexpr int kKept = 16 << 20, kSmall = 1 << 17;
-  ::mallopt(M_MMAP_THRESHOLD, keep ? kKept : kSmall);
-  ::mallopt(M_TRIM_THRESHOLD, keep ? 4 * kKept : kSmall);
-  ::malloc_trim(0);
+  keep_freed_blocks(keep ? kKept : kSmall, keep ? 4 * kKept : kSmall);
 }
 
 void bind_rules(nb::module_& m) {

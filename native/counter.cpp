@@ -1,7 +1,6 @@
 #include "counter.hpp"
 
 #include <fcntl.h>
-#include <malloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <system_error>
 
 #include "huge_array.hpp"
+#include "system_memory.hpp"
 #include "threads.hpp"
 #include "windows.hpp"
 
@@ -292,8 +292,7 @@ struct PieceCounter::Local {
 
 PieceCounter::PieceCounter(Pattern pattern, std::vector<std::string> specials, size_t num_threads,
                            size_t table_bytes, size_t window_bytes, std::string spill_dir)
-    : pattern_(pattern),
-      split_(splitter(pattern)),
+    : split_(splitter(pattern)),
       specials_(std::move(specials)),
       num_threads_(std::max<size_t>(1, num_threads)),
       shard_bytes_(table_bytes / kShards),
@@ -603,7 +602,7 @@ void PieceCounter::drain(const CountShard::Sink& sink) {
       merge_runs(shard.runs, counted);
     }
     shard.table.clear();
-    ::malloc_trim(0);  // give its pages back now: whoever takes the pieces needs them
+    give_memory_back();  // now: whoever takes the pieces needs its pages
   }
   distinct_ = distinct;
 }

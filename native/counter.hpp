@@ -145,7 +145,6 @@ class PieceCounter {
   std::string spill(size_t index);
   void merge_many_runs(size_t index);
 
-  const Pattern pattern_;
   const SplitFunction split_;
   const SpecialFinder specials_;
   const size_t num_threads_;

@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "system_memory.hpp"
+
 namespace lowtide {
 
 template <typename T>
@@ -20,13 +22,12 @@ class HugeArray {
   explicit HugeArray(size_t size) : size_(size), mapped_bytes_(size * sizeof(T)) {
     // Huge pages begin at multiples of 2 MiB; the little more makes room to begin there.
     if (mapped_bytes_ >= kHugePage) mapped_bytes_ += kHugePage;
-    mapped_ =
-        ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mapped_ = map_memory(mapped_bytes_);
     if (mapped_ == MAP_FAILED) throw std::bad_alloc();
     size_t address = reinterpret_cast<size_t>(mapped_);
     if (mapped_bytes_ >= kHugePage) {
       address = (address + kHugePage - 1) / kHugePage * kHugePage;
-      ::madvise(reinterpret_cast<void*>(address), size * sizeof(T), MADV_HUGEPAGE);
+      ask_for_huge_pages(reinterpret_cast<void*>(address), size * sizeof(T));
     }
     data_ = reinterpret_cast<T*>(address);
   }

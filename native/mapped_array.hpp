@@ -1,5 +1,5 @@
-// A growing array of plain values in anonymous memory. Growing moves page tables, not bytes, so it
-// never needs twice the memory; what was reserved and not written takes none.
+// A growing array of plain values in anonymous memory. On Linux growing moves page tables, not
+// bytes, so it never needs twice the memory; what was reserved and not written takes none.
 #pragma once
 
 #include <sys/mman.h>
@@ -8,6 +8,8 @@
 #include <new>
 #include <type_traits>
 #include <utility>
+
+#include "system_memory.hpp"
 
 namespace lowtide {
 
@@ -41,9 +43,8 @@ class MappedArray {
     if (capacity <= capacity_) return;
     capacity = (capacity + kStep - 1) / kStep * kStep;
     const size_t bytes = capacity * sizeof(T);
-    void* moved = data_ == nullptr ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                                   : ::mremap(data_, capacity_ * sizeof(T), bytes, MREMAP_MAYMOVE);
+    void* moved =
+        data_ == nullptr ? map_memory(bytes) : resize_mapping(data_, capacity_ * sizeof(T), bytes);
     if (moved == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<T*>(moved);
     capacity_ = capacity;
@@ -52,7 +53,9 @@ class MappedArray {
   void shrink_to_fit() {
     const size_t capacity = (size_ + kStep - 1) / kStep * kStep;
     if (capacity == 0 || capacity >= capacity_) return;
-    if (::mremap(data_, capacity_ * sizeof(T), capacity * sizeof(T), 0) == MAP_FAILED) return;
+    void* moved = resize_mapping(data_, capacity_ * sizeof(T), capacity * sizeof(T));
+    if (moved == MAP_FAILED) return;
+    data_ = static_cast<T*>(moved);
     capacity_ = capacity;
   }
   void swap(MappedArray& other) noexcept {

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "splitter.hpp"
+#include "system_memory.hpp"
 
 namespace lowtide {
 
@@ -40,7 +41,7 @@ FileWindows::FileWindows(std::string path, uint64_t begin, uint64_t stop, uint64
     ::close(file_);  // a constructor that throws has no destructor
     throw std::system_error(ESTALE, std::generic_category(), path_);
   }
-  ::posix_fadvise(file_, 0, 0, POSIX_FADV_SEQUENTIAL);
+  announce_reading_in_order(file_);
 }
 
 FileWindows::~FileWindows() {

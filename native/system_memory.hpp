@@ -1,0 +1,64 @@
+// What only some systems can do with memory and files, with what the others do instead: the one
+// place of calls that are not POSIX. Results are the same everywhere; speed and peaks may differ.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+namespace lowtide {
+
+// Anonymous zeroed memory, or MAP_FAILED.
+inline void* map_memory(size_t bytes) {
+  return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+// The mapping in another size, perhaps elsewhere, or MAP_FAILED. Linux moves page tables, others
+// copy: twice the memory for a moment.
+inline void* resize_mapping(void* old, size_t old_bytes, size_t bytes) {
+#if defined(__linux__)
+  return ::mremap(old, old_bytes, bytes, MREMAP_MAYMOVE);
+#else
+  void* moved = map_memory(bytes);
+  if (moved == MAP_FAILED) return moved;
+  std::memcpy(moved, old, std::min(old_bytes, bytes));
+  ::munmap(old, old_bytes);
+  return moved;
+#endif
+}
+
+inline void ask_for_huge_pages([[maybe_unused]] void* address, [[maybe_unused]] size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  ::madvise(address, bytes, MADV_HUGEPAGE);
+#endif
+}
+
+// Free memory goes back to the system now.
+inline void give_memory_back() {
+#if defined(__GLIBC__)
+  ::malloc_trim(0);
+#endif
+}
+
+// Blocks up to so many bytes stay with the process when they are freed; what is free now goes back.
+inline void keep_freed_blocks([[maybe_unused]] int bytes, [[maybe_unused]] int at_the_end) {
+#if defined(__GLIBC__)
+  ::mallopt(M_MMAP_THRESHOLD, bytes);
+  ::mallopt(M_TRIM_THRESHOLD, at_the_end);
+#endif
+  give_memory_back();
+}
+
+inline void announce_reading_in_order([[maybe_unused]] int file) {
+#if defined(POSIX_FADV_SEQUENTIAL)
+  ::posix_fadvise(file, 0, 0, POSIX_FADV_SEQUENTIAL);
+#endif
+}
+
+}  // namespace lowtide
