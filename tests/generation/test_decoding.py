@@ -8,10 +8,6 @@ import torch
 from lowtide.errors import BudgetError, DataError
 from lowtide.files import write_json
 from lowtide.generation.decoding import (
-    _note_unknown,
-    _overlap,
-    _TextStream,
-    encode_prompt,
     generate,
     generate_text,
     iter_tokens,
@@ -19,6 +15,7 @@ from lowtide.generation.decoding import (
 )
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.streams import TextStream, _overlap, encode_prompt, note_unknown
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import portable_tensors, save_weights
@@ -237,17 +234,17 @@ def feed_all(stream, tokenizer, text):
 
 
 def test_text_comes_as_soon_as_it_is_certain(tokenizer):
-    stream = _TextStream(tokenizer, ["bcd", "", "ce"])
+    stream = TextStream(tokenizer, ["bcd", "", "ce"])
     assert stream._stop == ["bcd", "ce"]
     assert feed_all(stream, tokenizer, "abcb") == ["a", "", "", "bc"]  # the last b may begin one
     assert feed_all(stream, tokenizer, "cea") == ["", "b", ""]
     assert stream.finished
     assert stream.feed(1) == "" and stream.end() == ""
-    held = _TextStream(tokenizer, ["bcd"])
+    held = TextStream(tokenizer, ["bcd"])
     assert feed_all(held, tokenizer, "ab") == ["a", ""]
     assert held.end() == "b" and held.finished
     assert held.end() == "" and held.feed(1) == ""
-    ended = _TextStream(tokenizer, ["bcd"])
+    ended = TextStream(tokenizer, ["bcd"])
     feed_all(ended, tokenizer, "b")
     assert ended.feed(tokenizer.end_of_text_id) == "b" and ended.finished
 
@@ -307,13 +304,13 @@ def test_an_empty_prompt_is_what_separates_documents(tokenizer):
 
 def test_twenty_strange_characters_are_named_and_more_are_hinted_at(tokenizer, capsys):
     strange = "".join(map(chr, range(0x4E00, 0x4E00 + 21)))
-    _note_unknown(tokenizer, Prompt(strange[:20] + "ab"))
+    note_unknown(tokenizer, Prompt(strange[:20] + "ab"))
     shown = capsys.readouterr().err
     assert shown.rstrip().endswith(": " + " ".join(strange[:20]))
-    _note_unknown(tokenizer, Prompt(strange))
+    note_unknown(tokenizer, Prompt(strange))
     assert capsys.readouterr().err.rstrip().endswith(" …")
-    _note_unknown(tokenizer, Prompt("ab"))
-    _note_unknown(Tokenizer.load("gpt2"), Prompt(strange))
+    note_unknown(tokenizer, Prompt("ab"))
+    note_unknown(Tokenizer.load("gpt2"), Prompt(strange))
     assert capsys.readouterr().err == ""
 
 
@@ -326,11 +323,11 @@ def test_several_samples_have_numbers_and_seeds_of_their_own(run, model, tokeniz
 
 
 def test_the_first_of_several_stops_counts_and_no_stop_holds_nothing_back(tokenizer):
-    stream = _TextStream(tokenizer, ["\u00f6", "abc\u00f6"])
+    stream = TextStream(tokenizer, ["\u00f6", "abc\u00f6"])
     assert "".join(feed_all(stream, tokenizer, "jabc\u00f6")) == "j"
-    free = _TextStream(tokenizer, [])
+    free = TextStream(tokenizer, [])
     assert feed_all(free, tokenizer, "ab") == ["a", "b"]
-    half = _TextStream(Tokenizer.load("gpt2"), [])
+    half = TextStream(Tokenizer.load("gpt2"), [])
     assert half.feed(Tokenizer.load("gpt2").encode("\U0001f469")[0]) == ""
     assert half.end() == "\ufffd"  # half a character is shown as such
 

@@ -10,6 +10,7 @@ from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.progress import Progress
 from lowtide.training import reports
+from lowtide.training.counters import Counters
 from lowtide.training.evaluation import EvalResult
 from lowtide.training.reports import (
     MetricSinks,
@@ -20,7 +21,7 @@ from lowtide.training.reports import (
     evaluation_row,
 )
 from lowtide.training.settings import AGAINST_LEARNING_BY_HEART, TrainSettings
-from lowtide.training.state import Counters, RunState
+from lowtide.training.state import RunState
 
 CONFIG = GPTConfig(100, 16, 1, 32, 2)
 

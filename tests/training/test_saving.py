@@ -10,9 +10,11 @@ from safetensors.torch import load_file
 from lowtide.errors import BudgetError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.training import checkpoints, saving
+from lowtide.model.weights import portable_tensors
+from lowtide.training import checkpoints, hostcopies
 from lowtide.training.checkpoints import Checkpoint, RunFolder
-from lowtide.training.saving import CheckpointSaver, _HostCopy
+from lowtide.training.hostcopies import HostCopy
+from lowtide.training.saving import CheckpointSaver
 
 CONFIG = GPTConfig(10, 8, 1, 8, 1)
 
@@ -38,7 +40,7 @@ def test_writing_in_the_background_takes_a_copy(run, monkeypatch):
         return save(*arguments)
 
     monkeypatch.setattr(run, "save", slow)
-    with CheckpointSaver(run, background=True, rename=as_they_are) as saver:
+    with CheckpointSaver(run, background=True, rename=as_they_are, snapshot=HostCopy) as saver:
         saver.save(Checkpoint(1, weights, {}, {}), CONFIG, wait=False)
         weights["a"] += 1  # training goes on meanwhile
         go_on.set()
@@ -49,7 +51,7 @@ def test_an_error_in_the_background_is_raised(run, monkeypatch):
     monkeypatch.setattr(checkpoints, "free_disk_bytes", lambda path: 10)
     with (
         pytest.raises(BudgetError),
-        CheckpointSaver(run, background=True, rename=as_they_are) as saver,
+        CheckpointSaver(run, background=True, rename=as_they_are, snapshot=HostCopy) as saver,
     ):
         saver.save(Checkpoint(1, {"a": torch.zeros(3)}, {}, {}), CONFIG, wait=False)
 
@@ -57,7 +59,9 @@ def test_an_error_in_the_background_is_raised(run, monkeypatch):
 @pytest.mark.parametrize("background", [False, True])
 def test_weights_are_written_under_portable_names(run, background):
     model = GPT(CONFIG)
-    with CheckpointSaver(run, background=background) as saver:
+    with CheckpointSaver(
+        run, background=background, rename=portable_tensors, snapshot=HostCopy
+    ) as saver:
         saver.save_best(dict(model.state_dict()), CONFIG, {"step": 3})
         saver.save(Checkpoint(3, dict(model.state_dict()), {}, {}), CONFIG, wait=True)
         for folder in (run.root, run.best_dir):
@@ -66,7 +70,7 @@ def test_weights_are_written_under_portable_names(run, background):
 
 
 def test_a_copy_has_the_structure_and_its_memory_is_used_again():
-    copies = _HostCopy()
+    copies = HostCopy()
     value = {
         "a": [torch.arange(5), (torch.ones(3, dtype=torch.bfloat16), "text")],
         "b": torch.empty(0),
@@ -94,7 +98,7 @@ def test_the_next_copy_waits_until_the_last_one_is_written(run, monkeypatch):
         written.append(checkpoint.weights["a"].tolist())
 
     monkeypatch.setattr(run, "save", slow)
-    with CheckpointSaver(run, background=True, rename=as_they_are) as saver:
+    with CheckpointSaver(run, background=True, rename=as_they_are, snapshot=HostCopy) as saver:
         saver.save(Checkpoint(1, {"a": torch.zeros(2)}, {}, {}), CONFIG, wait=False)
         assert started.wait(10)
         second = threading.Thread(
@@ -113,7 +117,7 @@ def test_the_next_copy_waits_until_the_last_one_is_written(run, monkeypatch):
 
 
 def test_memory_of_a_copy_grows_only_when_it_must():
-    copies = _HostCopy()
+    copies = HostCopy()
     assert copies._memory.size == 0 and copies._locked is False
     first, _ = copies.take([torch.arange(8), torch.arange(9)])
     assert copies._memory.size == 64 + 128  # each begins at a multiple of 64
@@ -143,10 +147,10 @@ class FakeRuntime:
 @pytest.mark.parametrize("answer", [0, 2])
 def test_memory_for_a_gpu_is_locked_and_unlocked_where_the_system_allows_it(monkeypatch, answer):
     runtime = FakeRuntime(answer)
-    monkeypatch.setattr(saving, "_cuda_runtime", lambda: runtime)
-    copies = _HostCopy()
+    monkeypatch.setattr(hostcopies, "_cuda_runtime", lambda: runtime)
+    copies = HostCopy()
     copies._memory = np.zeros(128, np.uint8)
-    copies._locked = saving._lock(copies._memory)
+    copies._locked = hostcopies._lock(copies._memory)
     place = copies._memory.ctypes.data
     assert copies._locked is (answer == 0)
     copies.close()

@@ -123,6 +123,7 @@ DEFAULTS = {
     "compile": False,
     "compile_whole": False,
     "attention": "auto",
+    "backend": "torch",
     "float8_head": False,
     "float8_blocks": False,
     "device": "auto",

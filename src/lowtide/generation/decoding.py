@@ -7,7 +7,6 @@ Memory:  one cache of keys and values for the context
 
 from __future__ import annotations
 
-import codecs
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowtide.generation.prompts import Prompt, count_prompts, encode_end, iter_prompts
+from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import GenerateSettings, SamplingSettings
+from lowtide.generation.streams import encode_prompt, ends, iter_texts, not_text, note_unknown
 from lowtide.model.blocks import KVCache
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import find_model_dir, load_config
@@ -28,7 +28,7 @@ from lowtide.model.templates import begin_token, read_sections
 from lowtide.model.weights import load_model
 from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.settings import build_settings
-from lowtide.tokenizer import UNKNOWN, Tokenizer
+from lowtide.tokenizer import Tokenizer
 
 __all__ = ["generate", "generate_text", "iter_tokens", "stream_text"]
 
@@ -91,49 +91,6 @@ def _read(model: GPT, ids: Tensor, cache: KVCache) -> Tensor:
     return model.next_logits(parts[-1], cache)
 
 
-class _TextStream:
-    """One continuation: turns ids into text, finds stop texts, holds back what might begin one."""
-
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self._tokenizer = tokenizer
-        self._stop = [text for text in stop if text]
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._waiting = ""
-        self.finished = False
-
-    def feed(self, token: int) -> str:
-        """Take one id; give the text that is certain now."""
-        if self.finished:
-            return ""
-        if token == self._tokenizer.end_of_text_id:
-            return self.end()
-        self._waiting += self._decoder.decode(self._tokenizer.token_bytes(token))
-        found = [self._waiting.find(text) for text in self._stop if text in self._waiting]
-        if found:
-            self.finished = True
-            text, self._waiting = self._waiting[: min(found)], ""
-            return text
-        held = max((_overlap(self._waiting, text) for text in self._stop), default=0)
-        cut = len(self._waiting) - held
-        text, self._waiting = self._waiting[:cut], self._waiting[cut:]
-        return text
-
-    def end(self) -> str:
-        """Return what was held back."""
-        if self.finished:
-            return ""
-        self.finished = True
-        text, self._waiting = self._waiting + self._decoder.decode(b"", final=True), ""
-        return text
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that begins `stop`."""
-    return next(
-        (n for n in range(min(len(text), len(stop)), 0, -1) if stop.startswith(text[-n:])), 0
-    )
-
-
 def stream_text(
     model: GPT,
     tokenizer: Tokenizer,
@@ -153,7 +110,6 @@ def stream_text(
     ids = encode_prompt(tokenizer, prompt, context)
     if begin is not None and len(ids) < context:  # one that is cut does not show its beginning
         ids = [begin, *ids] if prompt else [begin]
-    streams = [_TextStream(tokenizer, stop) for _ in range(num_samples)]
     tokens = iter_tokens(
         model,
         ids,
@@ -161,61 +117,13 @@ def stream_text(
         max_new_tokens=max_new_tokens,
         sampling=sampling,
         vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
-        banned=_not_text(tokenizer),
+        banned=not_text(tokenizer),
         # Without a prompt the first token may not be end-of-text: the sample would be empty.
-        banned_first=_ends(tokenizer) if not prompt else (),
+        banned_first=ends(tokenizer) if not prompt else (),
         seed=seed,
         context=context,
     )
-    for step in tokens:
-        for number, (stream, token) in enumerate(zip(streams, step.tolist(), strict=True)):
-            if text := stream.feed(token):
-                yield number, text
-        if all(stream.finished for stream in streams):
-            break
-    for number, stream in enumerate(streams):
-        if text := stream.end():
-            yield number, text
-
-
-def _not_text(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids that stand for no text, of those a tokenizer has."""
-    unknown = tokenizer.special_tokens.get(UNKNOWN)
-    return [] if unknown is None or unknown >= tokenizer.vocab_size else [unknown]
-
-
-def _ends(tokenizer: Tokenizer) -> list[int]:
-    return [] if tokenizer.end_of_text_id is None else [tokenizer.end_of_text_id]
-
-
-def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
-    """Encode what a model reads of a prompt: its last `context` ids.
-
-    An empty one becomes the token that separates documents, or a line break.
-
-    By characters the line break comes first: single files have nothing that separates documents.
-    """
-    ids = encode_end(tokenizer, prompt, context)
-    if ids:
-        return ids
-    line_break = [int(token) for token in tokenizer.encode("\n")]
-    if tokenizer.kind == "char" and not set(line_break) & set(_not_text(tokenizer)):
-        return line_break
-    return _ends(tokenizer) or line_break or [0]
-
-
-def _note_unknown(tokenizer: Tokenizer, prompt: Prompt) -> None:
-    """Say which characters of a prompt a model by characters has never seen."""
-    unknown = set(_not_text(tokenizer))
-    if tokenizer.kind != "char" or not unknown:
-        return
-    characters: dict[str, None] = {}
-    for text in prompt.iter_text():
-        characters.update(dict.fromkeys(text))
-    strange = [c for c in characters if int(tokenizer.encode(c)[0]) in unknown]
-    if strange:
-        shown = " ".join(strange[:20]) + (" …" if len(strange) > 20 else "")
-        print(f"note: not in the model's vocabulary, read as {UNKNOWN}: {shown}", file=sys.stderr)
+    return iter_texts(tokens, tokenizer, num_samples=num_samples, stop=stop)
 
 
 def generate_text(
@@ -291,7 +199,7 @@ def _continue_all(
     begin: int | None,
 ) -> Iterator[str]:
     for position, prompt in enumerate(prompts):
-        _note_unknown(tokenizer, prompt)
+        note_unknown(tokenizer, prompt)
         for number in range(settings.num_samples):
             if settings.num_samples > 1:
                 yield f"--- {position + 1}.{number + 1}\n"

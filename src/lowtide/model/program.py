@@ -81,6 +81,8 @@ class Program:
 
 # A machine without torch can plan for one that has it: the CPU build, and bitsandbytes.
 _UNMEASURED = Program(300 * MIB, 325 * MIB, extra_bytes=_USUAL_EXTRA_BYTES, is_measured=False)
+# The same with JAX 0.10 for CPUs, its compiler included.
+_UNMEASURED_JAX = Program(190 * MIB, 520 * MIB, is_measured=False)
 
 
 def find_program(
@@ -89,8 +91,11 @@ def find_program(
     use_8bit: bool = False,
     compiles: bool = False,
     recomputes: bool = False,
+    backend: str = "torch",
 ) -> Program:
     """Return what the program takes, by a probe if none is known for these versions yet."""
+    if backend != "torch":  # one program: it has the compiler and 8-bit moments in it
+        return _find_part(backend, device) or _UNMEASURED_JAX
     program = _find_part("plain", device)
     if program is None:
         return _UNMEASURED
@@ -115,7 +120,7 @@ def _extras(plain: Program, found: Mapping[str, Program | None]) -> dict[str, in
     return extra
 
 
-def program_here(held_bytes: int, *, device: str = "auto") -> Program:
+def program_here(held_bytes: int, *, device: str = "auto", backend: str = "torch") -> Program:
     """Measure the program in this process, which has imported all that training imports.
 
     `held_bytes` are those of weights that are there already and counted elsewhere. What the first
@@ -123,10 +128,14 @@ def program_here(held_bytes: int, *, device: str = "auto") -> Program:
     """
     release_free_memory()
     now = max(0, tree_resident_bytes() - held_bytes)
-    known = _read(_cache_path("plain", device))
+    is_torch = backend == "torch"
+    known = _read(_cache_path("plain" if is_torch else backend, device))
     if known is None:
-        return Program(now, now + _LATER_BYTES, extra_bytes=_extra_here())
-    found = {part: _read(_cache_path(part, device)) for part in PARTS}
+        later = _LATER_BYTES
+        if not is_torch:
+            later = _UNMEASURED_JAX.trained_bytes - _UNMEASURED_JAX.imported_bytes
+        return Program(now, now + later, extra_bytes=_extra_here())
+    found = {part: _read(_cache_path(part, device)) for part in PARTS if is_torch}
     extra = {**_extra_here(), **_extras(known, found)}
     if "torch._dynamo" in sys.modules:
         extra["recompute"] = 0
@@ -145,7 +154,7 @@ def _extra_here() -> dict[str, int]:
 @functools.cache
 def _find_part(part: str, device: str) -> Program | None:
     """Return what is known of a part, else measure it; None without the package it needs."""
-    needed = "bitsandbytes" if part == "8bit" else "torch"
+    needed = {"8bit": "bitsandbytes", "jax": "jax"}.get(part, "torch")
     if importlib.util.find_spec(needed) is None:
         return None
     path = _cache_path(part, device)
@@ -182,7 +191,8 @@ def _probe(part: str, device: str) -> Program:
         lines = done.stderr.strip().splitlines()  # pyright: ignore[reportPossiblyUnboundVariable]
         reason = lines[-1] if lines else "it ended without a word"
     raise LowtideError(
-        f"what torch takes of the memory could not be measured: {reason}",
+        f"what {'jax' if part == 'jax' else 'torch'} takes of the memory could not be measured: "
+        f"{reason}",
         next_step=f"run {' '.join(command)}   to see more",
     )
 
@@ -197,19 +207,26 @@ def _read(path: Path) -> Program | None:
 def _cache_path(part: str, device: str) -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     folder = Path(base) if base else Path.home() / ".cache"
-    key = checksum_bytes(json.dumps([_PROBE_VERSION, part, device, *_environment()]).encode())[:16]
+    about = [_PROBE_VERSION, part, device, *_environment()]
+    about += _versions(("jax", "jaxlib")) if part == "jax" else []
+    key = checksum_bytes(json.dumps(about).encode())[:16]
     return folder / "lowtide" / f"program-{key}.json"
+
+
+def _versions(packages: tuple[str, ...]) -> list[str | None]:
+    found: list[str | None] = []
+    for name in packages:
+        try:
+            found.append(importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            found.append(None)
+    return found
 
 
 @functools.cache
 def _environment() -> tuple[Any, ...]:
     """Everything that what is resident depends on, found without importing any of it."""
-    versions: list[str | None] = []
-    for name in _PACKAGES:
-        try:
-            versions.append(importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            versions.append(None)
+    versions = _versions(_PACKAGES)
     spec = importlib.util.find_spec("torch")
     place: list[Any] = []
     if spec is not None and spec.origin is not None:  # builds of one version differ: which is it

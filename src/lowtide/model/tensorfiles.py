@@ -41,6 +41,7 @@ __all__ = [
     "iter_pieces",
     "portable_shapes",
     "read_exactly",
+    "read_header",
     "require_weights",
     "stored_dtype",
     "to_float32",
@@ -247,8 +248,8 @@ def _read_headers(folder: Path) -> dict[str, StoredTensor]:
     """Find every tensor of a folder, in one file or in those that its index names."""
     files = weight_files(folder)
     if isinstance(files, Path):
-        return _read_header(files)
-    headers = {path: _read_header(path) for path in sorted(set(files.values()))}
+        return read_header(files)
+    headers = {path: read_header(path) for path in sorted(set(files.values()))}
     for name, path in files.items():
         if name not in headers[path]:
             raise DataError(
@@ -259,7 +260,8 @@ def _read_headers(folder: Path) -> dict[str, StoredTensor]:
     return {name: headers[path][name] for name, path in files.items()}
 
 
-def _read_header(path: Path) -> dict[str, StoredTensor]:
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Find every tensor of one file."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")

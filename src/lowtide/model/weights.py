@@ -12,7 +12,6 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lowtide.errors import DataError
-from lowtide.files import atomic_path, checksum_file
-from lowtide.model.checksums import find_intact, record_checksums, verify_folder
+from lowtide.model.arrayfiles import StoredForm, save_weights, stored_form
+from lowtide.model.checksums import find_intact, verify_folder
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.gpt import GPT
 from lowtide.model.tensorfiles import (
@@ -30,7 +29,6 @@ from lowtide.model.tensorfiles import (
     PIECE_NUMBERS,
     StoredTensor,
     find_tensors,
-    header_bytes,
     read_exactly,
     require_weights,
 )
@@ -83,36 +81,13 @@ def _place(parameter: Tensor, part: ModelTensor) -> Tensor:
     return rows.t() if part.transposed else rows
 
 
-def save_weights(path: str | Path, tensors: Mapping[str, Tensor], *, record: bool = True) -> None:
-    """Write tensors to one safetensors file, atomically, and its checksum beside it.
+@stored_form.register
+def _stored_tensor(value: Tensor) -> StoredForm:
+    def read() -> memoryview:
+        flat = value.detach().to("cpu").contiguous().flatten()
+        return flat.view(torch.uint8).numpy().data
 
-    Without `record` the checksum is left to the caller, who writes several files at once.
-    """
-    path = Path(path)
-    with atomic_path(path) as partial:
-        with partial.open("r+b", buffering=0) as file:
-            _write_tensors(file, tensors)
-        if record:
-            record_checksums(path.parent, {path.name: checksum_file(partial)})
-
-
-def _write_tensors(file: FileIO, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file out of the tensors' own memory; the library copies all of it first.
-
-    The order is the library's, so that the bytes are too: wide numbers first, then by name.
-    """
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    rows = {name: (_KINDS[tensors[name].dtype], tuple(tensors[name].shape)) for name in order}
-    _write_all(file, header_bytes(rows))
-    for name in order:
-        flat = tensors[name].detach().to("cpu").contiguous().flatten()
-        _write_all(file, flat.view(torch.uint8).numpy().data)
-
-
-def _write_all(file: FileIO, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left:  # one call writes 2 GiB at most
-        left = left[file.write(left) :]
+    return StoredForm(_KINDS[value.dtype], tuple(value.shape), read)
 
 
 def load_weights(model: GPT, folder: str | Path, *, verify: bool = True) -> None:

@@ -69,9 +69,10 @@ def _streams_files(settings: TrainSettings) -> bool:
 
 def _require_packages(settings: TrainSettings) -> None:
     """Name what is not installed before any work is done."""
-    require_package("torch", "training")
+    with_torch = settings.backend == "torch"
+    require_package(settings.backend, "training" if with_torch else "--backend jax")
     for package, flag, wanted in (
-        ("bitsandbytes", "--use-8bit-optimizer", settings.use_8bit_optimizer),
+        ("bitsandbytes", "--use-8bit-optimizer", settings.use_8bit_optimizer and with_torch),
         ("tensorboard", "--tensorboard", settings.tensorboard),
         ("wandb", "--wandb", settings.wandb),
     ):
@@ -95,6 +96,7 @@ def refuse_hopeless(
             use_8bit=settings.use_8bit_optimizer,
             compiles=settings.compile,
             recomputes=settings.activation_checkpointing,
+            backend=settings.backend,
         )
     if program.device != "cpu":  # the GPU's own memory decides
         return

@@ -20,15 +20,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from lowtide.errors import BudgetError, DataError
 from lowtide.files import (
@@ -43,6 +39,7 @@ from lowtide.files import (
     write_json,
 )
 from lowtide.memory import format_size
+from lowtide.model.arrayfiles import ArrayFile, save_weights
 from lowtide.model.checksums import (
     CHECKSUMS_NAME,
     record_checksums,
@@ -53,17 +50,22 @@ from lowtide.model.checksums import (
 )
 from lowtide.model.companions import COMPANIONS, write_companions
 from lowtide.model.config import GPTConfig, load_config
-from lowtide.model.gpt import GPT
 from lowtide.model.tide import write_modelling_file
-from lowtide.model.weights import TensorFile, load_weights, save_weights
 from lowtide.progress import METRICS_NAME
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["WEIGHTS_NAME", "Checkpoint", "RunFolder", "all_tensors", "readable_numbers"]
+__all__ = [
+    "OLD_STATE_NAME",
+    "WEIGHTS_NAME",
+    "Checkpoint",
+    "RunFolder",
+    "naming_checkpoint",
+    "readable_numbers",
+]
 
 WEIGHTS_NAME = "model.safetensors"
 _STATE = "state.safetensors"
-_OLD_STATE = "state.pt"  # as runs had it before checksums; read once, and written anew
+OLD_STATE_NAME = "state.pt"  # as runs had it before checksums; read once, and written anew
 _NUMBERS = "state.json"
 _CONFIG = "config.json"
 
@@ -73,9 +75,9 @@ class Checkpoint:
     """Everything the loop needs to go on as if it had never stopped."""
 
     step: int
-    weights: dict[str, Tensor]
+    weights: dict[str, Any]
     """Under portable names, on the CPU, when they are written."""
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Any]
     """The optimizers' moments by name."""
     numbers: dict[str, Any]
     """What fits into JSON: data position, counters, best loss."""
@@ -83,20 +85,7 @@ class Checkpoint:
     @property
     def num_bytes(self) -> int:
         """What it takes on the disk, nearly."""
-        return sum(
-            t.numel() * t.element_size() for t in (*self.weights.values(), *self.tensors.values())
-        )
-
-
-def all_tensors(value: Any) -> list[Tensor]:
-    """Return the tensors of a structure, in its order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in all_tensors(item)]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in all_tensors(item)]
-    return []
+        return sum(t.nbytes for t in (*self.weights.values(), *self.tensors.values()))
 
 
 class RunFolder:
@@ -237,7 +226,7 @@ class RunFolder:
             )
 
     def save_best(
-        self, weights: dict[str, Tensor], config: GPTConfig, numbers: Mapping[str, Any]
+        self, weights: dict[str, Any], config: GPTConfig, numbers: Mapping[str, Any]
     ) -> None:
         """Write the weights with the lowest validation loss so far."""
         self.best_dir.mkdir(exist_ok=True)
@@ -261,53 +250,42 @@ class RunFolder:
     def load_config(self) -> GPTConfig:
         """The shape of the newest checkpoint."""
         folder = self.newest_dir()
-        with _advice(folder):
+        with naming_checkpoint(folder):
             return load_config(folder)
 
-    def load_weights(self, model: GPT) -> None:
-        """Copy the newest checkpoint's weights into `model`, where there is a checkpoint."""
+    def load_weights(self, load: Callable[..., None]) -> None:
+        """Have `load` read the newest checkpoint's weights, where there is a checkpoint."""
         if self.exists():
             folder = self.newest_dir()
-            with _advice(folder):
-                load_weights(model, folder, verify=folder != self._whole_dir)
+            with naming_checkpoint(folder):
+                load(folder, verify=folder != self._whole_dir)
 
-    def load(self) -> tuple[Path, Mapping[str, Tensor], dict[str, Any]]:
+    def load(
+        self, open_file: Callable[[Path], Mapping[str, Any]] = ArrayFile
+    ) -> tuple[Path, Mapping[str, Any], dict[str, Any]]:
         """The newest checkpoint's folder, tensors (each read when it is asked for) and numbers."""
         folder = self.newest_dir()
-        with _advice(folder):
-            return folder, TensorFile(folder / _STATE), _read_numbers(folder / _NUMBERS)
+        with naming_checkpoint(folder):
+            return folder, open_file(folder / _STATE), _read_numbers(folder / _NUMBERS)
 
-    def load_old(self) -> list[dict[str, Any]] | None:
-        """The optimizers' states as torch wrote them before; None for a checkpoint of today."""
-        folder = self.newest_dir()
-        if not _is_old(folder):
-            return None
-        with _advice(folder):
-            try:
-                return torch.load(
-                    folder / _OLD_STATE, map_location="cpu", weights_only=True, mmap=True
-                )["optimizers"]
-            except (OSError, RuntimeError, EOFError, ValueError, KeyError, TypeError,
-                    pickle.UnpicklingError) as error:  # fmt: skip
-                reason = str(error).partition(". ")[0]
-                raise DataError(
-                    f"the training state cannot be read: {reason}", path=folder / _OLD_STATE
-                ) from None
+    def is_old(self) -> bool:
+        """True if the newest checkpoint is as torch wrote it before there were checksums."""
+        return _is_old(self.newest_dir())
 
     def load_numbers(self) -> dict[str, Any]:
         """The newest checkpoint's numbers alone."""
         folder = self.newest_dir()
-        with _advice(folder):
+        with naming_checkpoint(folder):
             return _read_numbers(folder / _NUMBERS)
 
-    def renew(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+    def renew(self, tensors: Mapping[str, Any], numbers: Mapping[str, Any]) -> None:
         """Bring an old checkpoint into today's form; what torch wrote goes when all is there."""
         folder = self.newest_dir()
         old = _read_numbers(folder / _NUMBERS)
         save_weights(folder / _STATE, tensors, record=False)
         write_json(folder / _NUMBERS, {**old, **numbers})
         checksums = record_files(folder, (WEIGHTS_NAME, _STATE, _NUMBERS, _CONFIG))
-        (folder / _OLD_STATE).unlink()
+        (folder / OLD_STATE_NAME).unlink()
         self._publish_weights(folder, checksums)
 
     def forget_metrics_after(self, step: int, evaluated_step: int) -> None:
@@ -344,12 +322,12 @@ def _has_companions(folder: Path) -> bool:
 
 
 def _is_old(folder: Path) -> bool:
-    return not (folder / CHECKSUMS_NAME).exists() and (folder / _OLD_STATE).exists()
+    return not (folder / CHECKSUMS_NAME).exists() and (folder / OLD_STATE_NAME).exists()
 
 
 def _verify_checkpoint(folder: Path) -> None:
     """Compare a checkpoint with its checksums; old ones have none."""
-    if not (folder / CHECKSUMS_NAME).exists() and not (folder / _OLD_STATE).exists():
+    if not (folder / CHECKSUMS_NAME).exists() and not (folder / OLD_STATE_NAME).exists():
         raise DataError(f"{CHECKSUMS_NAME} is missing", path=folder / CHECKSUMS_NAME)
     verify_folder(folder)
 
@@ -373,7 +351,7 @@ def readable_numbers(folder: Path) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _advice(folder: Path) -> Generator[None]:
+def naming_checkpoint(folder: Path) -> Generator[None]:
     """Say of a checkpoint that cannot be read how the run goes on without it."""
     try:
         yield

@@ -23,13 +23,13 @@ from lowtide.loader.texts import FileTexts, HubTexts
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import parse_size
 from lowtide.model.config import padded_vocab_size
-from lowtide.model.devices import pick_device
 from lowtide.model.program import program_here
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import known_shape
-from lowtide.training.evaluation import require_same_tokenizer
+from lowtide.training.backends import open_backend
 from lowtide.training.footprint import planned_bytes, stream_reading
 from lowtide.training.heldout import hold_out
+from lowtide.training.results import require_same_tokenizer
 from lowtide.training.settings import TrainSettings, model_config
 from lowtide.training.texts import find_stream_tokenizer, find_text_tokens
 
@@ -146,12 +146,13 @@ def _reading_limits(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, 
     The advice of a refusal is a budget that the whole batch and the longer row fit into.
     """
     needed = stream_reading(settings).reader_bytes
-    if settings.memory is None or pick_device(settings.device).type != "cpu":
+    kind = open_backend(settings.backend).device_kind(settings.device)
+    if settings.memory is None or kind != "cpu":
         return {"reader_bytes": max(needed, ReadingOptions.reader_bytes)}
     config = known_shape(settings)
     if config is None:
         config = model_config(settings, padded_vocab_size(tokenizer.vocab_size))
-    program = program_here(0, device=settings.device)
+    program = program_here(0, device=settings.device, backend=settings.backend)
     wanted = planned_bytes(config, settings, program=program).running_budget_bytes
     budget = parse_size(settings.memory)
     return {

@@ -49,6 +49,21 @@ class ProcessGroup:
         """Whether this process writes files and talks."""
         return self.rank == 0
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether host memory is what training takes."""
+        return self.device.type == "cpu"
+
+    @property
+    def pins_memory(self) -> bool:
+        """Whether batches are copied to a device from page-locked memory."""
+        return self.device.type == "cuda"
+
+    @property
+    def saves_beside(self) -> bool:
+        """Whether checkpoints are written while training goes on, where nobody says."""
+        return self.device.type == "cuda"
+
     def mean(self, value: Tensor) -> Tensor:
         """Return the mean of a tensor over all processes."""
         if self.world_size == 1:

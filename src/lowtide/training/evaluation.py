@@ -1,7 +1,7 @@
-"""Loss and bits per byte on datasets, always on the same windows; and forgetting, made visible.
+"""Loss of a torch network on datasets: the sums on its device, and `lowtide evaluate`.
 
 In:      a network, datasets by name
-Out:     EvalResult per dataset; a warning with what to do when another dataset's loss rises
+Out:     EvalResult per dataset
 Memory:  less than a training step: the same rows, no gradients, logits in chunks
 """
 
@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lowtide.errors import DataError
-from lowtide.generation.decoding import generate_text
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
@@ -31,64 +28,95 @@ from lowtide.model.weights import load_model
 from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.distributed import ProcessGroup
 from lowtide.training.likelihood import (
     TaskResult,
     TaskSize,
     answer_questions,
     measure_questions,
 )
-from lowtide.training.settings import EVAL_BATCH_ROWS, EvaluateSettings, TrainSettings
-from lowtide.training.stepping import Stepper
+from lowtide.training.results import (
+    EvalResult,
+    ForgettingWatch,
+    RunEvaluator,
+    evaluate_windows,
+    evaluation_windows,
+    require_same_tokenizer,
+    token_bytes,
+)
+from lowtide.training.settings import EVAL_BATCH_ROWS, EvaluateSettings
 from lowtide.training.tasks import iter_questions
 
 __all__ = [
     "EvalResult",
     "ForgettingWatch",
+    "LossSums",
     "RunEvaluator",
     "evaluate",
     "evaluate_loss",
+    "evaluation_windows",
+    "require_same_tokenizer",
     "token_byte_counts",
 ]
 
 
-@dataclass(frozen=True)
-class EvalResult:
-    """How well a model predicts a dataset."""
-
-    loss: float
-    """Mean loss in nats per token."""
-    bits_per_byte: float | None
-    """Bits to write one byte of the text, which compares across tokenizers; None without one."""
-    num_tokens: int
-
-    @property
-    def perplexity(self) -> float:
-        """e to the loss."""
-        return math.exp(min(self.loss, 700.0))
-
-
 def token_byte_counts(tokenizer: Tokenizer) -> Tensor:
     """Return the bytes of every token; special tokens are no text and count nothing."""
-    counts = torch.tensor([len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)])
-    for token in tokenizer.special_tokens.values():
-        counts[token] = 0
-    return counts
+    return torch.from_numpy(token_bytes(tokenizer))
 
 
-def evaluation_windows(
-    num_windows: int, wanted: int | None, *, first: int = 0, count: int | None = None
-) -> np.ndarray[Any, Any]:
-    """Choose windows evenly over a dataset: always the same, from all of it.
+class LossSums:
+    """Losses of a network, added up on its device until the end."""
 
-    With `count` only so many of them, from number `first` on: all of a large dataset's are many.
-    """
-    total = num_windows if wanted is None else min(wanted, num_windows)
-    places = np.arange(first, total if count is None else min(first + count, total))
-    return places if total == num_windows else places * num_windows // total
+    def __init__(
+        self,
+        network: nn.Module | Callable[[Tensor, Tensor], Tensor],
+        *,
+        device: torch.device,
+        batch_size: int,
+        byte_counts: Tensor | None = None,
+        autocast: Callable[[], Any] = contextlib.nullcontext,
+        total: Callable[[Tensor], Tensor] = lambda value: value,
+    ) -> None:
+        self._network, self._device, self._batch_size = network, device, batch_size
+        self._autocast, self._total = autocast, total
+        self._precise = torch.float32 if device.type == "mps" else torch.float64
+        self._sums = torch.zeros(3, dtype=self._precise, device=device)  # nats, tokens, bytes
+        self._counts = None if byte_counts is None else byte_counts.to(device)
+
+    @torch.no_grad()
+    def add(self, inputs: Any, targets: Any, *, counted: bool) -> None:
+        """Compute the loss of some windows; without `counted` only because others do."""
+        ids = torch.from_numpy(inputs).to(self._device)
+        wanted_ids = torch.from_numpy(targets).to(self._device)
+        is_short = len(ids) < self._batch_size
+        with self._autocast(), _uncompiled() if is_short else contextlib.nullcontext():
+            loss = self._network(ids, wanted_ids)
+        if counted:
+            num_bytes = 0 if self._counts is None else self._counts[wanted_ids].sum()
+            self._sums += torch.stack(
+                [
+                    loss.to(self._precise) * ids.numel(),
+                    *_pair(self._sums, ids.numel(), num_bytes),
+                ]
+            )
+
+    def totals(self) -> tuple[float, float, float]:
+        """Return nats, tokens and bytes, over all processes."""
+        nats, tokens, num_bytes = self._total(self._sums).tolist()
+        return nats, tokens, num_bytes
 
 
-@torch.no_grad()
+@contextlib.contextmanager
+def without_dropout(network: Any) -> Generator[None]:
+    """Evaluate a network, and let it go on as it was."""
+    was_training = isinstance(network, nn.Module) and network.training
+    if isinstance(network, nn.Module):
+        network.eval()
+    yield
+    if isinstance(network, nn.Module):
+        network.train(was_training)
+
+
 def evaluate_loss(
     network: nn.Module | Callable[[Tensor, Tensor], Tensor],
     dataset: TokenDataset,
@@ -107,36 +135,24 @@ def evaluate_loss(
 
     With several processes each takes every `world_size`-th batch, and `total` adds up.
     """
-    total_windows = len(dataset) if num_windows is None else min(num_windows, len(dataset))
-    precise = torch.float32 if device.type == "mps" else torch.float64
-    sums = torch.zeros(3, dtype=precise, device=device)  # nats, tokens, bytes
-    was_training = isinstance(network, nn.Module) and network.training
-    if isinstance(network, nn.Module):
-        network.eval()
-    counts = None if byte_counts is None else byte_counts.to(device)
-    starts = range(0, total_windows, batch_size)
-    # Every process runs as many batches, so that none waits for another (FSDP gathers in forward).
-    for turn in range(-(-len(starts) // world_size)):
-        mine = turn * world_size + rank
-        counted = mine < len(starts)
-        first = starts[mine if counted else 0]
-        windows = evaluation_windows(len(dataset), num_windows, first=first, count=batch_size)
-        inputs, targets = dataset.get_batch(windows)
-        ids = torch.from_numpy(inputs).to(device)
-        wanted_ids = torch.from_numpy(targets).to(device)
-        with autocast(), _uncompiled() if len(ids) < batch_size else contextlib.nullcontext():
-            loss = network(ids, wanted_ids)
-        if counted:
-            num_bytes = 0 if counts is None else counts[wanted_ids].sum()
-            sums += torch.stack(
-                [loss.to(precise) * ids.numel(), *_pair(sums, ids.numel(), num_bytes)]
-            )
-        on_windows(len(inputs))
-    if isinstance(network, nn.Module):
-        network.train(was_training)
-    nats, tokens, num_bytes = total(sums).tolist()
-    bits = None if num_bytes == 0 else nats / math.log(2) / num_bytes
-    return EvalResult(nats / tokens, bits, round(tokens))
+    sums = LossSums(
+        network,
+        device=device,
+        batch_size=batch_size,
+        byte_counts=byte_counts,
+        autocast=autocast,
+        total=total,
+    )
+    with without_dropout(network):
+        return evaluate_windows(
+            sums,
+            dataset,
+            batch_size=batch_size,
+            num_windows=num_windows,
+            rank=rank,
+            world_size=world_size,
+            on_windows=on_windows,
+        )
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
@@ -154,94 +170,6 @@ def _pair(like: Tensor, tokens: int, num_bytes: Tensor | int) -> tuple[Tensor, T
         torch.full((), tokens, dtype=like.dtype, device=like.device),
         torch.as_tensor(num_bytes, dtype=like.dtype, device=like.device),
     )
-
-
-class RunEvaluator:
-    """Evaluates a network in training on every dataset of its run; each process takes its share."""
-
-    def __init__(
-        self,
-        stepper: Stepper,
-        settings: TrainSettings,
-        group: ProcessGroup,
-        *,
-        rows: int,
-        datasets: Mapping[str, TokenDataset],
-        tokenizer: Tokenizer | None,
-    ) -> None:
-        self._stepper, self._settings, self._group, self._rows = stepper, settings, group, rows
-        self._datasets, self._tokenizer = datasets, tokenizer
-        self._byte_counts = None if tokenizer is None else token_byte_counts(tokenizer)
-
-    def evaluate_all(self) -> dict[str, EvalResult]:
-        """Return a result per dataset."""
-        return {name: self.evaluate_one(dataset) for name, dataset in self._datasets.items()}
-
-    def evaluate_one(self, dataset: TokenDataset) -> EvalResult:
-        """Return the loss of the weights as they are, in the run's precision."""
-        group, stepper = self._group, self._stepper
-        return evaluate_loss(
-            stepper.forward,
-            dataset,
-            device=group.device,
-            batch_size=max(1, min(stepper.state.micro_batch, self._rows)),
-            num_windows=self._settings.eval_iters * EVAL_BATCH_ROWS,
-            byte_counts=self._byte_counts,
-            autocast=stepper.autocast,
-            rank=group.rank,
-            world_size=group.world_size,
-            total=lambda sums: group.mean(sums) * group.world_size,
-        )
-
-    def sample(self) -> str:
-        """Write a little text with the weights as they are; its dice are its own."""
-        settings = self._settings
-        is_divided = self._group.world_size > 1 and settings.parallel == "fsdp"
-        if not settings.sample_tokens or self._tokenizer is None or is_divided:
-            return ""
-        text = generate_text(
-            self._stepper.model,
-            self._tokenizer,
-            settings.sample_prompt,
-            max_new_tokens=settings.sample_tokens,
-            seed=settings.seed,
-        )
-        return text if isinstance(text, str) else text[0]
-
-
-class ForgettingWatch:
-    """Remembers each other dataset's loss before training, and says when it has risen too far."""
-
-    def __init__(self, tolerance: float, *, learning_rate: float = 3e-4) -> None:
-        self.tolerance = tolerance
-        self.learning_rate = learning_rate
-        self.first: dict[str, float] = {}
-        self.times_in_a_row = 0
-
-    def check(self, losses: Mapping[str, float]) -> str | None:
-        """Take the losses of an evaluation; give a warning, or None when all is well."""
-        risen: list[str] = []
-        for name, loss in losses.items():
-            before = self.first.setdefault(name, loss)
-            if loss > before + self.tolerance:
-                risen.append(f"{name} {before:.2f} -> {loss:.2f}")
-        self.times_in_a_row = self.times_in_a_row + 1 if risen else 0
-        if not risen:
-            return None
-        return (
-            f"warning: the model is forgetting: {', '.join(risen)}. What helps: a lower "
-            f"--learning-rate ({self.learning_rate / 4:.2g} instead of {self.learning_rate:.2g}), "
-            "fewer steps, a longer --warmup, or --replay-dataset-dir with general data"
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what was remembered."""
-        return {"first": self.first, "times_in_a_row": self.times_in_a_row}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
-        self.first = dict(state["first"])
-        self.times_in_a_row = int(state["times_in_a_row"])
 
 
 @dataclass(frozen=True)
@@ -344,15 +272,3 @@ def _measure_tasks(
             rows = fit_rows(config, rows, progress.budget_bytes or 0, tokens=size.tokens)
         tasks[name] = _Task(path, size, rows)
     return tasks
-
-
-def require_same_tokenizer(dataset: TokenDataset, tokenizer: Tokenizer, owner: str) -> None:
-    """Refuse a dataset whose ids mean other text than the tokenizer's."""
-    theirs = dataset.tokenizer_fingerprint
-    if theirs is not None and theirs != tokenizer.fingerprint:
-        raise DataError(
-            f"the dataset was made with another tokenizer ({theirs[:12]}) than {owner} "
-            f"({tokenizer.name}, {tokenizer.fingerprint[:12]}): the same ids mean other text",
-            path=dataset.source.path,
-            next_step="lowtide prepare … --tokenization RUN_FOLDER makes a dataset that fits",
-        )

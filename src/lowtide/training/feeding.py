@@ -1,6 +1,6 @@
 """Batches on the device before they are needed, and the data's position as of the batch in use.
 
-In:      a dataset, a loader, or any iterator of batches with a state
+In:      any iterator of batches with a state (batches.py)
 Out:     (inputs, targets) as tensors on the device
 Memory:  one batch ahead on the device, and the host arrays of copies still under way
 """
@@ -9,50 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lowtide.loader.batches import BatchLoader, SampleSource
-from lowtide.loader.streaming import StreamingDataLoader
-from lowtide.training.distributed import ProcessGroup
-from lowtide.training.settings import TrainSettings
+from lowtide.training.batches import BatchSource, open_batches
 
 __all__ = ["BatchSource", "Feed", "open_batches"]
-
-
-class BatchSource(Protocol):
-    """What the loop reads from."""
-
-    def __next__(self) -> tuple[Any, Any]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-    def close(self) -> None: ...
-
-
-def open_batches(
-    data: SampleSource | StreamingDataLoader | BatchSource,
-    settings: TrainSettings,
-    group: ProcessGroup,
-    *,
-    rows: int,
-) -> BatchSource:
-    """Return batches of `rows` rows, without end; this process's share where there are several."""
-    if isinstance(data, StreamingDataLoader):
-        return data.endless()
-    if not hasattr(data, "plan_rows"):
-        return data  # pyright: ignore[reportReturnType]
-    return BatchLoader(
-        data,  # pyright: ignore[reportArgumentType]
-        batch_size=rows,
-        order=settings.order,
-        seed=settings.seed,
-        prefetch_batches=settings.num_workers,
-        rank=group.rank,
-        world_size=group.world_size,
-        pin_memory=group.device.type == "cuda",
-    )
 
 
 class Feed(Iterator[tuple[Tensor, Tensor]]):

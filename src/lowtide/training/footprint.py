@@ -152,9 +152,14 @@ def planned_bytes(
 
 
 def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: bool) -> int:
-    eight, compiles = settings.use_8bit_optimizer, settings.compile and not on_gpu
-    again = settings.activation_checkpointing
-    program = program or find_program(use_8bit=eight, compiles=compiles, recomputes=again)
+    compiles = settings.compile and not on_gpu
+    # JAX has 8 bits and recomputation in it: no package, nothing to load.
+    is_torch = settings.backend == "torch"
+    eight = settings.use_8bit_optimizer and is_torch
+    again = settings.activation_checkpointing and is_torch
+    program = program or find_program(
+        use_8bit=eight, compiles=compiles, recomputes=again, backend=settings.backend
+    )
     parquet = stream_reading(settings).has_parquet
     size = program.bytes_for(
         use_8bit=eight, compiles=compiles, recomputes=again, reads_parquet=parquet

@@ -1,6 +1,6 @@
 """Whose run a folder is: the model it began from, and whether another one may go on with it.
 
-In:      a GPT, a run's folder
+In:      a network, a run's folder
 Out:     a fingerprint of weights; UsageError for a model that is another run's
 Memory:  one tensor at a time
 """
@@ -8,26 +8,33 @@ Memory:  one tensor at a time
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 import xxhash
 
 from lowtide.errors import UsageError
-from lowtide.model.gpt import GPT
-from lowtide.model.weights import TensorFile, portable_tensors
+from lowtide.model.arrayfiles import ArrayFile, iter_portable, stored_form
+from lowtide.model.config import GPTConfig
 from lowtide.training.checkpoints import WEIGHTS_NAME, RunFolder
 from lowtide.training.resuming import read_identity
 
 __all__ = ["optimizer_of", "require_same_model", "weights_fingerprint"]
 
 
-def weights_fingerprint(model: GPT) -> str:
+class Model(Protocol):
+    """A network of either backend."""
+
+    @property
+    def config(self) -> GPTConfig: ...
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+
+def weights_fingerprint(model: Model) -> str:
     """A digest of all weights by name."""
     digest = xxhash.xxh3_128()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(stored_form(tensor).read())
     return digest.hexdigest()
 
 
@@ -41,7 +48,7 @@ def optimizer_of(numbers: Mapping[str, Any]) -> str | None:
     return "adamw" if kinds in ({"AdamW"}, {"AdamW8bit"}) else None
 
 
-def require_same_model(run: RunFolder, model: GPT) -> None:
+def require_same_model(run: RunFolder, model: Model) -> None:
     """Refuse to go on with a run that began from another model, or has trained one further.
 
     A script given again makes the weights the run began with, if it sets a seed; a model that was
@@ -56,10 +63,10 @@ def require_same_model(run: RunFolder, model: GPT) -> None:
     raise _other_model(run, "a model that began with other weights")
 
 
-def _has_weights(model: GPT, run: RunFolder) -> bool:
-    saved = TensorFile(run.newest_dir() / WEIGHTS_NAME)
-    tensors = portable_tensors(model.state_dict(), model.config)
-    return all(name in saved and torch.equal(saved[name], t) for name, t in tensors.items())
+def _has_weights(model: Model, run: RunFolder) -> bool:
+    saved = ArrayFile(run.newest_dir() / WEIGHTS_NAME)
+    own = iter_portable(model.state_dict(), model.config)
+    return all(saved.holds(name, tensor) for name, tensor in own)
 
 
 def _other_model(run: RunFolder, what: str) -> UsageError:

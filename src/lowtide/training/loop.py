@@ -1,6 +1,6 @@
 """The training loop: from step to step; evaluation, logging, checkpoints, exact resume.
 
-In:      a GPT, a dataset to train on, datasets to evaluate on
+In:      a network, a dataset to train on, datasets to evaluate on
 Out:     the run's folder (checkpoints), metrics.jsonl, progress on stderr
 Memory:  weights, gradients, moments, activations of one micro-batch, one chunk of logits; the data
          counts for a few batches, whatever its size
@@ -9,14 +9,12 @@ Memory:  weights, gradients, moments, activations of one micro-batch, one chunk 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from lowtide import ranks
 from lowtide.answers import tell
@@ -25,18 +23,15 @@ from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import default_budget_bytes, parse_size
-from lowtide.model.devices import device_memory
-from lowtide.model.gpt import GPT
 from lowtide.model.program import Program, program_here
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.progress import Phase, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.backends import Group, Model, open_backend
+from lowtide.training.batches import BatchSource, open_batches
 from lowtide.training.checkpoints import Checkpoint, RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
-from lowtide.training.distributed import ProcessGroup, open_process_group, whole_tensors
-from lowtide.training.evaluation import EvalResult, ForgettingWatch, RunEvaluator
-from lowtide.training.feeding import BatchSource, Feed, open_batches
 from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
 from lowtide.training.reports import (
@@ -47,6 +42,7 @@ from lowtide.training.reports import (
     describe_overfitting,
     evaluation_row,
 )
+from lowtide.training.results import EvalResult, ForgettingWatch, RunEvaluator
 from lowtide.training.resuming import (
     change_settings,
     continued_settings,
@@ -58,8 +54,7 @@ from lowtide.training.saving import CheckpointSaver
 from lowtide.training.schedule import RunLength, total_steps
 from lowtide.training.settings import TrainSettings
 from lowtide.training.signals import StopSignals
-from lowtide.training.state import Counters, RunState
-from lowtide.training.stepping import Stepper
+from lowtide.training.state import RunState
 
 __all__ = ["TrainResult", "Trainer"]
 
@@ -97,7 +92,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: GPT,
+        model: Model,
         *,
         data: SampleSource | StreamingDataLoader | BatchSource,
         val_data: TokenDataset | None = None,
@@ -109,15 +104,15 @@ class Trainer:
     ) -> None:
         options.setdefault("seq_len", model.config.context_length)
         given = options.get("optimizer")
-        if isinstance(given, torch.optim.Optimizer):
+        self._given_optimizer = given if hasattr(given, "param_groups") else None
+        if given is not None and self._given_optimizer is not None:
             del options["optimizer"]
             options.setdefault("learning_rate", float(given.param_groups[0]["lr"]))
-            self._given_optimizer: torch.optim.Optimizer | None = given
-        else:
-            self._given_optimizer = None
+        options.setdefault("backend", getattr(model, "backend", "torch"))
         if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
             options.setdefault("batch_size", data.batch_size)
         self.settings = settings or build_settings(TrainSettings, options)
+        self.backend = open_backend(self.settings.backend)
         self.model = model
         self.data = data
         self.val_data = val_data
@@ -146,7 +141,7 @@ class Trainer:
         """Train until the end, or go on with a run that was stopped."""
         settings = self.settings
         self._budget = parse_size(settings.memory) if settings.memory else default_budget_bytes()
-        with open_process_group(settings.device) as group, contextlib.ExitStack() as stack:
+        with self.backend.open_group(settings.device) as group, contextlib.ExitStack() as stack:
             stack.enter_context(self.run.locked(wanted=group.is_first))
             self._claim(group)
             settings = self.settings
@@ -155,7 +150,7 @@ class Trainer:
                 Progress(
                     "train",
                     budget_bytes=self._budget,
-                    device_memory=device_memory(group.device),
+                    device_memory=self.backend.device_memory(group),
                     **({} if group.is_first else {"stream": None}),
                 )
             )
@@ -166,8 +161,15 @@ class Trainer:
             stack.callback(self.feed.close)
             background = settings.save_in_background
             if background is None:
-                background = group.device.type == "cuda"
-            self._saver = stack.enter_context(CheckpointSaver(self.run, background=background))
+                background = group.saves_beside
+            self._saver = stack.enter_context(
+                CheckpointSaver(
+                    self.run,
+                    background=background,
+                    rename=self.backend.portable,
+                    snapshot=self.backend.make_snapshot,
+                )
+            )
             self._fit_into_budget()
             self._resume()
             progress.metrics_path = self.run.metrics_path if group.is_first else None
@@ -176,9 +178,8 @@ class Trainer:
             config = self.model.config
             for line in describe_coverage(settings, config, self.length.steps, self.data):
                 self._note(line)
-            wanted = settings.float8_head or settings.float8_blocks
-            if wanted and not self.stepper.has_float8:
-                self._note(f"{group.device} has no products of 8-bit floats: bfloat16 instead")
+            for line in self.stepper.notes:
+                self._note(line)
             phase = stack.enter_context(
                 progress.phase(
                     "training", total=self.length.steps, unit="steps", start=self.state.step
@@ -297,7 +298,7 @@ class Trainer:
         if not result.loss < best:  # nor is what is not a number
             return
         state.best_val_loss = result.loss
-        weights = whole_tensors(dict(self.model.state_dict()))
+        weights = self.stepper.weights()
         if self._group.is_first:
             numbers = {"step": state.step, "val_loss": result.loss}
             self.where.stage("saving the best weights", state.step)
@@ -312,15 +313,14 @@ class Trainer:
         self.where.stage("reading counters", state.step)
         if self._group.world_size > 1:
             state.elapsed_seconds = self._group.first_says(time.monotonic() - self._started)
-        state.last_loss = self._group.mean(counters.loss).item() / max(counters.steps.item(), 1.0)
+        state.last_loss = counters.mean_loss(self._group)
         rate = self.stepper.learning_rate * self._learning_rate_factor()
         row = self._pace.row(state, counters, learning_rate=rate)
-        if self._group.device.type == "cuda":
-            row["device_peak_bytes"] = torch.cuda.max_memory_allocated()
+        if (peak := self.stepper.device_peak_bytes()) is not None:
+            row["device_peak_bytes"] = peak
         self._sinks.write(row)
         phase.update(state.step, loss=state.last_loss, **{"tokens/s": row["tokens_per_second"]})
-        counters.loss.zero_()
-        counters.steps.zero_()
+        counters.next_row()
         in_a_row = int(counters.bad_in_a_row.item())
         if in_a_row >= self.settings.max_bad_steps:
             raise LowtideError(
@@ -333,16 +333,15 @@ class Trainer:
     def _save(self) -> None:
         state = self.state
         self.where.stage("saving a checkpoint", state.step)
-        weights = whole_tensors(dict(self.model.state_dict()))
-        tensors = whole_tensors(self.stepper.optimizers.moments())
+        weights = self.stepper.weights()
+        tensors = self.stepper.moments()
         numbers = {
             "state": dict(vars(state)),
             "data": self.feed.state_dict(),
-            "loss_scale": self.stepper.scale.state_dict(),
             "counters": self.counters.state_dict(),
             "forgetting": self.watch.state_dict(),
             "world_size": self._group.world_size,
-            "optimizers": self.stepper.optimizers.numbers(),
+            **self.stepper.numbers(),
         }
         if self._group.is_first:
             config = self.model.config
@@ -352,7 +351,7 @@ class Trainer:
 
     # -- start and resume -------------------------------------------------------------------------
 
-    def _claim(self, group: ProcessGroup) -> None:
+    def _claim(self, group: Group) -> None:
         """Find out whether this begins the run or goes on with it, and refuse what is neither."""
         run, settings = self.run, self.settings
         if group.is_first:
@@ -373,7 +372,7 @@ class Trainer:
         if self.tokenizer is not None and own.is_file():
             require_own_tokenizer(self.tokenizer, Tokenizer.load(run.root), run.root)
 
-    def prepare(self, group: ProcessGroup) -> None:
+    def prepare(self, group: Group) -> None:
         """Bring the model to its device and make everything the loop uses."""
         settings, config = self.settings, self.model.config
         self._group = group
@@ -385,7 +384,8 @@ class Trainer:
                 next_step="make batch size times accumulation a multiple of the processes",
             )
         self.state.micro_batch = min(settings.batch_size, self._rows)
-        self.run.load_weights(self.model)  # before it is divided, while its tensors are whole
+        # Before it is divided, while its tensors are whole.
+        self.run.load_weights(functools.partial(self.backend.load_weights, self.model))
         steps = total_steps(settings, count_parameters(config), self.data)
         by_epochs = steps is None and settings.epochs is not None
         follows = by_epochs and isinstance(self.data, StreamingDataLoader)
@@ -394,7 +394,7 @@ class Trainer:
             steps,
             follows_share=follows and self.data.estimated_windows is not None,  # pyright: ignore[reportAttributeAccessIssue]
         )
-        self.stepper = Stepper(
+        self.stepper = self.backend.make_engine(
             self.model,
             settings,
             self.state,
@@ -403,7 +403,7 @@ class Trainer:
             given=self._given_optimizer,
             note=self._tell,
         )
-        self.counters = Counters.zeros(group.device)
+        self.counters = self.backend.make_counters(group)
         self.watch = ForgettingWatch(
             settings.forgetting_tolerance, learning_rate=self.stepper.learning_rate
         )
@@ -416,15 +416,17 @@ class Trainer:
             tokenizer=self.tokenizer,
         )
         source = open_batches(self.data, settings, group, rows=self._rows)
-        self.feed = Feed(source, group.device)
+        self.feed = self.backend.make_feed(source, group, config)
 
     def _fit_into_budget(self) -> None:
         """Choose micro-batches that keep the budget; on a GPU its own memory is the limit."""
         settings = self.settings
-        if self._group.device.type != "cpu":
+        if not self._group.on_cpu:
             return
-        held = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        program = self.program or program_here(held, device=settings.device)
+        held = self.backend.held_bytes(self.model)
+        program = self.program or program_here(
+            held, device=settings.device, backend=settings.backend
+        )
         # A stream that the settings name is counted by them.
         given = self.data if settings.dataset_id is None else None
         rows = fit_micro_batch(
@@ -453,9 +455,8 @@ class Trainer:
             return
         numbers = self.run.load_numbers()
         with readable_numbers(self.run.newest_dir()):
-            folder = self._load_moments(numbers)
+            folder = self.stepper.load_state(self.run, numbers)
             self.feed.load_state_dict(numbers["data"])
-            self.stepper.scale.load_state_dict(numbers["loss_scale"])
             self.counters.load_state_dict(numbers["counters"])
             self.watch.load_state_dict(numbers["forgetting"])
             micro = min(self.state.micro_batch, numbers["state"]["micro_batch"])
@@ -465,22 +466,6 @@ class Trainer:
             change_settings(self.run.root, self.settings, step=self.state.step, note=self._tell)
             self.run.forget_metrics_after(self.state.step, self.state.evaluated_step)
         self._note(f"going on from step {self.state.step} ({folder})")
-
-    def _load_moments(self, numbers: dict[str, Any]) -> Path:
-        """Take the optimizers' moments back; those of an old checkpoint are written anew."""
-        optimizers = self.stepper.optimizers
-        old = self.run.load_old()
-        if old is None:
-            folder, tensors, _ = self.run.load()
-            optimizers.load(tensors, numbers["optimizers"])
-            return folder
-        optimizers.load_old(old)
-        moments = whole_tensors(optimizers.moments())
-        self._group.wait()  # every process has read it
-        if self._group.is_first:
-            self.run.renew(moments, {"optimizers": optimizers.numbers()})
-        self._group.wait()
-        return self.run.newest_dir()
 
     def _write_identity(self) -> None:
         write_settings(self.run.root, self.settings, identity=self._identity)

@@ -1,6 +1,6 @@
 """Train next to nothing and say what the program took; run as a program, it answers in JSON.
 
-In:      arguments: plain, recompute, 8bit or compile; the device
+In:      arguments: plain, recompute, 8bit, compile or jax; the device
 Out:     stdout: the fields of Program
 Memory:  what training imports and loads on demand
 """
@@ -19,10 +19,9 @@ import numpy as np
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import PeakMeter, tree_resident_bytes
 from lowtide.model.config import GPTConfig
-from lowtide.model.devices import pick_device
-from lowtide.model.gpt import GPT
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import start
+from lowtide.training.backends import Backend, open_backend
 from lowtide.training.loop import Trainer
 
 __all__ = ["train_next_to_nothing"]
@@ -32,14 +31,14 @@ _VOCABULARY = 62
 _SHAPE = GPTConfig(vocab_size=64, context_length=16, num_layers=1, width=64, num_heads=2)
 
 
-def train_next_to_nothing(folder: Path, *, part: str, device: str) -> None:
+def train_next_to_nothing(folder: Path, backend: Backend, *, part: str, device: str) -> None:
     """Do all that a run does, once: steps, evaluation, a sample, a checkpoint."""
     tokenizer = Tokenizer.from_characters(map(chr, range(0x100, 0x100 + _VOCABULARY)))
     ids = np.random.default_rng(0).integers(2, _VOCABULARY, 1000).astype(np.uint16)
     np.save(folder / "ids.npy", ids)
     data = TokenDataset(folder / "ids.npy", split="all", sequence_length=16)
     Trainer(
-        GPT(_SHAPE),
+        backend.new_model(_SHAPE, seed=0),
         data=data,
         val_data=data,
         tokenizer=tokenizer,
@@ -61,18 +60,19 @@ def train_next_to_nothing(folder: Path, *, part: str, device: str) -> None:
 def main() -> None:
     """Measure, and print the answer as the last line."""
     part, device = sys.argv[1:]
+    backend = open_backend("jax" if part == "jax" else "torch")
     imported = tree_resident_bytes()
     with (
         PeakMeter(whole_process=True) as meter,
         tempfile.TemporaryDirectory(prefix="lowtide-") as folder,
         contextlib.redirect_stdout(sys.stderr),
     ):
-        train_next_to_nothing(Path(folder), part=part, device=device)
+        train_next_to_nothing(Path(folder), backend, part=part, device=device)
         peak = meter.peak_bytes
     answer = {
         "imported_bytes": imported,
         "trained_bytes": peak,
-        "device": pick_device(device).type,
+        "device": backend.device_kind(device),
     }
     print(json.dumps(answer), flush=True)
     # Taking CUDA's libraries apart touches more of them than using them did: 110 MiB and a second.

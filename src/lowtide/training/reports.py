@@ -17,9 +17,10 @@ from lowtide.model.sizing import count_parameters
 from lowtide.packages import import_package
 from lowtide.progress import Progress, format_count
 from lowtide.settings import settings_as_json
-from lowtide.training.evaluation import EvalResult
+from lowtide.training.backends import Counters
+from lowtide.training.results import EvalResult
 from lowtide.training.settings import AGAINST_LEARNING_BY_HEART, TrainSettings
-from lowtide.training.state import Counters, RunState
+from lowtide.training.state import RunState
 
 __all__ = [
     "MetricSinks",

@@ -52,7 +52,7 @@ _APPLIED = """
 _FREE = """
     model_name checkpoints_dir resume overwrite slurm debug
     dataset_dir input_file train_data_path dataset_id
-    device parallel num_workers memory activation_checkpointing compile compile_whole
+    backend device parallel num_workers memory activation_checkpointing compile compile_whole
     loss_chunk_tokens save_interval keep_checkpoints save_in_background log_interval
     sample_tokens sample_prompt tensorboard wandb
 """

@@ -12,6 +12,7 @@ from lowtide.model.config import GPTConfig, Layout
 from lowtide.model.sizing import count_parameters, shape_for_parameters, suitable_vocabulary
 from lowtide.settings import import_when_used, require
 from lowtide.training.schedule import Schedule
+from lowtide.training.torchoptions import refuse_torch_options
 
 if TYPE_CHECKING:
     import tyro
@@ -193,12 +194,14 @@ class TrainSettings:
     """Multiply by the output matrix in 8-bit floats in training, where a GPU can (Hopper)."""
     float8_blocks: bool = False
     """Multiply in 8-bit floats after the norms of blocks too; their gradients stay in bfloat16."""
+    backend: Literal["torch", "jax"] = "torch"
+    """What computes: torch, or jax (to the same losses; a run may be continued with the other)."""
     loss_chunk_tokens: int | None = None
     """Tokens whose logits exist at once; chosen by vocabulary and device if not given."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, mps, or auto."""
+    """cpu, cuda, cuda:1, mps, or auto; with --backend jax cpu, gpu, gpu:1, tpu, or auto."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Under torchrun: copies of the model (ddp), or weights and optimizer divided (fsdp)."""
+    """On several devices (of torchrun, or of JAX): copies of the model, or all of it divided."""
     num_workers: int = 4
     """Batches prepared ahead."""
     memory: str | None = None
@@ -289,6 +292,7 @@ class TrainSettings:
         require(
             not queued, "overwrite", True, "no --slurm beside it: each restart would begin anew"
         )
+        refuse_torch_options(self)
         learned = self.vocab_size is not None and self.tokenization is not None
         require(not learned, "vocab_size", self.vocab_size, "no --tokenization beside it")
 

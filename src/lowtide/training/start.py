@@ -11,23 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lowtide.answers import tell
 from lowtide.errors import DataError, UsageError
 from lowtide.memory import PeakMeter
 from lowtide.model.companions import foreign_note, has_tokenizer, require_vocabulary
-from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
-from lowtide.model.gpt import GPT
+from lowtide.model.config import GPTConfig, find_model_dir, load_config, padded_vocab_size
 from lowtide.model.program import program_here
 from lowtide.model.tensorfiles import require_weights
-from lowtide.model.weights import find_model_dir, load_weights
 from lowtide.settings import build_settings, require
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import refuse_hopeless
+from lowtide.training.backends import Group, open_backend
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.data import TrainingData, open_training_data
-from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.identity import optimizer_of
 from lowtide.training.loop import Trainer, TrainResult
 from lowtide.training.resuming import continued_settings, run_exists
@@ -58,13 +54,13 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
     # One meter for all of it: text tokenized before the first step counts too.
     with (
         PeakMeter(),
-        open_process_group(settings.device) as group,
+        open_backend(settings.backend).open_group(settings.device) as group,
         run.locked(wanted=group.is_first),
     ):
         return _train(settings, run, group)
 
 
-def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> TrainResult:
+def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult:
     def note(text: str) -> None:
         if group.is_first:
             tell(text)
@@ -84,8 +80,8 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
         known = optimizer_of(run.load_numbers())
         settings = continued_settings(run.root, settings, optimizer=known)
     program = None
-    if group.device.type == "cpu":
-        program = program_here(0, device=settings.device)
+    if group.on_cpu:
+        program = program_here(0, device=settings.device, backend=settings.backend)
         refuse_hopeless(settings, program=program, is_running=True)
     base_tokenizer = None
     if base_dir is not None and has_tokenizer(base_dir):
@@ -106,12 +102,10 @@ def _train(settings: TrainSettings, run: RunFolder, group: ProcessGroup) -> Trai
     config = _shape(settings, run, data, base_dir)
     if run.exists() or base_dir is not None:
         require_weights(base_dir or run.newest_dir(), config)
-    torch.manual_seed(settings.seed)
-    model = GPT(config)
-    if settings.zero_init:
-        model.zero_outputs()
+    backend = open_backend(settings.backend)
+    model = backend.new_model(config, seed=settings.seed, zero_init=settings.zero_init)
     if base_dir is not None:
-        load_weights(model, base_dir)
+        backend.load_weights(model, base_dir)
         run.source_dir = base_dir
         note(f"starting from {base_dir}")
         if text := foreign_note(data.tokenizer, config):

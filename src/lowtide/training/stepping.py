@@ -8,7 +8,8 @@ Memory:  gradients, moments, activations of one micro-batch, one chunk of logits
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +17,17 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lowtide.errors import BudgetError
+from lowtide.generation.decoding import generate_text
 from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters, loss_chunk_tokens
 from lowtide.model.targets import ahead_weights
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.checkpoints import RunFolder
 from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
+from lowtide.training.evaluation import LossSums, token_byte_counts, without_dropout
+from lowtide.training.oldstates import load_moments
 from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
 from lowtide.training.schedule import default_learning_rate, momentum_at
 from lowtide.training.settings import TrainSettings, choose_optimizer
@@ -77,11 +83,80 @@ class Stepper:
         )
         scaled = settings.use_mixed_precision and settings.precision == "fp16"
         self.scale = LossScale(group.device, enabled=scaled)
+        self._counted: Tokenizer | None = None
+        self._byte_counts: Tensor | None = None
         self.forward: Callable[[Tensor, Tensor], Tensor] = self._network
         if settings.compile:
             whole = settings.compile_whole
             self.forward = compile_network(model, self._network, group, whole=whole)
         self._network.train()
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the settings cannot be had on this device."""
+        settings = self._settings
+        if self.has_float8 or not (settings.float8_head or settings.float8_blocks):
+            return []
+        return [f"{self._group.device} has no products of 8-bit floats: bfloat16 instead"]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights under our names, whole; all processes must ask."""
+        return whole_tensors(dict(self.model.state_dict()))
+
+    def moments(self) -> dict[str, Tensor]:
+        """The optimizers' tensors by name, whole; all processes must ask."""
+        return whole_tensors(self.optimizers.moments())
+
+    def numbers(self) -> dict[str, Any]:
+        """What of the state is no tensor."""
+        return {
+            "loss_scale": self.scale.state_dict(),
+            "optimizers": self.optimizers.numbers(),
+        }
+
+    def load_state(self, run: RunFolder, numbers: dict[str, Any]) -> Path:
+        """Take moments and numbers back; those of an old checkpoint are written anew."""
+        folder = load_moments(self.optimizers, run, numbers, self._group)
+        self.scale.load_state_dict(numbers["loss_scale"])
+        return folder
+
+    @contextlib.contextmanager
+    def eval_sums(self, tokenizer: Tokenizer | None, *, batch_size: int) -> Generator[LossSums]:
+        """Sums of losses of the weights as they are, in the run's precision."""
+        group = self._group
+        if tokenizer is not self._counted or self._byte_counts is None:
+            self._counted = tokenizer
+            self._byte_counts = None if tokenizer is None else token_byte_counts(tokenizer)
+        with without_dropout(self.forward):
+            yield LossSums(
+                self.forward,
+                device=group.device,
+                batch_size=batch_size,
+                byte_counts=self._byte_counts,
+                autocast=self.autocast,
+                total=lambda sums: group.mean(sums) * group.world_size,
+            )
+
+    def sample(self, tokenizer: Tokenizer) -> str:
+        """Continue the run's sample prompt; its dice are its own."""
+        settings = self._settings
+        text = generate_text(
+            self.model,
+            tokenizer,
+            settings.sample_prompt,
+            max_new_tokens=settings.sample_tokens,
+            seed=settings.seed,
+        )
+        return text if isinstance(text, str) else text[0]
+
+    def device_peak_bytes(self) -> int | None:
+        """The most that was held on a GPU; None on a CPU."""
+        return torch.cuda.max_memory_allocated() if self._group.device.type == "cuda" else None
+
+    def wait(self) -> None:
+        """Wait until the device has done all it was given."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
 
     def _build_optimizers(self, name: str) -> OptimizerSet:
         settings = self._settings

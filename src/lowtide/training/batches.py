@@ -1,0 +1,60 @@
+"""Where the loop reads from: datasets and streams as batches without end.
+
+In:      a dataset, a loader, or any iterator of batches with a state
+Out:     batches of this process's rows
+Memory:  as the loader's: batches prepared ahead
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from lowtide.loader.batches import BatchLoader, SampleSource
+from lowtide.loader.streaming import StreamingDataLoader
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["BatchSource", "open_batches"]
+
+
+class _Rank(Protocol):
+    """Which share of the rows is meant, and where they go."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def pins_memory(self) -> bool: ...
+
+
+class BatchSource(Protocol):
+    """What the loop reads from."""
+
+    def __next__(self) -> tuple[Any, Any]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_batches(
+    data: SampleSource | StreamingDataLoader | BatchSource,
+    settings: TrainSettings,
+    group: _Rank,
+    *,
+    rows: int,
+) -> BatchSource:
+    """Return batches of `rows` rows, without end; this process's share where there are several."""
+    if isinstance(data, StreamingDataLoader):
+        return data.endless()
+    if not hasattr(data, "plan_rows"):
+        return data  # pyright: ignore[reportReturnType]
+    return BatchLoader(
+        data,  # pyright: ignore[reportArgumentType]
+        batch_size=rows,
+        order=settings.order,
+        seed=settings.seed,
+        prefetch_batches=settings.num_workers,
+        rank=group.rank,
+        world_size=group.world_size,
+        pin_memory=group.pins_memory,
+    )

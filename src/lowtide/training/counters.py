@@ -1,0 +1,55 @@
+"""Sums of a run's steps, as torch keeps them on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lowtide.training.distributed import ProcessGroup
+
+__all__ = ["Counters"]
+
+
+@dataclass
+class Counters:
+    """Sums kept on the device, so that the loop never waits for them; read when a row is logged."""
+
+    loss: Tensor
+    steps: Tensor
+    bad_in_a_row: Tensor
+    bad: Tensor
+    norm: Tensor
+
+    @classmethod
+    def zeros(cls, device: torch.device) -> Counters:
+        """Start counting."""
+        return cls(*(torch.zeros((), device=device) for _ in range(5)))
+
+    def add(self, loss: Tensor, norm: Tensor, skip: Tensor) -> None:
+        """Take note of a step; a skipped one counts as bad, not towards the loss."""
+        self.loss += torch.where(skip.bool(), 0.0, loss)
+        self.steps += 1.0 - skip
+        self.bad += skip
+        self.bad_in_a_row.copy_((self.bad_in_a_row + 1) * skip)
+        self.norm.copy_(norm)
+
+    def mean_loss(self, group: ProcessGroup) -> float:
+        """Return the mean loss of the steps since the last row, over all processes."""
+        return group.mean(self.loss).item() / max(self.steps.item(), 1.0)
+
+    def next_row(self) -> None:
+        """Begin to count for the next row."""
+        self.loss.zero_()
+        self.steps.zero_()
+
+    def state_dict(self) -> dict[str, float]:
+        """Return all counts."""
+        return {name: tensor.item() for name, tensor in vars(self).items()}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Take them back."""
+        for name, tensor in vars(self).items():
+            tensor.fill_(state[name])

@@ -1,0 +1,99 @@
+"""Copies of torch tensors in host memory, from which a thread writes while training goes on.
+
+In:      tensors in any structure
+Out:     the same structure in one piece of host memory, used again for the next copy
+Memory:  one copy of what it is given, page-locked where a GPU copies into it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["HostCopy", "all_tensors"]
+
+_ALIGNMENT = 64
+
+
+def all_tensors(value: Any) -> list[Tensor]:
+    """Return the tensors of a structure, in its order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in all_tensors(item)]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in all_tensors(item)]
+    return []
+
+
+class HostCopy:
+    """Tensors of a structure in one piece of host memory, which is kept for the next time.
+
+    Page-locked, so that the GPU copies between two steps and nothing waits: 1.2 GB take it about as
+    long as a tenth of a step, where a copy to ordinary memory holds the loop up.
+    """
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+        self._locked = False
+
+    def take(self, value: Any) -> tuple[Any, Callable[[], None]]:
+        """Begin to copy; give the copy, and what waits until it is there."""
+        tensors = all_tensors(value)
+        on_gpu = any(tensor.is_cuda for tensor in tensors)
+        needed = sum(_aligned(tensor) for tensor in tensors)
+        if needed > self._memory.size:
+            self.close()
+            self._memory = np.empty(needed, np.uint8)
+            self._locked = on_gpu and _lock(self._memory)
+        starts = iter(np.cumsum([0, *(_aligned(tensor) for tensor in tensors)]).tolist())
+        copy = self._copy(value, starts)
+        if not on_gpu:
+            return copy, lambda: None
+        event = torch.cuda.Event()
+        event.record()
+        return copy, event.synchronize
+
+    def _copy(self, value: Any, starts: Iterator[int]) -> Any:
+        if isinstance(value, Tensor):
+            return self._place(value.detach(), next(starts))
+        if isinstance(value, Mapping):
+            return {key: self._copy(item, starts) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._copy(item, starts) for item in value)
+        return value
+
+    def _place(self, tensor: Tensor, start: int) -> Tensor:
+        if tensor.numel() == 0:
+            return tensor.cpu()
+        # A storage of its own, so that torch.save writes this tensor and not all the memory.
+        place = torch.frombuffer(
+            self._memory, dtype=tensor.dtype, count=tensor.numel(), offset=start
+        ).view(tensor.shape)
+        return place.copy_(tensor, non_blocking=True)
+
+    def close(self) -> None:
+        """Return the memory back."""
+        if self._locked:
+            _cuda_runtime().cudaHostUnregister(self._memory.ctypes.data)
+            self._locked = False
+        self._memory = np.empty(0, np.uint8)
+
+
+def _aligned(tensor: Tensor) -> int:
+    size = tensor.numel() * tensor.element_size()
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _cuda_runtime() -> Any:
+    return torch.cuda.cudart()
+
+
+def _lock(memory: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
+    """Page-lock memory; where the system allows no more of it, copies are slower, not wrong."""
+    # Not pin_memory, which takes the next power of two.
+    return int(_cuda_runtime().cudaHostRegister(memory.ctypes.data, memory.size, 0)) == 0

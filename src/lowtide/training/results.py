@@ -1,0 +1,220 @@
+"""Loss and bits per byte on datasets, always on the same windows; and forgetting, made visible.
+
+In:      an engine of either backend, datasets by name
+Out:     EvalResult per dataset; a warning with what to do when another dataset's loss rises
+Memory:  a batch of windows
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from lowtide.errors import DataError
+from lowtide.loader.windows import TokenDataset
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.settings import EVAL_BATCH_ROWS, TrainSettings
+from lowtide.training.state import RunState
+
+__all__ = [
+    "EvalResult",
+    "EvalSums",
+    "ForgettingWatch",
+    "RunEvaluator",
+    "evaluate_windows",
+    "evaluation_windows",
+    "require_same_tokenizer",
+    "token_bytes",
+]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """How well a model predicts a dataset."""
+
+    loss: float
+    """Mean loss in nats per token."""
+    bits_per_byte: float | None
+    """Bits to write one byte of the text, which compares across tokenizers; None without one."""
+    num_tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """e to the loss."""
+        return math.exp(min(self.loss, 700.0))
+
+
+def token_bytes(tokenizer: Tokenizer) -> Array:
+    """Return the bytes of every token; special tokens are no text and count nothing."""
+    counts = np.array([len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)])
+    for token in tokenizer.special_tokens.values():
+        counts[token] = 0
+    return counts
+
+
+def evaluation_windows(
+    num_windows: int, wanted: int | None, *, first: int = 0, count: int | None = None
+) -> Array:
+    """Choose windows evenly over a dataset: always the same, from all of it.
+
+    With `count` only so many of them, from number `first` on: all of a large dataset's are many.
+    """
+    total = num_windows if wanted is None else min(wanted, num_windows)
+    places = np.arange(first, total if count is None else min(first + count, total))
+    return places if total == num_windows else places * num_windows // total
+
+
+class EvalSums(Protocol):
+    """Losses of windows, added up where they are computed."""
+
+    def add(self, inputs: Array, targets: Array, *, counted: bool) -> None:
+        """Compute the loss of some windows; without `counted` only because others do."""
+        ...
+
+    def totals(self) -> tuple[float, float, float]:
+        """Return nats, tokens and bytes, over all processes."""
+        ...
+
+
+def evaluate_windows(
+    sums: EvalSums,
+    dataset: TokenDataset,
+    *,
+    batch_size: int,
+    num_windows: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    on_windows: Callable[[int], None] = lambda count: None,
+) -> EvalResult:
+    """Return the mean loss over evenly spaced windows.
+
+    With several processes each takes every `world_size`-th batch.
+    """
+    total_windows = len(dataset) if num_windows is None else min(num_windows, len(dataset))
+    starts = range(0, total_windows, batch_size)
+    # Every process runs as many batches, so that none waits for another (FSDP gathers in forward).
+    for turn in range(-(-len(starts) // world_size)):
+        mine = turn * world_size + rank
+        counted = mine < len(starts)
+        first = starts[mine if counted else 0]
+        windows = evaluation_windows(len(dataset), num_windows, first=first, count=batch_size)
+        inputs, targets = dataset.get_batch(windows)
+        sums.add(inputs, targets, counted=counted)
+        on_windows(len(inputs))
+    nats, tokens, num_bytes = sums.totals()
+    bits = None if num_bytes == 0 else nats / math.log(2) / num_bytes
+    return EvalResult(nats / tokens, bits, round(tokens))
+
+
+class _Rank(Protocol):
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+
+
+class _Engine(Protocol):
+    """What evaluates: a part of an Engine (backends.py)."""
+
+    state: RunState
+
+    def eval_sums(
+        self, tokenizer: Tokenizer | None, *, batch_size: int
+    ) -> AbstractContextManager[EvalSums]: ...
+    def sample(self, tokenizer: Tokenizer) -> str: ...
+
+
+class RunEvaluator:
+    """Evaluates a network in training on every dataset of its run; each process takes its share."""
+
+    def __init__(
+        self,
+        engine: _Engine,
+        settings: TrainSettings,
+        group: _Rank,
+        *,
+        rows: int,
+        datasets: Mapping[str, TokenDataset],
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self._engine, self._settings, self._group, self._rows = engine, settings, group, rows
+        self._datasets, self._tokenizer = datasets, tokenizer
+
+    def evaluate_all(self) -> dict[str, EvalResult]:
+        """Return a result per dataset."""
+        return {name: self.evaluate_one(dataset) for name, dataset in self._datasets.items()}
+
+    def evaluate_one(self, dataset: TokenDataset) -> EvalResult:
+        """Return the loss of the weights as they are, in the run's precision."""
+        rows = max(1, min(self._engine.state.micro_batch, self._rows))
+        with self._engine.eval_sums(self._tokenizer, batch_size=rows) as sums:
+            return evaluate_windows(
+                sums,
+                dataset,
+                batch_size=rows,
+                num_windows=self._settings.eval_iters * EVAL_BATCH_ROWS,
+                rank=self._group.rank,
+                world_size=self._group.world_size,
+            )
+
+    def sample(self) -> str:
+        """Write a little text with the weights as they are; its dice are its own."""
+        settings = self._settings
+        is_divided = self._group.world_size > 1 and settings.parallel == "fsdp"
+        if not settings.sample_tokens or self._tokenizer is None or is_divided:
+            return ""
+        return self._engine.sample(self._tokenizer)
+
+
+class ForgettingWatch:
+    """Remembers each other dataset's loss before training, and says when it has risen too far."""
+
+    def __init__(self, tolerance: float, *, learning_rate: float = 3e-4) -> None:
+        self.tolerance = tolerance
+        self.learning_rate = learning_rate
+        self.first: dict[str, float] = {}
+        self.times_in_a_row = 0
+
+    def check(self, losses: Mapping[str, float]) -> str | None:
+        """Take the losses of an evaluation; give a warning, or None when all is well."""
+        risen: list[str] = []
+        for name, loss in losses.items():
+            before = self.first.setdefault(name, loss)
+            if loss > before + self.tolerance:
+                risen.append(f"{name} {before:.2f} -> {loss:.2f}")
+        self.times_in_a_row = self.times_in_a_row + 1 if risen else 0
+        if not risen:
+            return None
+        return (
+            f"warning: the model is forgetting: {', '.join(risen)}. What helps: a lower "
+            f"--learning-rate ({self.learning_rate / 4:.2g} instead of {self.learning_rate:.2g}), "
+            "fewer steps, a longer --warmup, or --replay-dataset-dir with general data"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was remembered."""
+        return {"first": self.first, "times_in_a_row": self.times_in_a_row}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take it back."""
+        self.first = dict(state["first"])
+        self.times_in_a_row = int(state["times_in_a_row"])
+
+
+def require_same_tokenizer(dataset: TokenDataset, tokenizer: Tokenizer, owner: str) -> None:
+    """Refuse a dataset whose ids mean other text than the tokenizer's."""
+    theirs = dataset.tokenizer_fingerprint
+    if theirs is not None and theirs != tokenizer.fingerprint:
+        raise DataError(
+            f"the dataset was made with another tokenizer ({theirs[:12]}) than {owner} "
+            f"({tokenizer.name}, {tokenizer.fingerprint[:12]}): the same ids mean other text",
+            path=dataset.source.path,
+            next_step="lowtide prepare … --tokenization RUN_FOLDER makes a dataset that fits",
+        )

@@ -1,0 +1,83 @@
+"""torch as the backend of a run: devices and processes, networks, and the engine of each run.
+
+In:      shapes, settings, folders with weights
+Out:     BACKEND, which the loop speaks to (backends.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lowtide.model.config import GPTConfig
+from lowtide.model.devices import device_memory, pick_device
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import load_weights, portable_tensors
+from lowtide.training.batches import BatchSource
+from lowtide.training.counters import Counters
+from lowtide.training.distributed import ProcessGroup, open_process_group
+from lowtide.training.feeding import Feed
+from lowtide.training.hostcopies import HostCopy
+from lowtide.training.settings import TrainSettings
+from lowtide.training.state import RunState
+from lowtide.training.stepping import Stepper
+
+__all__ = ["BACKEND"]
+
+
+class _TorchBackend:
+    """Networks of torch; what each method is for, Backend says."""
+
+    def device_kind(self, device: str) -> str:
+        return pick_device(device).type
+
+    def open_group(self, device: str) -> AbstractContextManager[ProcessGroup]:
+        return open_process_group(device)
+
+    def device_memory(self, group: ProcessGroup) -> Callable[[], tuple[int, int]] | None:
+        return device_memory(group.device)
+
+    def new_model(self, config: GPTConfig, *, seed: int, zero_init: bool = False) -> GPT:
+        torch.manual_seed(seed)
+        model = GPT(config)
+        if zero_init:
+            model.zero_outputs()
+        return model
+
+    def load_weights(self, model: GPT, folder: Path, *, verify: bool = True) -> None:
+        load_weights(model, folder, verify=verify)
+
+    def held_bytes(self, model: GPT) -> int:
+        return sum(p.numel() * p.element_size() for p in model.parameters())
+
+    def make_engine(
+        self,
+        model: GPT,
+        settings: TrainSettings,
+        state: RunState,
+        group: ProcessGroup,
+        *,
+        rows: int,
+        given: torch.optim.Optimizer | None,
+        note: Callable[[str], None],
+    ) -> Stepper:
+        return Stepper(model, settings, state, group, rows=rows, given=given, note=note)
+
+    def make_counters(self, group: ProcessGroup) -> Counters:
+        return Counters.zeros(group.device)
+
+    def make_feed(self, source: BatchSource, group: ProcessGroup, config: GPTConfig) -> Feed:
+        return Feed(source, group.device)
+
+    def make_snapshot(self) -> HostCopy:
+        return HostCopy()
+
+    def portable(self, weights: Mapping[str, Any], config: GPTConfig) -> dict[str, Any]:
+        return portable_tensors(weights, config)
+
+
+BACKEND = _TorchBackend()
