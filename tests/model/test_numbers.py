@@ -11,6 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
+    "model.arrayfiles": {"save_weights(record)": True},
     "model.blocks": {"_WINDOW_PART": 512, "Attention._look_up(is_causal)": False},
     "model.checksums": {"_VERSION": 1, "_VERSIONS_KEPT": 2},
     "model.companions": {"_LARGEST": 67_108_864},
@@ -28,6 +29,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "model.configjson": {"_MOST_LAYERS": 1_024},
     "model.export": {"_TOKENIZER_TIMES": 16},
+    "model.firstweights": {
+        "_STD": 0.02,
+        "_GROUP": 16,
+        "_SKIPPED": 1_048_576,
+        "iter_first_weights(zero_init)": False,
+    },
     "model.float8": {
         "LARGEST_E4M3": 448.0,
         "_ERROR_SCALE": 32768.0,
@@ -140,7 +147,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "model.tide": {"_GATE_INPUTS": 32},
     "model.tide_blocks": {"_FIRST_MIX": (1.0, 0.1)},
-    "model.weights": {"save_weights(record)": True, "load_weights(verify)": True},
+    "model.weights": {"load_weights(verify)": True},
 }
 
 

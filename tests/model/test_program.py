@@ -129,6 +129,7 @@ def test_the_probe_measures_what_a_real_start_takes(tmp_path):
     assert not imported_torch
     code = (
         "import lowtide.training.start\n"
+        "from lowtide.training.backends import open_backend; open_backend('torch')\n"
         "from lowtide.memory import tree_resident_bytes; print(tree_resident_bytes())"
     )
     imported = int(subprocess.check_output([sys.executable, "-c", code]))

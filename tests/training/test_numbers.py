@@ -13,6 +13,11 @@ from ..numbers_of import find_changes
 NUMBERS: dict[str, dict[str, Any]] = {
     "training.adamw": {"EagerOptimizer.zero_grad(set_to_none)": True},
     "training.admission": {"refuse_hopeless(is_running)": False},
+    "training.backends": {
+        "Engine.compute(share_done)": 0.0,
+        "Backend.new_model(zero_init)": False,
+        "Backend.load_weights(verify)": True,
+    },
     "training.checkpoints": {
         "RunFolder.__init__(keep)": 2,
         "RunFolder.locked(wanted)": True,
@@ -20,12 +25,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "RunFolder.save_tokenizer(best)": False,
     },
     "training.diagnostics": {"_SHOWN_STEPS": 3, "Diagnostics.__init__(stall_seconds)": 120.0},
-    "training.evaluation": {
-        "evaluation_windows(first)": 0,
-        "evaluate_loss(rank)": 0,
-        "evaluate_loss(world_size)": 1,
-        "ForgettingWatch.__init__(learning_rate)": 0.0003,
-    },
+    "training.evaluation": {"evaluate_loss(rank)": 0, "evaluate_loss(world_size)": 1},
     "training.footprint": {
         "_CUDA_PROGRAM_BYTES": 2_147_483_648,
         "_STACK_BYTES": 268_435_456,
@@ -42,6 +42,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_SCAN_BYTES": 33_554_432,
         "_FEWEST_DOCUMENTS": 100,
     },
+    "training.hostcopies": {"_ALIGNMENT": 64},
     "training.likelihood": {"_GROUP": 256, "_GROUP_CHARACTERS": 1_048_576},
     "training.loaders": {
         "GPTDataLoader.__init__(eval_only)": False,
@@ -72,7 +73,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "training.probe": {"_VOCABULARY": 62},
     "training.reports": {"_OVERFITTING_GAP": 0.3},
-    "training.saving": {"_ALIGNMENT": 64},
+    "training.results": {
+        "evaluation_windows(first)": 0,
+        "evaluate_windows(rank)": 0,
+        "evaluate_windows(world_size)": 1,
+        "ForgettingWatch.__init__(learning_rate)": 0.0003,
+    },
     "training.schedule": {
         "_MOST_WARMUP_STEPS": 100,
         "learning_rate_factor(decay_fraction)": 0.4,
@@ -87,6 +93,24 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "training.stepping": {"Stepper.compute(share_done)": 0.0},
     "training.tasks": {"_LARGEST_LINE": 16_777_216},
     "training.texts": {"_HEAD_BYTES": 33_554_432, "_LARGE_BYTES": 67_108_864},
+    "training.torchbackend": {
+        "_TorchBackend.new_model(zero_init)": False,
+        "_TorchBackend.load_weights(verify)": True,
+    },
+    "training.torchoptions": {
+        "_TORCH_ONLY": {
+            "layout": ("tide",),
+            "compile": (True,),
+            "compile_whole": (True,),
+            "attention": ("cudnn", "flash"),
+            "float8_head": (True,),
+            "float8_blocks": (True,),
+            "precision": ("fp16",),
+            "device": ("mps",),
+            "tensorboard": (True,),
+            "slurm": (True,),
+        }
+    },
     "training.trial": {
         "_CORE_FLOPS": 10000000000.0,
         "_FEWEST_TOKENS": 256,

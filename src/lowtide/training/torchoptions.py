@@ -25,6 +25,7 @@ _TORCH_ONLY = {
 }
 """By field the values that JAX cannot do: its compiler is always there and has its own kernels,
 bfloat16 needs no scale, TensorBoard's writer and the processes of a cluster are torch's."""
+_TORCH_ONLY_ABOVE_ZERO = ("ahead_weight",)
 
 
 def refuse_torch_options(settings: TrainSettings) -> None:
@@ -35,6 +36,11 @@ def refuse_torch_options(settings: TrainSettings) -> None:
         f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
         for name, only in _TORCH_ONLY.items()
         if (value := getattr(settings, name)) in only
+    ]
+    found += [
+        f"--{name.replace('_', '-')}"
+        for name in _TORCH_ONLY_ABOVE_ZERO
+        if getattr(settings, name) > 0
     ]
     if found:
         raise UsageError(

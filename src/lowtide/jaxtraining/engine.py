@@ -1,0 +1,353 @@
+"""What a step is in JAX: one compiled pass over the micro-batches, one compiled update.
+
+In:      a JaxGPT, one batch on the host
+Out:     new weights, and the step's loss, gradient norm and whether it was skipped, on the device
+Memory:  weights, gradients, moments, activations of one micro-batch, one chunk of logits
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lowtide.errors import BudgetError
+from lowtide.jaxtraining import optimizers
+from lowtide.jaxtraining.devices import JaxGroup
+from lowtide.jaxtraining.evaluation import LossSums
+from lowtide.jaxtraining.generation import generate_text
+from lowtide.jaxtraining.muon import half_precision
+from lowtide.jaxtraining.network import Form, loss_of
+from lowtide.jaxtraining.optimizers import Rules
+from lowtide.jaxtraining.trees import JaxGPT, Tree, iter_named
+from lowtide.model.sizing import count_parameters, loss_chunk_tokens
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.checkpoints import RunFolder
+from lowtide.training.schedule import default_learning_rate, momentum_at
+from lowtide.training.settings import TrainSettings, choose_optimizer
+from lowtide.training.state import RunState
+
+__all__ = ["Counters", "JaxEngine"]
+
+Array = Any
+
+
+@functools.partial(jax.jit, static_argnames=("form",))
+def compute_gradients(
+    params: Tree, ids: Array, targets: Array, weights: Array, key: Array, *, form: Form
+) -> tuple[Array, Tree]:
+    """Return the loss of a batch [M, B, T] and its gradients, B rows at a time."""
+    loss_and_gradients = jax.value_and_grad(loss_of)
+
+    def one(number: Array | int, rows: tuple[Array, Array, Array]) -> tuple[Array, Tree]:
+        own = jax.random.fold_in(key, number) if form.dropout else None
+        return loss_and_gradients(params, *rows, own, form)
+
+    if ids.shape[0] == 1:
+        return one(0, (ids[0], targets[0], weights[0]))
+
+    def add(carry: Any, part: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, carry, one(*part)), None
+
+    start = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
+    parts = (jnp.arange(ids.shape[0]), (ids, targets, weights))
+    return lax.scan(add, start, parts)[0]
+
+
+@functools.partial(
+    jax.jit, static_argnames=("rules", "places"), donate_argnames=("params", "moments")
+)
+def take_step(
+    params: Tree,
+    moments: Any,
+    gradients: Tree,
+    loss: Array,
+    learning_rate: Array,
+    momentum: Array,
+    *,
+    rules: Rules,
+    places: Callable[[str, tuple[int, ...]], Any] | None,
+) -> tuple[Tree, Any, Array, Array]:
+    """Update weights and moments in place; `places` says how they are divided, if they are."""
+    params, moments, norm, skip = optimizers.update(
+        params, moments, gradients, loss, learning_rate, momentum, rules=rules
+    )
+    if places is not None:
+        params = {n: lax.with_sharding_constraint(v, places(n, v.shape)) for n, v in params.items()}
+        moments = {
+            n: {k: lax.with_sharding_constraint(v, places(n, v.shape)) for k, v in state.items()}
+            for n, state in moments.items()
+        }
+    return params, moments, norm, skip
+
+
+class JaxEngine:
+    """One run's network and optimizer on their devices."""
+
+    def __init__(
+        self,
+        model: JaxGPT,
+        settings: TrainSettings,
+        state: RunState,
+        group: JaxGroup,
+        *,
+        rows: int,
+        note: Callable[[str], None],
+    ) -> None:
+        self.model, self.state = model, state
+        self._settings, self._group, self._rows, self._note = settings, group, rows, note
+        config = model.config
+        optimizer = choose_optimizer(settings, config)
+        self.learning_rate = settings.learning_rate or default_learning_rate(
+            count_parameters(config), optimizer, adapting=settings.init_from_model is not None
+        )
+        self.rules = Rules(
+            config.replace(dropout=0.0),
+            optimizer,
+            use_8bit=settings.use_8bit_optimizer,
+            weight_decay=settings.weight_decay,
+            betas=(settings.beta1, settings.beta2),
+            cautious=settings.cautious_decay,
+            embedding_rate=settings.embedding_rate,
+            embedding_decay=settings.embedding_decay,
+            grad_clip=settings.grad_clip,
+            half=half_precision(group.platform),
+        )
+        optimizers.require_sensible(self.rules)
+        self.form = Form(
+            config.replace(dropout=0.0),
+            dtype="bfloat16" if settings.use_mixed_precision else "float32",
+            again=settings.activation_checkpointing,
+            chunk_tokens=settings.loss_chunk_tokens
+            or loss_chunk_tokens(config.vocab_size, on_gpu=not group.on_cpu),
+            dropout=config.dropout,
+        )
+        is_divided = settings.parallel == "fsdp" and len(group.devices) > 1
+        self._places = functools.partial(group.weight_sharding, divided=is_divided)
+        # One function for all runs of a process, so that what is compiled serves them all.
+        self._constraint = _divided_over(group) if is_divided else None
+        model.params = {n: self._put(n, model.params.pop(n)) for n in list(model.params)}
+        self._moments: Any = None  # made when the first step needs them
+        self._gradients: Tree | None = None
+        self._last: Any = None
+
+    def _put(self, name: str, value: Any) -> Array:
+        # A copy: on a CPU JAX would go on using the memory of the array it is given.
+        return jax.device_put(jnp.array(value), self._places(name, value.shape))
+
+    def _put_moments(self, moments: Any) -> Any:
+        def put(name: str, value: Any) -> Array:
+            if isinstance(value, tuple):
+                shape, dtype = value
+                return jnp.zeros(shape, dtype, device=self._places(name, shape))
+            return self._put(name, value)
+
+        return {n: {k: put(n, v) for k, v in state.items()} for n, state in moments.items()}
+
+    @property
+    def optimizer_state(self) -> Any:
+        """The moments by parameter and key; zeros before the first step."""
+        if self._moments is None:
+            self._moments = self._put_moments(optimizers.new_moments(self.rules))
+        return self._moments
+
+    # -- a step ------------------------------------------------------------------------------
+
+    def compute(self, inputs: Any, targets: Any, *, share_done: float = 0.0) -> Array:
+        """Compute the gradients of a batch, in halves when memory runs out; return the loss."""
+        while True:
+            try:
+                return self._compute(inputs, targets)
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+            self._halve_micro_batch()
+
+    def _compute(self, inputs: Any, targets: Any) -> Array:
+        ids, wanted, weights = self._micro_batches(inputs, targets)
+        key = jax.random.key(self._settings.seed)
+        loss, self._gradients = compute_gradients(
+            self.model.params,
+            *self._on_devices(ids, wanted, weights),
+            jax.random.fold_in(key, self.state.step),
+            form=self.form,
+        )
+        if self._last is not None:  # never more than a step ahead of the devices
+            jax.block_until_ready(self._last)
+        return loss
+
+    def _micro_batches(self, inputs: Any, targets: Any) -> tuple[Any, Any, Any]:
+        """Cut a batch into equal micro-batches [M, B, …]; rows that fill the last weigh nothing."""
+        rows, tokens = inputs.shape
+        micro = _rounded_up(min(self.state.micro_batch, rows), len(self._group.devices))
+        whole = _rounded_up(rows, micro)
+        weights = np.zeros(whole, np.float32)
+        weights[:rows] = 1 / (rows * tokens)
+        return (
+            _filled(inputs, whole).reshape(-1, micro, tokens),
+            _filled(targets, whole).reshape(-1, micro, tokens),
+            weights.reshape(-1, micro),
+        )
+
+    def _on_devices(self, *arrays: Any) -> tuple[Array, ...]:
+        places = self._group.rows_sharding(1)
+        return tuple(jax.device_put(jnp.array(array), places) for array in arrays)
+
+    def update(self, loss: Array, learning_rate_factor: float) -> tuple[Array, Array]:
+        """Take the step if all of it is finite; return the gradient's norm and 1 if it was not."""
+        settings = self._settings
+        momentum = momentum_at(
+            self.state.step, momentum=settings.momentum, warmup_steps=settings.momentum_warmup
+        )
+        assert self._gradients is not None
+        gradients, self._gradients = self._gradients, None
+        self.model.params, self._moments, norm, skip = take_step(
+            self.model.params,
+            self.optimizer_state,
+            gradients,
+            loss,
+            np.float32(self.learning_rate * learning_rate_factor),
+            np.float32(momentum),
+            rules=self.rules,
+            places=self._constraint,
+        )
+        self._last = norm
+        return norm, skip
+
+    def _halve_micro_batch(self) -> None:
+        state = self.state
+        if state.micro_batch <= len(self._group.devices):
+            raise BudgetError(
+                f"out of memory with {state.micro_batch} rows of {self._settings.seq_len} tokens",
+                next_step="add --activation-checkpointing, --use-mixed-precision or "
+                "--use-8bit-optimizer, or lower --batch-size, --seq-len or the model's size",
+            )
+        state.micro_batch = -(-state.micro_batch // 2)
+        parts = -(-self._rows // state.micro_batch)
+        self._note(
+            f"out of memory: micro-batches of {state.micro_batch} rows now, {parts} per step; "
+            f"a step still sees {self._settings.rows_per_step} rows"
+        )
+
+    # -- what the loop asks for ----------------------------------------------------------------
+
+    @property
+    def notes(self) -> list[str]:
+        """On how many devices it runs."""
+        devices = self._group.devices
+        how = "divided" if self._constraint is not None else "a copy on each"
+        if len(devices) == 1:
+            return []
+        return [f"{len(devices)} devices ({devices[0].platform}): rows divided, weights {how}"]
+
+    def weights(self) -> dict[str, Any]:
+        """The weights under our names."""
+        return dict(iter_named(self.model.params))
+
+    def moments(self) -> dict[str, Any]:
+        """The optimizers' tensors by name."""
+        return optimizers.name_moments(self.optimizer_state, self.rules)
+
+    def numbers(self) -> dict[str, Any]:
+        """What of the state is no tensor; there is no loss scale in bfloat16."""
+        steps = int(self.optimizer_state["steps"][""].item())
+        return {
+            "loss_scale": {"value": 1.0, "good_steps": 0.0},
+            "optimizers": optimizers.optimizer_rows(self.rules, steps),
+        }
+
+    def load_state(self, run: RunFolder, numbers: dict[str, Any]) -> Path:
+        """Take the moments of the newest checkpoint back, whichever backend wrote it."""
+        folder, tensors, _ = run.load()
+        found = optimizers.load_moments(tensors, numbers["optimizers"], self.rules)
+        self._moments = self._put_moments(found)
+        return folder
+
+    @contextlib.contextmanager
+    def eval_sums(self, tokenizer: Tokenizer | None, *, batch_size: int) -> Generator[LossSums]:
+        """Sums of losses of the weights as they are, in the run's precision."""
+        yield LossSums(
+            self.model.params, self.form, self._group, tokenizer=tokenizer, batch_size=batch_size
+        )
+
+    def sample(self, tokenizer: Tokenizer) -> str:
+        """Continue the run's sample prompt; its dice are its own."""
+        settings = self._settings
+        return generate_text(
+            self.model,
+            tokenizer,
+            settings.sample_prompt,
+            max_new_tokens=settings.sample_tokens,
+            seed=settings.seed,
+        )
+
+    def device_peak_bytes(self) -> int | None:
+        """The most that was held on the first device; None on a CPU."""
+        stats = None if self._group.on_cpu else self._group.devices[0].memory_stats()
+        return None if not stats else int(stats.get("peak_bytes_in_use", 0))
+
+    def wait(self) -> None:
+        """Wait until the devices have done all they were given."""
+        jax.block_until_ready((self.model.params, self.optimizer_state))
+
+
+@functools.cache
+def _divided_over(group: JaxGroup) -> Callable[[str, tuple[int, ...]], Any]:
+    return functools.partial(group.weight_sharding, divided=True)
+
+
+def _rounded_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+def _filled(array: Any, rows: int) -> Any:
+    """Add rows that weigh nothing."""
+    return np.pad(array, ((0, rows - len(array)), (0, 0)))
+
+
+class Counters:
+    """Sums kept on the device, so that the loop never waits for them; read when a row is logged."""
+
+    def __init__(self) -> None:
+        self._values = jnp.zeros(5, jnp.float32)
+
+    loss = property(lambda self: self._values[0])
+    steps = property(lambda self: self._values[1])
+    bad_in_a_row = property(lambda self: self._values[2])
+    bad = property(lambda self: self._values[3])
+    norm = property(lambda self: self._values[4])
+    _NAMES = ("loss", "steps", "bad_in_a_row", "bad", "norm")
+
+    def add(self, loss: Array, norm: Array, skip: Array) -> None:
+        """Take note of a step; a skipped one counts as bad, not towards the loss."""
+        self._values = _count(self._values, loss, norm, skip)
+
+    def mean_loss(self, group: JaxGroup) -> float:
+        """Return the mean loss of the steps since the last row."""
+        return self.loss.item() / max(self.steps.item(), 1.0)
+
+    def next_row(self) -> None:
+        """Begin to count for the next row."""
+        self._values = self._values.at[:2].set(0.0)
+
+    def state_dict(self) -> dict[str, float]:
+        """Return all counts."""
+        return dict(zip(self._NAMES, np.asarray(self._values).tolist(), strict=True))
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Take them back."""
+        self._values = jnp.array([state[name] for name in self._NAMES], jnp.float32)
+
+
+@jax.jit
+def _count(values: Array, loss: Array, norm: Array, skip: Array) -> Array:
+    total, steps, in_a_row, bad, _ = values
+    good = jnp.where(skip > 0, 0.0, loss)
+    return jnp.stack([total + good, steps + 1 - skip, (in_a_row + 1) * skip, bad + skip, norm])

@@ -1,0 +1,148 @@
+"""Continue a prompt token by token with a network of JAX, and the text of it as it comes.
+
+In:      a JaxGPT and its Tokenizer, a prompt
+Out:     text, whole or in pieces
+Memory:  one cache of keys and values for the context
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lowtide.generation.prompts import Prompt
+from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.streams import encode_prompt, ends, iter_texts, not_text
+from lowtide.jaxtraining.network import Form, new_cache, next_logits
+from lowtide.jaxtraining.trees import JaxGPT
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["choose_token", "generate_text", "iter_tokens", "stream_text"]
+
+Array = Any
+
+_step = functools.partial(jax.jit, static_argnames=("form",), donate_argnames=("cache",))(
+    next_logits
+)
+
+
+def iter_tokens(
+    model: JaxGPT,
+    prompt_ids: Sequence[int],
+    *,
+    max_new_tokens: int = 100,
+    sampling: SamplingSettings | None = None,
+    vocab_size: int | None = None,
+    banned: Sequence[int] = (),
+    banned_first: Sequence[int] = (),
+    seed: int | None = None,
+) -> Iterator[Any]:
+    """Yield the next ids [1], one step at a time; never one of `banned`.
+
+    A full cache is filled again with the newer half of the context. Prompts are filled up to a
+    power of two, so that few shapes are compiled.
+    """
+    sampling = sampling or SamplingSettings()
+    vocab_size = vocab_size or model.config.vocab_size
+    context, form = model.config.context_length, Form(model.config.replace(dropout=0.0))
+    dice = np.random.default_rng(seed)
+    seen = list(prompt_ids)[-context:]
+    fresh, length = seen, 0
+    cache = new_cache(form, 1)
+    for step in range(max_new_tokens):
+        if length + len(fresh) > context:
+            length, fresh = 0, seen[-max(1, context // 2) :]
+        size = 1 if len(fresh) == 1 else min(context, 1 << (len(fresh) - 1).bit_length())
+        ids = np.zeros((1, size), np.int32)
+        ids[0, : len(fresh)] = fresh
+        logits, cache = _step(
+            model.params, cache, jnp.array(ids), length, len(fresh) - 1, form=form
+        )
+        length += len(fresh)
+        token = choose_token(
+            np.asarray(logits[0], np.float32)[:vocab_size],
+            seen,
+            sampling,
+            banned=banned if step else (*banned, *banned_first),
+            dice=dice,
+        )
+        fresh = [token]
+        seen = [*seen, token][-context:]
+        yield np.array([token])
+
+
+def choose_token(
+    logits: Any,
+    seen: Sequence[int],
+    settings: SamplingSettings,
+    *,
+    banned: Sequence[int] = (),
+    dice: np.random.Generator,
+) -> int:
+    """Return an id by the rules of generation/sampling.py; its dice are NumPy's."""
+    # A model that diverged has NaN logits: all tokens are then equally likely, instead of an error.
+    logits = np.nan_to_num(logits.copy())
+    logits[list(banned)] = -np.inf
+    if settings.repetition_penalty != 1.0:
+        places = np.unique(np.minimum(np.array(seen, np.int64), logits.size - 1))
+        picked = logits[places]
+        penalty = settings.repetition_penalty
+        logits[places] = np.where(picked > 0, picked / penalty, picked * penalty)
+    if settings.temperature < 1e-4:  # dividing by less would overflow
+        return int(logits.argmax())
+    shares = _shares(logits / settings.temperature, settings)
+    return int(dice.choice(shares.size, p=shares))
+
+
+def _shares(logits: Any, settings: SamplingSettings) -> Any:
+    """Return the share of each token after top-k and top-p; the likeliest always stays."""
+    logits = logits.astype(np.float64)
+    if 0 < settings.top_k < logits.size:
+        smallest = np.partition(logits, -settings.top_k)[-settings.top_k]
+        logits = np.where(logits < smallest, -np.inf, logits)
+    shares = np.exp(logits - logits.max())
+    shares /= shares.sum()
+    if settings.top_p < 1.0:
+        order = np.argsort(-shares, kind="stable")
+        before = np.cumsum(shares[order]) - shares[order]
+        left_out = before >= settings.top_p
+        left_out[0] = False
+        shares[order[left_out]] = 0.0
+        shares /= shares.sum()
+    return shares
+
+
+def stream_text(
+    model: JaxGPT,
+    tokenizer: Tokenizer,
+    prompt: str | Prompt,
+    *,
+    max_new_tokens: int = 100,
+    sampling: SamplingSettings | None = None,
+    stop: Sequence[str] = (),
+    seed: int | None = None,
+) -> Iterator[tuple[int, str]]:
+    """Yield (0, new text) as the model writes."""
+    prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
+    tokens = iter_tokens(
+        model,
+        encode_prompt(tokenizer, prompt, model.config.context_length),
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
+        banned=not_text(tokenizer),
+        # Without a prompt the first token may not be end-of-text: the sample would be empty.
+        banned_first=ends(tokenizer) if not prompt else (),
+        seed=seed,
+    )
+    return iter_texts(tokens, tokenizer, num_samples=1, stop=stop)
+
+
+def generate_text(model: JaxGPT, tokenizer: Tokenizer, prompt: str = "", **options: Any) -> str:
+    """Return the continuation of a prompt; options are those of `stream_text`."""
+    return "".join(text for _, text in stream_text(model, tokenizer, prompt, **options))

@@ -1,0 +1,311 @@
+"""AdamW, 8-bit AdamW and Muon, equal to those of training/optimizers.py to rounding.
+
+In:      a tree of weights, gradients and moments; which rule a parameter has goes by its name
+Out:     new weights and moments; a step that is not finite changes nothing, without asking the host
+Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lowtide.errors import UsageError
+from lowtide.jaxtraining import eightbit, muon
+from lowtide.jaxtraining.trees import LAYERS, Tree, iter_named, stacked_shapes
+from lowtide.model.config import GPTConfig
+
+__all__ = ["Rules", "load_moments", "name_moments", "new_moments", "optimizer_rows", "update"]
+
+Array = Any
+Moments = dict[str, dict[str, Any]]
+
+_EPS = 1e-8
+_MOMENTS = "moments."
+_STEPS = "steps"
+_OUTER = ("embedding.weight", "positions.weight", "head.weight")
+_NOT_DECAYED = ("norm.weight", ".bias")
+_SMALL = 1 << 16
+_MOST_PIECES = 64
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides an update, compiled in: everything but the learning rate and the momentum."""
+
+    config: GPTConfig
+    optimizer: str
+    use_8bit: bool = False
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    cautious: bool = False
+    embedding_rate: float = 1.0
+    embedding_decay: float | None = None
+    grad_clip: float = 1.0
+    half: bool = False
+    """Make updates orthogonal in bfloat16: on GPUs and TPUs."""
+
+    def kind_of(self, name: str) -> str:
+        """Return muon, 8bit or adamw."""
+        if self.optimizer == "muon" and muon.is_muons(name):
+            return "muon"
+        shape = stacked_shapes(self.config)[name]
+        one = shape[1:] if name.startswith(LAYERS) else shape
+        return "8bit" if self.use_8bit and not eightbit.is_small(one) else "adamw"
+
+    def decay_of(self, name: str) -> float:
+        """Return the decay: matrices have one, gains and biases do not."""
+        if name.endswith(_NOT_DECAYED):
+            return 0.0
+        outer = name in _OUTER and self.embedding_decay is not None
+        return self.embedding_decay or 0.0 if outer else self.weight_decay
+
+    def rate_of(self, name: str) -> float:
+        """Return the learning rate as a multiple of the others'."""
+        return self.embedding_rate if name in _OUTER else 1.0
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """What AdamW's moments are called in files."""
+        return ("state1", "state2") if self.use_8bit else ("exp_avg", "exp_avg_sq")
+
+
+def require_sensible(rules: Rules) -> None:
+    """Refuse what has no meaning together."""
+    if rules.cautious and rules.optimizer != "muon":
+        raise UsageError(
+            "cautious decay is Muon's, and the optimizer is AdamW",
+            next_step="give --optimizer muon, or leave out --cautious-decay",
+        )
+
+
+def new_moments(rules: Rules) -> Moments:
+    """Return moments of no step yet, as shapes and types by parameter and key."""
+    moments: Moments = {_STEPS: {"": np.zeros((), np.float32)}}
+    for name, shape in stacked_shapes(rules.config).items():
+        kind = rules.kind_of(name)
+        if kind == "muon":
+            rows = (*shape[:-1], 1)
+            moments[name] = {"momentum": (shape, np.float32), "rows": (rows, np.float32)}
+        elif kind == "8bit":
+            lead, one = (shape[:1], shape[1:]) if name.startswith(LAYERS) else ((), shape)
+            blocks = (*lead, eightbit.num_blocks(int(np.prod(one))))
+            moments[name] = {
+                "state1": (shape, np.uint8),
+                "state2": (shape, np.uint8),
+                "absmax1": (blocks, np.float32),
+                "absmax2": (blocks, np.float32),
+            }
+        else:
+            moments[name] = dict.fromkeys(rules.keys, (shape, np.float32))
+    return moments
+
+
+def update(
+    params: Tree,
+    moments: Moments,
+    gradients: Tree,
+    loss: Array,
+    learning_rate: Array,
+    momentum: Array,
+    *,
+    rules: Rules,
+) -> tuple[Tree, Moments, Array, Array]:
+    """Return new weights and moments, the gradient's norm, and 1 if the step was skipped."""
+    squares = [jnp.sum(jnp.square(gradient)) for gradient in gradients.values()]
+    norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
+    is_good = jnp.isfinite(norm) & jnp.isfinite(loss)
+    divisor = jnp.maximum(norm / rules.grad_clip, 1.0) if rules.grad_clip > 0 else 1.0
+    steps = moments[_STEPS][""] + is_good
+    corrections = _corrections(steps, rules.betas)
+    new_params: Tree = {}
+    found: Moments = {_STEPS: {"": steps}}
+    for name, weights in params.items():
+        gradient = gradients[name]
+        rate = learning_rate * rules.rate_of(name)
+        kind = rules.kind_of(name)
+        if kind == "muon":
+            splits = muon.matrix_splits(name, weights.shape[1], rules.config)
+            options = {
+                "learning_rate": rate,
+                "momentum": momentum,
+                "weight_decay": rules.weight_decay,
+                "cautious": rules.cautious,
+                "half": rules.half,
+                "divisor": divisor,
+            }
+            new_params[name], found[name] = muon.step_stack(
+                weights, gradient, moments[name], splits=splits, is_good=is_good, options=options
+            )
+        elif kind == "8bit":
+            new_params[name], found[name] = eightbit.step_stack(
+                weights,
+                gradient,
+                moments[name],
+                stacked=name.startswith(LAYERS),
+                is_good=is_good,
+                learning_rate=rate,
+                weight_decay=rules.decay_of(name),
+                betas=rules.betas,
+                eps=_EPS,
+                corrections=corrections,
+                divisor=divisor,
+            )
+        else:
+            new_params[name], found[name] = _adamw(
+                weights, gradient, moments[name], rules, rules.decay_of(name), rate, is_good,
+                corrections, divisor,
+            )  # fmt: skip
+    return new_params, found, norm, 1.0 - is_good.astype(jnp.float32)
+
+
+def _corrections(steps: Array, betas: tuple[float, float]) -> tuple[Array, Array]:
+    """Return 1 - beta1^t and the root of 1 - beta2^t, to the last digit at the first steps too."""
+    first, second = (
+        -jnp.expm1(steps * np.float32(np.log(beta))) if beta else 1.0 for beta in betas
+    )
+    # A first step that is skipped has none: nothing is divided by zero.
+    return jnp.maximum(first, 1e-30), jnp.sqrt(jnp.maximum(second, 1e-30))
+
+
+def _adamw(
+    weights: Array,
+    gradient: Array,
+    state: dict[str, Array],
+    rules: Rules,
+    decay: float,
+    rate: Array,
+    is_good: Array,
+    corrections: tuple[Array, Array],
+    divisor: Array | float,
+) -> tuple[Array, dict[str, Array]]:
+    beta1, beta2 = rules.betas
+
+    def one(gradient: Array, weights: Array, old_first: Array, old_second: Array) -> list[Array]:
+        gradient = gradient / divisor
+        first = old_first + (1 - beta1) * (gradient - old_first)
+        second = beta2 * old_second + (1 - beta2) * jnp.square(gradient)
+        change = (rate / corrections[0]) * first / (jnp.sqrt(second) / corrections[1] + _EPS)
+        new = weights * (1 - rate * decay) - change
+        found = ((new, weights), (first, old_first), (second, old_second))
+        return [jnp.where(is_good, after, before) for after, before in found]
+
+    keys = rules.keys
+    new, first, second = in_pieces(one, gradient, [weights, state[keys[0]], state[keys[1]]])
+    return new, {keys[0]: first, keys[1]: second}
+
+
+def in_pieces(one: Any, gradient: Array, carried: list[Array]) -> list[Array]:
+    """Call `one` on piece after piece of tensors of one shape, and write what it returns in place.
+
+    All at once, the compiler for CPUs writes new tensors beside the old ones and copies them back.
+    """
+    rows = gradient.shape[0]
+    pieces = max(count for count in range(1, min(rows, _MOST_PIECES) + 1) if rows % count == 0)
+    if gradient.size < _SMALL or pieces == 1:
+        return one(gradient, *carried)
+    size = rows // pieces
+
+    def body(number: Array, carried: list[Array]) -> list[Array]:
+        start = number * size
+        given = [lax.dynamic_slice_in_dim(value, start, size) for value in (gradient, *carried)]
+        return [
+            lax.dynamic_update_slice_in_dim(whole, piece, start, 0)
+            for whole, piece in zip(carried, one(*given), strict=True)
+        ]
+
+    return lax.fori_loop(0, pieces, body, carried)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def optimizer_rows(rules: Rules, steps: int) -> list[dict[str, Any]]:
+    """Return each optimizer's kind and what of its state is no tensor, as torch's runs have it."""
+    names = [name for name in stacked_shapes(rules.config) if rules.kind_of(name) != "muon"]
+    row: dict[str, Any] = {"kind": "AdamW8bit" if rules.use_8bit else "AdamW", "values": {}}
+    if rules.use_8bit and steps:
+        row["values"] = {one: {"step": steps} for name in names for one in _layers(name, rules)}
+    rows = [row]
+    if rules.optimizer == "muon":
+        rows.append({"kind": "Muon", "values": {}})
+    return rows
+
+
+def _layers(name: str, rules: Rules) -> Iterator[str]:
+    if not name.startswith(LAYERS):
+        yield name
+        return
+    for layer in range(rules.config.num_layers):
+        yield name.replace("*", str(layer), 1)
+
+
+def name_moments(moments: Moments, rules: Rules) -> dict[str, Any]:
+    """Return moments as files have them: `moments.PARAMETER.KEY`; none before the first step."""
+    steps = np.asarray(moments[_STEPS][""])
+    if steps == 0:
+        return {}
+    tables = {"qmap1": eightbit.code_table(signed=True), "qmap2": eightbit.code_table(signed=False)}
+    found: dict[str, Any] = {}
+    for name, state in moments.items():
+        if name == _STEPS:
+            continue
+        kind = rules.kind_of(name)
+        for key, value in state.items():
+            for one, array in iter_named({name: value}):
+                found[f"{_MOMENTS}{one}.{key}"] = array
+        for one in _layers(name, rules):
+            if kind == "8bit":
+                found.update({f"{_MOMENTS}{one}.{key}": table for key, table in tables.items()})
+            elif kind == "adamw" and not rules.use_8bit:
+                found[f"{_MOMENTS}{one}.step"] = steps
+    return found
+
+
+def load_moments(tensors: Mapping[str, Any], rows: list[dict[str, Any]], rules: Rules) -> Moments:
+    """Read moments of a checkpoint, whichever backend wrote it, as arrays of the tree."""
+    wanted = [row["kind"] for row in optimizer_rows(rules, 0)]
+    saved = [row["kind"] for row in rows]
+    if wanted != saved:
+        raise UsageError(
+            f"the run has moments of {' and '.join(saved)}, these settings make "
+            f"{' and '.join(wanted)}",
+            next_step="give the optimizer the run began with, or start another run from its "
+            "weights: --init-from-model",
+        )
+    moments: Moments = {}
+    for name, state in new_moments(rules).items():
+        if name == _STEPS:
+            continue
+        moments[name] = {key: _gather(tensors, name, key, form) for key, form in state.items()}
+    steps = _saved_steps(tensors, rows)
+    moments[_STEPS] = {"": np.array(steps, np.float32)}
+    return moments
+
+
+def _gather(
+    tensors: Mapping[str, Any], name: str, key: str, form: tuple[tuple[int, ...], Any]
+) -> Any:
+    shape, dtype = form
+    value = np.zeros(shape, dtype)
+    if not name.startswith(LAYERS):
+        found = tensors.get(f"{_MOMENTS}{name}.{key}")
+        return value if found is None else np.array(found, dtype).reshape(shape)
+    for layer in range(shape[0]):
+        found = tensors.get(f"{_MOMENTS}{name.replace('*', str(layer), 1)}.{key}")
+        if found is not None:
+            value[layer] = np.asarray(found).reshape(shape[1:])
+    return value
+
+
+def _saved_steps(tensors: Mapping[str, Any], rows: list[dict[str, Any]]) -> float:
+    """Return how many steps AdamW has taken; one number serves all parameters."""
+    for row in rows:
+        for values in row["values"].values():
+            return float(values["step"])
+    return float(next((np.asarray(v) for n, v in tensors.items() if n.endswith(".step")), 0.0))

@@ -1,0 +1,139 @@
+"""Weights of a network as one dictionary of arrays, layers stacked; and under the names of files.
+
+In:      parameters by our names (blocks.3.mlp.down.weight), or a folder with safetensors
+Out:     a tree: blocks.*.mlp.down.weight [L, …] for all layers, the others as they are
+Memory:  one set of weights; a layer is cut out of its stack as a view
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide.errors import DataError, UsageError
+from lowtide.model.arrayfiles import iter_weights
+from lowtide.model.checksums import verify_folder
+from lowtide.model.config import GPTConfig
+from lowtide.model.firstweights import iter_first_weights
+from lowtide.model.tensors import iter_tensors
+
+__all__ = ["LAYERS", "JaxGPT", "Tree", "iter_named", "stacked_name", "stacked_shapes"]
+
+LAYERS = "blocks.*."
+"""What the names of stacked parameters begin with."""
+
+Array = np.ndarray[Any, Any]
+Tree = dict[str, Any]
+
+
+def stacked_name(name: str) -> tuple[str, int | None]:
+    """Return the name of a parameter's stack, and its layer in it; None for those without layers.
+
+    >>> stacked_name("blocks.3.mlp.down.weight")
+    ('blocks.*.mlp.down.weight', 3)
+    """
+    if not name.startswith("blocks."):
+        return name, None
+    _, layer, rest = name.split(".", 2)
+    return LAYERS + rest, int(layer)
+
+
+def stacked_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tree of a network."""
+    whole: dict[str, tuple[int, ...]] = {}
+    for part in iter_tensors(config):
+        shape = part.shape[::-1] if part.transposed else part.shape
+        rows = whole.get(part.ours, (0,))[0]
+        whole[part.ours] = (rows + shape[0], *shape[1:])
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in whole.items():
+        stack, layer = stacked_name(name)
+        shapes[stack] = shape if layer is None else (config.num_layers, *shape)
+    return shapes
+
+
+def iter_named(tree: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """Yield (our name, array on the host) of every parameter, layer by layer."""
+    for name, value in tree.items():
+        whole = np.asarray(value)
+        if not name.startswith(LAYERS):
+            yield name, whole
+            continue
+        for layer in range(len(whole)):
+            yield name.replace("*", str(layer), 1), whole[layer]
+
+
+def _require_known(config: GPTConfig) -> None:
+    if config.layout == "tide":
+        raise UsageError(
+            "the layout is tide, which is there with torch only",
+            next_step="give --backend torch",
+        )
+
+
+class JaxGPT:
+    """A decoder-only language model as a tree of arrays; the network is a function (network.py).
+
+    >>> model = JaxGPT(GPTConfig(100, 16, num_layers=2, width=16, num_heads=2))
+    >>> model.params["blocks.*.mlp.down.weight"].shape
+    (2, 16, 48)
+    """
+
+    backend = "jax"
+
+    def __init__(self, config: GPTConfig, *, seed: int = 1337, zero_init: bool = False) -> None:
+        _require_known(config)
+        self.config = config
+        self.params: Tree = {}
+        shapes = stacked_shapes(config)
+        for name, value in iter_first_weights(config, seed, zero_init=zero_init):
+            self._place(shapes, name, slice(None), value)
+
+    @classmethod
+    def load(cls, folder: str | Path, config: GPTConfig) -> JaxGPT:
+        """Read a network whose weights lie in a folder."""
+        _require_known(config)
+        model = cls.__new__(cls)
+        model.config, model.params = config, {}
+        model.load_weights(Path(folder), verify=False)
+        return model
+
+    def load_weights(self, folder: Path, *, verify: bool = True) -> None:
+        """Copy the weights of a folder, part by part."""
+        if verify:
+            verify_folder(folder)
+        self.params = {}
+        shapes = stacked_shapes(self.config)
+        for name, rows, value in iter_weights(folder, self.config):
+            self._place(shapes, name, rows, value, folder)
+
+    def _place(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        name: str,
+        rows: slice,
+        value: Array,
+        folder: Path | None = None,
+    ) -> None:
+        stack, layer = stacked_name(name)
+        if stack not in self.params:
+            self.params[stack] = np.empty(shapes[stack], np.float32)
+        target = self.params[stack] if layer is None else self.params[stack][layer]
+        if target[rows].shape != value.shape:
+            raise DataError(
+                f"{name} is {value.shape}, config.json says {target[rows].shape}", path=folder
+            )
+        target[rows] = value
+
+    def state_dict(self) -> dict[str, Array]:
+        """The weights under our names, on the host: views, where they are there already."""
+        return dict(iter_named(self.params))
+
+    @property
+    def num_bytes(self) -> int:
+        """What the weights take."""
+        return 4 * sum(math.prod(shape) for shape in stacked_shapes(self.config).values())

@@ -1,0 +1,166 @@
+"""The first weights of a seed, as torch's generator gives them, without torch.
+
+In:      a GPTConfig of the qwen3 or gpt2 layout, a seed
+Out:     parameters under our names, one at a time: as `torch.manual_seed(seed); GPT(config)`
+Memory:  one parameter, in float32 and as it is drawn
+
+torch draws from a Mersenne Twister of 32-bit words, 24 bits of each for a float32, and turns pairs
+of them into normal numbers (Box and Muller), eight pairs at a time. NumPy has the same twister.
+Sines and logarithms may differ in the last bit, so weights are equal to rounding. Modules draw
+numbers when they are made, which are thrown away when the network sets its own: those are skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lowtide.model.config import GPTConfig
+
+__all__ = ["Draws", "iter_first_weights", "parameter_shapes"]
+
+Array = np.ndarray[Any, Any]
+
+_STD = 0.02
+_RESIDUAL = ("attention.output.weight", "mlp.down.weight")
+_GROUP = 16  # normal numbers are made out of so many words at a time
+_SKIPPED = 1 << 20
+
+
+def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all parameters, in the order in which the network makes them."""
+    width, inner, head = config.width, config.mlp_width, config.head_dim
+    query, key = config.num_heads * head, config.num_kv_heads * head
+    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (config.vocab_size, width)}
+    if config.layout == "gpt2":
+        shapes["positions.weight"] = (config.context_length, width)
+        block = {
+            "attention_norm": (width,),
+            "attention.query_key_value": (query + 2 * key, width),
+            "attention.output": (width, query),
+            "mlp_norm": (width,),
+            "mlp.up": (inner, width),
+            "mlp.down": (width, inner),
+        }
+    else:
+        block = {
+            "attention_norm": (width,),
+            "attention.query_key_value": (query + 2 * key, width),
+            "attention.output": (width, query),
+            "attention.query_norm": (head,),
+            "attention.key_norm": (head,),
+            "mlp_norm": (width,),
+            "mlp.gate_up": (2 * inner, width),
+            "mlp.down": (width, inner),
+        }
+    for layer in range(config.num_layers):
+        for name, shape in block.items():
+            shapes.update(_with_bias(f"blocks.{layer}.{name}", shape, config))
+    shapes.update(_with_bias("final_norm", (width,), config))
+    if not config.tie_weights:
+        shapes["head.weight"] = (config.vocab_size, width)
+    return shapes
+
+
+def _with_bias(name: str, shape: tuple[int, ...], config: GPTConfig) -> dict[str, tuple[int, ...]]:
+    bias = {f"{name}.bias": shape[:1]} if config.layout == "gpt2" else {}
+    return {f"{name}.weight": shape, **bias}
+
+
+def iter_first_weights(
+    config: GPTConfig, seed: int, *, zero_init: bool = False
+) -> Iterator[tuple[str, Array]]:
+    """Yield (our name, float32 weights) of a new network."""
+    shapes = parameter_shapes(config)
+    draws = Draws(seed)
+    for name, shape in shapes.items():
+        _skip(draws, name, shape)
+    residual_std = _STD / math.sqrt(2 * config.num_layers)
+    for name, shape in shapes.items():
+        if len(shape) == 1:
+            yield name, np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32)
+            continue
+        residual = name.endswith(_RESIDUAL)
+        values = draws.normal(math.prod(shape), residual_std if residual else _STD)
+        values = values.reshape(shape)
+        yield name, np.zeros_like(values) if zero_init and residual else values
+
+
+def _skip(draws: Draws, name: str, shape: tuple[int, ...]) -> None:
+    """Pass over what a module drew for a parameter when it was made."""
+    size = math.prod(shape)
+    if name in ("embedding.weight", "positions.weight"):
+        draws.skip_normal(size)
+    elif not name.endswith(("norm.weight", "norm.bias")):  # a linear layer's, and its bias
+        draws.skip(size)
+
+
+class Draws:
+    """torch's generator of a CPU: words, and normal numbers made of them."""
+
+    def __init__(self, seed: int) -> None:
+        self._twister: Any = np.random.MT19937()
+        self._twister._legacy_seeding(seed & 0xFFFFFFFF)
+        self._kept: float | None = None
+
+    def _words(self, count: int) -> Array:
+        return self._twister.random_raw(count)
+
+    def skip(self, count: int) -> None:
+        """Pass over words."""
+        for start in range(0, count, _SKIPPED):
+            self._words(min(_SKIPPED, count - start))
+
+    def skip_normal(self, count: int) -> None:
+        """Pass over what `normal` would take."""
+        if count < _GROUP:
+            self.normal(count, 1.0)
+        else:
+            self.skip(count + (_GROUP if count % _GROUP else 0))
+
+    def normal(self, count: int, std: float) -> Array:
+        """Return normal numbers around 0, as `torch.empty(count).normal_(0, std)` fills them."""
+        if count < _GROUP:
+            return np.array([self._one() * std for _ in range(count)], np.float32)
+        whole = count - count % _GROUP
+        values = np.empty(count, np.float32)
+        step = _SKIPPED
+        words = np.empty(count, np.float32)
+        for start in range(0, count, step):  # all words first: the last group overlaps
+            end = min(start + step, count)
+            words[start:end] = self._uniform(end - start)
+        for start in range(0, whole, step):
+            end = min(start + step, whole)
+            values[start:end] = _pairs_to_normal(words[start:end], std)
+        if whole < count:
+            values[-_GROUP:] = _pairs_to_normal(self._uniform(_GROUP), std)
+        return values
+
+    def _uniform(self, count: int) -> Array:
+        """Return float32 from 0 to below 1: the low 24 bits of a word each."""
+        return (self._words(count) & 0xFFFFFF).astype(np.float32) * np.float32(2.0**-24)
+
+    def _one(self) -> float:
+        """Return one normal number as torch draws few of them: in float64, the second one kept."""
+        if self._kept is not None:
+            value, self._kept = self._kept, None
+            return value
+        words = [int(word) for word in self._words(4)]
+        # Two words make one of 64 bits, the first one being the higher half.
+        first, second = (((words[i] << 32) | words[i + 1]) & ((1 << 53) - 1) for i in (0, 2))
+        radius = math.sqrt(-2.0 * math.log1p(-second * 2.0**-53))
+        angle = 2.0 * math.pi * (first * 2.0**-53)
+        self._kept = radius * math.sin(angle)
+        return radius * math.cos(angle)
+
+
+def _pairs_to_normal(uniform: Array, std: float) -> Array:
+    """Turn words into normal numbers, sixteen at a time: number i goes with number i + 8."""
+    pairs = uniform.reshape(-1, 2, _GROUP // 2)
+    radius = np.sqrt(np.float32(-2) * np.log(np.float32(1) - pairs[:, 0]))
+    angle = np.float32(2 * math.pi) * pairs[:, 1]
+    both = np.stack((radius * np.cos(angle), radius * np.sin(angle)), axis=1)
+    return (both * np.float32(std)).reshape(-1)

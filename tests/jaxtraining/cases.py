@@ -1,0 +1,76 @@
+"""Shapes, data and settings that both backends compute with; neither is imported here."""
+
+import numpy as np
+
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.training.settings import TrainSettings
+
+VOCAB, TOKENS, ROWS, STEPS = 61, 24, 8, 100
+SHAPES = {
+    "qwen3": GPTConfig(VOCAB, TOKENS, 4, 32, 4, num_kv_heads=2),
+    "gpt2": GPTConfig(VOCAB, TOKENS, 2, 32, 4, layout="gpt2", norm_eps=1e-5),
+}
+RATES = {"adamw": 1e-3, "muon": 2e-3}
+MORE = {
+    "gpt2-adamw": {"embedding_rate": 2.0, "embedding_decay": 0.01, "grad_clip": 0.5},
+    "gpt2-muon": {"cautious_decay": True, "embedding_rate": 2.0, "momentum_warmup": 10},
+}
+"""Options that some of the compared runs have besides."""
+
+
+def batches(count):
+    """Ids that mostly follow a rule."""
+    dice = np.random.default_rng(3)
+    for _ in range(count):
+        starts = dice.integers(0, VOCAB, (ROWS, 1))
+        ids = (starts + 7 * np.arange(TOKENS + 1)) % VOCAB
+        noise = dice.random(ids.shape) < 0.1
+        ids[noise] = dice.integers(VOCAB, size=int(noise.sum()))
+        yield ids[:, :-1], ids[:, 1:]
+
+
+def train_settings(**options):
+    return TrainSettings(seq_len=TOKENS, batch_size=ROWS, device="cpu", **options)
+
+
+def losses_of(engine, given, steps):
+    """Train, with a warm-up of five steps; return the losses."""
+    losses = []
+    for number, (inputs, targets) in enumerate(batches(steps)):
+        loss = engine.compute(given(inputs), given(targets))
+        engine.update(loss, min(1.0, (number + 1) / 5))
+        losses.append(float(loss))
+        engine.state.step += 1
+    return losses
+
+
+def trainer_options(folder, name, *, max_iters, device="cpu:0", **options):
+    """Options of a Trainer on a file of ids."""
+    path = folder / "ids.npy"
+    if not path.exists():
+        ids = (7 * np.arange(6000)) % VOCAB
+        dice = np.random.default_rng(0)
+        noise = dice.random(ids.size) < 0.1
+        ids[noise] = dice.integers(VOCAB, size=int(noise.sum()))
+        np.save(path, ids.astype(np.uint16))
+    return {
+        "data": TokenDataset(path, split="train", sequence_length=TOKENS),
+        "val_data": TokenDataset(path, split="val", sequence_length=TOKENS),
+        "model_name": name,
+        "checkpoints_dir": folder,
+        "batch_size": ROWS,
+        "max_iters": max_iters,
+        "schedule": "constant",
+        "warmup": 2,
+        "save_interval": 4,
+        "eval_interval": 4,
+        "eval_iters": 1,
+        "log_interval": 1,
+        "device": device,
+        "resume": True,
+        "memory": "1TiB",
+        "optimizer": "muon",
+        "learning_rate": 2e-3,
+        **options,
+    }

@@ -1,0 +1,146 @@
+"""Everything the tests of this folder compute with JAX, in one process of eight virtual devices.
+
+`python runs.py FOLDER` prints a JSON object. A process of its own, since a test that forks must not
+have JAX's threads; one process for all, so that what is compiled once serves every case.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from cases import (
+    MORE,
+    RATES,
+    ROWS,
+    SHAPES,
+    STEPS,
+    batches,
+    losses_of,
+    train_settings,
+    trainer_options,
+)
+
+from lowtide.generation.settings import SamplingSettings
+from lowtide.jaxtraining.backend import BACKEND as JAX
+from lowtide.jaxtraining.engine import compute_gradients
+from lowtide.jaxtraining.generation import iter_tokens
+from lowtide.jaxtraining.trees import JaxGPT, iter_named
+from lowtide.training.loop import Trainer
+from lowtide.training.state import RunState
+
+
+def make_engine(layout="qwen3", *, devices="cpu:0", micro=ROWS, **options):
+    options = {"optimizer": "adamw", "learning_rate": RATES["adamw"], **options}
+    with JAX.open_group(devices) as group:
+        return JAX.make_engine(
+            JAX.new_model(SHAPES[layout], seed=1337),
+            train_settings(backend="jax", **options),
+            RunState(micro_batch=micro),
+            group,
+            rows=ROWS,
+            given=None,
+            note=print,
+        )
+
+
+def int32(array):
+    return array.astype(np.int32)
+
+
+def run(steps, layout="qwen3", **options):
+    return losses_of(make_engine(layout, **options), int32, steps)
+
+
+def gradients(layout, folder):
+    """The gradients of the first batch, in a file."""
+    engine = make_engine(layout)
+    engine.compute(*map(int32, next(batches(1))))
+    np.savez(folder / f"gradients-{layout}.npz", **dict(iter_named(engine._gradients)))
+
+
+def temporary_bytes(**options):
+    """What the compiled step needs beside its arguments and results."""
+    engine = make_engine(**options)
+    parts = engine._on_devices(*engine._micro_batches(*map(int32, next(batches(1)))))
+    key = jax.random.key(0)
+    compiled = compute_gradients.lower(engine.model.params, *parts, key, form=engine.form)
+    return compiled.compile().memory_analysis().temp_size_in_bytes
+
+
+def skipped():
+    """A step that is not finite: (skipped, whether anything changed, steps counted)."""
+    engine = make_engine()
+    ((inputs, targets),) = batches(1)
+    loss = engine.compute(int32(inputs), int32(targets))
+    engine.update(loss, 1.0)
+    before = {name: np.array(value) for name, value in engine.model.params.items()}
+    engine.compute(int32(inputs), int32(targets))
+    engine._gradients["final_norm.weight"] = np.full(32, np.nan, np.float32)
+    _, skip = engine.update(loss, 1.0)
+    same = all(np.array_equal(before[n], v) for n, v in engine.model.params.items())
+    return [float(skip), same, engine.numbers()["optimizers"], float(engine._moments["steps"][""])]
+
+
+def divided():
+    """The shape of a matrix, and of the part of it that one of eight devices holds."""
+    engine = make_engine(devices="cpu", parallel="fsdp")
+    losses = losses_of(engine, int32, 10)
+    matrix = engine.model.params["blocks.*.mlp.down.weight"]
+    moment = engine._moments["blocks.*.mlp.down.weight"]["exp_avg"]
+    parts = [list(x.addressable_shards[0].data.shape) for x in (matrix, moment)]
+    return {"losses": losses, "shape": list(matrix.shape), "parts": parts}
+
+
+def make_trainer(folder, name, *, layout="qwen3", **options):
+    return Trainer(JaxGPT(SHAPES[layout]), **trainer_options(folder, name, **options))
+
+
+def greedy(folder, layout):
+    """What the likeliest tokens are, past the context too."""
+    model = JaxGPT.load(folder, SHAPES[layout])
+    sampling = SamplingSettings(0.0, 0, 1.0, 1.0)
+    tokens = iter_tokens(model, [1, 8, 15], max_new_tokens=40, sampling=sampling)
+    return [int(token[0]) for token in tokens]
+
+
+def main(folder):
+    answers = {
+        "parity": {
+            f"{layout}-{optimizer}": run(
+                STEPS,
+                layout,
+                optimizer=optimizer,
+                learning_rate=rate,
+                **MORE.get(f"{layout}-{optimizer}", {}),
+            )
+            for layout in SHAPES
+            for optimizer, rate in RATES.items()
+        },
+        "micro": run(10, micro=3),
+        "whole": run(10),
+        "bf16": run(20, use_mixed_precision=True),
+        "8bit": run(20, use_8bit_optimizer=True),
+        "again": run(10, activation_checkpointing=True),
+        "eight": run(10, devices="cpu", micro=3),
+        "divided": divided(),
+        "temporary": [temporary_bytes(), temporary_bytes(activation_checkpointing=True)],
+        "skipped": skipped(),
+    }  # fmt: skip
+    for layout in SHAPES:
+        gradients(layout, folder)
+    make_trainer(folder, "whole", max_iters=12).fit()
+    make_trainer(folder, "parts", max_iters=6).fit()
+    make_trainer(folder, "parts", max_iters=12).fit()
+    make_trainer(folder, "killed", max_iters=12).fit()  # which another process has begun
+    make_trainer(folder, "torch", max_iters=12).fit()
+    make_trainer(folder, "torch8", max_iters=12, optimizer="auto", use_8bit_optimizer=True).fit()
+    make_trainer(folder, "jax8", max_iters=6, optimizer="auto", use_8bit_optimizer=True).fit()
+    answers["greedy"] = greedy(folder / "whole", "qwen3")
+    answers["torch_imported"] = "torch" in sys.modules
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,46 @@
+"""Sizes, limits and defaults by number.
+
+Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
+too (`python tests/numbers_of.py 'jaxtraining'` writes this anew).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..numbers_of import find_changes
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "jaxtraining.backend": {
+        "_JaxBackend.new_model(zero_init)": False,
+        "_JaxBackend.load_weights(verify)": True,
+    },
+    "jaxtraining.eightbit": {"_BLOCK": 256, "_SMALLEST": 4_096, "_EXPONENTS": 7},
+    "jaxtraining.engine": {"JaxEngine.compute(share_done)": 0.0},
+    "jaxtraining.generation": {
+        "iter_tokens(max_new_tokens)": 100,
+        "stream_text(max_new_tokens)": 100,
+    },
+    "jaxtraining.muon": {
+        "_ROW_MEMORY": 0.95,
+        "_POLYNOMIALS": (
+            (8.15655, -22.48329, 15.87877),
+            (4.04293, -2.80892, 0.50002),
+            (3.89167, -2.77248, 0.50606),
+            (3.28575, -2.36813, 0.46449),
+            (2.34654, -1.70978, 0.42324),
+        ),
+        "_NORM_MARGIN": 1.02,
+    },
+    "jaxtraining.network": {"_attend(share)": 0.0},
+    "jaxtraining.optimizers": {"_EPS": 1e-08, "_SMALL": 65_536, "_MOST_PIECES": 64},
+    "jaxtraining.trees": {
+        "JaxGPT.__init__(seed)": 1_337,
+        "JaxGPT.__init__(zero_init)": False,
+        "JaxGPT.load_weights(verify)": True,
+    },
+}
+
+
+def test_numbers_are_what_they_were() -> None:
+    assert find_changes("jaxtraining", NUMBERS) == {}

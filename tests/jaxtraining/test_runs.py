@@ -1,0 +1,109 @@
+"""Runs of JAX: stopped and continued, by itself and by torch, and what they leave behind."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from lowtide.generation.decoding import iter_tokens
+from lowtide.generation.settings import SamplingSettings
+from lowtide.model.weights import load_model
+
+from . import torchruns
+
+
+def losses(folder, name):
+    rows = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+    return {row["step"]: row["loss"] for row in rows if row.get("event") == "step"}
+
+
+def val_losses(folder, name):
+    rows = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+    return {row["step"]: row["val_loss"] for row in rows if row.get("event") == "eval"}
+
+
+def newest(folder, name, file):
+    return sorted((folder / name / "steps").iterdir())[-1] / file
+
+
+@pytest.mark.usefixtures("found")
+@pytest.mark.parametrize("name", ["parts", "killed"])
+def test_a_run_that_was_stopped_or_killed_ends_with_the_same_bytes(folder, name):
+    for file in ("model.safetensors", "state.safetensors"):
+        assert newest(folder, name, file).read_bytes() == newest(folder, "whole", file).read_bytes()
+    assert losses(folder, name) == losses(folder, "whole")
+    assert len(losses(folder, name)) == 12
+
+
+@pytest.mark.usefixtures("found")
+def test_losses_are_those_of_torchs_loop(folder):
+    ours, torchs = losses(folder, "whole"), losses(folder, "alone")
+    assert list(ours) == list(torchs)
+    assert max(abs(ours[step] - torchs[step]) for step in ours) < 1e-4
+    ours, torchs = val_losses(folder, "whole"), val_losses(folder, "alone")
+    assert list(ours) == list(torchs) == [0, 4, 8, 12]
+    assert max(abs(ours[step] - torchs[step]) for step in ours) < 1e-4
+
+
+@pytest.mark.usefixtures("found")
+def test_files_have_the_same_names_kinds_and_shapes(folder):
+    for mine, other in (("whole", "alone"), ("torch8", "alone8")):
+        for file in ("model.safetensors", "state.safetensors"):
+            ours, torchs = (
+                load_file(newest(folder, mine, file)),
+                load_file(newest(folder, other, file)),
+            )
+            assert {n: (a.dtype, a.shape) for n, a in ours.items()} == {
+                n: (a.dtype, a.shape) for n, a in torchs.items()
+            }
+    for file in ("state.json", "config.json"):
+        ours, torchs = (json.loads(newest(folder, n, file).read_text()) for n in ("whole", "alone"))
+        assert set(ours) == set(torchs)
+
+
+@pytest.mark.usefixtures("found")
+def test_jax_goes_on_with_a_run_of_torch(folder):
+    for mine, other, bound in (("torch", "alone", 1e-4), ("torch8", "alone8", 1e-3)):
+        ours, torchs = losses(folder, mine), losses(folder, other)
+        assert len(ours) == 12
+        assert max(abs(ours[step] - torchs[step]) for step in ours) < bound
+
+
+@pytest.mark.usefixtures("found")
+def test_torch_goes_on_with_a_run_of_jax(folder):
+    torchruns.make_trainer(folder, "parts", max_iters=16).fit()
+    torchruns.make_trainer(folder, "alone", max_iters=16).fit()
+    eight = {"optimizer": "auto", "use_8bit_optimizer": True}
+    torchruns.make_trainer(folder, "jax8", max_iters=12, **eight).fit()
+    for mine, other, bound in (("parts", "alone", 1e-4), ("jax8", "alone8", 1e-3)):
+        ours, torchs = losses(folder, mine), losses(folder, other)
+        assert list(ours) == list(torchs)
+        assert max(abs(ours[step] - torchs[step]) for step in ours) < bound
+
+
+def test_the_likeliest_tokens_are_those_of_torch(found, folder):
+    model = load_model(folder / "whole")
+    tokens = iter_tokens(
+        model, [1, 8, 15], max_new_tokens=40, sampling=SamplingSettings(0.0, 0, 1.0, 1.0)
+    )
+    assert found["greedy"] == [int(token[0]) for token in tokens]
+    assert torch.is_grad_enabled()
+
+
+def test_torch_is_not_imported(found):
+    assert found["torch_imported"] is False
+    assert np.isfinite(found["whole"]).all()
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path):
+    code = "from lowtide.jaxtraining.devices import pick_devices as pick; pick({!r})"
+    for name, expected in (("tpu", "finds no such device here"), ("xla", "expected auto, cpu")):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(name)], capture_output=True, text=True, check=False,
+            env={"JAX_PLATFORMS": "cpu"},
+        )  # fmt: skip
+        assert expected in done.stderr
