@@ -41,6 +41,7 @@ GUIDES = [
     "adapt.md",
     "fit-a-small-machine.md",
     "gpu.md",
+    "jax.md",
     "many-machines.md",
     "formats.md",
     "memory-model.md",

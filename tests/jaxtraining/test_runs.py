@@ -1,6 +1,7 @@
 """Runs of JAX: stopped and continued, by itself and by torch, and what they leave behind."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -74,7 +75,8 @@ def test_jax_goes_on_with_a_run_of_torch(folder):
 
 
 @pytest.mark.usefixtures("found")
-def test_torch_goes_on_with_a_run_of_jax(folder):
+def test_torch_goes_on_with_a_run_of_jax(folder, tmp_path):
+    folder = shutil.copytree(folder, tmp_path / "copy")  # others look at the runs as they are
     torchruns.make_trainer(folder, "parts", max_iters=16).fit()
     torchruns.make_trainer(folder, "alone", max_iters=16).fit()
     eight = {"optimizer": "auto", "use_8bit_optimizer": True}

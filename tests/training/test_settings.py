@@ -147,6 +147,7 @@ DEFAULTS = {
 }
 EVALUATE_DEFAULTS = {
     "dataset_dir": (),
+    "tasks": (),
     "checkpoints_dir": Path("checkpoints"),
     "split": "val",
     "best": False,
