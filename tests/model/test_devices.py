@@ -14,5 +14,12 @@ def test_a_device_that_is_not_there_is_refused(name, message):
     assert pick_device("cpu").type == "cpu"
 
 
+@pytest.mark.parametrize("name", ["tpu", "xla", "xla:1", "hpu", "meta"])
+def test_what_torch_knows_and_cannot_train_on_here_is_refused(name):
+    with pytest.raises(UsageError, match="expected auto, cpu") as caught:
+        pick_device(name)
+    assert "--backend jax --device tpu" in str(caught.value.next_step)
+
+
 def test_a_cpu_has_no_memory_of_its_own():
     assert device_memory(torch.device("cpu")) is None

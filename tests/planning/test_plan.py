@@ -115,6 +115,7 @@ def test_a_tpu_gets_whole_batches_and_a_loader_for_jax():
     settings = train_settings(plan.commands[-1])
     assert (settings.batch_size, settings.gradient_accumulation_steps) == (128, 1)
     assert settings.use_mixed_precision and not plan.machine.is_this
+    assert (settings.backend, settings.device, settings.compile) == ("jax", "tpu", False)
     text = describe_plan(plan)
     assert "TPU core with 16.0 GiB" in text and "batch_size=128" in text
     wider = make_plan(tpu=True, vram="32GiB", ram="64GiB")
@@ -128,6 +129,7 @@ def test_a_tpu_gets_whole_batches_and_a_loader_for_jax():
 )  # fmt: skip
 def test_a_stream_is_one_command_with_a_buffer_by_the_machine(machine, buffer):
     plan = make_plan(**machine, dataset_id="owner/name", size="1M")
+    assert ("--backend jax" in plan.commands[0]) is plan.machine.is_tpu
     (command,) = plan.commands
     settings = train_settings(command)
     assert settings.dataset_id == "owner/name" and settings.shuffle_buffer_size == buffer

@@ -14,6 +14,8 @@ from lowtide.errors import UsageError
 
 __all__ = ["device_memory", "pick_device"]
 
+_KNOWN = ("cpu", "cuda", "mps")
+
 
 def pick_device(name: str) -> torch.device:
     """Return the device a setting means; auto takes a GPU where there is one.
@@ -33,10 +35,14 @@ def _named_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UsageError(f"device is {name!r}, expected auto, cpu, cuda, cuda:N or mps") from None
+        device = None
+    if device is None or device.type not in _KNOWN:
+        raise UsageError(
+            f"device is {name!r}, expected auto, cpu, cuda, cuda:N or mps",
+            next_step="for a TPU give --backend jax --device tpu",
+        )
     number = device.index or 0
     is_there = {
-        "cpu": True,
         "cuda": torch.cuda.is_available() and number < torch.cuda.device_count(),
         "mps": torch.backends.mps.is_available(),
     }

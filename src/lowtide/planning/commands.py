@@ -35,7 +35,7 @@ def write_commands(
     files = list(settings.input_files) or [_TEXT]
     commands: list[str] = []
     if data.streams:
-        return [_command("train", _training_options(settings, choice, compute, budget))]
+        return [_command("train", _training_options(settings, choice, compute, machine, budget))]
     dataset_dir, tokenization = data.dataset_dir, settings.tokenization
     if dataset_dir is None:
         if data.learns_tokenizer:
@@ -48,14 +48,13 @@ def write_commands(
     # .npy and .bin files are given by another name than folders.
     is_file = data.dataset_dir is not None and data.dataset_dir.is_file()
     source = {"train_data_path" if is_file else "dataset_dir": str(dataset_dir)}
-    commands.append(
-        _command("train", {**source, **_training_options(settings, choice, compute, budget)})
-    )
+    options = _training_options(settings, choice, compute, machine, budget)
+    commands.append(_command("train", {**source, **options}))
     return commands
 
 
 def _training_options(
-    settings: PlanSettings, choice: Choice, compute: ComputePlan, budget: str
+    settings: PlanSettings, choice: Choice, compute: ComputePlan, machine: Machine, budget: str
 ) -> dict[str, Any]:
     options = dict(choice.options)
     if settings.config_file is not None:  # the file says what it says; flags what differs from it
@@ -66,6 +65,9 @@ def _training_options(
     if options.get("gradient_accumulation_steps") == 1 and settings.config_file is None:
         del options["gradient_accumulation_steps"]  # the default
     options["max_iters"] = compute.steps
+    if machine.is_tpu:  # JAX compiles everything anyway
+        options.pop("compile", None)
+        options |= {"backend": "jax", "device": "tpu"}
     return {**options, "memory": budget, "model_name": settings.name}
 
 

@@ -63,7 +63,7 @@ def _notes(plan: Plan) -> list[str]:
     folder = shlex.split(plan.commands[-1])[3]
     return [
         "",
-        "lowtide train runs on CPUs and NVIDIA GPUs; a TPU takes the same batches from JAX:",
+        "TPUs have not been tried (docs/jax.md). A loop of your own takes the same batches:",
         f'  data = TokenDataset("{folder}", sequence_length={settings.seq_len}, '
         'output_dtype="int32")',
         f"  for inputs, targets in BatchLoader(data, batch_size={settings.rows_per_step}): …",
