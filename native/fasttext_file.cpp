@@ -146,6 +146,10 @@ class ModelReader {
         at += next.size;
       }
       constexpr std::string_view kPrefix = "__label__";
+      // A node that is not made yet has the largest count: beside others the tree would reach it.
+      if (count < 0 || count >= FastTextModel::kMostCount - counted_)
+        throw ModelError("the counts of its labels are none");
+      counted_ += count;
       label_counts_.push_back(count);
       model_.labels_.push_back(text.starts_with(kPrefix) ? text.substr(kPrefix.size()) : text);
     } else {
@@ -285,6 +289,7 @@ class ModelReader {
   off_t input_at_ = 0;
   bool waits_ = false;
   std::vector<int64_t> label_counts_;
+  int64_t counted_ = 0;
 };
 
 FastTextModel::FastTextModel(const std::string& path) { ModelReader(path, *this).read(); }

@@ -26,7 +26,7 @@ float look_up_sigmoid(float value) {
     }
     return made;
   }();
-  if (value < -8.0f) return 0.0f;
+  if (!(value >= -8.0f)) return 0.0f;  // what is no number, too
   if (value > 8.0f) return 1.0f;
   return table[static_cast<size_t>((value + 8.0f) * 512.0f / 8.0f / 2.0f)];
 }
@@ -175,7 +175,7 @@ void FastTextModel::build_tree(const std::vector<int64_t>& counts) {
   const auto size = static_cast<int32_t>(counts.size());
   tree_.assign(static_cast<size_t>(2 * size - 1), {});
   for (size_t at = 0; at < tree_.size(); ++at) {
-    tree_[at].count = at < counts.size() ? counts[at] : int64_t{1'000'000'000'000'000};
+    tree_[at].count = at < counts.size() ? counts[at] : kMostCount;
   }
   int32_t leaf = size - 1, node = size;
   for (int32_t at = size; at < 2 * size - 1; ++at) {

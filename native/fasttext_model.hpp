@@ -43,6 +43,7 @@ class FastTextModel {
  private:
   friend class ModelReader;
   enum Loss : int32_t { kHierarchical = 1, kNegative = 2, kSoftmax = 3, kOneVsAll = 4 };
+  static constexpr int64_t kMostCount = 1'000'000'000'000'000;  // as in fastText
   struct Quantizer {
     int32_t dim = 0, parts = 0, part_size = 0, last_size = 0;
     std::vector<float> centroids;

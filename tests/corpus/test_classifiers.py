@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from pathlib import Path
@@ -100,6 +101,24 @@ def test_a_damaged_file_is_refused_or_harmless(tmp_path: Path, name: str) -> Non
         except _native.ModelError:
             continue
         assert len(model.predict("the low tide of naïve 水".encode())) == len(model.labels)
+
+
+@pytest.mark.parametrize("count", [-1, 10**15, 2**63 - 1])
+def test_counts_that_would_lead_out_of_the_tree_are_refused(tmp_path: Path, count: int) -> None:
+    model = make("tree")
+    model.counts[3] = count
+    with pytest.raises(_native.ModelError, match="the counts of its labels are none"):
+        _native.FastTextModel(model.write(tmp_path / "m.bin"))
+    model.counts = [10**15 // len(model.labels) + 1] * len(model.labels)
+    with pytest.raises(_native.ModelError, match="the counts of its labels are none"):
+        _native.FastTextModel(model.write(tmp_path / "m.bin"))
+
+
+@pytest.mark.parametrize("loss", ["ova", "softmax", "hs"])
+def test_weights_that_are_no_numbers_hurt_nothing(tmp_path: Path, loss: str) -> None:
+    model = make("ova", loss=loss, rows=[[math.nan, math.inf]] * len(WORDS))
+    native = _native.FastTextModel(model.write(tmp_path / "m.bin"))
+    assert len(native.predict(b"the low tide")) == 3
 
 
 @pytest.mark.parametrize(
