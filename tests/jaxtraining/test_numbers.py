@@ -21,17 +21,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "iter_tokens(max_new_tokens)": 100,
         "stream_text(max_new_tokens)": 100,
     },
-    "jaxtraining.muon": {
-        "_ROW_MEMORY": 0.95,
-        "_POLYNOMIALS": (
-            (8.15655, -22.48329, 15.87877),
-            (4.04293, -2.80892, 0.50002),
-            (3.89167, -2.77248, 0.50606),
-            (3.28575, -2.36813, 0.46449),
-            (2.34654, -1.70978, 0.42324),
-        ),
-        "_NORM_MARGIN": 1.02,
-    },
     "jaxtraining.network": {"_attend(share)": 0.0},
     "jaxtraining.optimizers": {"_EPS": 1e-08, "_SMALL": 65_536, "_MOST_PIECES": 64},
     "jaxtraining.trees": {

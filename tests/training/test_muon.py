@@ -67,7 +67,7 @@ def test_long_matrices_by_their_squares_give_the_same(shape):
 @pytest.mark.parametrize("stack_bytes", [1, 256 << 20])
 def test_equals_its_definition_matrix_by_matrix(cautious, stack_bytes, monkeypatch):
     """Also where a stack holds a single matrix, however large it is."""
-    monkeypatch.setattr(muon, "_STACK_BYTES", stack_bytes)
+    monkeypatch.setattr(muon, "STACK_BYTES", stack_bytes)
     torch.manual_seed(0)
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in ((24, 16), (16, 16), (24, 16))]
     options = {"lr": 0.01, "momentum": 0.95, "weight_decay": 0.3, "cautious": cautious}
@@ -131,7 +131,7 @@ def test_a_step_to_be_skipped_on_a_device_changes_nothing(monkeypatch):
 def test_muon_takes_matrices_larger_than_its_stack_one_by_one(monkeypatch):
     found = []
     for stack_bytes in (1 << 20, 100):
-        monkeypatch.setattr(muon, "_STACK_BYTES", stack_bytes)
+        monkeypatch.setattr(muon, "STACK_BYTES", stack_bytes)
         torch.manual_seed(0)
         parameters = [torch.nn.Parameter(torch.randn(24, 16)) for _ in range(3)]
         optimizer = Muon(

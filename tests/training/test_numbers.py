@@ -28,7 +28,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "training.evaluation": {"evaluate_loss(rank)": 0, "evaluate_loss(world_size)": 1},
     "training.footprint": {
         "_CUDA_PROGRAM_BYTES": 2_147_483_648,
-        "_STACK_BYTES": 268_435_456,
         "_MARGIN": 1.1,
         "_HOLES_BYTES": 16_777_216,
         "_LEAST_SPARE_BYTES": 41_943_040,
@@ -49,18 +48,18 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "GPTDataLoader.__init__(batch_size)": 32,
         "GPTDataLoader.__init__(seed)": 1_337,
     },
-    "training.muon": {
-        "_STACK_BYTES": 268_435_456,
-        "_ROW_MEMORY": 0.95,
-        "_POLAR_EXPRESS": (
+    "training.muon": {"Muon.__init__(cautious)": False},
+    "training.muonnumbers": {
+        "STACK_BYTES": 268_435_456,
+        "ROW_MEMORY": 0.95,
+        "POLAR_EXPRESS": (
             (8.15655, -22.48329, 15.87877),
             (4.04293, -2.80892, 0.50002),
             (3.89167, -2.77248, 0.50606),
             (3.28575, -2.36813, 0.46449),
             (2.34654, -1.70978, 0.42324),
         ),
-        "_NORM_MARGIN": 1.02,
-        "Muon.__init__(cautious)": False,
+        "NORM_MARGIN": 1.02,
     },
     "training.optimizers": {
         "_SMALLEST_8BIT": 4_096,

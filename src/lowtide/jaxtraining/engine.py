@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from lowtide.errors import BudgetError
 from lowtide.jaxtraining import optimizers
 from lowtide.jaxtraining.devices import JaxGroup
 from lowtide.jaxtraining.evaluation import LossSums
@@ -30,6 +29,7 @@ from lowtide.jaxtraining.trees import JaxGPT, Tree, iter_named
 from lowtide.model.sizing import count_parameters, loss_chunk_tokens
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
+from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.schedule import default_learning_rate, momentum_at
 from lowtide.training.settings import TrainSettings, choose_optimizer
 from lowtide.training.state import RunState
@@ -168,7 +168,10 @@ class JaxEngine:
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
-            self._halve_micro_batch()
+            can_halve = self.state.micro_batch > len(self._group.devices)
+            halve_micro_batch(
+                self.state, self._settings, rows=self._rows, can_halve=can_halve, note=self._note
+            )
 
     def _compute(self, inputs: Any, targets: Any) -> Array:
         ids, wanted, weights = self._micro_batches(inputs, targets)
@@ -220,21 +223,6 @@ class JaxEngine:
         )
         self._last = norm
         return norm, skip
-
-    def _halve_micro_batch(self) -> None:
-        state = self.state
-        if state.micro_batch <= len(self._group.devices):
-            raise BudgetError(
-                f"out of memory with {state.micro_batch} rows of {self._settings.seq_len} tokens",
-                next_step="add --activation-checkpointing, --use-mixed-precision or "
-                "--use-8bit-optimizer, or lower --batch-size, --seq-len or the model's size",
-            )
-        state.micro_batch = -(-state.micro_batch // 2)
-        parts = -(-self._rows // state.micro_batch)
-        self._note(
-            f"out of memory: micro-batches of {state.micro_batch} rows now, {parts} per step; "
-            f"a step still sees {self._settings.rows_per_step} rows"
-        )
 
     # -- what the loop asks for ----------------------------------------------------------------
 

@@ -14,21 +14,12 @@ from jax import lax
 
 from lowtide.jaxtraining.trees import LAYERS
 from lowtide.model.config import GPTConfig
+from lowtide.training.muonnumbers import NORM_MARGIN, POLAR_EXPRESS, ROW_MEMORY
 
 __all__ = ["half_precision", "is_muons", "matrix_splits", "orthogonalize", "step_stack"]
 
 Array = Any
 
-_ROW_MEMORY = 0.95
-# Polar Express (Amsel et al., 2025), as training/muon.py has it.
-_POLYNOMIALS = (
-    (8.15655, -22.48329, 15.87877),
-    (4.04293, -2.80892, 0.50002),
-    (3.89167, -2.77248, 0.50606),
-    (3.28575, -2.36813, 0.46449),
-    (2.34654, -1.70978, 0.42324),
-)
-_NORM_MARGIN = 1.02
 _NOT_MATRICES = ("norm.weight", ".bias")
 
 
@@ -117,7 +108,7 @@ def _even_step(parts: Array, rows: Array, *, half: bool) -> tuple[Array, Array]:
     """Return the orthogonal updates [S, R, C] with even rows, and the new mean squares of rows."""
     updates = orthogonalize(parts, half=half).astype(jnp.float32)
     squares = jnp.square(updates).sum(axis=-1, keepdims=True) / updates.shape[-1]
-    rows = rows + (1 - _ROW_MEMORY) * (squares - rows)
+    rows = rows + (1 - ROW_MEMORY) * (squares - rows)
     factors = lax.rsqrt(jnp.maximum(rows, 1e-20))
     after = (squares * jnp.square(factors)).sum(axis=-2, keepdims=True)
     norm = squares.sum(axis=-2, keepdims=True) / jnp.maximum(after, 1e-20)
@@ -137,7 +128,7 @@ def orthogonalize(matrices: Array, *, half: bool) -> Array:
     x = matrices.astype(jnp.bfloat16 if half else jnp.float32)
     x = x / _upper_norm(x)
     tall = x.shape[-2] >= x.shape[-1]
-    for a, b, c in _POLYNOMIALS:
+    for a, b, c in POLAR_EXPRESS:
         square = x.mT @ x if tall else x @ x.mT
         polynomial = b * square + c * (square @ square)
         x = a * x + (x @ polynomial if tall else polynomial @ x)
@@ -146,7 +137,7 @@ def orthogonalize(matrices: Array, *, half: bool) -> Array:
 
 def _upper_norm(x: Array) -> Array:
     norm = jnp.sqrt(jnp.square(x).sum(axis=(-2, -1), keepdims=True))
-    return jnp.maximum(norm * _NORM_MARGIN, 1e-7)
+    return jnp.maximum(norm * NORM_MARGIN, 1e-7)
 
 
 def _orthogonalize_squares(x: Array) -> Array:
@@ -155,10 +146,10 @@ def _orthogonalize_squares(x: Array) -> Array:
     square = (x.mT @ x if tall else x @ x.mT) / size**2
     identity = jnp.eye(square.shape[-1], dtype=square.dtype)
     product = None
-    for number, (a, b, c) in enumerate(_POLYNOMIALS, 1):
+    for number, (a, b, c) in enumerate(POLAR_EXPRESS, 1):
         factor = b * square + c * (square @ square) + a * identity
         product = factor if product is None else factor @ product
-        if number < len(_POLYNOMIALS):
+        if number < len(POLAR_EXPRESS):
             square = factor @ (factor @ square)
     assert product is not None
     product = product / size

@@ -55,7 +55,7 @@ class Group(Protocol):
 
 
 class Model(Protocol):
-    """A network: its shape, and its weights under our names (names.py)."""
+    """A network: its shape, and its weights under our names."""
 
     @property
     def config(self) -> GPTConfig: ...

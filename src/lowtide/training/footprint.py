@@ -25,13 +25,13 @@ from lowtide.model.sizing import (
     device_activation_bytes,
     loss_chunk_tokens,
 )
+from lowtide.training.muonnumbers import STACK_BYTES
 from lowtide.training.settings import TrainSettings, choose_optimizer
 
 __all__ = ["Footprint", "StreamReading", "fit_micro_batch", "planned_bytes", "stream_reading"]
 
 # CUDA's libraries and context on the host, of a GPU that is not here to be measured.
 _CUDA_PROGRAM_BYTES = 2 << 30
-_STACK_BYTES = 256 << 20
 _MARGIN = 1.1
 # What the C library keeps between many small tensors, beyond a tenth of them: a model of width 32
 # with thousands of rows took 13 % more than was estimated.
@@ -252,7 +252,7 @@ def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> 
     # Of the matrices of equal shape (those of the MLP are the largest group) one stack at a time is
     # made orthogonal: the stack and what comes of it on the way (measured), beside all updates.
     group = config.num_layers * config.width * config.mlp_width * 4
-    stack = min(max(_STACK_BYTES, config.width * config.mlp_width * 4), 2 * group)
+    stack = min(max(STACK_BYTES, config.width * config.mlp_width * 4), 2 * group)
     return 4 * matrices + per_parameter * (count - matrices), 4 * matrices + 6 * stack
 
 

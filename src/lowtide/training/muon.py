@@ -24,6 +24,7 @@ from lowtide.model.blocks import Attention, SwiGLU
 from lowtide.model.gpt import GPT
 from lowtide.training.adamw import EagerOptimizer
 from lowtide.training.distributed import cut_like, is_divided
+from lowtide.training.muonnumbers import NORM_MARGIN, POLAR_EXPRESS, ROW_MEMORY, STACK_BYTES
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -31,17 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Muon", "matrix_splits", "orthogonalize"]
 
 _torch: Any = torch  # operations on lists of tensors are private by their names only
-_STACK_BYTES = 256 << 20
-_ROW_MEMORY = 0.95
-_POLAR_EXPRESS = (
-    (8.15655, -22.48329, 15.87877),
-    (4.04293, -2.80892, 0.50002),
-    (3.89167, -2.77248, 0.50606),
-    (3.28575, -2.36813, 0.46449),
-    (2.34654, -1.70978, 0.42324),
-)
-# The polynomials are made for singular values up to 1; rounding must not bring one above.
-_NORM_MARGIN = 1.02
 
 
 def matrix_splits(model: GPT) -> dict[int, tuple[int, ...]]:
@@ -102,7 +92,7 @@ class Muon(EagerOptimizer):
                     stacks.setdefault(tuple(part.update.shape), []).append(part)
             del updates
             for shape, parts in stacks.items():
-                limit = max(1, _STACK_BYTES // (4 * shape[0] * shape[1]))
+                limit = max(1, STACK_BYTES // (4 * shape[0] * shape[1]))
                 for first in range(0, len(parts), limit):
                     _apply(group, parts[first : first + limit], keep)
 
@@ -183,7 +173,7 @@ def _row_factors(updates: Tensor, rows: list[Tensor], keep: Tensor | float) -> T
     """
     squares = torch.linalg.vector_norm(updates, dim=-1, keepdim=True, dtype=torch.float32)
     squares = squares.square_().div_(updates.shape[-1])
-    means = torch.stack(rows).lerp_(squares, (1 - _ROW_MEMORY) * squares.new_ones(()) * keep)
+    means = torch.stack(rows).lerp_(squares, (1 - ROW_MEMORY) * squares.new_ones(()) * keep)
     _torch._foreach_copy_(rows, list(means.unbind()))
     factors = means.clamp_(min=1e-20).rsqrt_()
     after = (squares * factors.square()).sum(dim=-2, keepdim=True)
@@ -217,7 +207,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     x = matrices.to(dtype)
     x = x / _upper_norm(x)
     tall = x.shape[-2] >= x.shape[-1]
-    for a, b, c in _POLAR_EXPRESS:
+    for a, b, c in POLAR_EXPRESS:
         square = x.mT @ x if tall else x @ x.mT
         polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
         x = torch.baddbmm(x, *((x, polynomial) if tall else (polynomial, x)), beta=a)
@@ -225,7 +215,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
 
 def _upper_norm(x: Tensor) -> Tensor:
-    return (x.norm(dim=(-2, -1), keepdim=True) * _NORM_MARGIN).clamp(min=1e-7)
+    return (x.norm(dim=(-2, -1), keepdim=True) * NORM_MARGIN).clamp(min=1e-7)
 
 
 def _orthogonalize_squares(x: Tensor) -> Tensor:
@@ -238,11 +228,11 @@ def _orthogonalize_squares(x: Tensor) -> Tensor:
     size = _upper_norm(x)
     square = (x.mT @ x if tall else x @ x.mT) / size**2
     product = None
-    for number, (a, b, c) in enumerate(_POLAR_EXPRESS, 1):
+    for number, (a, b, c) in enumerate(POLAR_EXPRESS, 1):
         factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
         factor.diagonal(dim1=-2, dim2=-1).add_(a)
         product = factor if product is None else factor @ product
-        if number < len(_POLAR_EXPRESS):
+        if number < len(POLAR_EXPRESS):
             square = factor @ (factor @ square)
     assert product is not None
     product = product / size

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lowtide.errors import BudgetError
 from lowtide.generation.decoding import generate_text
 from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
@@ -27,6 +26,7 @@ from lowtide.training.checkpoints import RunFolder
 from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
 from lowtide.training.evaluation import LossSums, token_byte_counts, without_dropout
+from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.oldstates import load_moments
 from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
 from lowtide.training.schedule import default_learning_rate, momentum_at
@@ -231,18 +231,9 @@ class Stepper:
         self.optimizers.zero_grad()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        state = self.state
-        if state.micro_batch == 1 or self._group.world_size > 1:
-            raise BudgetError(
-                f"out of memory with {state.micro_batch} rows of {self._settings.seq_len} tokens",
-                next_step="add --activation-checkpointing, --use-mixed-precision or "
-                "--use-8bit-optimizer, or lower --batch-size, --seq-len or the model's size",
-            )
-        state.micro_batch = -(-state.micro_batch // 2)
-        parts = -(-self._rows // state.micro_batch)
-        self._note(
-            f"out of memory: micro-batches of {state.micro_batch} rows now, {parts} per step; "
-            f"a step still sees {self._settings.rows_per_step} rows"
+        can_halve = self.state.micro_batch > 1 and self._group.world_size == 1
+        halve_micro_batch(
+            self.state, self._settings, rows=self._rows, can_halve=can_halve, note=self._note
         )
 
     def autocast(self) -> Any:

@@ -1,0 +1,38 @@
+"""Smaller micro-batches when memory ends, told in one way by both backends.
+
+In:      the run's state and settings
+Out:     the state with half the rows at once; BudgetError where it cannot be halved
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lowtide.errors import BudgetError
+from lowtide.training.settings import TrainSettings
+from lowtide.training.state import RunState
+
+__all__ = ["halve_micro_batch"]
+
+
+def halve_micro_batch(
+    state: RunState,
+    settings: TrainSettings,
+    *,
+    rows: int,
+    can_halve: bool,
+    note: Callable[[str], None],
+) -> None:
+    """Compute half as many of a step's `rows` at once from now on; the step stays what it is."""
+    if not can_halve:
+        raise BudgetError(
+            f"out of memory with {state.micro_batch} rows of {settings.seq_len} tokens",
+            next_step="add --activation-checkpointing, --use-mixed-precision or "
+            "--use-8bit-optimizer, or lower --batch-size, --seq-len or the model's size",
+        )
+    state.micro_batch = -(-state.micro_batch // 2)
+    parts = -(-rows // state.micro_batch)
+    note(
+        f"out of memory: micro-batches of {state.micro_batch} rows now, {parts} per step; "
+        f"a step still sees {settings.rows_per_step} rows"
+    )
