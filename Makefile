@@ -13,7 +13,7 @@ comma  := ,
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-NATIVE := $(wildcard native/*)
+NATIVE := $(shell find native -type f)
 CPP    := $(filter %.cpp %.hpp,$(NATIVE)) $(wildcard tests/*/*.cpp)
 
 .DELETE_ON_ERROR:

@@ -1,6 +1,6 @@
 """Draw random changes to the source, run the tests of the changed stage, list what they missed.
 
-In:      src/lowtide (by its syntax tree) and, with --native, native/*.cpp (by its operators)
+In:      src/lowtide (by its syntax tree) and, with --native, native/**/*.cpp (by its operators)
 Out:     one line per change: caught, survived or out of time; the survivors once more at the end
 Memory:  a copy of the repository per worker, beside the tests' own
 
@@ -42,12 +42,15 @@ MORE_TESTS = {
     "model": ["tests/training"],
     "demo": [],
 }
+# By folder of native/; system/ and text/ have headers only.
 NATIVE_TESTS = {
+    "bindings": ["tests/native", "tests/corpus", "tests/tokenizer", "tests/dataset"],
     "corpus": ["tests/corpus", "tests/dataset/test_preparation.py"],
     "dataset": ["tests/dataset"],
     "loader": ["tests/loader"],
     "model": ["tests/model/test_rows.py", "tests/model/test_pool.py"],
-    "": ["tests/tokenizer"],
+    "quality": ["tests/corpus"],
+    "tokenizer": ["tests/tokenizer"],
 }
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -215,8 +218,7 @@ def own_tests(mutant: Mutant) -> str:
 def tests_of(mutant: Mutant) -> list[str]:
     """The tests that have to notice a change: those of its stage."""
     if mutant.path.suffix != ".py":
-        prefix = mutant.path.stem.partition("_")[0]
-        return NATIVE_TESTS.get(prefix, NATIVE_TESTS[""])
+        return NATIVE_TESTS[mutant.path.parts[1]]
     own = own_tests(mutant)
     if not mutant.stage:
         rest = sorted(f"tests/{path.name}" for path in (ROOT / "tests").glob("test_*.py"))
@@ -233,7 +235,7 @@ def draw(arguments: argparse.Namespace) -> list[Mutant]:
         make = python_mutants if path.suffix == ".py" else native_mutants
         return [mutant for mutant in make(path) if not line or mutant.line == int(line)]
     if arguments.native:
-        paths = sorted(path.relative_to(ROOT) for path in (ROOT / "native").glob("*.cpp"))
+        paths = sorted(path.relative_to(ROOT) for path in (ROOT / "native").rglob("*.cpp"))
         mutants = [mutant for path in paths for mutant in native_mutants(path)]
     else:
         paths = sorted(path.relative_to(ROOT) for path in (ROOT / SOURCE).rglob("*.py"))

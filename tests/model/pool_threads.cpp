@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../native/model_pool.hpp"
-#include "../../native/model_rows.hpp"
+#include "model/row_kernels.hpp"
+#include "model/thread_pool.hpp"
 
 namespace {
 

@@ -17,11 +17,11 @@ COMPILER = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
 def test_callers_at_once_share_nothing_unguarded(tmp_path: Path) -> None:
     assert COMPILER is not None
     program = tmp_path / "pool_threads"
-    native = [ROOT / "native" / name for name in ("model_pool.cpp", "model_rows.cpp")]
-    options = ["-std=c++20", "-g", "-O1", "-fsanitize=thread", "-pthread", "-o", program]
+    native = [ROOT / "native/model" / name for name in ("thread_pool.cpp", "row_kernels.cpp")]
+    options = ["-std=c++20", "-I", ROOT / "native", "-g", "-O1", "-fsanitize=thread", "-pthread"]
     sources = [*native, ROOT / "tests/model/pool_threads.cpp"]
     built = subprocess.run(
-        [COMPILER, *options, *sources], capture_output=True, text=True, check=False
+        [COMPILER, *options, "-o", program, *sources], capture_output=True, text=True, check=False
     )
     if "tsan" in built.stderr:
         pytest.skip("the compiler has no thread sanitizer")

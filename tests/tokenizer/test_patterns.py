@@ -135,7 +135,7 @@ def test_every_character_has_the_class_that_tiktoken_gives_it(number: int) -> No
     assert ours == theirs
     newer = set(regex.findall(_CLASSES[number], _EVERYTHING)) ^ ours
     named = {chr(code) for code in _stand_ins()}
-    assert newer <= named, "regex moved on: run native/generate_unicode.py and name the new ones"
+    assert newer <= named, "regex moved on: run generate_character_ranges.py and name the new ones"
 
 
 def test_the_newer_characters_are_those_that_differ() -> None:

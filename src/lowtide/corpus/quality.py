@@ -4,7 +4,7 @@ In:      `--rules gopher,c4`, `--rule-limit fineweb.max-newlines=0.5` and `--mas
 Out:     the same in one canonical form; what the native core takes
 Memory:  a few numbers
 
-Presets and limits are declared in native/quality_limits.inc.
+Presets and limits are declared in native/quality/limits.inc.
 """
 
 from __future__ import annotations

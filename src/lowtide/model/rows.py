@@ -5,8 +5,8 @@ Out:     the same numbers as torch's operations to rounding, and their gradients
 Memory:  what is kept for the backward pass is the input, and one number per row of a norm
 
 torch takes a norm, a rotation or a gate apart into five to fifteen passes on a CPU: a third of a
-step of a small network. The kernels are in native/model_rows.cpp; sums are the same on any number
-of threads.
+step of a small network. The kernels are in native/model/row_kernels.cpp; sums are the same on any
+number of threads.
 """
 
 # Methods of autograd functions are untyped in torch.

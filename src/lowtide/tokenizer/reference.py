@@ -21,8 +21,8 @@ __all__ = ["count_pieces", "encode", "learn_merges", "split_pieces", "split_spec
 Pair = tuple[bytes, bytes]
 
 # tiktoken and tokenizers know Unicode 16; `regex` knows a newer one. What it puts into another
-# class, as native/generate_unicode.py prints it: letters, marks and numbers that are unassigned in
-# Unicode 16, and U+0295, a small letter there.
+# class, as native/tokenizer/splitting/generate_character_ranges.py prints it: letters, marks and
+# numbers that are unassigned in Unicode 16, and U+0295, a small letter there.
 NEWER_CHARACTERS = """
     558 58B-58C 5C8-5C9 88F B53-B54 C5C CDC 1ACF-1AF0 208F 209D-209F A7CE-A7CF A7D2 A7D4 A7DD A7E2
     A7F1 AB6C-AB6D 107BB-107BF 10940-10959 10EC5-10EC7 10ECB-10ECF 10ED9-10EEE 10EF0-10EFB 11B0A

@@ -1,0 +1,217 @@
+// Python's view of encoding blocks and putting their documents in order. No logic lives here.
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "bindings/bindings.hpp"
+#include "bindings/native_vocabulary.hpp"
+#include "dataset/ranges.hpp"
+
+namespace lowtide {
+using namespace nb::literals;
+namespace {
+
+using IdentityRow = std::tuple<uint64_t, uint64_t, uint64_t>;
+
+template <typename Coder>
+EncodedBlock* encode_with(Coder& coder, const Input<uint8_t>& text, const Input<uint8_t>& documents,
+                          const Input<uint8_t>& removed, const CleanOptions& cleaning,
+                          const EncodeOptions& options, size_t id_bytes) {
+  require_id_bytes(id_bytes);
+  require(options.end_id < int64_t{1} << 8 * id_bytes, "end_id does not fit id_bytes");
+  const auto rows = as_rows<DocumentRow>(documents);
+  const auto lines = as_rows<uint32_t>(removed);
+  auto encoded = std::make_unique<EncodedBlock>();
+  KeptDocuments kept;
+  bool good;
+  {
+    nb::gil_scoped_release release;
+    good = keep_documents(as_text(text), rows, lines, cleaning, kept);
+    if (good && id_bytes == 2) {
+      encode_documents(coder, kept, rows, options, encoded->narrow, *encoded);
+    } else if (good) {
+      encode_documents(coder, kept, rows, options, encoded->wide, *encoded);
+    }
+  }
+  if (!good) throw std::invalid_argument("a document lies outside its block");
+  encoded->counts = kept.counts;
+  encoded->samples = std::move(kept.samples);
+  encoded->remnants = std::move(kept.remnants);
+  return encoded.release();
+}
+
+EncodeOptions make_options(bool shuffle, uint64_t seed, uint64_t block,
+                           const std::optional<IdentityRow>& carried, int64_t end_id) {
+  EncodeOptions options{shuffle, seed, block, std::nullopt, end_id};
+  if (carried) {
+    options.carried = {std::get<0>(*carried), std::get<1>(*carried), std::get<2>(*carried)};
+  }
+  return options;
+}
+
+EncodedBlock* encode_pieces(NativeVocabulary& vocabulary, Input<uint8_t> text,
+                            Input<uint8_t> documents, Input<uint8_t> removed,
+                            const CleanOptions& cleaning, bool shuffle, uint64_t seed,
+                            uint64_t block, std::optional<IdentityRow> carried, int64_t end_id,
+                            size_t id_bytes) {
+  if (id_bytes == 2 && vocabulary.vocabulary->size() > 1 << 16) {
+    throw std::invalid_argument("the vocabulary does not fit 16 bits");
+  }
+  EncoderPool::Lease encoder(vocabulary.pool);
+  return encode_with(*encoder.operator->(), text, documents, removed, cleaning,
+                     make_options(shuffle, seed, block, carried, end_id), id_bytes);
+}
+
+EncodedBlock* encode_characters(const CharacterTable& table, Input<uint8_t> text,
+                                Input<uint8_t> documents, Input<uint8_t> removed,
+                                const CleanOptions& cleaning, bool shuffle, uint64_t seed,
+                                uint64_t block, std::optional<IdentityRow> carried, int64_t end_id,
+                                size_t id_bytes) {
+  require(id_bytes != 2 || table.largest_id() <= UINT16_MAX, "the vocabulary does not fit 16 bits");
+  return encode_with(table, text, documents, removed, cleaning,
+                     make_options(shuffle, seed, block, carried, end_id), id_bytes);
+}
+
+EncodedBlock* encode_by_call(const CalledCoder& coder, Input<uint8_t> text,
+                             Input<uint8_t> documents, Input<uint8_t> removed,
+                             const CleanOptions& cleaning, bool shuffle, uint64_t seed,
+                             uint64_t block, std::optional<IdentityRow> carried, int64_t end_id,
+                             size_t id_bytes) {
+  require(id_bytes != 2 || coder.vocab_size() <= 1 << 16, "the vocabulary does not fit 16 bits");
+  return encode_with(coder, text, documents, removed, cleaning,
+                     make_options(shuffle, seed, block, carried, end_id), id_bytes);
+}
+
+// Called without the lock of the interpreter, by any thread.
+std::vector<uint32_t> call_encode(nb::handle encode, std::string_view text) {
+  const nb::gil_scoped_acquire acquire;
+  const auto ids = nb::cast<Input<uint32_t>>(encode(nb::bytes(text.data(), text.size())));
+  return {ids.data(), ids.data() + ids.size()};
+}
+
+nb::list list_sources(const EncodedBlock& self) {
+  nb::list rows;
+  for (const auto& [input, counts] : self.sources) {
+    rows.append(nb::make_tuple(input, counts.first, counts.second));
+  }
+  return rows;
+}
+
+nb::tuple read_range(RangeReader& reader, uint64_t first, uint64_t last, size_t id_bytes) {
+  require(id_bytes == reader.id_bytes(), "the range has ids of another size");
+  require(first <= last && last <= reader.num_tokens(), "no such tokens in this range");
+  std::vector<char> ids;
+  std::vector<uint64_t> ends;
+  {
+    nb::gil_scoped_release release;
+    ids.resize(checked_product(last - first, id_bytes));
+    ends = reader.read(first, last, ids.data());
+  }
+  return nb::make_tuple(to_view<uint8_t>(std::move(ids)), to_view<uint8_t>(std::move(ends)));
+}
+
+std::pair<uint64_t, uint64_t> measure(Input<uint8_t> ids, size_t id_bytes) {
+  require_id_bytes(id_bytes);
+  nb::gil_scoped_release release;
+  return id_bytes == 2 ? measure_ids(as_rows<uint16_t>(ids)) : measure_ids(as_rows<uint32_t>(ids));
+}
+
+void bind_rows(nb::module_& m) {
+  nb::class_<RangeCounter>(m, "RangeCounter")
+      .def(nb::init<std::vector<uint64_t>, uint64_t>(), "bounds"_a, "val_limit"_a)
+      .def(
+          "add",
+          [](RangeCounter& self, Input<uint8_t> index) { self.add(as_rows<EncodedRow>(index)); },
+          "index"_a)
+      .def_ro("tokens", &RangeCounter::tokens)
+      .def_ro("documents", &RangeCounter::documents);
+  nb::class_<RangeRows>(m, "RangeRows")
+      .def(nb::init<>())
+      .def(
+          "add",
+          [](RangeRows& self, const nb::bytes& path, Input<uint8_t> index, uint64_t ids_at,
+             uint64_t id_bytes, uint64_t low, uint64_t high, std::optional<bool> val,
+             uint64_t val_limit) {
+            const Chosen chosen = !val ? Chosen::kAll : *val ? Chosen::kVal : Chosen::kTrain;
+            require_id_bytes(id_bytes);
+            const auto rows = as_rows<EncodedRow>(index);
+            const std::string name(path.c_str(), path.size());
+            nb::gil_scoped_release release;
+            self.add(name, rows, ids_at, id_bytes, low, high, chosen, val_limit);
+          },
+          "path"_a, "index"_a, "ids_at"_a, "id_bytes"_a, "low"_a, "high"_a, "val"_a.none(),
+          "val_limit"_a)
+      .def("finish", &RangeRows::finish, nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<RangeReader>(m, "RangeReader")
+      .def(
+          "__init__",
+          [](RangeReader* self, const RangeRows& range, uint64_t id_bytes, size_t max_open_files) {
+            require_id_bytes(id_bytes);
+            require(max_open_files >= 1, "max_open_files must be at least 1");
+            new (self) RangeReader(range, id_bytes, max_open_files);
+          },
+          "range"_a, "id_bytes"_a, "max_open_files"_a, nb::keep_alive<1, 2>())
+      .def("read", &read_range, "first"_a, "last"_a, "id_bytes"_a,
+           "Ids as bytes, and the ends of documents among them as uint64.");
+  m.def("measure_ids", &measure, "ids"_a, "id_bytes"_a, "The lowest and the highest id.");
+}
+
+}  // namespace
+
+void bind_dataset(nb::module_& m) {
+  nb::class_<CharacterTable>(m, "CharacterTable")
+      .def(
+          "__init__",
+          [](CharacterTable* self, Input<uint32_t> codes, Input<uint32_t> ids, uint32_t unknown) {
+            require(codes.shape(0) == ids.shape(0), "arrays differ in length");
+            new (self) CharacterTable(as_span(codes), as_span(ids), unknown);
+          },
+          "codes"_a, "ids"_a, "unknown"_a);
+  nb::class_<CalledCoder>(m, "CalledCoder")
+      .def(
+          "__init__",
+          [](CalledCoder* self, nb::callable encode, uint32_t vocab_size) {
+            new (self) CalledCoder(
+                [encode](std::string_view text) { return call_encode(encode, text); }, vocab_size);
+          },
+          "encode"_a, "vocab_size"_a);
+  nb::class_<EncodedBlock>(m, "EncodedBlock")
+      .def_prop_ro(
+          "index",
+          [](EncodedBlock& self) { return view_bytes(self.index.data(), self.index.size(), self); })
+      .def_prop_ro("ids",
+                   [](EncodedBlock& self) {
+                     return self.wide.empty()
+                                ? view_bytes(self.narrow.data(), self.narrow.size(), self)
+                                : view_bytes(self.wide.data(), self.wide.size(), self);
+                   })
+      .def_prop_ro("num_documents", [](EncodedBlock& self) { return self.index.size(); })
+      .def_ro("num_tokens", &EncodedBlock::num_tokens)
+      .def_ro("max_id", &EncodedBlock::max_id)
+      .def_prop_ro("sources", &list_sources)
+      .def_prop_ro("counts", [](EncodedBlock& self) { return list_counts(self.counts); })
+      .def_prop_ro("samples", [](EncodedBlock& self) { return list_samples(self.samples); })
+      .def_ro("remnants", &EncodedBlock::remnants);
+  m.def("encode_block", &encode_pieces, "coder"_a, "text"_a, "documents"_a, "removed"_a,
+        "cleaning"_a, nb::kw_only(), "shuffle"_a, "seed"_a, "block"_a, "carried"_a.none(),
+        "end_id"_a, "id_bytes"_a);
+  m.def("encode_block", &encode_characters, "coder"_a, "text"_a, "documents"_a, "removed"_a,
+        "cleaning"_a, nb::kw_only(), "shuffle"_a, "seed"_a, "block"_a, "carried"_a.none(),
+        "end_id"_a, "id_bytes"_a);
+  m.def("encode_block", &encode_by_call, "coder"_a, "text"_a, "documents"_a, "removed"_a,
+        "cleaning"_a, nb::kw_only(), "shuffle"_a, "seed"_a, "block"_a, "carried"_a.none(),
+        "end_id"_a, "id_bytes"_a);
+  m.def("shuffle_key", &shuffle_key, "seed"_a, "input_index"_a, "ordinal"_a,
+        "A document's place in the shuffle.");
+  bind_rows(m);
+}
+
+}  // namespace lowtide

@@ -1,0 +1,211 @@
+// Python's view of the network's row kernels. Tensors come as addresses: torch's way to hand them
+// over (DLPack) takes longer than the kernels do. lowtide.model.rows checks types and shapes.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "bindings/bindings.hpp"
+#include "model/row_kernels.hpp"
+#include "model/thread_pool.hpp"
+
+namespace lowtide {
+namespace {
+
+using Address = uintptr_t;
+
+// Blocks depend on the shape alone, so that sums over them are the same on any number of threads.
+constexpr size_t kBlockNumbers = 16384, kMostBlocks = 64;
+
+size_t block_rows(size_t num_rows, size_t width) {
+  return std::max({size_t{1}, kBlockNumbers / std::max<size_t>(width, 1),
+                   (num_rows + kMostBlocks - 1) / kMostBlocks});
+}
+
+// Whether a tensor is as large as it is said to be cannot be seen here; that it is there can.
+template <typename... Addresses>
+void require_tensors(size_t num_rows, size_t width, size_t num_threads, Addresses... addresses) {
+  require_threads(num_threads);
+  const size_t numbers = checked_product(num_rows, width, size_t{2}, sizeof(float));
+  require(numbers == 0 || ((addresses != 0) && ...), "a tensor has no address");
+}
+
+const float* numbers(Address address) { return reinterpret_cast<const float*>(address); }
+float* room(Address address) { return reinterpret_cast<float*>(address); }
+
+// Sums that blocks make by themselves, added up in their order.
+template <typename T>
+class BlockSums {
+ public:
+  BlockSums(size_t num_rows, size_t block, size_t width)
+      : block_(block), width_(width), sums_((num_rows + block - 1) / block * width) {}
+
+  T* of(size_t first) { return sums_.data() + first / block_ * width_; }
+
+  void add_to(T* out) const {
+    for (size_t i = 0; i < sums_.size(); ++i) out[i % width_] += sums_[i];
+  }
+
+ private:
+  size_t block_, width_;
+  std::vector<T> sums_;
+};
+
+void bind_norm(nb::module_& m) {
+  m.def("rms_norm", [](Address x, Address weight, float eps, Address y, Address scales,
+                       size_t num_rows, size_t width, size_t num_threads) {
+    require_tensors(num_rows, width, num_threads, x, weight, y, scales);
+    const nb::gil_scoped_release unlocked;
+    run_blocks(num_rows, block_rows(num_rows, width), num_threads, [&](size_t first, size_t end) {
+      rms_norm(numbers(x) + first * width, numbers(weight), eps, room(y) + first * width,
+               room(scales) + first, end - first, width);
+    });
+  });
+  m.def("rms_norm_backward",
+        [](Address gradient, Address x, Address weight, Address scales, Address x_gradient,
+           Address weight_gradient, size_t num_rows, size_t width, size_t num_threads) {
+          require_tensors(num_rows, width, num_threads, gradient, x, weight, scales, x_gradient,
+                          weight_gradient);
+          const nb::gil_scoped_release unlocked;
+          const size_t block = block_rows(num_rows, width);
+          BlockSums<float> sums(num_rows, block, width);
+          run_blocks(num_rows, block, num_threads, [&](size_t first, size_t end) {
+            const size_t start = first * width;
+            rms_norm_backward(numbers(gradient) + start, numbers(x) + start, numbers(weight),
+                              numbers(scales) + first, room(x_gradient) + start, sums.of(first),
+                              end - first, width);
+          });
+          sums.add_to(room(weight_gradient));
+        });
+}
+
+void bind_activations(nb::module_& m) {
+  m.def("swiglu", [](Address x, Address y, size_t num_rows, size_t width, size_t num_threads) {
+    require_tensors(num_rows, width, num_threads, x, y);
+    const nb::gil_scoped_release unlocked;
+    run_blocks(num_rows, block_rows(num_rows, width), num_threads, [&](size_t first, size_t end) {
+      swiglu(numbers(x) + 2 * first * width, room(y) + first * width, end - first, width);
+    });
+  });
+  m.def("swiglu_backward", [](Address gradient, Address x, Address x_gradient, size_t num_rows,
+                              size_t width, size_t num_threads) {
+    require_tensors(num_rows, width, num_threads, gradient, x, x_gradient);
+    const nb::gil_scoped_release unlocked;
+    run_blocks(num_rows, block_rows(num_rows, width), num_threads, [&](size_t first, size_t end) {
+      swiglu_backward(numbers(gradient) + first * width, numbers(x) + 2 * first * width,
+                      room(x_gradient) + 2 * first * width, end - first, width);
+    });
+  });
+  m.def("gelu", [](Address x, Address y, size_t size, size_t num_threads) {
+    require_tensors(size, 1, num_threads, x, y);
+    const nb::gil_scoped_release unlocked;
+    run_blocks(size, kBlockNumbers, num_threads, [&](size_t first, size_t end) {
+      gelu(numbers(x) + first, room(y) + first, end - first);
+    });
+  });
+  m.def("gelu_backward",
+        [](Address gradient, Address x, Address x_gradient, size_t size, size_t num_threads) {
+          require_tensors(size, 1, num_threads, gradient, x, x_gradient);
+          const nb::gil_scoped_release unlocked;
+          run_blocks(size, kBlockNumbers, num_threads, [&](size_t first, size_t end) {
+            gelu_backward(numbers(gradient) + first, numbers(x) + first, room(x_gradient) + first,
+                          end - first);
+          });
+        });
+}
+
+void bind_loss(nb::module_& m) {
+  m.def("cross_entropy",
+        [](Address logits, Address targets, size_t num_rows, size_t width, size_t num_threads) {
+          require_tensors(num_rows, width, num_threads, logits, targets);
+          const auto* const wanted = reinterpret_cast<const int64_t*>(targets);
+          for (size_t i = 0; i < num_rows; ++i) {
+            if (wanted[i] < 0 || static_cast<uint64_t>(wanted[i]) >= width) {
+              throw nb::index_error("a target lies outside the vocabulary");
+            }
+          }
+          const nb::gil_scoped_release unlocked;
+          const size_t block = block_rows(num_rows, width);
+          BlockSums<double> sums(num_rows, block, 1);
+          run_blocks(num_rows, block, num_threads, [&](size_t first, size_t end) {
+            *sums.of(first) =
+                cross_entropy(room(logits) + first * width, wanted + first, end - first, width);
+          });
+          double total = 0.0;
+          sums.add_to(&total);
+          return total;
+        });
+}
+
+using Shape = std::array<size_t, 5>;     // rows, tokens, heads, key/value heads, head_dim
+using Tables = std::array<Address, 4>;   // query weight, key weight, cos, sin
+using Outputs = std::array<Address, 3>;  // query, key, value
+using Strides = std::array<int64_t, 9>;  // row, token, head of each of them
+
+HeadTables head_tables(const Tables& tables, float eps) {
+  return {numbers(tables[0]), numbers(tables[1]), numbers(tables[2]), numbers(tables[3]), eps};
+}
+
+void require_heads(const Shape& sizes, size_t num_threads, Address x, const Tables& tables,
+                   const Outputs& tensors) {
+  const size_t num_rows = checked_product(sizes[0], sizes[1]);
+  require(sizes[2] <= UINT32_MAX && sizes[3] <= UINT32_MAX / 2, "so many heads no network has");
+  const size_t width = checked_product(sizes[2] + 2 * sizes[3], sizes[4]);
+  require(sizes[4] % 2 == 0, "a head turns by pairs of numbers");
+  require_tensors(num_rows, width, num_threads, x, tables[0], tables[1], tables[2], tables[3],
+                  tensors[0], tensors[1], tensors[2]);
+}
+
+void bind_heads(nb::module_& m) {
+  m.def("turn_heads", [](Address x, const Tables& tables, float eps, const Shape& sizes,
+                         const Outputs& outputs, size_t num_threads) {
+    require_heads(sizes, num_threads, x, tables, outputs);
+    const nb::gil_scoped_release unlocked;
+    const HeadShape shape{sizes[1], sizes[2], sizes[3], sizes[4]};
+    const size_t num_rows = sizes[0] * sizes[1];
+    run_blocks(num_rows, block_rows(num_rows, shape.width()), num_threads,
+               [&](size_t first, size_t end) {
+                 turn_heads(numbers(x), head_tables(tables, eps), shape, room(outputs[0]),
+                            room(outputs[1]), room(outputs[2]), first, end);
+               });
+  });
+  m.def("turn_heads_backward",
+        [](const Outputs& gradients, const Strides& strides, Address x, const Tables& tables,
+           float eps, const Shape& sizes, Address x_gradient, Address query_weight_gradient,
+           Address key_weight_gradient, size_t num_threads) {
+          require_heads(sizes, num_threads, x, tables, gradients);
+          require_tensors(1, sizes[4], num_threads, x_gradient, query_weight_gradient,
+                          key_weight_gradient);
+          const nb::gil_scoped_release unlocked;
+          const HeadShape shape{sizes[1], sizes[2], sizes[3], sizes[4]};
+          const HeadGradients given{numbers(gradients[0]),
+                                    numbers(gradients[1]),
+                                    numbers(gradients[2]),
+                                    {strides[0], strides[1], strides[2]},
+                                    {strides[3], strides[4], strides[5]},
+                                    {strides[6], strides[7], strides[8]}};
+          const size_t num_rows = sizes[0] * sizes[1], block = block_rows(num_rows, shape.width());
+          BlockSums<float> query(num_rows, block, shape.head_dim);
+          BlockSums<float> key(num_rows, block, shape.head_dim);
+          run_blocks(num_rows, block, num_threads, [&](size_t first, size_t end) {
+            turn_heads_backward(given, numbers(x), head_tables(tables, eps), shape,
+                                room(x_gradient), query.of(first), key.of(first), first, end);
+          });
+          query.add_to(room(query_weight_gradient));
+          key.add_to(room(key_weight_gradient));
+        });
+}
+
+}  // namespace
+
+void bind_model(nb::module_& m) {
+  bind_norm(m);
+  bind_activations(m);
+  bind_loss(m);
+  bind_heads(m);
+}
+
+}  // namespace lowtide

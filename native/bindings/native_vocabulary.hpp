@@ -1,0 +1,16 @@
+// What Python holds as _native.Vocabulary: a vocabulary and the encoders that work on it.
+#pragma once
+
+#include <memory>
+
+#include "tokenizer/encoding/encode_jobs.hpp"
+#include "tokenizer/encoding/vocabulary.hpp"
+
+namespace lowtide {
+
+struct NativeVocabulary {
+  std::shared_ptr<const Vocabulary> vocabulary;
+  EncoderPool pool;
+};
+
+}  // namespace lowtide

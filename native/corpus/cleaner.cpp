@@ -1,0 +1,476 @@
+#include "corpus/cleaner.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "corpus/line_scan.hpp"
+#include "text/code_points.hpp"
+
+namespace lowtide {
+namespace {
+
+constexpr uint32_t kSamplesPerRule = 3;
+constexpr size_t kSampleBytes = 160;
+constexpr uint32_t kMaxEmptyLines = 2;
+constexpr size_t kRepetitionBytes = 64;  // shorter lines are not judged
+constexpr size_t kPhraseBytes = 384;     // twice as many are looked at for repeated phrases
+constexpr uint64_t kLineSeed = 1, kDocumentSeed = 2;
+
+constexpr const char* kReplacement = "\xEF\xBF\xBD";
+
+std::string_view shorten(std::string_view text) {
+  if (text.size() <= kSampleBytes) return text;
+  size_t end = kSampleBytes;
+  while (end > 0 && (text[end] & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+// A character has one to four bytes, so most texts need no counting.
+bool has_fewer_chars(std::string_view text, uint64_t limit) {
+  return text.size() < 4 * limit &&
+         (text.size() < limit || count_code_points(text.data(), text.size()) < limit);
+}
+
+bool has_more_chars(std::string_view text, uint64_t limit) {  // a limit of 0 is none
+  return limit > 0 && text.size() > limit && count_code_points(text.data(), text.size()) > limit;
+}
+
+bool writes_without_blanks(uint32_t code) {
+  return code >= 0x2E80 || (code >= 0x0E00 && code <= 0x0EFF) ||
+         (code >= 0x1000 && code <= 0x109F) || (code >= 0x1780 && code <= 0x17FF);
+}
+
+}  // namespace
+
+bool has_words(std::string_view text, uint64_t wanted) {
+  uint64_t words = 0;
+  bool inside = false;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  for (size_t at = 0; at < text.size() && words < wanted;) {
+    const Decoded next = decode_utf8(bytes + at, text.size() - at);
+    at += next.size;
+    if (next.code < 0x80 ? next.code <= ' ' : classify_code_point(next.code) == kClassBlank) {
+      inside = false;
+    } else if (writes_without_blanks(next.code)) {
+      ++words;
+      inside = false;
+    } else if (!inside) {
+      ++words;
+      inside = true;
+    }
+  }
+  return words >= wanted;
+}
+
+namespace {
+
+// Of the 8-byte pieces that begin at each byte of a line, those whose product with a constant is
+// small: one in 16, chosen by their content, so that a phrase said again chooses the same ones again.
+constexpr uint64_t kPieceFactor = 0x9E3779B97F4A7C15ULL, kPieceLimit = uint64_t{1} << 60;
+constexpr size_t kMostPieces = 128;
+using Pieces = std::array<uint64_t, kMostPieces + 8>;
+
+size_t choose_pieces(std::string_view line, size_t at, size_t count, Pieces& pieces) {
+  for (; at + 8 <= line.size() && count < kMostPieces; ++at) {
+    const uint64_t mixed = load64(line.data() + at) * kPieceFactor;
+    pieces[count] = mixed;  // no branch: one in 16 is too many to mispredict
+    count += mixed < kPieceLimit;
+  }
+  return count;
+}
+
+#if defined(__x86_64__)
+// Eight at a time.
+__attribute__((target("avx512f,avx512bw,avx512dq,popcnt"))) size_t
+choose_pieces_avx512(std::string_view line, Pieces& pieces) {
+  const __m512i places = _mm512_set_epi64(
+      0x0E0D0C0B0A090807, 0x0D0C0B0A09080706, 0x0C0B0A0908070605, 0x0B0A090807060504,
+      0x0A09080706050403, 0x0908070605040302, 0x0807060504030201, 0x0706050403020100);
+  const __m512i factor = _mm512_set1_epi64(static_cast<int64_t>(kPieceFactor));
+  const __m512i limit = _mm512_set1_epi64(static_cast<int64_t>(kPieceLimit));
+  size_t count = 0, at = 0;
+  for (; at + 16 <= line.size() && count < kMostPieces; at += 8) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(line.data() + at));
+    const __m512i words = _mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(0xFFFF, bytes), places);
+    const __m512i mixed = _mm512_mullo_epi64(words, factor);
+    const __mmask8 chosen = _mm512_cmplt_epu64_mask(mixed, limit);
+    _mm512_storeu_si512(pieces.data() + count, _mm512_maskz_compress_epi64(chosen, mixed));
+    count += static_cast<size_t>(__builtin_popcount(chosen));
+  }
+  return choose_pieces(line, at, std::min(count, kMostPieces), pieces);
+}
+#endif
+
+size_t choose_pieces(std::string_view line, bool vectors, Pieces& pieces) {
+#if defined(__x86_64__)
+  if (vectors && has_byte_vectors()) return choose_pieces_avx512(line, pieces);
+#endif
+  return static_cast<void>(vectors), choose_pieces(line, 0, 0, pieces);
+}
+
+// The share of a sample of the line's pieces that came before. Two different pieces are taken for
+// the same one time in 4096 for each piece before: sorting them instead took three times longer.
+double measure_repeated_phrases(std::string_view line, bool vectors) {
+  Pieces pieces;
+  uint64_t seen[64] = {};
+  size_t again = 0;
+  const size_t count = choose_pieces(line, vectors, pieces);
+  for (size_t at = 0; at < count; ++at) {
+    const uint64_t bit = uint64_t{1} << (pieces[at] >> 42 & 63);
+    uint64_t& word = seen[pieces[at] >> 48 & 63];
+    again += (word & bit) != 0;
+    word |= bit;
+  }
+  return count < 16 ? 0 : static_cast<double>(again) / static_cast<double>(count);
+}
+
+}  // namespace
+
+double measure_repetition(std::string_view line, size_t repeated, bool vectors) {
+  if (line.size() < kRepetitionBytes) return 0;
+  const double runs = static_cast<double>(repeated) / static_cast<double>(line.size() - 1);
+  return std::max(runs, line.size() < kPhraseBytes
+                            ? 0
+                            : measure_repeated_phrases(line.substr(0, 2 * kPhraseBytes), vectors));
+}
+
+BlockCleaner::BlockCleaner(const CleanOptions& options, const Compose& compose)
+    : options_(options), compose_(&compose) {
+  if (options_.collect_characters) characters.resize(0x110000 / 64);
+  if (!options_.quality.presets.empty()) rules_ = std::make_unique<QualityRules>(options_.quality);
+}
+
+void BlockCleaner::drop(Rule rule, std::string_view what) {
+  counts[rule].count += 1;
+  counts[rule].bytes += what.size();
+  if (num_samples_[rule] < kSamplesPerRule && !what.empty()) {
+    ++num_samples_[rule];
+    samples.push_back({static_cast<uint32_t>(rule), std::string(shorten(what))});
+  }
+}
+
+void BlockCleaner::add_document(std::string_view raw, uint64_t input_index, uint64_t ordinal,
+                                uint64_t flags) {
+  documents_in += (flags & kDocumentFirst) != 0;
+  bytes_in += raw.size();
+  document_begin_ = line_begin_ = text.size();
+  hash_mark_ = hashes.size();
+  line_base_ = line_number_;
+  // A part of a larger document may begin with the empty lines that belong to it.
+  empty_lines_ = (flags & kDocumentFirst) != 0 ? kMaxEmptyLines : 0;
+  const char* at = raw.data();
+  const char* const end = at + raw.size();
+  while (at < end) {
+    const LineScan line = scan_line(at, end);
+    add_line(at, line);
+    at = line.end < end ? line.end + 1 : end;
+  }
+  end_document(input_index, ordinal, flags);
+}
+
+void BlockCleaner::add_line(const char* begin, const LineScan& line) {
+  ++lines_in;
+  const auto* first = reinterpret_cast<const unsigned char*>(begin);
+  const auto* last = reinterpret_cast<const unsigned char*>(line.end);
+  if (!options_.normalize) {
+    add_exact_line(first, last, line.has_newline);
+  } else if (line.plain) {
+    text.append(begin, line.end);
+    end_line(line.has_newline, false, true, line.repeated);
+  } else {
+    if (line.has_newline && line.end > begin && line.end[-1] == '\r') --last;
+    add_unicode_line(first, last, line.has_newline);
+  }
+}
+
+void BlockCleaner::add_exact_line(const unsigned char* begin, const unsigned char* end,
+                                  bool ends_with_newline) {
+  bool ascii = true;
+  while (begin < end) {
+    const Decoded next = decode_utf8(begin, end - begin);
+    ascii &= next.size == 1 && next.valid;
+    if (next.valid) {
+      text.append(reinterpret_cast<const char*>(begin), next.size);
+    } else {
+      drop(kRuleInvalidUtf8, {reinterpret_cast<const char*>(begin), 0});
+      counts[kRuleInvalidUtf8].bytes += next.size;
+      append_utf8(text, next.code);
+    }
+    begin += next.size;
+  }
+  end_line(ends_with_newline, false, ascii);
+}
+
+void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned char* end,
+                                    bool ends_with_newline) {
+  bool unstable = false, ascii = true, indented = true;
+  uint8_t last_class = 0;
+  // Cleaning makes nothing longer but an invalid byte, which becomes the three of U+FFFD.
+  text.resize(line_begin_ + 3 * static_cast<size_t>(end - begin));
+  char* out = text.data() + line_begin_;
+  const auto end_part = [&](bool newline) {
+    text.resize(static_cast<size_t>(out - text.data()));
+    end_line(newline, unstable, ascii);
+  };
+  while (begin < end) {
+    if (!indented && *begin < 0x80) {
+      const size_t plain = copy_plain(begin, end, out);
+      if (plain > 0) {
+        out += plain;
+        begin += plain;
+        last_class = 0;
+        continue;
+      }
+    }
+    const Decoded next = decode_utf8(begin, end - begin);
+    const uint8_t kind = classify_code_point(next.code);
+    if (!next.valid) {
+      counts[kRuleInvalidUtf8].count += 1;
+      counts[kRuleInvalidUtf8].bytes += next.size;
+    }
+    const unsigned char* const source = begin;
+    begin += next.size;
+    if (kind == kClassBlank) {
+      // Indentation stays as it is. Elsewhere a run of blanks is one blank; a lone tab stays.
+      const char blank = next.code == '\t' ? '\t' : ' ';
+      if (indented ? next.code < 0x80 : out[-1] != ' ' && out[-1] != '\t') {
+        *out++ = blank;
+      } else if (!indented) {
+        out[-1] = ' ';
+      }
+      last_class = 0;
+    } else if (kind == kClassDrop) {
+      counts[kRuleControlCharacter].count += 1;
+      counts[kRuleControlCharacter].bytes += next.size;
+    } else if (kind == kClassNewline) {
+      const size_t left = 3 * static_cast<size_t>(end - begin);
+      end_part(true);
+      text.resize(line_begin_ + left);
+      out = text.data() + line_begin_;
+      unstable = false, ascii = true, indented = true, last_class = 0;
+      ++lines_in;
+    } else {
+      if (kind == kClassUnstable || (kind != 0 && kind < last_class)) unstable = true;
+      last_class = kind == kClassUnstable ? 0 : kind;
+      ascii &= next.code < 0x80;
+      indented = false;
+      const char* const bytes = next.valid ? reinterpret_cast<const char*>(source) : kReplacement;
+      const uint32_t size = next.valid ? next.size : 3;
+      for (uint32_t at = 0; at < size; ++at) *out++ = bytes[at];
+    }
+  }
+  end_part(ends_with_newline);
+}
+
+bool BlockCleaner::mask_personal_data() {
+  MaskCounts found;
+  const std::string_view line(text.data() + line_begin_, text.size() - line_begin_);
+  if (!mask_line(line, options_.mask_kinds, masked_, found)) return false;
+  for (size_t kind = 0; kind < kNumMasks; ++kind) {  // no samples: they would say what was masked
+    counts[kRuleMaskedEmail + kind].count += found.count[kind];
+    counts[kRuleMaskedEmail + kind].bytes += found.bytes[kind];
+  }
+  text.replace(line_begin_, std::string::npos, masked_);
+  return true;
+}
+
+void BlockCleaner::end_line(bool newline, bool unstable, bool ascii, size_t repeated) {
+  if (options_.mask_kinds != 0 && mask_personal_data()) repeated = kNotCounted;
+  if (options_.normalize) {
+    while (text.size() > line_begin_ && (text.back() == ' ' || text.back() == '\t'))
+      text.pop_back();
+    if (unstable || (options_.lowercase && !ascii)) {
+      const std::string before = text.substr(line_begin_);
+      const std::string after = (*compose_)(before);
+      if (unstable && after != before) {
+        counts[kRuleComposed].count += 1;
+        counts[kRuleComposed].bytes += before.size();
+      }
+      text.replace(line_begin_, std::string::npos, after);
+    } else if (options_.lowercase) {
+      for (size_t at = line_begin_; at < text.size(); ++at) {
+        if (text[at] >= 'A' && text[at] <= 'Z') text[at] = static_cast<char>(text[at] | 0x20);
+      }
+    }
+  }
+  const std::string_view line(text.data() + line_begin_, text.size() - line_begin_);
+  if (line.empty()) {
+    if (options_.normalize && empty_lines_ >= kMaxEmptyLines) return;
+    ++empty_lines_;
+  } else {
+    if (!keep_line(line, repeated)) {
+      text.resize(line_begin_);
+      return;
+    }
+    empty_lines_ = 0;
+    hash_line(line);
+  }
+  ++line_number_;
+  if (newline) text.push_back('\n');
+  line_begin_ = text.size();
+}
+
+void BlockCleaner::hash_line(std::string_view line) {
+  if (!options_.dedup || !is_worth_hashing(line)) return;
+  const Hash128 hash = hash128(line.data(), line.size(), kLineSeed);
+  hashes.push_back(
+      {hash.high, static_cast<uint32_t>(hash.low), static_cast<uint32_t>(line_number_)});
+}
+
+// Short lines may repeat; indentation does not make a line long.
+bool BlockCleaner::is_worth_hashing(std::string_view line) const {
+  const size_t begin = line.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return false;
+  return !has_fewer_chars(line.substr(begin), options_.min_dedup_chars);
+}
+
+bool BlockCleaner::keep_line(std::string_view line, size_t repeated) {
+  if (!options_.filter) return true;
+  if (has_fewer_chars(line, options_.min_line_chars)) return drop(kRuleLineTooShort, line), false;
+  if (has_more_chars(line, options_.max_line_chars)) return drop(kRuleLineTooLong, line), false;
+  if (options_.min_line_words > 0 && !has_words(line, options_.min_line_words)) {
+    return drop(kRuleLineFewWords, line), false;
+  }
+  if (options_.max_repetition < 1) {
+    if (repeated == kNotCounted) repeated = count_repeated_bytes(line.data(), line.size());
+    if (measure_repetition(line, repeated) > options_.max_repetition) {
+      return drop(kRuleLineRepetitive, line), false;
+    }
+  }
+  return true;
+}
+
+bool BlockCleaner::keep_document(std::string_view document, bool whole) {
+  if (document.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    if (whole) drop(kRuleDocumentEmpty, document);
+    return !whole;
+  }
+  if (!options_.filter || !whole) return true;
+  if (has_fewer_chars(document, options_.min_document_chars)) {
+    return drop(kRuleDocumentTooShort, document), false;
+  }
+  if (has_more_chars(document, options_.max_document_chars)) {
+    return drop(kRuleDocumentTooLong, document), false;
+  }
+  if (!has_words(document, options_.min_document_words)) {
+    return drop(kRuleDocumentFewWords, document), false;
+  }
+  return true;
+}
+
+// Rules and models judge whole documents; a part of a larger one stays.
+bool BlockCleaner::is_good(bool whole) {
+  const ModelOptions& models = options_.models;
+  if (rules_ == nullptr && models.language == nullptr && models.score == nullptr) return true;
+  const auto document = [&] {
+    return std::string_view(text.data() + document_begin_, text.size() - document_begin_);
+  };
+  if (!whole) return drop(kRuleUnjudged, document()), true;
+  return (models.language == nullptr || has_language(document())) &&
+         (rules_ == nullptr || meets_rules(document())) &&
+         (models.score == nullptr || has_score(document()));
+}
+
+bool BlockCleaner::has_language(std::string_view document) {
+  const ModelOptions& models = options_.models;
+  models.language->predict(document, model_scratch_, scores_);
+  const auto best =
+      static_cast<size_t>(std::max_element(scores_.begin(), scores_.end()) - scores_.begin());
+  languages.resize(scores_.size());
+  if (scores_[best] > 0) {
+    languages[best].count += 1;
+    languages[best].bytes += document.size();
+  }
+  if (scores_[best] < models.min_language_score) return drop(kRuleUnsureLanguage, document), false;
+  if (models.wanted.empty() || models.wanted[best] != 0) return true;
+  return drop(kRuleOtherLanguage, document), false;
+}
+
+bool BlockCleaner::has_score(std::string_view document) {
+  const ModelOptions& models = options_.models;
+  models.score->predict(document, model_scratch_, scores_);
+  if (scores_[models.score_label] >= models.keep_above) return true;
+  return drop(kRuleLowScore, document), false;
+}
+
+bool BlockCleaner::meets_rules(std::string_view document) {
+  const Rule rule = rules_->judge(document);
+  if (rule == kRuleUnjudged) return drop(rule, document), true;
+  if (rule != kNumRules) return drop(rule, document), false;
+  for (size_t number = 0; number < kNumRules; ++number) {
+    counts[number].count += rules_->line_counts()[number].count;
+    counts[number].bytes += rules_->line_counts()[number].bytes;
+  }
+  for (const Sample& sample : rules_->line_samples()) {
+    if (num_samples_[sample.rule]++ < kSamplesPerRule) samples.push_back(sample);
+  }
+  if (!rules_->is_changed()) return true;
+  if (!keep_document(rules_->text(), true)) return false;
+  replace_document(rules_->text());
+  return true;
+}
+
+// Put another text in the place of the document in work, and hash its lines.
+void BlockCleaner::replace_document(std::string_view document) {
+  text.resize(document_begin_);
+  text.append(document);
+  hashes.resize(hash_mark_);
+  line_number_ = line_base_;
+  for (size_t at = document_begin_; at < text.size(); ++line_number_) {
+    const size_t newline = std::min(text.find('\n', at), text.size());
+    if (newline > at) hash_line({text.data() + at, newline - at});
+    at = newline + 1;
+  }
+}
+
+void BlockCleaner::end_document(uint64_t input_index, uint64_t ordinal, uint64_t flags) {
+  if (options_.normalize && (flags & kDocumentLast) != 0) {
+    while (text.size() > document_begin_ && text.back() == '\n') text.pop_back();
+  }
+  const bool whole = flags == (kDocumentFirst | kDocumentLast);
+  std::string_view document(text.data() + document_begin_, text.size() - document_begin_);
+  if (!keep_document(document, whole) || !is_good(whole)) {
+    text.resize(document_begin_);
+    hashes.resize(hash_mark_);
+    line_number_ = line_base_;
+    return;
+  }
+  document = {text.data() + document_begin_, text.size() - document_begin_};
+  const Hash128 hash = hash128(document.data(), document.size(), kDocumentSeed);
+  if (options_.dedup && whole) {
+    hashes.push_back({hash.high, static_cast<uint32_t>(hash.low),
+                      kDocumentMark | static_cast<uint32_t>(documents.size())});
+  }
+  if (options_.collect_characters) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(document.data());
+    for (size_t at = 0; at < document.size();) {
+      const Decoded next = decode_utf8(bytes + at, document.size() - at);
+      characters[next.code >> 6] |= uint64_t{1} << (next.code & 63);
+      at += next.size;
+    }
+  }
+  documents.push_back(
+      {input_index, ordinal, document_begin_, text.size(), hash.low, hash.high, line_base_, flags});
+}
+
+void BlockCleaner::finish() {
+  compose_ = nullptr;
+  rules_.reset();
+  std::array<uint64_t, 256> next{};
+  for (const HashRow& row : hashes) ++radix_ends[row.high >> 56];
+  uint64_t total = 0;
+  for (size_t value = 0; value < 256; ++value) {
+    next[value] = total;
+    total += radix_ends[value];
+    radix_ends[value] = total;
+  }
+  std::vector<HashRow> sorted(hashes.size());
+  for (const HashRow& row : hashes) sorted[next[row.high >> 56]++] = row;
+  hashes.swap(sorted);
+}
+
+}  // namespace lowtide

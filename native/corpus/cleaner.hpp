@@ -1,0 +1,140 @@
+// Cleaning and filtering: raw documents in, clean text, counts and line hashes out.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "corpus/cleaning_rules.hpp"
+#include "corpus/line_scan.hpp"
+#include "corpus/text_hash.hpp"
+#include "quality/fasttext_model.hpp"
+#include "quality/masks.hpp"
+#include "quality/rules.hpp"
+
+namespace lowtide {
+
+// Models that judge documents; a null one judges none.
+struct ModelOptions {
+  std::shared_ptr<const FastTextModel> language, score;
+  std::vector<uint8_t> wanted;  // by label of the language model; empty: all
+  double min_language_score = 0, keep_above = 0;
+  size_t score_label = 0;
+};
+
+struct CleanOptions {
+#define LOWTIDE_OPTION(type, name, value) type name = value;
+#include "corpus/cleaning_rules.inc"
+  QualityOptions quality;
+  ModelOptions models;
+};
+
+constexpr uint64_t kDocumentFirst = 1;  // the document begins here
+constexpr uint64_t kDocumentLast = 2;   // and ends here; else it is a part of a larger one
+
+// One document of a block, as stored in work files.
+struct DocumentRow {
+  uint64_t input_index;
+  uint64_t ordinal;
+  uint64_t begin;  // of its text in the block's text
+  uint64_t end;
+  uint64_t hash_low;
+  uint64_t hash_high;
+  uint64_t line_base;  // number of its first line within the block
+  uint64_t flags;
+};
+
+// A line or document that may be a duplicate, as stored in work files: 96 bits of hash.
+struct HashRow {
+  uint64_t high;
+  uint32_t low;
+  uint32_t line;  // kDocumentMark + row of the document, or the line's number
+};
+constexpr uint32_t kDocumentMark = 0x80000000u;
+
+constexpr size_t kNotCounted = ~size_t{0};
+
+class BlockCleaner {
+ public:
+  // `compose` is called for the rare line that is not NFC (or, lower-casing, not ASCII).
+  using Compose = std::function<std::string(const std::string&)>;
+
+  BlockCleaner(const CleanOptions& options, const Compose& compose);
+
+  void add_document(std::string_view raw, uint64_t input_index, uint64_t ordinal, uint64_t flags);
+  // Forget `compose`, and sort the hashes by their first byte; `radix_ends` then says where each
+  // value's rows end.
+  void finish();
+
+  std::string text;
+  std::vector<DocumentRow> documents;
+  std::vector<HashRow> hashes;
+  std::array<uint64_t, 256> radix_ends{};
+  std::array<RuleCount, kNumRules> counts{};
+  std::vector<Sample> samples;
+  std::vector<RuleCount> languages;  // documents judged, by label of the language model
+  std::vector<uint64_t> characters;  // a bit per code point, when collected
+  uint64_t documents_in = 0, bytes_in = 0, lines_in = 0;
+
+ private:
+  void add_line(const char* begin, const LineScan& line);
+  void add_unicode_line(const unsigned char* begin, const unsigned char* end,
+                        bool ends_with_newline);
+  void add_exact_line(const unsigned char* begin, const unsigned char* end, bool ends_with_newline);
+  // `repeated`: bytes equal to the one before, where the line is still as it was when counted.
+  void end_line(bool newline, bool unstable, bool ascii, size_t repeated = kNotCounted);
+  bool is_worth_hashing(std::string_view line) const;
+  bool keep_line(std::string_view line, size_t repeated);
+  // Mask personal data in the line in work; returns whether there was any.
+  bool mask_personal_data();
+  // Whether rules and models, as far as there are any, let the document in work stay.
+  bool is_good(bool whole);
+  bool has_language(std::string_view document);
+  bool has_score(std::string_view document);
+  bool meets_rules(std::string_view document);
+  void hash_line(std::string_view line);
+  void replace_document(std::string_view document);
+  void end_document(uint64_t input_index, uint64_t ordinal, uint64_t flags);
+  bool keep_document(std::string_view document, bool whole);
+  void drop(Rule rule, std::string_view what);
+
+  CleanOptions options_;
+  const Compose* compose_;
+  std::unique_ptr<QualityRules> rules_;
+  std::string masked_;
+  FastTextModel::Scratch model_scratch_;
+  std::vector<float> scores_;
+  size_t document_begin_ = 0, line_begin_ = 0, hash_mark_ = 0;
+  uint64_t line_number_ = 0, line_base_ = 0;
+  uint32_t empty_lines_ = 0;
+  std::array<uint32_t, kNumRules> num_samples_{};
+};
+
+// Find the documents of text[begin:end]; a separator ends one, and what follows the last separator
+// may be nothing at all.
+template <typename Found>
+void find_documents(std::string_view text, std::string_view separator, uint64_t begin, uint64_t end,
+                    const Found& found) {
+  for (uint64_t at = begin;;) {
+    const char* next = find_bytes(text.data() + at, text.data() + end, separator);
+    if (next == nullptr) {
+      if (at < end) found(at, end);
+      return;
+    }
+    const auto document_end = static_cast<uint64_t>(next - text.data());
+    found(at, document_end);
+    at = document_end + separator.size();
+  }
+}
+
+// How much of a line says what the line already said: 0 (nothing) to 1 (all of it); `repeated` of
+// its bytes are equal to the one before.
+double measure_repetition(std::string_view line, size_t repeated, bool vectors = true);
+bool has_words(std::string_view text, uint64_t wanted);
+
+}  // namespace lowtide

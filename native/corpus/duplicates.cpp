@@ -1,0 +1,202 @@
+#include "corpus/duplicates.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "text/code_points.hpp"
+
+namespace lowtide {
+namespace {
+
+constexpr uint32_t kSamplesPerRule = 3;
+constexpr size_t kSampleBytes = 160;
+
+void count(KeptDocuments& kept, Rule rule, std::string_view what) {
+  RuleCount& counter = kept.counts[rule];
+  counter.count += 1;
+  counter.bytes += what.size();
+  if (counter.count <= kSamplesPerRule) {
+    size_t end = std::min(what.size(), kSampleBytes);
+    while (end > 0 && end < what.size() && (what[end] & 0xC0) == 0x80) --end;
+    kept.samples.push_back({static_cast<uint32_t>(rule), std::string(what.substr(0, end))});
+  }
+}
+
+// Copy a document's lines except the removed ones; runs of empty lines left by them are shortened.
+void copy_lines(std::string_view document, uint64_t line, std::span<const uint32_t> removed,
+                const CleanOptions& options, KeptDocuments& kept) {
+  const size_t begin = kept.changed.size();
+  auto next = std::lower_bound(removed.begin(), removed.end(), static_cast<uint32_t>(line));
+  const char* at = document.data();
+  const char* const end = at + document.size();
+  const char* copied = at;
+  uint32_t empty_lines = 2;
+  for (; at < end; ++line) {
+    if (next == removed.end() && empty_lines == 0) break;  // the rest is as cleaning left it
+    const auto* newline = static_cast<const char*>(std::memchr(at, '\n', end - at));
+    const char* after = newline != nullptr ? newline + 1 : end;
+    const bool is_empty = newline == at;
+    const bool is_removed = next != removed.end() && *next == line;
+    if (is_removed) {
+      ++next;
+      count(kept, kRuleDuplicateLine, {at, static_cast<size_t>(after - at)});
+    }
+    if (is_removed || (is_empty && options.normalize && empty_lines >= 2)) {
+      kept.changed.append(copied, at);
+      copied = after;
+    } else {
+      empty_lines = is_empty ? empty_lines + 1 : 0;
+    }
+    at = after;
+  }
+  kept.changed.append(copied, end);
+  if (options.normalize) {
+    while (kept.changed.size() > begin && kept.changed.back() == '\n') kept.changed.pop_back();
+  }
+}
+
+}  // namespace
+
+size_t DuplicateFinder::Table::place(uint64_t high) const {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<size_t>(static_cast<Wide>(high << 8) * slots.size() >> 64);
+}
+
+bool DuplicateFinder::Table::insert(uint64_t high, uint32_t low) {
+  const Slot wanted{{static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32), low}};
+  for (size_t at = place(high);;) {
+    Slot& slot = slots[at];
+    if (std::memcmp(&slot, &wanted, sizeof wanted) == 0) return false;
+    if ((slot.words[0] | slot.words[1] | slot.words[2]) == 0) {
+      slot = wanted;
+      ++held;
+      return true;
+    }
+    if (++at == slots.size()) at = 0;
+  }
+}
+
+// Places rise with the hash, so both tables are gone through from their beginning to their end.
+void DuplicateFinder::Table::grow() {
+  constexpr size_t kFirstSlots = 64, kSmallSlots = 1024;
+  Table larger;
+  larger.slots.resize(slots.empty()                ? kFirstSlots
+                      : slots.size() < kSmallSlots ? 2 * slots.size()
+                                                   : slots.size() + slots.size() / 4);
+  for (const Slot& slot : slots) {
+    if ((slot.words[0] | slot.words[1] | slot.words[2]) == 0) continue;
+    larger.insert(uint64_t{slot.words[1]} << 32 | slot.words[0], slot.words[2]);
+  }
+  *this = std::move(larger);
+}
+
+bool DuplicateFinder::add(std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes) {
+  constexpr size_t kAhead = 12;  // rows whose slots are on their way from memory
+  for (size_t row = 0; row < rows.size(); ++row) {
+    if (row + kAhead < rows.size()) {
+      const uint64_t high = rows[row + kAhead].high;
+      const Table& next = tables_[high >> 56];
+      __builtin_prefetch(next.slots.data() + next.place(high), 1);
+    }
+    const HashRow& given = rows[row];
+    if (num_passes > 1 && given.low % num_passes != pass) continue;
+    bool is_new;
+    if (given.high == 0 && given.low == 0) {  // the one hash that a slot cannot hold
+      is_new = !zero_seen_;
+      if (is_new && held_ == capacity_) return false;
+      zero_seen_ = true;
+    } else {
+      Table& table = tables_[given.high >> 56];
+      if (5 * (table.held + 1) > 4 * table.slots.size()) table.grow();
+      is_new = table.insert(given.high, given.low);
+    }
+    if (!is_new) {
+      duplicates_.push_back(given.line);
+    } else if (held_++ == capacity_) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<uint32_t> DuplicateFinder::take() {
+  std::sort(duplicates_.begin(), duplicates_.end());
+  return std::move(duplicates_);
+}
+
+std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,
+                                  std::span<const DocumentRow> documents,
+                                  std::span<const uint64_t> remnants, bool all) {
+  std::vector<uint32_t> words;
+  for (const HashRow& row : hashes) {
+    bool wanted = all || row.line >= kDocumentMark;
+    if (!wanted && !remnants.empty()) {
+      // The document that a line is in is the last one that begins at or before it.
+      const auto after = std::upper_bound(
+          documents.begin(), documents.end(), uint64_t{row.line},
+          [](uint64_t line, const DocumentRow& document) { return line < document.line_base; });
+      const uint64_t document = static_cast<uint64_t>(after - documents.begin());
+      wanted = document > 0 && std::binary_search(remnants.begin(), remnants.end(), document - 1);
+    }
+    if (!wanted) continue;
+    words.push_back(static_cast<uint32_t>(row.high));
+    words.push_back(static_cast<uint32_t>(row.high >> 32));
+    words.push_back(row.low);
+  }
+  return words;
+}
+
+bool keep_documents(std::string_view text, std::span<const DocumentRow> documents,
+                    std::span<const uint32_t> removed, const CleanOptions& options,
+                    KeptDocuments& kept) {
+  const auto marks = std::lower_bound(removed.begin(), removed.end(), kDocumentMark);
+  const std::span<const uint32_t> lines(removed.begin(), marks);
+  std::vector<std::pair<size_t, size_t>> moved;  // place in `documents`, begin in `changed`
+  auto next_line = lines.begin();
+  auto next_document = marks;
+  for (size_t row = 0; row < documents.size(); ++row) {
+    const DocumentRow& source = documents[row];
+    if (source.begin > source.end || source.end > text.size()) return false;
+    const std::string_view document = text.substr(source.begin, source.end - source.begin);
+    if (next_document != removed.end() && (*next_document & ~kDocumentMark) == row) {
+      ++next_document;
+      count(kept, kRuleDuplicateDocument, document);
+      continue;
+    }
+    const uint64_t line_end =
+        row + 1 < documents.size() ? documents[row + 1].line_base : uint64_t{kDocumentMark};
+    while (next_line != lines.end() && *next_line < source.line_base) ++next_line;
+    auto last_line = next_line;
+    while (last_line != lines.end() && *last_line < line_end) ++last_line;
+    if (last_line != next_line) {
+      const size_t begin = kept.changed.size();
+      copy_lines(document, source.line_base, {next_line, last_line}, options, kept);
+      const std::string_view rest = std::string_view(kept.changed).substr(begin);
+      const bool whole = source.flags == (kDocumentFirst | kDocumentLast);
+      const uint64_t min_chars = options.filter ? options.min_document_chars : 0;
+      const bool short_rest = count_code_points(rest.data(), rest.size()) < min_chars;
+      if (whole && (short_rest || rest.find_first_not_of(" \t\r\n") == std::string_view::npos)) {
+        count(kept, kRuleDocumentRemnant, rest);
+        kept.remnants.push_back(row);
+        kept.changed.resize(begin);
+        continue;
+      }
+      // A later part of a large document still needs the line border that separated it.
+      if ((source.flags & kDocumentLast) == 0 && options.normalize && document.ends_with('\n')) {
+        kept.changed.push_back('\n');
+      }
+      moved.emplace_back(kept.documents.size(), begin);
+    }
+    kept.documents.push_back(document);
+    kept.rows.push_back(row);
+  }
+  // Only now `changed` stays where it is.
+  size_t end = kept.changed.size();
+  for (auto at = moved.rbegin(); at != moved.rend(); ++at) {
+    kept.documents[at->first] = std::string_view(kept.changed).substr(at->second, end - at->second);
+    end = at->second;
+  }
+  return true;
+}
+
+}  // namespace lowtide

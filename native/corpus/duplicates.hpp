@@ -1,0 +1,73 @@
+// Exact deduplication of one partition of hashes, and what remains of a block afterwards.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "corpus/cleaner.hpp"
+
+namespace lowtide {
+
+// Rows must be added in the order of the corpus: the first of equal ones stays.
+//
+// A table for each first byte of a hash, which is how blocks sort their rows: one small table is at
+// work at a time, and grows by a quarter without the others, so memory follows what is held.
+class DuplicateFinder {
+ public:
+  // Room for `capacity` rows. Each takes 12 bytes in tables that are 64 to 80 % full, so at most 19;
+  // only small tables, of 3 MiB together, are emptier.
+  explicit DuplicateFinder(size_t capacity) : capacity_(capacity) {}
+
+  // Add the rows of a block that belong to this pass (of `num_passes` over the same partition).
+  // Returns false when there is no more room.
+  bool add(std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes);
+  // HashRow::line of all duplicates since the last call, sorted.
+  std::vector<uint32_t> take();
+
+ private:
+  struct Slot {  // 96 bits of hash; all zero: free
+    uint32_t words[3];
+  };
+  struct Table {
+    std::vector<Slot> slots;
+    size_t held = 0;
+
+    size_t place(uint64_t high) const;
+    // Whether the hash is new here.
+    bool insert(uint64_t high, uint32_t low);
+    void grow();
+  };
+
+  std::array<Table, 256> tables_;
+  size_t capacity_, held_ = 0;
+  bool zero_seen_ = false;
+  std::vector<uint32_t> duplicates_;
+};
+
+// The documents of a block without their duplicate lines.
+struct KeptDocuments {
+  std::vector<std::string_view> documents;  // in the block's text, or in `changed`
+  std::string changed;                      // the documents that lost lines
+  std::vector<uint64_t> rows;               // which document of the block it was
+  std::vector<uint64_t> remnants;           // documents that were dropped: too little was left
+  std::array<RuleCount, kNumRules> counts{};
+  std::vector<Sample> samples;
+};
+
+// The hashes of a block that nobody can make again from what is kept of it, as 3 words each: those
+// of whole documents, and those of the lines of documents that were dropped (`all`: of all lines).
+std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,
+                                  std::span<const DocumentRow> documents,
+                                  std::span<const uint64_t> remnants, bool all);
+
+// `removed` holds HashRow::line values, sorted. Fails (false) when rows lie outside the text.
+bool keep_documents(std::string_view text, std::span<const DocumentRow> documents,
+                    std::span<const uint32_t> removed, const CleanOptions& options,
+                    KeptDocuments& kept);
+
+}  // namespace lowtide

@@ -1,0 +1,111 @@
+#include "dataset/ranges.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+namespace lowtide {
+
+namespace {
+constexpr uint64_t kMostTokens = uint64_t{1} << 60;
+}  // namespace
+
+RangeCounter::RangeCounter(std::vector<uint64_t> bounds, uint64_t val_limit)
+    : bounds_(std::move(bounds)), val_limit_(val_limit) {
+  if (bounds_.empty() || !std::is_sorted(bounds_.begin(), bounds_.end())) {
+    throw std::invalid_argument("ranges begin at keys in order, and there is at least one");
+  }
+  for (std::vector<int64_t>& split : tokens) split.resize(bounds_.size());
+}
+
+void RangeCounter::add(std::span<const EncodedRow> index) {
+  size_t range = 0;
+  for (const EncodedRow& row : index) {
+    if (range + 1 < bounds_.size() && row.key >= bounds_[range + 1]) {
+      const auto after = std::upper_bound(bounds_.begin(), bounds_.end(), row.key);
+      range = static_cast<size_t>(after - bounds_.begin()) - 1;
+    }
+    const bool val = row.split < val_limit_;
+    tokens[val][range] += static_cast<int64_t>(row.tokens);
+    ++documents[val];
+  }
+}
+
+void RangeRows::add(const std::string& path, std::span<const EncodedRow> index, uint64_t ids_at,
+                    uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen,
+                    uint64_t val_limit) {
+  const size_t before = rows.size();
+  for (const EncodedRow& row : index) {
+    const bool val = row.split < val_limit;
+    if (row.key >= low && row.key <= high &&
+        (chosen == Chosen::kAll || (chosen == Chosen::kVal) == val)) {
+      rows.push_back({row.key, ids_at, row.tokens, static_cast<uint32_t>(paths.size()),
+                      static_cast<uint32_t>(row.ends)});
+    }
+    ids_at += row.tokens * id_bytes;
+  }
+  if (rows.size() > before) paths.push_back(path);
+}
+
+void RangeRows::finish() {
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const Row& a, const Row& b) { return a.key < b.key; });
+  uint64_t total = 0;
+  for (Row& row : rows) {
+    if (row.token_end > kMostTokens - total) {
+      throw std::invalid_argument("an index of encoded documents is damaged");
+    }
+    row.token_end = total += row.token_end;
+  }
+}
+
+std::vector<uint64_t> RangeReader::read(uint64_t first, uint64_t last, char* ids) {
+  std::vector<uint64_t> document_ends;
+  auto row = std::upper_bound(
+      range_.rows.begin(), range_.rows.end(), first,
+      [](uint64_t token, const RangeRows::Row& other) { return token < other.token_end; });
+  uint64_t begin = row == range_.rows.begin() ? 0 : std::prev(row)->token_end;
+  for (; row != range_.rows.end() && begin < last; begin = row->token_end, ++row) {
+    const uint64_t skipped = begin < first ? first - begin : 0;
+    const uint64_t end = std::min(row->token_end, last);
+    if (end <= begin + skipped) continue;
+    uint64_t left = (end - begin - skipped) * id_bytes_;
+    uint64_t offset = row->at + skipped * id_bytes_;
+    const int descriptor = open(row->file);
+    while (left > 0) {
+      const ssize_t got = ::pread(descriptor, ids, left, static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) {
+        throw std::system_error(got < 0 ? errno : EIO, std::generic_category(),
+                                range_.paths[row->file]);
+      }
+      ids += got;
+      offset += static_cast<uint64_t>(got);
+      left -= static_cast<uint64_t>(got);
+    }
+    if (row->ends != 0 && row->token_end <= last) document_ends.push_back(end - first);
+  }
+  return document_ends;
+}
+
+int RangeReader::open(uint32_t file) {
+  const auto found = descriptors_.find(file);
+  if (found != descriptors_.end()) return found->second;
+  if (descriptors_.size() >= max_open_files_) close();
+  const int descriptor = ::open(range_.paths[file].c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    throw std::system_error(errno, std::generic_category(), range_.paths[file]);
+  }
+  return descriptors_[file] = descriptor;
+}
+
+void RangeReader::close() {
+  for (const auto& [file, descriptor] : descriptors_) ::close(descriptor);
+  descriptors_.clear();
+}
+
+}  // namespace lowtide

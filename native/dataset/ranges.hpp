@@ -1,0 +1,95 @@
+// Documents of many encoded blocks in their global order, and their ids from the blocks' files.
+//
+// In:      the index of every work file of ids
+// Out:     tokens by range of keys; any stretch of a range's ids
+// Memory:  32 bytes for each document of a range, twice while they are sorted, and the files' names
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "dataset/encoding.hpp"
+
+namespace lowtide {
+
+// Counts tokens and documents by range of keys and by split (0: train, 1: val).
+class RangeCounter {
+ public:
+  // `bounds` are the first keys of all ranges, in order (checked); hashes below `val_limit` are in
+  // val.
+  RangeCounter(std::vector<uint64_t> bounds, uint64_t val_limit);
+  void add(std::span<const EncodedRow> index);  // sorted by key
+
+  std::array<std::vector<int64_t>, 2> tokens;
+  std::array<uint64_t, 2> documents{};
+
+ private:
+  std::vector<uint64_t> bounds_;
+  uint64_t val_limit_;
+};
+
+enum class Chosen { kTrain, kVal, kAll };
+
+class RangeRows {
+ public:
+  // Add the documents of one work file whose keys are in [low, high]; its ids begin at `ids_at`.
+  void add(const std::string& path, std::span<const EncodedRow> index, uint64_t ids_at,
+           uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit);
+  // Put them in order; equal keys stay in the order of the files. An index that counts more tokens
+  // than any disk holds is damaged: std::invalid_argument.
+  void finish();
+
+  struct Row {
+    uint64_t key;
+    uint64_t at;         // in bytes, in its file
+    uint64_t token_end;  // in the range; its own tokens until `finish`
+    uint32_t file;
+    uint32_t ends;
+  };
+  std::vector<Row> rows;
+  std::vector<std::string> paths;
+};
+
+// Reads stretches of a range; files are opened when they are first needed, and so many at most.
+class RangeReader {
+ public:
+  RangeReader(const RangeRows& range, uint64_t id_bytes, size_t max_open_files)
+      : range_(range), id_bytes_(id_bytes), max_open_files_(max_open_files) {}
+  ~RangeReader() { close(); }
+  RangeReader(const RangeReader&) = delete;
+  RangeReader& operator=(const RangeReader&) = delete;
+
+  // Fill `ids` with tokens `first` to `last`; gives the ends of documents, counted from `first`.
+  // A file that cannot be read is a std::system_error.
+  std::vector<uint64_t> read(uint64_t first, uint64_t last, char* ids);
+  uint64_t id_bytes() const { return id_bytes_; }
+  uint64_t num_tokens() const { return range_.rows.empty() ? 0 : range_.rows.back().token_end; }
+
+ private:
+  int open(uint32_t file);
+  void close();
+
+  const RangeRows& range_;
+  uint64_t id_bytes_;
+  size_t max_open_files_;
+  std::unordered_map<uint32_t, int> descriptors_;
+};
+
+// The lowest and the highest id; {0, 0} where there is none.
+template <typename Id>
+std::pair<uint64_t, uint64_t> measure_ids(std::span<const Id> ids) {
+  if (ids.empty()) return {0, 0};
+  Id low = ids[0], high = ids[0];
+  for (const Id id : ids) {
+    low = id < low ? id : low;
+    high = id > high ? id : high;
+  }
+  return {low, high};
+}
+
+}  // namespace lowtide

@@ -1,0 +1,229 @@
+#include "quality/fasttext_model.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace lowtide {
+namespace {
+
+constexpr std::string_view kEnd = "</s>", kLabelPrefix = "__label__";
+constexpr float kTiny = 1e-5f;
+
+bool is_blank(char byte) {
+  return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\v' || byte == '\f' ||
+         byte == '\r' || byte == 0;
+}
+
+// As fastText has it: a table of 512 steps.
+float look_up_sigmoid(float value) {
+  static const std::array<float, 513> table = [] {
+    std::array<float, 513> made{};
+    for (int at = 0; at <= 512; ++at) {
+      const float x = static_cast<float>(at * 16) / 512.0f - 8.0f;
+      made[static_cast<size_t>(at)] =
+          static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(x))));
+    }
+    return made;
+  }();
+  if (!(value >= -8.0f)) return 0.0f;  // what is no number, too
+  if (value > 8.0f) return 1.0f;
+  return table[static_cast<size_t>((value + 8.0f) * 512.0f / 8.0f / 2.0f)];
+}
+
+}  // namespace
+
+uint32_t hash_fasttext(std::string_view bytes) {
+  uint32_t hash = 2166136261u;
+  for (const char byte : bytes) {
+    hash ^= static_cast<uint32_t>(static_cast<int8_t>(byte));
+    hash *= 16777619u;
+  }
+  return hash;
+}
+
+void FastTextModel::Quantizer::add(const uint8_t* codes, float factor, float* out) const {
+  for (int32_t part = 0; part < parts; ++part) {
+    const int32_t size = part + 1 == parts ? last_size : part_size;
+    const float* centroid =
+        centroids.data() +
+        size_t{256} * static_cast<size_t>(part) * static_cast<size_t>(part_size) +
+        size_t{codes[part]} * static_cast<size_t>(size);
+    for (int32_t at = 0; at < size; ++at) out[part * part_size + at] += factor * centroid[at];
+  }
+}
+
+void FastTextModel::Matrix::add_row(uint64_t row, float* out) const {
+  if (codes.empty()) {
+    const float* values = dense.data() + row * width;
+    for (uint64_t at = 0; at < width; ++at) out[at] += values[at];
+    return;
+  }
+  const float factor = norm_codes.empty() ? 1.0f : norms.centroids[norm_codes[row]];
+  parts.add(codes.data() + row * static_cast<uint64_t>(parts.parts), factor, out);
+}
+
+size_t FastTextModel::memory_bytes() const {
+  const auto of = [](const Matrix& matrix) {
+    return 4 * (matrix.dense.size() + matrix.parts.centroids.size()) + matrix.codes.size() +
+           matrix.norm_codes.size();
+  };
+  return of(input_) + of(output_) + word_bytes_.size() +
+         4 * (word_ends_.size() + word_slots_.size()) + 8 * kept_buckets_.size();
+}
+
+int64_t FastTextModel::find_word(std::string_view word, uint32_t hash) const {
+  const size_t slots = word_slots_.size();
+  for (size_t at = hash & (slots - 1); word_slots_[at] != 0; at = (at + 1) & (slots - 1)) {
+    const size_t id = word_slots_[at] - 1;
+    const size_t begin = id == 0 ? 0 : word_ends_[id - 1];
+    if (word == std::string_view(word_bytes_.data() + begin, word_ends_[id] - begin)) {
+      return static_cast<int64_t>(id);
+    }
+  }
+  return -1;
+}
+
+void FastTextModel::add_row(uint64_t row, Scratch& scratch) const {
+  input_.add_row(row, scratch.hidden.data());
+  ++scratch.num_rows;
+}
+
+void FastTextModel::add_bucket(uint64_t bucket, Scratch& scratch) const {
+  uint64_t row = bucket;
+  if (pruned_) {
+    const auto found =
+        std::lower_bound(kept_buckets_.begin(), kept_buckets_.end(),
+                         std::pair<uint32_t, uint32_t>(static_cast<uint32_t>(bucket), 0));
+    if (found == kept_buckets_.end() || found->first != bucket) return;
+    row = found->second;
+  }
+  add_row(num_words_ + row, scratch);
+}
+
+void FastTextModel::add_pieces(std::string_view word, Scratch& scratch) const {
+  std::string& marked = scratch.word;
+  marked.assign(1, '<').append(word).push_back('>');
+  const size_t size = marked.size();
+  for (size_t begin = 0; begin < size; ++begin) {
+    if ((marked[begin] & 0xC0) == 0x80) continue;
+    size_t end = begin;
+    for (int32_t n = 1; end < size && n <= max_n_; ++n) {
+      ++end;
+      while (end < size && (marked[end] & 0xC0) == 0x80) ++end;
+      if (n < min_n_ || (n == 1 && (begin == 0 || end == size))) continue;
+      const uint32_t hash = hash_fasttext({marked.data() + begin, end - begin});
+      add_bucket(hash % static_cast<uint32_t>(bucket_), scratch);
+    }
+  }
+}
+
+void FastTextModel::add_word(std::string_view word, bool is_end, Scratch& scratch) const {
+  const uint32_t hash = hash_fasttext(word);
+  const int64_t id = find_word(word, hash);
+  if (id < 0 && word.starts_with(kLabelPrefix)) return;
+  if (id >= 0) add_row(static_cast<uint64_t>(id), scratch);
+  if (max_n_ > 0 && !is_end) add_pieces(word, scratch);
+  scratch.hashes.push_back(static_cast<int32_t>(hash));
+}
+
+void FastTextModel::add_text(std::string_view text, Scratch& scratch) const {
+  scratch.hidden.assign(input_.width, 0.0f);
+  scratch.num_rows = 0;
+  scratch.hashes.clear();
+  bool ended = false;
+  for (size_t at = 0; at < text.size() && !ended;) {
+    const size_t begin = at;
+    while (at < text.size() && !is_blank(text[at])) ++at;
+    const std::string_view word = text.substr(begin, at - begin);
+    ended = word == kEnd;  // what follows it is another line to fastText
+    if (!word.empty()) add_word(word, ended, scratch);
+    ++at;
+  }
+  if (!ended) add_word(kEnd, true, scratch);
+  const std::vector<int32_t>& hashes = scratch.hashes;
+  for (size_t first = 0; first < hashes.size(); ++first) {
+    uint64_t hash = static_cast<uint64_t>(int64_t{hashes[first]});
+    for (size_t next = first + 1;
+         next < hashes.size() && next < first + static_cast<size_t>(word_ngrams_); ++next) {
+      hash = hash * 116049371u + static_cast<uint64_t>(int64_t{hashes[next]});
+      add_bucket(hash % static_cast<uint64_t>(bucket_), scratch);
+    }
+  }
+}
+
+void FastTextModel::compute_outputs(Scratch& scratch) const {
+  std::vector<float>& hidden = scratch.hidden;
+  const float factor = static_cast<float>(1.0 / static_cast<double>(scratch.num_rows));
+  for (float& value : hidden) value *= factor;
+  if (folded_) {
+    scratch.outputs = hidden;
+    return;
+  }
+  scratch.outputs.assign(labels_.size(), 0.0f);
+  std::vector<float> row(output_.width);
+  for (size_t label = 0; label < labels_.size(); ++label) {
+    std::fill(row.begin(), row.end(), 0.0f);
+    output_.add_row(label, row.data());
+    float sum = 0;
+    for (size_t at = 0; at < row.size(); ++at) sum += hidden[at] * row[at];
+    scratch.outputs[label] = sum;
+  }
+}
+
+void FastTextModel::build_tree(const std::vector<int64_t>& counts) {
+  const auto size = static_cast<int32_t>(counts.size());
+  tree_.assign(static_cast<size_t>(2 * size - 1), {});
+  for (size_t at = 0; at < tree_.size(); ++at) {
+    tree_[at].count = at < counts.size() ? counts[at] : kMostCount;
+  }
+  int32_t leaf = size - 1, node = size;
+  for (int32_t at = size; at < 2 * size - 1; ++at) {
+    int32_t least[2];
+    for (int32_t& place : least) {
+      const bool takes_leaf = leaf >= 0 && tree_[static_cast<size_t>(leaf)].count <
+                                               tree_[static_cast<size_t>(node)].count;
+      place = takes_leaf ? leaf-- : node++;
+    }
+    Node& made = tree_[static_cast<size_t>(at)];
+    made.left = least[0], made.right = least[1];
+    made.count =
+        tree_[static_cast<size_t>(least[0])].count + tree_[static_cast<size_t>(least[1])].count;
+  }
+}
+
+// Children come before their parents, so scores go down from the last node in one loop.
+void FastTextModel::walk_tree(const std::vector<float>& outputs, std::vector<float>& scores) const {
+  const size_t size = labels_.size();
+  std::vector<float> reached(tree_.size(), 0.0f);
+  for (size_t at = tree_.size(); at-- > size;) {
+    const float f =
+        static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(outputs[at - size]))));
+    reached[static_cast<size_t>(tree_[at].left)] = reached[at] + std::log(1.0f - f + kTiny);
+    reached[static_cast<size_t>(tree_[at].right)] = reached[at] + std::log(f + kTiny);
+  }
+  for (size_t label = 0; label < size; ++label) scores[label] = std::exp(reached[label]);
+}
+
+void FastTextModel::predict(std::string_view text, Scratch& scratch,
+                            std::vector<float>& scores) const {
+  scores.assign(labels_.size(), 0.0f);
+  add_text(text, scratch);
+  if (scratch.num_rows == 0) return;
+  compute_outputs(scratch);
+  if (loss_ == kHierarchical) return walk_tree(scratch.outputs, scores);
+  if (loss_ == kSoftmax) {
+    const float most = *std::max_element(scratch.outputs.begin(), scratch.outputs.end());
+    float sum = 0;
+    for (float& value : scratch.outputs) sum += value = std::exp(value - most);
+    for (size_t label = 0; label < scores.size(); ++label) {
+      scores[label] = scratch.outputs[label] / sum + kTiny;
+    }
+    return;
+  }
+  for (size_t label = 0; label < scores.size(); ++label) {
+    scores[label] = look_up_sigmoid(scratch.outputs[label]) + kTiny;
+  }
+}
+
+}  // namespace lowtide

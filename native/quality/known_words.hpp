@@ -1,0 +1,64 @@
+// Words that are split, or not split, otherwise than the rules would have it: contractions written
+// with an apostrophe and without, times, abbreviations, a few faces.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quality/words.hpp"
+
+namespace lowtide {
+
+constexpr size_t kMostKnownBytes = 16;
+
+class KnownWords {
+ public:
+  static const KnownWords& get();
+
+  // The sizes, in characters, of the words that `word` becomes, 0 after the last; nullptr: it is not
+  // known.
+  const uint8_t* find(std::string_view word) const {
+    if (word.size() > kMostKnownBytes || word.empty()) return nullptr;
+    return find(word, hash_word(word));
+  }
+
+  // The same, of a word whose hash is there already.
+  const uint8_t* find(std::string_view word, uint64_t hash) const {
+    if ((filter_[hash >> 6 & 1023] >> (hash & 63) & 1) == 0) return nullptr;
+    for (size_t at = hash >> 32 & (kSlots - 1);; at = (at + 1) & (kSlots - 1)) {
+      if (slots_[at].text.empty()) return nullptr;
+      if (slots_[at].text == word) return slots_[at].sizes.data();
+    }
+  }
+
+ private:
+  static constexpr size_t kSlots = 4096, kMostParts = 4;
+  struct Entry {
+    std::string text;
+    std::array<uint8_t, kMostParts + 1> sizes{};
+  };
+
+  KnownWords();
+  void add_pronouns();
+  void add_question_words();
+  void add_verbs();
+  void add_single_words();
+  void add_faces();
+  // "word'll" and "wordll", and both with 've.
+  void contract(const char* word, const std::string& ending);
+  void contract_once(const char* word, const std::string& ending);
+  // As it is, and with a capital.
+  void both(std::initializer_list<std::string> parts);
+  void add(const std::vector<std::string>& parts);
+  void add_exact(const std::vector<std::string>& parts);
+
+  std::array<uint64_t, 1024> filter_{};
+  std::vector<Entry> slots_;
+};
+
+}  // namespace lowtide

@@ -1,0 +1,279 @@
+// The presets that remove lines: C4, RefinedWeb.
+#include <algorithm>
+#include <cstring>
+
+#include "corpus/line_scan.hpp"
+#include "quality/rules.hpp"
+#include "quality/text_parts.hpp"
+
+namespace lowtide {
+namespace {
+
+constexpr size_t kSampleBytes = 160, kSamplesPerRule = 3;
+constexpr std::string_view kPolicies[] = {"terms of use", "privacy policy", "cookie policy",
+                                          "uses cookies", "use of cookies", "use cookies"};
+constexpr std::string_view kCounted[] = {"likes",   "shares",    "comments",  "retweets",
+                                         "reposts", "quotes",    "bookmarks", "upvotes",
+                                         "views",   "downvotes", "downloads", "followers"};
+
+void lower(std::string_view text, std::string& out) {
+  out.assign(text);
+  for (char& byte : out) {
+    if (byte >= 'A' && byte <= 'Z') byte = static_cast<char>(byte | 0x20);
+  }
+}
+
+bool contains(std::string_view text, std::string_view wanted) {
+  return find_bytes(text.data(), text.data() + text.size(), wanted) != nullptr;
+}
+
+// The size of a mark of a citation at text[at], which is '['; 0: there is none.
+size_t citation_size(std::string_view text, size_t at) {
+  for (const std::string_view mark : {"[edit]", "[citation needed]"}) {
+    if (text.substr(at).starts_with(mark)) return mark.size();
+  }
+  size_t end = at + 1;
+  while (end < text.size()) {
+    const Decoded next = decode_at(text, end);
+    if (next.code == ']') return end + 1 - at;
+    if (!(text_flags(next.code) & kTextDigit)) return 0;
+    end += next.size;
+  }
+  return 0;
+}
+
+// Delete the marks of citations; false: there were none.
+bool delete_citations(std::string_view line, std::string& out) {
+  bool found = false;
+  size_t copied = 0;
+  for (size_t at = line.find('['); at != std::string_view::npos;) {
+    const size_t size = citation_size(line, at);
+    if (size > 0) {
+      if (!found) out.clear();
+      found = true;
+      out.append(line, copied, at - copied);
+      copied = at + size;
+    }
+    at = line.find('[', at + std::max<size_t>(size, 1));
+  }
+  if (found) out.append(line, copied);
+  return found;
+}
+
+bool ends_a_sentence(std::string_view line) {
+  if (line.empty() || line.ends_with("...")) return false;
+  return std::strchr(".?!\"'", line.back()) != nullptr;
+}
+
+size_t count_words(std::string_view text) {
+  size_t words = 0;
+  for_each_word(text, [&](std::string_view, size_t) { return ++words, true; });
+  return words;
+}
+
+size_t skip_marks(std::string_view line, size_t at) {
+  while (at < line.size()) {
+    const Decoded next = decode_at(line, at);
+    if (text_flags(next.code) & kTextWordChar) break;
+    at += next.size;
+  }
+  return at;
+}
+
+// "12.5k likes", with marks around it; the line has no capitals.
+bool is_counter(std::string_view line) {
+  size_t at = skip_marks(line, 0);
+  if (at >= line.size() || line[at] < '0' || line[at] > '9') return false;
+  while (at < line.size() && std::strchr(",.0123456789", line[at]) && line[at] != 0) ++at;
+  if (at < line.size() && (line[at] == 'k' || line[at] == 'm' || line[at] == 'b')) ++at;
+  const size_t blank = at;
+  while (at < line.size() && (line[at] == ' ' || line[at] == '\t')) ++at;
+  if (at == blank) return false;
+  for (const std::string_view thing : kCounted) {
+    if (line.substr(at).starts_with(thing) && skip_marks(line, at + thing.size()) == line.size()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void QualityRules::remove_line(Rule rule, std::string_view line, size_t bytes) {
+  size_t end = std::min(line.size(), kSampleBytes);
+  while (end > 0 && end < line.size() && (line[end] & 0xC0) == 0x80) --end;
+  RuleCount& counter = line_counts_[rule];
+  counter.bytes += bytes;
+  if (++counter.count <= kSamplesPerRule) {
+    line_samples_.push_back({static_cast<uint32_t>(rule), std::string(line.substr(0, end))});
+  }
+}
+
+void QualityRules::begin_rewriting() {
+  writing_.clear();
+  next_words_.clear();
+  word_ = 0;
+}
+
+// Lines come in order, and so do words; those before the line are of lines that went.
+void QualityRules::keep_line(std::string_view line, bool words) {
+  if (!writing_.empty() || !next_words_.empty()) writing_.push_back('\n');
+  const size_t begin = writing_.size();
+  writing_.append(line);
+  if (!words) {
+    splitter_.split(std::string_view(writing_).substr(begin), begin, ~size_t{0}, next_words_);
+    return;
+  }
+  const auto first = static_cast<size_t>(line.data() - text_.data());
+  const size_t last = first + line.size();
+  while (word_ < words_.size() && words_[word_].begin < first) ++word_;
+  for (; word_ < words_.size() && words_[word_].begin < last; ++word_) {
+    next_words_.push_back(words_[word_]);
+    next_words_.back().begin = static_cast<uint32_t>(words_[word_].begin - first + begin);
+  }
+}
+
+void QualityRules::end_rewriting() {
+  const std::string_view kept = strip(writing_);
+  const auto cut = static_cast<uint32_t>(kept.data() - writing_.data());
+  for (Word& word : next_words_) word.begin -= cut;
+  if (kept != text_) {
+    changed_ = true;
+    written_.assign(kept);
+    text_ = written_;
+  }
+  words_.swap(next_words_);
+}
+
+// A sentence ends with an end mark, and the next begins with the first word that is no mark.
+size_t QualityRules::count_sentences(size_t first_word) const {
+  size_t sentences = 1;
+  bool ended = false;
+  for (size_t at = first_word; at < next_words_.size(); ++at) {
+    const uint32_t facts = next_words_[at].facts;
+    if (facts & kWordEnd) {
+      ended = true;
+    } else if (ended && !(facts & kWordMarks)) {
+      ++sentences;
+      ended = false;
+    }
+  }
+  return sentences;
+}
+
+// Why a line is removed, or the document; kNumRules: it stays, as `line_` where it was changed.
+Rule QualityRules::keep_c4_line(std::string_view line, bool& changed) {
+  const double max_chars = limit(kLimitC4MaxWordChars), min_words = limit(kLimitC4MinLineWords);
+  size_t words = 0, longest = 0;
+  const bool counts_all = max_chars > 0 && static_cast<double>(line.size()) > max_chars;
+  for_each_word(line, [&](std::string_view, size_t chars) {
+    ++words;
+    longest = std::max(longest, chars);
+    return counts_all || static_cast<double>(words) < min_words;
+  });
+  if (max_chars > 0 && static_cast<double>(longest) > max_chars) return kRuleC4LongWord;
+  changed = limit(kLimitC4Citations) > 0 && delete_citations(line, line_);
+  const std::string_view now = changed ? std::string_view(line_) : line;
+  if (limit(kLimitC4EndMark) > 0 && !ends_a_sentence(now)) return kRuleC4EndMark;
+  if (static_cast<double>(words) < min_words) return kRuleC4FewWords;
+  if (!has_phrases_) return kNumRules;
+  lower(now, lowered_);
+  if (limit(kLimitC4LoremIpsum) > 0 && contains(lowered_, "lorem ipsum")) return kRuleC4LoremIpsum;
+  if (limit(kLimitC4Javascript) > 0 && contains(lowered_, "javascript")) return kRuleC4Javascript;
+  if (limit(kLimitC4CurlyBracket) > 0 && contains(lowered_, "{")) return kRuleC4CurlyBracket;
+  if (limit(kLimitC4Policy) > 0) {
+    for (const std::string_view policy : kPolicies) {
+      if (contains(lowered_, policy)) return kRuleC4Policy;
+    }
+  }
+  return kNumRules;
+}
+
+Rule QualityRules::judge_c4() {
+  begin_rewriting();
+  lower(text_, lowered_);
+  has_phrases_ = false;  // most documents have none, and their lines need not be looked at
+  for (const std::string_view wanted :
+       {"{", "lorem ipsum", "javascript", "cookie", "terms of use", "privacy policy"}) {
+    has_phrases_ |= contains(lowered_, wanted);
+  }
+  size_t sentences = 0;
+  Rule verdict = kNumRules;
+  for_each_line(text_, [&](std::string_view whole) {
+    if (verdict != kNumRules) return;
+    const std::string_view line = strip(whole);
+    bool changed = false;
+    const Rule rule = keep_c4_line(line, changed);
+    if (rule == kRuleC4LoremIpsum || rule == kRuleC4CurlyBracket) {
+      verdict = rule;
+    } else if (rule != kNumRules) {
+      if (!line.empty()) remove_line(rule, line, line.size());
+    } else {
+      if (changed) remove_line(kRuleC4Citation, line, line.size() - line_.size());
+      const size_t first_word = next_words_.size();
+      keep_line(changed ? std::string_view(line_) : line, !changed);
+      sentences += count_sentences(first_word);
+    }
+  });
+  if (verdict != kNumRules) return verdict;
+  if (is_below(static_cast<double>(sentences), kLimitC4MinSentences)) return kRuleC4FewSentences;
+  end_rewriting();
+  return kNumRules;
+}
+
+// Why a line is removed; kNumRules: it stays.
+Rule QualityRules::find_refinedweb_line(std::string_view line) const {
+  size_t chars = 0, capitals = 0, digits = 0;
+  for (size_t at = 0; at < line.size(); ++chars) {
+    const uint32_t byte = static_cast<unsigned char>(line[at]);
+    if (byte < 0x80) {
+      capitals += byte - 'A' < 26;
+      digits += byte - '0' < 10;
+      ++at;
+      continue;
+    }
+    const Decoded next = decode_at(line, at);
+    const uint16_t flags = text_flags(next.code);
+    capitals += (flags & kTextCapital) != 0;
+    digits += (flags & kTextDigit) != 0;
+    at += next.size;
+  }
+  const double share = static_cast<double>(capitals) / static_cast<double>(chars);
+  if (exceeds(share, kLimitRefinedWebMaxCapitals)) return kRuleRefinedWebCapitals;
+  if (limit(kLimitRefinedWebDigits) > 0 && digits == chars) return kRuleRefinedWebDigits;
+  if (limit(kLimitRefinedWebCounters) > 0) {
+    std::string lowered;
+    if (line.size() < 256 && digits > 0) lower(line, lowered);
+    if (!lowered.empty() && is_counter(lowered)) return kRuleRefinedWebCounter;
+  }
+  const double words = static_cast<double>(count_words(line));
+  return is_below(words, kLimitRefinedWebMinLineWords) ? kRuleRefinedWebFewWords : kNumRules;
+}
+
+Rule QualityRules::judge_refinedweb() {
+  begin_rewriting();
+  const size_t before = count_words(text_);
+  const double most = limit(kLimitRefinedWebMaxButtonWords);
+  for_each_part(text_, '\n', [&](std::string_view line) {
+    const Rule rule = line.empty() ? kNumRules : find_refinedweb_line(line);
+    if (rule != kNumRules) return remove_line(rule, line, line.size());
+    bool changed = false;
+    if (most > 0 && line.size() < 4096 && static_cast<double>(count_words(line)) <= most) {
+      line_.assign(line);
+      for (size_t at; (at = line_.find("items in cart")) != std::string::npos;) line_.erase(at, 13);
+      if (line_.ends_with("Read more...")) line_.resize(line_.size() - 12);
+      if (line_.starts_with("Sign-in")) line_.erase(0, 7);
+      changed = line_.size() != line.size();
+    }
+    if (changed) remove_line(kRuleRefinedWebButton, line, line.size() - line_.size());
+    keep_line(changed ? std::string_view(line_) : line, !changed);
+  });
+  end_rewriting();
+  const size_t after = count_words(text_);
+  if (after == 0) return kRuleRefinedWebRemovedWords;
+  const double removed = static_cast<double>(before - after) / static_cast<double>(before);
+  return exceeds(removed, kLimitRefinedWebMaxRemovedWords) ? kRuleRefinedWebRemovedWords
+                                                           : kNumRules;
+}
+
+}  // namespace lowtide

@@ -1,0 +1,44 @@
+// Repeated n-grams of a document's words.
+//
+// An n-gram can only occur twice where both (n-1)-grams in it do. So one table over all pairs of words
+// is made, and from there on only the places that are left are looked at: of English the fourth step
+// sees about one word in fifty.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "quality/words.hpp"
+
+namespace lowtide {
+
+class NgramCounter {
+ public:
+  // Begin with the pairs of these words, which have to stay where they are.
+  void begin(const std::vector<Word>& words);
+  // Go on to n-grams of one word more.
+  void advance();
+  size_t n() const { return n_; }
+  // Characters of the most frequent n-gram, the first of equals, with blanks between its words, times
+  // how often it occurs; 0 where there are no n-grams.
+  uint64_t measure_top() const;
+  // Characters in n-grams that came before, of which none overlap.
+  uint64_t measure_repeated();
+
+ private:
+  uint64_t count_chars(size_t place) const;
+  // Number places by their key; keeps those whose key occurs twice.
+  void number(const std::vector<uint32_t>& places, const std::vector<uint64_t>& keys);
+
+  const std::vector<Word>* words_ = nullptr;
+  size_t n_ = 0;
+  std::vector<uint32_t> alive_;   // places whose n-gram occurs at least twice
+  std::vector<uint32_t> first_;   // by place: where its n-gram occurs first
+  std::vector<uint32_t> counts_;  // by that place
+  std::vector<uint32_t> places_;
+  std::vector<uint64_t> keys_, slots_;
+  std::vector<uint32_t> slot_places_;
+};
+
+}  // namespace lowtide

@@ -1,0 +1,97 @@
+// Rules of text quality: which documents are removed, and which lines of those that stay.
+//
+// Decisions are those of datatrove's filters, in the order of the presets as they are given; lines
+// of RefinedWeb are as DCLM rebuilt them. A document's words are found once: a preset that removes
+// lines hands the words of the others on.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "corpus/cleaning_rules.hpp"
+#include "quality/ngrams.hpp"
+#include "quality/words.hpp"
+
+namespace lowtide {
+
+enum Preset : uint32_t {
+#define LOWTIDE_PRESET(enumerator, name, text) kPreset##enumerator,
+#include "quality/limits.inc"
+  kNumPresets,
+};
+
+enum Limit : uint32_t {
+#define LOWTIDE_LIMIT(preset, enumerator, name, value, text) kLimit##preset##enumerator,
+#include "quality/limits.inc"
+  kNumLimits,
+};
+
+struct QualityOptions {
+  std::vector<Preset> presets;  // in the order in which they are applied
+  std::array<double, kNumLimits> limits = {
+#define LOWTIDE_LIMIT(preset, enumerator, name, value, text) value,
+#include "quality/limits.inc"
+  };
+};
+
+class QualityRules {
+ public:
+  explicit QualityRules(const QualityOptions& options) : options_(options) {}
+
+  // The rule that removes the document; kNumRules: it stays, as `text()`.
+  // kRuleUnjudged: it has too many words to be judged, and stays as it is.
+  Rule judge(std::string_view document);
+  std::string_view text() const { return text_; }
+  bool is_changed() const { return changed_; }
+
+  // Lines that were removed or changed of the document judged last: how many, the bytes that went,
+  // and the beginnings of the first few.
+  const std::array<RuleCount, kNumRules>& line_counts() const { return line_counts_; }
+  const std::vector<Sample>& line_samples() const { return line_samples_; }
+
+ private:
+  double limit(Limit which) const { return options_.limits[which]; }
+  bool exceeds(double value, Limit which) const { return limit(which) > 0 && value > limit(which); }
+  bool is_below(double value, Limit which) const {
+    return limit(which) > 0 && value < limit(which);
+  }
+  Rule apply(Preset preset);
+  Rule judge_gopher_quality();
+  Rule judge_gopher_lines();
+  Rule judge_gopher_repetition();
+  Rule judge_repeated_parts();
+  Rule judge_c4_paragraphs();
+  Rule judge_fineweb();
+
+  // Presets that remove lines build the next text and its words (quality/line_rules.cpp).
+  Rule judge_c4();
+  Rule judge_refinedweb();
+  Rule keep_c4_line(std::string_view line, bool& changed);
+  Rule find_refinedweb_line(std::string_view line) const;
+  void remove_line(Rule rule, std::string_view line, size_t bytes);
+  void begin_rewriting();
+  // `words` false: the line is not as it was, and its words are found again.
+  void keep_line(std::string_view line, bool words);
+  void end_rewriting();
+  size_t count_sentences(size_t first_word) const;
+
+  const QualityOptions& options_;
+  WordSplitter splitter_;
+  NgramCounter ngrams_;
+  std::string_view text_;
+  size_t chars_ = 0;
+  bool changed_ = false, has_phrases_ = false;
+  std::string written_, writing_, lowered_, line_;
+  std::vector<Word> words_, next_words_;
+  size_t word_ = 0;  // of the words, the first that is not before the line in work
+  std::vector<std::pair<uint64_t, uint32_t>> parts_;  // hash and characters of lines or paragraphs
+  std::array<RuleCount, kNumRules> line_counts_{};
+  std::vector<Sample> line_samples_;
+};
+
+}  // namespace lowtide

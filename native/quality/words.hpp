@@ -1,0 +1,72 @@
+// Words of a text as the rules of text quality count them: marks are words too.
+//
+// The splitter follows spaCy's rules for English, as datatrove's filters use them: chunks between
+// whitespace, known words (Mr., don't), then marks off both ends one by one, then marks within; and
+// marks that are a known word together are joined again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "text/code_points.hpp"
+
+namespace lowtide {
+
+#include "quality/word_characters.inc"
+
+inline uint16_t text_flags(uint32_t code) {
+  if (code > 0x10FFFF) return 0;
+  return kTextPages[kTextPageIndex[code >> 7]][code & 127];
+}
+
+constexpr uint32_t kWordAlpha = 1;  // has a letter
+constexpr uint32_t kWordReal = 2;   // is more than marks
+constexpr uint32_t kWordEnd = 4;    // is a single mark that ends a sentence
+constexpr uint32_t kWordMarks = 8;  // is nothing but punctuation
+constexpr uint32_t kWordCharsShift = 8;
+
+struct Word {
+  uint64_t hash;
+  uint32_t begin;  // its first byte in the text
+  uint32_t facts;  // flags, and characters from kWordCharsShift on
+
+  uint32_t chars() const { return facts >> kWordCharsShift; }
+};
+
+uint64_t hash_word(std::string_view word);
+
+class WordSplitter {
+ public:
+  // Append the words of `text`, which begins at byte `base` of a document. Returns false, having
+  // appended some, when there would be more than `most` words.
+  bool split(std::string_view text, size_t base, size_t most, std::vector<Word>& words);
+
+ private:
+  // Most chunks: letters, hyphens between them, or digits, with common marks around. False, and
+  // nothing is added: it is none of these, or something known.
+  bool split_plain(const char* begin, const char* end, std::vector<Word>& words) const;
+  Word mark_word(char mark, const char* place) const;
+  void split_chunk(const char* begin, const char* end, std::vector<Word>& words);
+  bool is_url(size_t first, size_t last) const;
+  size_t prefix_size(size_t first, size_t last) const;
+  size_t suffix_size(size_t first, size_t last) const;
+  size_t infix_size(size_t at, size_t first, size_t last) const;
+  // The sizes of the words that a known chunk becomes, 0 after the last; nullptr: not known.
+  const uint8_t* known_word(size_t first, size_t last) const;
+  void add(size_t first, size_t last, std::vector<Word>& words) const;
+  void add_known(size_t first, const uint8_t* sizes, std::vector<Word>& words) const;
+  // Join neighbours that are a known word together: "):", "s.".
+  void join_known(size_t first_word, const char* end, std::vector<Word>& words) const;
+  void split_middle(size_t first, size_t last, std::vector<Word>& words);
+
+  // Of the chunk in work: its characters.
+  const char* text_ = nullptr;
+  size_t base_ = 0;
+  std::vector<uint32_t> codes_, places_;
+  std::vector<uint16_t> flags_;
+  std::vector<std::pair<uint32_t, uint32_t>> infixes_;
+};
+
+}  // namespace lowtide

@@ -1,0 +1,130 @@
+#include "tokenizer/encoding/added_tokens.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "text/code_points.hpp"
+#include "tokenizer/splitting/character_classes.hpp"
+
+namespace lowtide {
+
+namespace {
+
+// Composing text that needs none does no harm, and calls cost more than bytes.
+constexpr size_t kStretchBytes = 4096;
+
+bool is_blank(CharClass cls) { return cls == kSpace || cls == kNewline; }
+
+std::vector<std::string> bytes_of(const std::vector<AddedToken>& tokens) {
+  std::vector<std::string> bytes;
+  for (const AddedToken& token : tokens) bytes.push_back(token.bytes);
+  return bytes;
+}
+
+std::vector<AddedToken> those(const std::vector<AddedToken>& tokens, bool normalized) {
+  std::vector<AddedToken> found;
+  for (const AddedToken& token : tokens) {
+    if (token.normalized == normalized) found.push_back(token);
+  }
+  return found;
+}
+
+const unsigned char* bytes_at(std::string_view text, size_t at) {
+  return reinterpret_cast<const unsigned char*>(text.data()) + at;
+}
+
+// A character that NFC leaves as it is, whatever comes before it: text can be composed up to it.
+bool is_border(std::string_view text, size_t at) {
+  const uint8_t kind = classify_code_point(decode_utf8(bytes_at(text, at), text.size() - at).code);
+  return kind == 0 || (kind > 240 && kind != kClassUnstable);
+}
+
+// The first character from `at` on that NFC may change, or that is out of order; npos without one.
+// `border` is set to the last border before it.
+size_t find_unstable(std::string_view text, size_t at, size_t* border) {
+  uint8_t last_class = 0;
+  while (at < text.size()) {
+    const unsigned char* const p = bytes_at(text, at);
+    if (text.size() - at >= 8) {  // ASCII, eight bytes at a time
+      uint64_t bytes;
+      std::memcpy(&bytes, p, 8);
+      if ((bytes & 0x8080808080808080ull) == 0) {
+        *border = at + 7;
+        at += 8;
+        last_class = 0;
+        continue;
+      }
+    }
+    if (*p < 0x80) {
+      *border = at++;
+      last_class = 0;
+      continue;
+    }
+    const Decoded next = decode_utf8(p, text.size() - at);
+    uint8_t kind = classify_code_point(next.code);
+    if (kind > 240 && kind != kClassUnstable) kind = 0;
+    if (kind == kClassUnstable || (kind != 0 && kind < last_class)) return at;
+    if (kind == 0) *border = at;
+    last_class = kind;
+    at += next.size;
+  }
+  return std::string_view::npos;
+}
+
+}  // namespace
+
+AddedGroup::AddedGroup(std::vector<AddedToken> tokens)
+    : tokens_(std::move(tokens)), finder_(bytes_of(tokens_)) {
+  for (const AddedToken& token : tokens_) has_plain_ |= !token.special;
+}
+
+AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens, Compose compose)
+    : is_empty_(tokens.empty() && !compose),
+      raw_(those(tokens, false)),
+      normalized_(those(tokens, true)),
+      all_(bytes_of(tokens),
+           std::any_of(tokens.begin(), tokens.end(),
+                       [](const AddedToken& token) { return token.lstrip || token.rstrip; })),
+      compose_(std::move(compose)) {}
+
+std::string_view normalize_nfc(std::string_view text, const Compose& compose, std::string& room) {
+  size_t border = 0;
+  size_t at = find_unstable(text, 0, &border);
+  if (at == std::string_view::npos) return text;
+  room.clear();
+  size_t done = 0;
+  while (at != std::string_view::npos) {
+    size_t end = std::min(text.size(), at + kStretchBytes);
+    while (end < text.size() && ((text[end] & 0xC0) == 0x80 || !is_border(text, end))) ++end;
+    room.append(text, done, border - done);
+    room += compose(text.substr(border, end - border));
+    done = border = end;
+    at = find_unstable(text, end, &border);
+  }
+  room.append(text, done);
+  return room;
+}
+
+size_t blanks_before(std::string_view text) {
+  size_t begin = text.size();
+  while (begin > 0) {
+    size_t at = begin - 1;
+    while (at > 0 && begin - at < 4 && (text[at] & 0xC0) == 0x80) --at;
+    const Char c = char_at(bytes_at(text, at), bytes_at(text, begin));
+    if (at + c.length != begin || !is_blank(c.cls)) break;
+    begin = at;
+  }
+  return begin;
+}
+
+size_t blanks_behind(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const Char c = char_at(bytes_at(text, at), bytes_at(text, text.size()));
+    if (!is_blank(c.cls)) break;
+    at += c.length;
+  }
+  return at;
+}
+
+}  // namespace lowtide

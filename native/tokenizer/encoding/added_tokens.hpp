@@ -1,0 +1,108 @@
+// Added tokens by the rules of Hugging Face's tokenizers, and NFC between them.
+//
+// In:   text
+// Out:  what is left of it to split and merge, normalized, and the ids of the added tokens in between
+//
+// Tokens that are not `normalized` are found in the text as it is; the stretches between them are
+// normalized, and the others are found in the result. Of two tokens at one place the longest counts. A
+// special token that counts as text is passed over as a whole: none is looked for inside it. A token
+// with `lstrip` or `rstrip` takes the blanks beside it along.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/splitting/specials.hpp"
+
+namespace lowtide {
+
+struct AddedToken {
+  std::string bytes;
+  uint32_t id;
+  bool special, lstrip, rstrip, normalized;
+};
+
+// Tokens that are looked for in the same text.
+class AddedGroup {
+ public:
+  AddedGroup() = default;
+  explicit AddedGroup(std::vector<AddedToken> tokens);
+
+  // Calls take_text(part) and take_token(id) in the order of the text.
+  template <typename TakeText, typename TakeToken>
+  void split(std::string_view text, bool specials, const TakeText& take_text,
+             const TakeToken& take_token) const;
+
+ private:
+  bool any(bool specials) const { return specials ? !tokens_.empty() : has_plain_; }
+
+  std::vector<AddedToken> tokens_;
+  SpecialFinder finder_;
+  bool has_plain_ = false;  // one that is not special
+};
+
+// Gives text in NFC; asked for the rare text that may not be.
+using Compose = std::function<std::string(std::string_view)>;
+
+// `text` in NFC: itself where it is so already, else what is then in `room`.
+std::string_view normalize_nfc(std::string_view text, const Compose& compose, std::string& room);
+
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  // `compose` is empty for a vocabulary without a normalizer.
+  AddedTokens(const std::vector<AddedToken>& tokens, Compose compose);
+
+  bool empty() const { return is_empty_; }
+  // What cuts of the text have to keep clear of.
+  const SpecialFinder& all() const { return all_; }
+
+  template <typename TakeText, typename TakeToken>
+  void split(std::string_view text, bool specials, const TakeText& take_text,
+             const TakeToken& take_token) const {
+    std::string room;
+    raw_.split(
+        text, specials,
+        [&](std::string_view part) {
+          const std::string_view normal = compose_ ? normalize_nfc(part, compose_, room) : part;
+          normalized_.split(normal, specials, take_text, take_token);
+        },
+        take_token);
+  }
+
+ private:
+  bool is_empty_ = true;
+  AddedGroup raw_, normalized_;
+  SpecialFinder all_;
+  Compose compose_;
+};
+
+// Of the blanks at the end of a text the place of the first; and the place behind those at its begin.
+size_t blanks_before(std::string_view text);
+size_t blanks_behind(std::string_view text);
+
+template <typename TakeText, typename TakeToken>
+void AddedGroup::split(std::string_view text, bool specials, const TakeText& take_text,
+                       const TakeToken& take_token) const {
+  const uint8_t* const data = reinterpret_cast<const uint8_t*>(text.data());
+  size_t done = 0;
+  for (size_t at = 0; any(specials) && at < text.size();) {
+    const SpecialFinder::Match match = finder_.find(data, text.size(), at);
+    if (match.begin == SpecialFinder::npos) break;
+    at = match.begin + match.length;
+    const AddedToken& token = tokens_[match.index];
+    if (token.special && !specials) continue;
+    size_t begin = match.begin, end = at;
+    if (token.lstrip) begin = std::max(done, blanks_before(text.substr(0, begin)));
+    if (token.rstrip) end += blanks_behind(text.substr(end));
+    if (done < begin) take_text(text.substr(done, begin - done));
+    take_token(token.id);
+    done = end;
+  }
+  if (done < text.size()) take_text(text.substr(done));
+}
+
+}  // namespace lowtide

@@ -1,0 +1,76 @@
+// Encode many texts, or a file of any size, on several threads.
+//
+// In:      texts in memory, or a file read through windows
+// Out:     ids in the order of the text, in memory or in a file of raw little-endian ids
+// Memory:  per thread one encoder's caches, one window and its ids; one window at a time that has no
+//          place to cut; texts in memory: their ids
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tokenizer/encoding/encoder.hpp"
+
+namespace lowtide {
+
+// Encoders that are kept between calls, so that their caches stay warm; one per thread at work.
+class EncoderPool {
+ public:
+  EncoderPool(std::shared_ptr<const Vocabulary> vocabulary, size_t cache_bytes)
+      : vocabulary_(std::move(vocabulary)), cache_bytes_(cache_bytes) {}
+
+  class Lease {
+   public:
+    explicit Lease(EncoderPool& pool) : pool_(pool), encoder_(pool.take()) {}
+    ~Lease() { pool_.give(std::move(encoder_)); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    Encoder* operator->() { return encoder_.get(); }
+
+   private:
+    EncoderPool& pool_;
+    std::unique_ptr<Encoder> encoder_;
+  };
+
+  const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
+
+ private:
+  std::unique_ptr<Encoder> take();
+  void give(std::unique_ptr<Encoder> encoder);
+
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  const size_t cache_bytes_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Encoder>> free_;
+};
+
+// The ids of all texts one after the other, and where each text's ids end.
+struct EncodedTexts {
+  std::vector<uint32_t> ids;
+  std::vector<uint64_t> ends;
+};
+EncodedTexts encode_texts(EncoderPool& pool, const std::vector<std::string_view>& texts,
+                          bool specials, size_t num_threads);
+
+// Encodes a file of `end` bytes from `begin` (0, or where an earlier part stopped) to the first cut at
+// or after `stop`, into `output_file` (a descriptor) from `output_offset` on, as uint16 or uint32.
+struct FileEncoding {
+  std::string input_path, output_path;
+  uint64_t begin, stop, end;
+  int output_file;
+  uint64_t output_offset;
+  size_t id_bytes;
+  bool specials;
+  size_t num_threads, window_bytes;
+  // Text without a place to cut is refused (std::length_error) beyond this many bytes.
+  size_t largest_window = size_t{1} << 31;
+};
+// Returns how many ids were written, and where the next part begins.
+std::pair<uint64_t, uint64_t> encode_file(EncoderPool& pool, const FileEncoding& job);
+
+}  // namespace lowtide

@@ -1,0 +1,121 @@
+// Encode text into token ids, one Encoder per thread.
+//
+// In:      bytes (any bytes)
+// Out:     ids, the same as merging each piece by rank gives
+// Memory:  `cache_bytes` for the caches; scratch of a few MiB, whatever the length of a piece
+//
+// Most pieces were seen before: one of up to 15 bytes with few ids is found in one cache line
+// (PieceCache), a longer one in a second cache (LongPieceCache). What is in neither is merged.
+//
+// Pieces go through four passes, a batch at a time, none of which has to guess what a piece is: make
+// the keys and ask for their cache lines; compare, and note which are missing; merge those, several at
+// a time; write the ids of all.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tokenizer/encoding/long_merge.hpp"
+#include "tokenizer/encoding/piece_cache.hpp"
+#include "tokenizer/encoding/piece_merge.hpp"
+#include "tokenizer/encoding/vocabulary.hpp"
+
+namespace lowtide {
+
+// Encodes into ids of one width: 16 bits where the vocabulary fits, else 32.
+template <typename Id>
+class TextEncoder {
+ public:
+  TextEncoder(const Vocabulary& vocabulary, size_t cache_bytes);
+
+  // Calls sink(ids, count) batch by batch.
+  template <typename Sink>
+  void encode(std::string_view text, bool specials, const Sink& sink);
+
+ private:
+  using Slot = typename PieceCache<Id>::Slot;
+  using Set = typename PieceCache<Id>::Set;
+  static constexpr size_t kBatch = 256;
+  // Pieces one behind the other: piece i ends at text[ends[i]], the first begins at text[begin].
+  struct Batch {
+    const uint8_t* text;
+    size_t length, begin;
+    const uint32_t* ends;
+    size_t count;
+    size_t begin_of(size_t i) const { return i == 0 ? begin : ends[i - 1]; }
+    const uint8_t* piece(size_t i) const { return text + begin_of(i); }
+    size_t length_of(size_t i) const { return ends[i] - begin_of(i); }
+  };
+
+  struct Merged {
+    Slot* slot;
+    uint32_t num_ids;
+    uint32_t ids[kInlineBytes];
+  };
+
+  template <typename Sink>
+  void encode_text(const uint8_t* text, size_t length, const Sink& sink);
+  template <typename Sink>
+  void encode_part(const uint8_t* text, size_t length, const Sink& sink);
+  // The same of pieces of which some are very long: these do not go through the scratch.
+  template <typename Sink>
+  void encode_long_batch(const Batch& batch, const Sink& sink);
+  Id* encode_batch(const Batch& batch, Id* out);
+  template <bool kInside>
+  void make_keys(const Batch& batch);
+  size_t find_slots(size_t count);
+  void merge_missing(const Batch& batch, size_t num_missing);
+  Id* encode_long(const uint8_t* piece, size_t length, Id* out);
+  uint32_t whole_piece(const uint8_t* piece, size_t length) const {
+    return vocabulary_.whole_piece({reinterpret_cast<const char*>(piece), length});
+  }
+
+  const Vocabulary& vocabulary_;
+  SplitFunction split_;
+  PieceMerger merger_;
+  LongPieceMerger long_merger_;
+  PieceCache<Id> cache_;
+  LongPieceCache long_cache_;
+  std::vector<uint32_t> ends_;
+  std::vector<Id> scratch_;             // the ids of the pieces that end at `ends_`
+  std::vector<uint32_t> long_scratch_;  // the ids of one long piece
+  // Of the pieces of a batch:
+  std::array<PieceKey, kBatch> keys_;
+  std::array<const Set*, kBatch> sets_;
+  std::array<const Slot*, kBatch> slots_;
+  std::array<uint32_t, kBatch> missing_;  // those in no slot
+  std::array<Slot, kBatch> fresh_;        // and slots for them
+  std::array<Merged, kBatch> merged_;
+  std::array<PieceToMerge, kBatch> to_merge_;
+};
+
+class Encoder {
+ public:
+  Encoder(std::shared_ptr<const Vocabulary> vocabulary, size_t cache_bytes);
+
+  // Appends the ids of `text`; special tokens in it are ordinary text.
+  void encode_ordinary(std::string_view text, std::vector<uint32_t>& ids);
+  // Appends the ids of `text`; special tokens in it become their ids.
+  void encode_with_specials(std::string_view text, std::vector<uint32_t>& ids);
+  // The same into 16 bits an id; the vocabulary must fit.
+  void encode_ordinary(std::string_view text, std::vector<uint16_t>& ids);
+  void encode_with_specials(std::string_view text, std::vector<uint16_t>& ids);
+
+  // Calls sink(ids, count) part by part, so that the ids are never all held.
+  template <typename Id>
+  void encode_in_parts(std::string_view text, bool specials,
+                       const std::function<void(const Id*, size_t)>& sink);
+
+  const Vocabulary& vocabulary() const { return *vocabulary_; }
+
+ private:
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  std::variant<TextEncoder<uint16_t>, TextEncoder<uint32_t>> encoder_;
+};
+
+}  // namespace lowtide

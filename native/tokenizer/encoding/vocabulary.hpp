@@ -1,0 +1,78 @@
+// A vocabulary: the bytes of every token, and which pairs of tokens merge into which, in which order.
+//
+// Built once, then read by any number of threads.
+// Memory:  the tokens' bytes, and what MergeTable needs
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer/encoding/added_tokens.hpp"
+#include "tokenizer/encoding/merge_table.hpp"
+#include "tokenizer/splitting/specials.hpp"
+#include "tokenizer/splitting/splitter.hpp"
+
+namespace lowtide {
+
+constexpr uint32_t kNoToken = 0xFFFFFFFF;
+
+class Vocabulary {
+ public:
+  struct Special {
+    std::string bytes;
+    uint32_t id;
+  };
+  // `tokens`: bytes by id, empty where an id is not used. Every single byte must be a token.
+  // `merges`: none: the vocabulary is ordered by rank (rules_by_rank).
+  // `whole_pieces`: a piece that is a token is that token, whatever the merges say.
+  // `added`: where special tokens and others follow rules of their own, all of them; `compose`: for
+  // text that has to be in NFC.
+  Vocabulary(Pattern pattern, std::vector<std::string> tokens,
+             const std::optional<std::vector<MergeRule>>& merges, std::vector<Special> specials,
+             bool whole_pieces, const std::vector<AddedToken>& added = {}, Compose compose = {});
+
+  // Merge rules of a vocabulary that is ordered by rank, as .tiktoken files are: every pair of tokens
+  // that together spell a token merges into it, in the order of the ids.
+  static std::vector<MergeRule> rules_by_rank(const std::vector<std::string_view>& tokens);
+
+  const MergeTable& merges() const { return merges_; }
+  // The token a piece is as a whole where merging it would give another; else kNoToken.
+  uint32_t whole_piece(std::string_view piece) const {
+    if (whole_pieces_.empty()) return kNoToken;
+    const auto found = whole_pieces_.find(piece);
+    return found == whole_pieces_.end() ? kNoToken : found->second;
+  }
+
+  Pattern pattern() const { return pattern_; }
+  size_t size() const { return tokens_.size(); }
+  size_t longest() const { return longest_; }  // bytes of a token
+  const std::string& token(uint32_t id) const { return tokens_[id]; }
+  const SpecialFinder& special_finder() const { return finder_; }
+  const AddedTokens& added() const { return added_; }
+  // What cuts of a text have to keep clear of.
+  const SpecialFinder& cut_finder(bool specials) const {
+    static const SpecialFinder none;
+    if (!added_.empty()) return added_.all();
+    return specials ? finder_ : none;
+  }
+  uint32_t special_id(size_t index) const { return specials_[index].id; }
+
+ private:
+  void add_rules(const std::vector<MergeRule>& rules);
+  void find_whole_pieces(const std::vector<std::string_view>& ordinary);
+
+  Pattern pattern_;
+  std::vector<std::string> tokens_;
+  size_t longest_ = 1;
+  std::vector<Special> specials_;
+  SpecialFinder finder_;
+  AddedTokens added_;
+  MergeTable merges_;
+  std::unordered_map<std::string_view, uint32_t> whole_pieces_;  // refer to tokens_
+};
+
+}  // namespace lowtide

@@ -1,0 +1,618 @@
+#include "tokenizer/learning/counter.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <queue>
+#include <system_error>
+
+#include "system/huge_array.hpp"
+#include "system/memory.hpp"
+#include "system/threads.hpp"
+#include "tokenizer/splitting/windows.hpp"
+
+namespace lowtide {
+
+namespace {
+
+constexpr size_t kHotSets = 32768;  // times 64 bytes: 2 MiB a thread. 512 KiB fit the second-level
+                                    // cache and counted 18 % slower: more fell out of them
+constexpr size_t kBatch = 128;      // pieces per shard before they are handed on
+constexpr size_t kLongBatchBytes = 4096;
+constexpr size_t kEndsBatch = 4096;
+constexpr size_t kRunBufferBytes = 1 << 16;
+constexpr size_t kSmallestLimit = 4 << 20;  // of a window; its one piece is held once more
+constexpr size_t kLongPiece = 1 << 16;      // goes to the shared table at once
+constexpr size_t kRunsAtOnce = 64;          // that are read together: open files, and a buffer each
+
+int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length) {
+  const size_t shared = std::min(a_length, b_length);
+  // An empty piece may have no address, which memcmp may not be given.
+  const int order = shared == 0 ? 0 : std::memcmp(a, b, shared);
+  if (order != 0) return order;
+  return a_length < b_length ? -1 : a_length > b_length;
+}
+
+struct FileCloser {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, FileCloser>;
+
+File open_file(const std::string& path, const char* mode) {
+  File file(std::fopen(path.c_str(), mode));
+  if (!file) throw std::system_error(errno, std::generic_category(), path);
+  std::setvbuf(file.get(), nullptr, _IOFBF, kRunBufferBytes);
+  return file;
+}
+
+void write_all(std::FILE* file, const void* data, size_t size, const std::string& path) {
+  if (std::fwrite(data, 1, size, file) != size) {
+    throw std::system_error(errno, std::generic_category(), path);
+  }
+}
+
+// Writes one run: pieces in order, each as its length, its count and its bytes.
+class RunWriter {
+ public:
+  explicit RunWriter(const std::string& path) : path_(path), file_(open_file(path, "wb")) {}
+  void add(const uint8_t* bytes, size_t size, uint64_t count) {
+    const uint32_t length = static_cast<uint32_t>(size);
+    write_all(file_.get(), &length, sizeof(length), path_);
+    write_all(file_.get(), &count, sizeof(count), path_);
+    write_all(file_.get(), bytes, size, path_);
+    written_ += sizeof(length) + sizeof(count) + size;
+  }
+  uint64_t written() const { return written_; }
+  void finish() {
+    if (std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) {
+      throw std::system_error(errno, std::generic_category(), path_);
+    }
+  }
+
+ private:
+  std::string path_;
+  File file_;
+  uint64_t written_ = 0;
+};
+
+// Reads one run in order.
+class RunReader {
+ public:
+  explicit RunReader(const CountRun& run) : path_(run.path), file_(open_file(run.path, "rb")) {
+    struct stat status{};
+    if (::fstat(::fileno(file_.get()), &status) != 0) {
+      throw std::system_error(errno, std::generic_category(), path_);
+    }
+    const uint64_t end = std::min(run.end, static_cast<uint64_t>(status.st_size));
+    if (run.begin > end || (run.end != UINT64_MAX && run.end != end)) throw_damaged();
+    if (::fseeko(file_.get(), static_cast<off_t>(run.begin), SEEK_SET) != 0) {
+      throw std::system_error(errno, std::generic_category(), path_);
+    }
+    left_ = end - run.begin;
+    advance();
+  }
+  bool done() const { return done_; }
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+  uint64_t count() const { return count_; }
+  void advance() {
+    if (left_ == 0) {
+      done_ = true;
+      return;
+    }
+    uint32_t length;
+    constexpr uint64_t kHead = sizeof(length) + sizeof(count_);
+    if (left_ < kHead) throw_damaged();
+    read(&length, sizeof(length));
+    read(&count_, sizeof(count_));
+    if (length > left_ - kHead) throw_damaged();  // before memory is asked for
+    bytes_.resize(length);
+    read(bytes_.data(), length);
+    left_ -= kHead + length;
+  }
+
+ private:
+  void read(void* data, size_t size) {
+    if (std::fread(data, 1, size, file_.get()) == size) return;
+    if (std::ferror(file_.get())) throw std::system_error(errno, std::generic_category(), path_);
+    throw_damaged();
+  }
+  [[noreturn]] void throw_damaged() const {
+    throw std::system_error(EBADMSG, std::generic_category(), path_);
+  }
+
+  std::string path_;
+  File file_;
+  uint64_t left_ = 0;  // bytes of the run that are not read yet
+  std::vector<uint8_t> bytes_;
+  uint64_t count_ = 0;
+  bool done_ = false;
+};
+
+void merge_runs(const std::vector<CountRun>& runs, const CountShard::Sink& sink) {
+  std::vector<std::unique_ptr<RunReader>> readers;
+  for (const CountRun& run : runs) readers.push_back(std::make_unique<RunReader>(run));
+  const auto later = [](const RunReader* a, const RunReader* b) {
+    return compare_bytes(a->bytes().data(), a->bytes().size(), b->bytes().data(),
+                         b->bytes().size()) > 0;
+  };
+  std::priority_queue<RunReader*, std::vector<RunReader*>, decltype(later)> queue(later);
+  for (const auto& reader : readers) {
+    if (!reader->done()) queue.push(reader.get());
+  }
+  std::vector<uint8_t> bytes;
+  while (!queue.empty()) {
+    RunReader* reader = queue.top();
+    bytes = reader->bytes();
+    uint64_t count = 0;
+    while (!queue.empty() && queue.top()->bytes() == bytes) {
+      reader = queue.top();
+      queue.pop();
+      count += reader->count();
+      reader->advance();
+      if (!reader->done()) queue.push(reader);
+    }
+    sink(bytes.data(), bytes.size(), count);
+  }
+}
+
+}  // namespace
+
+CountShard::CountShard() { clear(); }
+
+void CountShard::clear() {
+  slots_ = std::vector<Slot>(64);
+  long_slots_ = std::vector<LongSlot>(16);
+  arena_ = {};
+  mask_ = slots_.size() - 1;
+  long_mask_ = long_slots_.size() - 1;
+  used_ = long_used_ = 0;
+  piece_bytes_ = 0;
+}
+
+size_t CountShard::bytes() const {
+  return slots_.size() * sizeof(Slot) + long_slots_.size() * sizeof(LongSlot) + arena_.capacity();
+}
+
+size_t CountShard::bytes_after_growth() const {
+  size_t bytes = this->bytes();
+  const auto nearly_full = [](size_t used, size_t size) { return (used + kBatch) * 4 > size * 3; };
+  if (nearly_full(used_, slots_.size())) bytes += slots_.size() * sizeof(Slot);
+  if (nearly_full(long_used_, long_slots_.size())) {
+    bytes += long_slots_.size() * sizeof(LongSlot);
+  }
+  if (arena_.size() + kLongBatchBytes > arena_.capacity()) bytes += arena_.capacity();
+  return bytes;
+}
+
+void CountShard::grow() {
+  std::vector<Slot> old(slots_.size() * 2);
+  old.swap(slots_);
+  mask_ = slots_.size() - 1;
+  for (const Slot& slot : old) {
+    if (slot.count == 0) continue;
+    size_t i = hash_key(slot.key) & mask_;
+    while (slots_[i].count != 0) i = (i + 1) & mask_;
+    slots_[i] = slot;
+  }
+}
+
+void CountShard::grow_long() {
+  std::vector<LongSlot> old(long_slots_.size() * 2);
+  old.swap(long_slots_);
+  long_mask_ = long_slots_.size() - 1;
+  for (const LongSlot& slot : old) {
+    if (slot.count == 0) continue;
+    size_t i = slot.hash & long_mask_;
+    while (long_slots_[i].count != 0) i = (i + 1) & long_mask_;
+    long_slots_[i] = slot;
+  }
+}
+
+void CountShard::add(const PieceKey& key, uint64_t hash, uint64_t count) {
+  size_t i = hash & mask_;
+  while (slots_[i].count != 0) {
+    if (slots_[i].key == key) {
+      slots_[i].count += count;
+      return;
+    }
+    i = (i + 1) & mask_;
+  }
+  slots_[i] = {key, count};
+  piece_bytes_ += key.length();
+  if (++used_ * 4 > slots_.size() * 3) grow();
+}
+
+void CountShard::add_long(const uint8_t* bytes, size_t length, uint64_t hash, uint64_t count) {
+  size_t i = hash & long_mask_;
+  while (long_slots_[i].count != 0) {
+    LongSlot& slot = long_slots_[i];
+    if (slot.hash == hash && slot.length == length &&
+        std::memcmp(arena_.data() + slot.offset, bytes, length) == 0) {
+      slot.count += count;
+      return;
+    }
+    i = (i + 1) & long_mask_;
+  }
+  long_slots_[i] = {hash, count, static_cast<uint32_t>(arena_.size()),
+                    static_cast<uint32_t>(length)};
+  // What is short may grow by doubling; a long piece takes its own size.
+  if (length > kLongPiece) arena_.reserve(arena_.size() + length);
+  arena_.insert(arena_.end(), bytes, bytes + length);
+  piece_bytes_ += length;
+  if (++long_used_ * 4 > long_slots_.size() * 3) grow_long();
+}
+
+void CountShard::for_each(const Sink& sink) const {
+  for (const Slot& slot : slots_) {
+    if (slot.count != 0) {
+      sink(reinterpret_cast<const uint8_t*>(&slot.key), slot.key.length(), slot.count);
+    }
+  }
+  for (const LongSlot& slot : long_slots_) {
+    if (slot.count != 0) sink(arena_.data() + slot.offset, slot.length, slot.count);
+  }
+}
+
+void CountShard::write_run(const std::string& path) const {
+  std::vector<Entry> entries;
+  entries.reserve(size());
+  for_each([&](const uint8_t* bytes, size_t length, uint64_t count) {
+    entries.push_back({bytes, length, count});
+  });
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return compare_bytes(a.bytes, a.length, b.bytes, b.length) < 0;
+  });
+  RunWriter writer(path);
+  for (const Entry& entry : entries) writer.add(entry.bytes, entry.length, entry.count);
+  writer.finish();
+}
+
+// What one thread has to itself.
+struct PieceCounter::Local {
+  struct Way {
+    PieceKey key;
+    uint64_t hash;
+    uint64_t count;  // 0: empty
+  };
+  struct alignas(64) Set {
+    Way ways[2];
+  };
+  HugeArray<Set> hot{kHotSets};
+  std::vector<Way> batches = std::vector<Way>(kShards * kBatch);
+  size_t batch_sizes[kShards] = {};
+  std::vector<uint8_t> long_batches[kShards];
+  std::vector<uint32_t> ends = std::vector<uint32_t>(kEndsBatch);
+  std::vector<uint8_t> window;
+};
+
+PieceCounter::PieceCounter(Pattern pattern, std::vector<std::string> specials, size_t num_threads,
+                           size_t table_bytes, size_t window_bytes, std::string spill_dir)
+    : split_(splitter(pattern)),
+      specials_(std::move(specials)),
+      num_threads_(std::max<size_t>(1, num_threads)),
+      shard_bytes_(table_bytes / kShards),
+      window_bytes_(window_bytes),
+      largest_window_(std::max<size_t>(kSmallestLimit, table_bytes / 8)),
+      spill_dir_(std::move(spill_dir)) {
+  for (size_t i = 0; i < num_threads_; ++i) locals_.push_back(std::make_unique<Local>());
+}
+
+PieceCounter::~PieceCounter() = default;
+
+uint64_t PieceCounter::count_file(const std::string& path, uint64_t begin, uint64_t stop,
+                                  uint64_t end) {
+  if (locals_.empty()) throw std::logic_error("counting is over");
+  FileWindows windows(path, begin, stop, end, window_bytes_, specials_, largest_window_);
+  run_threads(num_threads_, [&](size_t thread) {
+    Local& local = *locals_[thread];
+    FileWindows::Window window;
+    while (windows.next(window)) {
+      std::unique_lock<std::mutex> lock(large_window_, std::defer_lock);
+      if (windows.is_large(window)) lock.lock();
+      windows.read(window, local.window);
+      count_window(local, local.window.data(), local.window.size());
+      bytes_done_.fetch_add(local.window.size(), std::memory_order_relaxed);
+      if (local.window.capacity() > 4 * window_bytes_) local.window = {};
+    }
+  });
+  return windows.position();
+}
+
+void PieceCounter::count_texts(const std::vector<Text>& texts) {
+  if (locals_.empty()) throw std::logic_error("counting is over");
+  std::mutex mutex;
+  size_t index = 0, offset = 0;
+  const auto next = [&](Text& part) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    while (index < texts.size() && offset >= texts[index].length) ++index, offset = 0;
+    if (index == texts.size()) return false;
+    const Text& text = texts[index];
+    const size_t end = text.length - offset <= window_bytes_
+                           ? text.length
+                           : find_cut(text.data, text.length, offset + window_bytes_, specials_);
+    part = {text.data + offset, end - offset};
+    offset = end;
+    return true;
+  };
+  run_threads(num_threads_, [&](size_t thread) {
+    Local& local = *locals_[thread];
+    Text part;
+    while (next(part)) {
+      count_window(local, part.data, part.length);
+      bytes_done_.fetch_add(part.length, std::memory_order_relaxed);
+    }
+  });
+}
+
+void PieceCounter::count_window(Local& local, const uint8_t* text, size_t length) {
+  size_t at = 0;
+  while (at < length) {
+    const SpecialFinder::Match match = specials_.find(text, length, at);
+    const size_t end = match.begin == SpecialFinder::npos ? length : match.begin;
+    count_segment(local, text + at, end - at);
+    at = end + match.length;
+  }
+}
+
+void PieceCounter::count_segment(Local& local, const uint8_t* text, size_t length) {
+  Probe probes[kProbes];
+  size_t position = 0, begin = 0;
+  uint64_t pieces = 0;
+  while (position < length) {
+    const size_t count = split_(text, length, &position, local.ends.data(), kEndsBatch);
+    pieces += count;
+    for (size_t first = 0; first < count; first += kProbes) {
+      const size_t n = std::min(kProbes, count - first);
+      begin =
+          make_probes(text, length, begin, local.ends.data() + first, n, probes,
+                      [&](uint64_t hash) { __builtin_prefetch(&local.hot[hash % kHotSets], 1); });
+      for (size_t i = 0; i < n; ++i) {
+        if (probes[i].length > kInlineBytes) {
+          count_long(local, probes[i].piece, probes[i].length);
+        } else {
+          count_short(local, probes[i].key, probes[i].hash);
+        }
+      }
+    }
+  }
+  pieces_done_.fetch_add(pieces, std::memory_order_relaxed);
+}
+
+inline void PieceCounter::count_short(Local& local, const PieceKey& key, uint64_t hash) {
+  Local::Way* const ways = local.hot[hash % kHotSets].ways;
+  if (ways[0].key == key) {  // an empty way has the key of no piece
+    ++ways[0].count;
+  } else if (ways[1].key == key) {
+    // The more frequent of the two keeps the place that newcomers cannot take.
+    if (++ways[1].count > ways[0].count) std::swap(ways[0], ways[1]);
+  } else {
+    if (ways[1].count != 0) hand_on(local, ways[1]);
+    ways[1] = {key, hash, 1};
+  }
+}
+
+void PieceCounter::count_long(Local& local, const uint8_t* piece, size_t length) {
+  const uint64_t hash = hash_bytes(piece, length);
+  const size_t shard = hash >> 58;
+  if (length > kLongPiece) return count_very_long(piece, length, hash);
+  std::vector<uint8_t>& batch = local.long_batches[shard];
+  const uint32_t length32 = static_cast<uint32_t>(length);
+  const uint8_t* const header = reinterpret_cast<const uint8_t*>(&length32);
+  batch.insert(batch.end(), header, header + sizeof(length32));
+  batch.insert(batch.end(), piece, piece + length);
+  if (batch.size() > kLongBatchBytes) flush_long(local, shard);
+}
+
+// A piece that alone is larger than a batch may be larger than a table's part of the memory too: it
+// is held once besides the text, and does not stay.
+void PieceCounter::count_very_long(const uint8_t* piece, size_t length, uint64_t hash) {
+  const size_t index = hash >> 58;
+  Shard& shard = shards_[index];
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  if (shard.table.size() > 0 && shard.table.bytes() + length > shard_bytes_) spill(index);
+  const size_t before = shard.table.size();
+  shard.table.add_long(piece, length, hash, 1);
+  distinct_.fetch_add(shard.table.size() - before, std::memory_order_relaxed);
+  uint64_t longest = longest_piece_.load(std::memory_order_relaxed);
+  while (longest < length && !longest_piece_.compare_exchange_weak(longest, length)) {
+  }
+  if (shard.table.bytes() > shard_bytes_) spill(index);
+}
+
+template <typename Way>
+inline void PieceCounter::hand_on(Local& local, const Way& way) {
+  const size_t shard = way.hash >> 58;
+  local.batches[shard * kBatch + local.batch_sizes[shard]] = way;
+  if (++local.batch_sizes[shard] == kBatch) flush_shard(local, shard);
+}
+
+void PieceCounter::flush_shard(Local& local, size_t index) {
+  Shard& shard = shards_[index];
+  const Local::Way* const batch = local.batches.data() + index * kBatch;
+  const size_t size = local.batch_sizes[index];
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  spill_if_full(index);
+  const size_t before = shard.table.size();
+  for (size_t i = 0; i < std::min<size_t>(size, 8); ++i) shard.table.prefetch(batch[i].hash);
+  for (size_t i = 0; i < size; ++i) {
+    if (i + 8 < size) shard.table.prefetch(batch[i + 8].hash);
+    shard.table.add(batch[i].key, batch[i].hash, batch[i].count);
+  }
+  distinct_.fetch_add(shard.table.size() - before, std::memory_order_relaxed);
+  local.batch_sizes[index] = 0;
+}
+
+void PieceCounter::flush_long(Local& local, size_t index) {
+  Shard& shard = shards_[index];
+  std::vector<uint8_t>& batch = local.long_batches[index];
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  spill_if_full(index);
+  const size_t before = shard.table.size();
+  for (size_t at = 0; at < batch.size();) {
+    uint32_t length;
+    std::memcpy(&length, batch.data() + at, sizeof(length));
+    const uint8_t* const bytes = batch.data() + at + sizeof(length);
+    shard.table.add_long(bytes, length, hash_bytes(bytes, length), 1);
+    at += sizeof(length) + length;
+  }
+  distinct_.fetch_add(shard.table.size() - before, std::memory_order_relaxed);
+  batch.clear();
+  if (batch.capacity() > 16 * kLongBatchBytes) batch.shrink_to_fit();
+}
+
+void PieceCounter::flush(Local& local) {
+  for (size_t i = 0; i < kHotSets; ++i) {
+    for (Local::Way& way : local.hot[i].ways) {
+      if (way.count != 0) hand_on(local, way);
+      way = {};
+    }
+  }
+  for (size_t shard = 0; shard < kShards; ++shard) {
+    flush_shard(local, shard);
+    flush_long(local, shard);
+  }
+}
+
+void PieceCounter::spill_if_full(size_t index) {
+  const CountShard& table = shards_[index].table;
+  if (table.size() > 0 && table.bytes_after_growth() > shard_bytes_) spill(index);
+}
+
+std::string PieceCounter::new_run_path(size_t index) {
+  const uint64_t number = runs_made_.fetch_add(1, std::memory_order_relaxed);
+  char name[64];
+  std::snprintf(name, sizeof(name), "/counts_%02zu_%08llu.run", index,
+                static_cast<unsigned long long>(number));
+  return spill_dir_ + name;
+}
+
+std::string PieceCounter::spill(size_t index) {
+  Shard& shard = shards_[index];
+  const std::string path = new_run_path(index);
+  shard.table.write_run(path);
+  spilled_bytes_.fetch_add(shard.table.piece_bytes(), std::memory_order_relaxed);
+  shard.table.clear();
+  shard.runs.push_back({path});
+  return path;
+}
+
+// The files of merged runs stay: a checkpoint may name them, and the caller clears the folder.
+void PieceCounter::merge_many_runs(size_t index) {
+  std::vector<CountRun>& runs = shards_[index].runs;
+  // A reader holds one piece, and all of them may be at a long one.
+  const uint64_t longest = std::max<uint64_t>(longest_piece_.load(std::memory_order_relaxed), 1);
+  const size_t at_once = std::clamp<size_t>(kShards * shard_bytes_ / 8 / longest, 2, kRunsAtOnce);
+  while (runs.size() > at_once) {
+    const auto taken = runs.begin() + static_cast<ptrdiff_t>(at_once);
+    const std::string path = new_run_path(index);
+    RunWriter writer(path);
+    merge_runs({runs.begin(), taken}, [&](const uint8_t* bytes, size_t length, uint64_t count) {
+      writer.add(bytes, length, count);
+    });
+    writer.finish();
+    runs.erase(runs.begin(), taken);
+    runs.push_back({path});
+  }
+}
+
+std::vector<std::string> PieceCounter::checkpoint() {
+  for (const auto& local : locals_) flush(*local);
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < kShards; ++i) {
+    if (shards_[i].table.size() > 0) spill(i);
+    for (const CountRun& run : shards_[i].runs) runs.push_back(run.path);
+  }
+  return runs;
+}
+
+std::vector<uint64_t> PieceCounter::save(const std::string& path) {
+  for (const auto& local : locals_) flush(*local);
+  locals_.clear();
+  std::vector<uint64_t> ends;
+  RunWriter writer(path);
+  for (size_t i = 0; i < kShards; ++i) {
+    if (shards_[i].table.size() > 0) spill(i);
+    merge_many_runs(i);
+    merge_runs(shards_[i].runs, [&](const uint8_t* bytes, size_t length, uint64_t count) {
+      writer.add(bytes, length, count);
+    });
+    ends.push_back(writer.written());
+  }
+  writer.finish();
+  return ends;
+}
+
+void PieceCounter::add_saved(const std::string& path, uint64_t begin,
+                             const std::vector<uint64_t>& ends, uint64_t longest) {
+  if (ends.size() != kShards || !std::is_sorted(ends.begin(), ends.end())) {
+    throw std::system_error(EBADMSG, std::generic_category(), path);
+  }
+  uint64_t before = 0;
+  for (size_t i = 0; i < kShards; ++i) {
+    if (ends[i] > before) shards_[i].runs.push_back({path, begin + before, begin + ends[i]});
+    before = ends[i];
+  }
+  spilled_bytes_ += before;
+  longest_piece_ = std::max<uint64_t>(longest_piece_, longest);
+}
+
+uint64_t PieceCounter::find_file_cut(const std::string& path, uint64_t at, uint64_t end) const {
+  FileWindows windows(path, at, end, end, window_bytes_, specials_, largest_window_);
+  return windows.cut_at_or_after(at);
+}
+
+void PieceCounter::adopt(std::vector<std::string> runs) {
+  for (const std::string& run : runs) {
+    size_t index = 0;
+    unsigned long long number = 0;
+    const size_t slash = run.rfind('/');
+    const char* const name = run.c_str() + (slash == std::string::npos ? 0 : slash + 1);
+    if (std::sscanf(name, "counts_%02zu_%08llu.run", &index, &number) != 2 || index >= kShards) {
+      throw std::system_error(EBADMSG, std::generic_category(), run);
+    }
+    shards_[index].runs.push_back({run});
+    const uint64_t size = std::filesystem::file_size(run);
+    spilled_bytes_ += size;
+    // Which piece of it is the longest is not known; none is longer than the run.
+    longest_piece_ = std::max<uint64_t>(longest_piece_, size);
+    runs_made_ = std::max<uint64_t>(runs_made_, number + 1);
+  }
+}
+
+void PieceCounter::drain(const CountShard::Sink& sink) {
+  for (const auto& local : locals_) flush(*local);
+  locals_.clear();
+  uint64_t distinct = 0;
+  const auto counted = [&](const uint8_t* bytes, size_t length, uint64_t count) {
+    ++distinct;
+    sink(bytes, length, count);
+  };
+  for (size_t i = 0; i < kShards; ++i) {
+    Shard& shard = shards_[i];
+    if (shard.runs.empty()) {
+      shard.table.for_each(counted);
+    } else {
+      if (shard.table.size() > 0) spill(i);
+      merge_many_runs(i);
+      merge_runs(shard.runs, counted);
+    }
+    shard.table.clear();
+    give_memory_back();  // now: whoever takes the pieces needs its pages
+  }
+  distinct_ = distinct;
+}
+
+uint64_t PieceCounter::distinct_bytes() const {
+  uint64_t bytes = spilled_bytes_.load(std::memory_order_relaxed);
+  for (const Shard& shard : shards_) bytes += shard.table.piece_bytes();
+  return bytes;
+}
+
+uint64_t PieceCounter::distinct() const { return distinct_.load(std::memory_order_relaxed); }
+
+}  // namespace lowtide

@@ -1,0 +1,161 @@
+// Count the pieces of text of any size in a fixed amount of memory, on any number of threads.
+//
+// In:      files (through windows) or texts in memory
+// Out:     every distinct piece with its 64-bit count, in an order that depends on the pieces alone
+//          where they were spilled, and on nothing that the caller may rely on where they were not
+// Memory:  `table_bytes` for the tables, and about 4 MiB and one window per thread
+//
+// Each thread counts into a small table that stays in its own cache and takes nine pieces out of
+// ten; what falls out of it goes, in batches, to 64 tables shared by all and chosen by hash. A
+// shared table that would outgrow its part of `table_bytes` is written out as a sorted run and
+// starts again empty; runs and what is left are merged at the end.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tokenizer/splitting/pieces.hpp"
+#include "tokenizer/splitting/specials.hpp"
+#include "tokenizer/splitting/splitter.hpp"
+
+namespace lowtide {
+
+// One of the shared tables.
+class CountShard {
+ public:
+  CountShard();
+  void add(const PieceKey& key, uint64_t hash, uint64_t count);
+  void add_long(const uint8_t* bytes, size_t length, uint64_t hash, uint64_t count);
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_]); }
+
+  using Sink = std::function<void(const uint8_t*, size_t, uint64_t)>;
+  void for_each(const Sink& sink) const;
+  void write_run(const std::string& path) const;  // sorted by bytes
+  void clear();
+
+  size_t bytes() const;
+  size_t bytes_after_growth() const;  // what one more piece could make of it
+  size_t size() const { return used_ + long_used_; }
+  uint64_t piece_bytes() const { return piece_bytes_; }  // of all distinct pieces together
+
+ private:
+  struct Slot {
+    PieceKey key;
+    uint64_t count;  // 0: empty
+  };
+  struct LongSlot {
+    uint64_t hash;
+    uint64_t count;
+    uint32_t offset, length;
+  };
+  struct Entry {
+    const uint8_t* bytes;
+    size_t length;
+    uint64_t count;
+  };
+  void grow();
+  void grow_long();
+
+  std::vector<Slot> slots_;
+  std::vector<LongSlot> long_slots_;
+  std::vector<uint8_t> arena_;
+  size_t mask_, long_mask_;
+  size_t used_ = 0, long_used_ = 0;
+  uint64_t piece_bytes_ = 0;
+};
+
+// Pieces in order with their counts: a file, or a stretch of one.
+struct CountRun {
+  std::string path;
+  uint64_t begin = 0;
+  uint64_t end = UINT64_MAX;
+};
+
+class PieceCounter {
+ public:
+  PieceCounter(Pattern pattern, std::vector<std::string> specials, size_t num_threads,
+               size_t table_bytes, size_t window_bytes, std::string spill_dir);
+  ~PieceCounter();
+
+  // Counts a file of `end` bytes from `begin` (0, or what an earlier call returned) to the first cut
+  // at or after `stop`, and returns that place.
+  uint64_t count_file(const std::string& path, uint64_t begin, uint64_t stop, uint64_t end);
+  struct Text {
+    const uint8_t* data;
+    size_t length;
+  };
+  void count_texts(const std::vector<Text>& texts);
+
+  // The first place from `at` on where a file of `end` bytes may be cut: two counters that count
+  // up to it and from it on count what one would.
+  uint64_t find_file_cut(const std::string& path, uint64_t at, uint64_t end) const;
+
+  // Moves everything counted so far into run files on the disk; their names, oldest first.
+  std::vector<std::string> checkpoint();
+  // Starts from the run files of an earlier checkpoint.
+  void adopt(std::vector<std::string> runs);
+  // Writes everything counted so far into one file that depends on nothing but the text, and
+  // returns where each of its parts ends. Counting is over after it.
+  std::vector<uint64_t> save(const std::string& path);
+  // Adds the counts of a file that `save` wrote, or that holds it from `begin` on; `longest` is the
+  // longest piece in it. The file stays where it is until everything is drained.
+  void add_saved(const std::string& path, uint64_t begin, const std::vector<uint64_t>& ends,
+                 uint64_t longest);
+
+  // Hands every piece to `sink` and frees the tables on the way. Counting is over after it.
+  void drain(const CountShard::Sink& sink);
+
+  uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
+  uint64_t pieces_done() const { return pieces_done_.load(std::memory_order_relaxed); }
+  uint64_t distinct() const;  // of what the shared tables hold; exact after checkpoint() or drain()
+  // The bytes of all distinct pieces; what was spilled more than once counts more than once.
+  uint64_t distinct_bytes() const;
+  // Text without a place to cut is refused beyond this many bytes, so that memory stays bounded.
+  size_t largest_window() const { return largest_window_; }
+  // Bytes of the longest piece, where one is very long; of runs that were taken over at most so many.
+  uint64_t longest_piece() const { return longest_piece_.load(std::memory_order_relaxed); }
+  uint64_t spilled_runs() const { return runs_made_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Local;
+  static constexpr size_t kShards = 64;
+  struct Shard {
+    std::mutex mutex;
+    CountShard table;
+    std::vector<CountRun> runs;
+  };
+
+  void count_window(Local& local, const uint8_t* text, size_t length);
+  void count_segment(Local& local, const uint8_t* text, size_t length);
+  void count_short(Local& local, const PieceKey& key, uint64_t hash);
+  void count_long(Local& local, const uint8_t* piece, size_t length);
+  void count_very_long(const uint8_t* piece, size_t length, uint64_t hash);
+  template <typename Way>
+  void hand_on(Local& local, const Way& way);  // what fell out of the thread's own table
+  void flush_shard(Local& local, size_t shard);
+  void flush_long(Local& local, size_t shard);
+  void flush(Local& local);
+  void spill_if_full(size_t index);
+  std::string new_run_path(size_t index);
+  std::string spill(size_t index);
+  void merge_many_runs(size_t index);
+
+  const SplitFunction split_;
+  const SpecialFinder specials_;
+  const size_t num_threads_;
+  const size_t shard_bytes_;
+  const size_t window_bytes_, largest_window_;
+  const std::string spill_dir_;
+  std::mutex large_window_;  // held while a window without a place to cut is at work
+  std::vector<Shard> shards_{kShards};
+  std::vector<std::unique_ptr<Local>> locals_;
+  std::atomic<uint64_t> bytes_done_{0}, pieces_done_{0}, runs_made_{0}, distinct_{0};
+  std::atomic<uint64_t> spilled_bytes_{0}, longest_piece_{0};
+};
+
+}  // namespace lowtide

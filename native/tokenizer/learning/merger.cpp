@@ -1,0 +1,271 @@
+#include "tokenizer/learning/merger.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "tokenizer/learning/pair_index.hpp"
+
+namespace lowtide {
+
+namespace {
+constexpr size_t kCompactionFloor = 1 << 17;
+}  // namespace
+
+size_t MergeLearner::bytes() const {
+  return words_.bytes() + symbols_.bytes() + counts_.bytes() + pairs_.bytes() + postings_.bytes() +
+         queue_.capacity() * sizeof(Candidate) + new_postings_.capacity() * sizeof(NewPosting) +
+         (with_left_.capacity() + with_right_.capacity()) * sizeof(Seen);
+}
+
+void MergeLearner::begin_word(size_t length, uint64_t count) {
+  if (is_built_) throw std::logic_error("pieces come before the first merge");
+  if (words_.size() >= kNoPair) throw std::runtime_error("more than 4 billion distinct pieces");
+  words_.push_back({symbols_.size(), count, static_cast<uint32_t>(length)});
+  num_words_.store(words_.size(), std::memory_order_relaxed);
+}
+
+void MergeLearner::add_piece(const uint8_t* bytes, size_t length, uint64_t count) {
+  if (length < 2) return;
+  begin_word(length, count);
+  for (size_t i = 0; i < length; ++i) symbols_.push_back({tokens_->symbol_of(bytes[i]), kNoPair});
+}
+
+uint32_t MergeLearner::add_pair(uint32_t left, uint32_t right) {
+  const uint32_t pair = static_cast<uint32_t>(counts_.size());
+  if (pair == kNoPair) throw std::runtime_error("more than 4 billion distinct pairs");
+  counts_.push_back(0);
+  pairs_.push_back({0, 0, left, right});
+  last_word_.push_back(kNoPair);
+  return pair;
+}
+
+void MergeLearner::build() {
+  if (std::exchange(is_built_, true)) throw std::logic_error("pairs are there already");
+  find_pairs();
+  list_words();
+  live_symbols_ = symbols_.size();
+  threshold_ = 1;
+  for (size_t pair = 0; pair < counts_.size(); ++pair) {
+    threshold_ = std::max(threshold_, counts_[pair]);
+  }
+  ++threshold_;
+}
+
+void MergeLearner::find_pairs() {
+  PairIndex index(tokens_->size());
+  for (size_t w = 0; w < words_.size(); ++w) {
+    const Word& word = words_[w];
+    Symbol* const symbols = symbols_.data() + word.begin;
+    for (size_t i = 0; i + 1 < word.length; ++i) {
+      const uint32_t left = symbols[i].id, right = symbols[i + 1].id;
+      uint32_t& number = index.at(left, right);  // plus one
+      if (number == 0) number = add_pair(left, right) + 1;
+      const uint32_t pair = number - 1;
+      symbols[i].pair = pair;
+      counts_[pair] += static_cast<int64_t>(word.count);
+      if (last_word_[pair] != w) {
+        last_word_[pair] = static_cast<uint32_t>(w);
+        ++pairs_[pair].num_words;
+      }
+    }
+  }
+}
+
+void MergeLearner::list_words() {
+  uint64_t total = 0;
+  for (size_t pair = 0; pair < pairs_.size(); ++pair) {
+    pairs_[pair].postings = total;
+    total += pairs_[pair].num_words;
+    pairs_[pair].num_words = 0;
+    last_word_[pair] = kNoPair;
+  }
+  postings_.resize(total);
+  for (size_t w = 0; w < words_.size(); ++w) {
+    const Word& word = words_[w];
+    const Symbol* const symbols = symbols_.data() + word.begin;
+    for (size_t i = 0; i + 1 < word.length; ++i) {
+      const uint32_t pair = symbols[i].pair;
+      if (last_word_[pair] == w) continue;
+      last_word_[pair] = static_cast<uint32_t>(w);
+      postings_[pairs_[pair].postings + pairs_[pair].num_words++] = static_cast<uint32_t>(w);
+    }
+  }
+}
+
+bool MergeLearner::before(const Candidate& a, const Candidate& b) const {
+  if (a.count != b.count) return a.count > b.count;
+  if (tokens_->tie_break() == TieBreak::kHuggingFace) return a.order < b.order;
+  const Pair& x = pairs_[a.pair];
+  const Pair& y = pairs_[b.pair];
+  return tokens_->before(x.left, x.right, y.left, y.right);
+}
+
+void MergeLearner::push(uint32_t pair) {
+  if (counts_[pair] < threshold_) return;
+  const Pair& p = pairs_[pair];
+  queue_.push_back({counts_[pair], uint64_t{p.left} << 32 | p.right, pair});
+  std::push_heap(queue_.begin(), queue_.end(),
+                 [this](const Candidate& a, const Candidate& b) { return before(b, a); });
+}
+
+bool MergeLearner::refill(int64_t min_frequency) {
+  while (queue_.empty()) {
+    if (threshold_ <= min_frequency) return false;
+    threshold_ = std::max(min_frequency, threshold_ / 2);
+    for (uint32_t pair = 0; pair < counts_.size(); ++pair) {
+      if (counts_[pair] >= threshold_ && pairs_[pair].num_words != 0) push(pair);
+    }
+  }
+  return true;
+}
+
+bool MergeLearner::pop_best(int64_t min_frequency, uint32_t& pair) {
+  const auto later = [this](const Candidate& a, const Candidate& b) { return before(b, a); };
+  while (!queue_.empty() || refill(min_frequency)) {
+    std::pop_heap(queue_.begin(), queue_.end(), later);
+    const Candidate top = queue_.back();
+    queue_.pop_back();
+    if (top.count == counts_[top.pair]) {
+      pair = top.pair;
+      return true;
+    }
+    push(top.pair);
+  }
+  return false;
+}
+
+bool MergeLearner::learn(size_t target, size_t max_merges, int64_t min_frequency) {
+  min_frequency = std::max<int64_t>(1, min_frequency);
+  for (size_t i = 0; i < max_merges; ++i) {
+    uint32_t pair;
+    if (merges().size() >= target || !pop_best(min_frequency, pair)) return false;
+    merge(pair);
+    merges_done_.store(merges().size(), std::memory_order_relaxed);
+  }
+  return merges().size() < target;
+}
+
+void MergeLearner::merge(uint32_t pair) {
+  const Pair chosen = pairs_[pair];
+  const uint32_t token = tokens_->merge(chosen.left, chosen.right);
+  ++stamp_;
+  with_left_.resize(tokens_->size());
+  with_right_.resize(tokens_->size());
+  first_new_ = static_cast<uint32_t>(counts_.size());
+  new_postings_.clear();
+  last_word_.clear();
+  merge_in_words(chosen, pair, token);
+  pairs_[pair].num_words = 0;
+  dead_postings_ += chosen.num_words;
+  place_new_postings();
+  if (live_symbols_ > kCompactionFloor && live_symbols_ * 2 < symbols_.size()) compact_symbols();
+  for (uint32_t entry = first_new_; entry < counts_.size(); ++entry) push(entry);
+}
+
+void MergeLearner::merge_in_words(const Pair& entry, uint32_t pair, uint32_t token) {
+  const uint32_t* const words = postings_.data() + entry.postings;  // nothing moves it meanwhile
+  const uint32_t n = entry.num_words;
+  for (uint32_t k = 0; k < n; ++k) {
+    if (k + 24 < n) __builtin_prefetch(&words_[words[k + 24]]);
+    if (k + 12 < n) __builtin_prefetch(&symbols_[words_[words[k + 12]].begin]);
+    merge_in_word(words[k], pair, token);
+  }
+}
+
+void MergeLearner::merge_in_word(uint32_t index, uint32_t pair, uint32_t token) {
+  Word& word = words_[index];
+  Symbol* const s = symbols_.data() + word.begin;
+  const size_t length = word.length;
+  size_t i = 0;
+  while (i < length && s[i].pair != pair) ++i;
+  if (i == length) return;  // merged away since the posting was written
+  const int64_t count = static_cast<int64_t>(word.count);
+  size_t out = i;
+  bool after_merge = false;
+  while (i < length) {
+    if (s[i].pair != pair) {
+      s[out++] = s[i++];
+      after_merge = false;
+      continue;
+    }
+    if (after_merge) {
+      s[out - 1].pair = add_occurrence(token, token, token, index, count);
+    } else if (out > 0) {
+      counts_[s[out - 1].pair] -= count;
+      s[out - 1].pair = add_occurrence(s[out - 1].id, token, token, index, count);
+    }
+    const uint32_t right_pair = s[i + 1].pair;
+    if (right_pair != kNoPair) counts_[right_pair] -= count;
+    i += 2;
+    uint32_t next_pair = kNoPair;
+    if (i < length && s[i].pair != pair) {
+      next_pair = add_occurrence(token, s[i].id, token, index, count);
+    }
+    s[out++] = {token, next_pair};
+    after_merge = true;
+  }
+  word.length = static_cast<uint32_t>(out);
+  live_symbols_ -= length - out;
+}
+
+uint32_t MergeLearner::add_occurrence(uint32_t left, uint32_t right, uint32_t token, uint32_t word,
+                                      int64_t count) {
+  Seen& at = right == token ? with_left_[left] : with_right_[right];
+  if (at.stamp != stamp_) at = {stamp_, add_pair(left, right)};
+  counts_[at.pair] += count;
+  uint32_t& last = last_word_[at.pair - first_new_];
+  if (last != word) {
+    last = word;
+    ++pairs_[at.pair].num_words;
+    new_postings_.push_back({at.pair, word});
+  }
+  return at.pair;
+}
+
+void MergeLearner::place_new_postings() {
+  if (dead_postings_ > kCompactionFloor && dead_postings_ * 2 > postings_.size()) {
+    compact_postings();
+  }
+  uint64_t total = postings_.size();
+  for (size_t entry = first_new_; entry < pairs_.size(); ++entry) {
+    pairs_[entry].postings = total;
+    total += pairs_[entry].num_words;
+    last_word_[entry - first_new_] = 0;
+  }
+  if (total > postings_.bytes() / sizeof(uint32_t)) postings_.reserve(total + total / 4);
+  postings_.resize(total);
+  for (const NewPosting& posting : new_postings_) {
+    uint32_t& filled = last_word_[posting.pair - first_new_];
+    postings_[pairs_[posting.pair].postings + filled++] = posting.word;
+  }
+}
+
+void MergeLearner::compact_postings() {
+  uint64_t out = 0;
+  for (size_t pair = 0; pair < first_new_; ++pair) {
+    Pair& p = pairs_[pair];
+    std::copy_n(postings_.data() + p.postings, p.num_words, postings_.data() + out);
+    p.postings = out;
+    out += p.num_words;
+  }
+  postings_.resize(out);
+  postings_.shrink_to_fit();
+  dead_postings_ = 0;
+}
+
+// Words lie in the order of their numbers and only get shorter, so each moves to the left or stays.
+void MergeLearner::compact_symbols() {
+  uint64_t out = 0;
+  for (size_t w = 0; w < words_.size(); ++w) {
+    Word& word = words_[w];
+    std::copy_n(symbols_.data() + word.begin, word.length, symbols_.data() + out);
+    word.begin = out;
+    out += word.length;
+  }
+  symbols_.resize(out);
+  symbols_.shrink_to_fit();
+}
+
+}  // namespace lowtide

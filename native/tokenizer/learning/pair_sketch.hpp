@@ -1,0 +1,113 @@
+// Upper bounds of how often each pair of symbols occurs, in a fixed amount of memory.
+//
+// Pairs share buckets by hash, and a bucket holds the sum of its pairs: a pair whose bucket is below
+// a threshold is below it, whatever the others are. A threshold once chosen, a bit a bucket is enough,
+// and these bits stay in the processor's cache where the sums do not. Where so many rare pairs share a
+// bucket that their sum reaches the threshold too, there are several times as many buckets, and their
+// sums are made part by part, in as many passes, of which the bits are kept.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "system/huge_array.hpp"
+
+namespace lowtide {
+
+// Where the bucket of a pair lies. With another seed, other pairs meet in one.
+class PairPlaces {
+ public:
+  PairPlaces(size_t num_buckets, uint64_t seed)
+      : num_buckets_(num_buckets), factor_((seed * 0x9E3779B97F4A7C15) | 1) {}
+  size_t size() const { return num_buckets_; }
+  size_t of(uint32_t left, uint32_t right) const {
+    uint64_t hash = (uint64_t{left} << 32 | right) * factor_;
+    hash = (hash ^ hash >> 32) * 0xD6E8FEB86659FD93;
+    return (hash >> 32) * num_buckets_ >> 32;  // at most 2^32 of them
+  }
+
+ private:
+  size_t num_buckets_;
+  uint64_t factor_;
+};
+
+// The pairs that may reach a threshold, as bits.
+class PairLinks {
+ public:
+  explicit PairLinks(const PairPlaces& places) : places_(places), bits_(places.size() / 64 + 1) {}
+  void set(size_t bucket, bool value) {
+    const uint64_t bit = uint64_t{1} << bucket % 64;
+    bits_[bucket / 64] = value ? bits_[bucket / 64] | bit : bits_[bucket / 64] & ~bit;
+  }
+  bool operator()(uint32_t left, uint32_t right) const {
+    const size_t bucket = places_.of(left, right);
+    return bits_[bucket / 64] >> bucket % 64 & 1;
+  }
+
+ private:
+  PairPlaces places_;
+  std::vector<uint64_t> bits_;
+};
+
+class PairSketch {
+ public:
+  static constexpr uint32_t kMost = std::numeric_limits<uint32_t>::max();  // or more
+
+  explicit PairSketch(size_t num_buckets) : sums_(num_buckets), places_(num_buckets, 1) {}
+
+  // Begins to count the pairs that belong to one of so many parts.
+  void clear(uint64_t seed, size_t parts, size_t part) {
+    places_ = PairPlaces(sums_.size() * parts, seed);
+    first_ = sums_.size() * part;
+    std::fill_n(&sums_[0], sums_.size(), 0);
+  }
+  size_t part() const { return first_ / sums_.size(); }
+  size_t parts() const { return places_.size() / sums_.size(); }
+  const PairPlaces& places() const { return places_; }
+
+  // Takes effect with flush() at the latest: the bucket is asked for well before it is used.
+  void add(uint32_t left, uint32_t right, uint64_t count) {
+    const size_t bucket = places_.of(left, right) - first_;
+    if (bucket >= sums_.size()) return;  // of another part, before or after
+    __builtin_prefetch(&sums_[bucket], 1);
+    waiting_[num_waiting_++] = {bucket, count};
+    if (num_waiting_ == kWaiting) flush();
+  }
+  void flush() {
+    for (size_t i = 0; i < num_waiting_; ++i) {
+      uint32_t& sum = sums_[waiting_[i].bucket];
+      sum = static_cast<uint32_t>(std::min<uint64_t>(sum + waiting_[i].count, kMost));
+    }
+    num_waiting_ = 0;
+  }
+
+  // Of pairs of this part.
+  uint32_t bound(uint32_t left, uint32_t right) const {
+    return sums_[places_.of(left, right) - first_];
+  }
+  void find_links(uint32_t threshold, PairLinks& links) const {
+    for (size_t i = 0; i < sums_.size(); ++i) links.set(first_ + i, sums_[i] >= threshold);
+  }
+  uint32_t largest() const { return *std::max_element(&sums_[0], &sums_[0] + sums_.size()); }
+  uint32_t mean() const {
+    uint64_t total = 0;
+    for (size_t i = 0; i < sums_.size(); ++i) total += sums_[i];
+    return static_cast<uint32_t>(total / sums_.size());
+  }
+
+ private:
+  static constexpr size_t kWaiting = 64;
+  struct Waiting {
+    size_t bucket;
+    uint64_t count;
+  };
+  HugeArray<uint32_t> sums_;
+  PairPlaces places_;
+  size_t first_ = 0;  // bucket of places_ that sums_ begin with
+  Waiting waiting_[kWaiting];
+  size_t num_waiting_ = 0;
+};
+
+}  // namespace lowtide

@@ -1,0 +1,264 @@
+#include "tokenizer/learning/round_learner.hpp"
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+
+namespace lowtide {
+
+namespace {
+// Of the memory: a quarter is the sketch; the rest are segments and the learner of a round.
+constexpr size_t kSketchPart = 4;
+constexpr size_t kMostBuckets = size_t{1} << 27;
+constexpr size_t kMostParts = 32;     // the bits of so many parts take what their sums take
+constexpr size_t kSymbolBytes = 28;   // of a symbol in a segment, in the table and the learner
+constexpr size_t kSegmentBytes = 64;  // of a segment besides
+constexpr size_t kSegmentSymbols = 3;
+constexpr size_t kMostSegments = size_t{1} << 28;
+constexpr int64_t kDepth = 16;  // a round tries to go down to this part of the last threshold
+constexpr size_t kBarrenRounds = 8;
+constexpr size_t kMergesAtOnce = 4;
+
+struct TooSmall : std::bad_alloc {
+  const char* what() const noexcept override {
+    return "the memory is too small to learn merges from these pieces";
+  }
+};
+
+size_t buckets_in(size_t memory_bytes) {
+  return std::clamp<size_t>(memory_bytes / kSketchPart / sizeof(uint32_t), 64, kMostBuckets);
+}
+
+size_t segments_in(size_t memory_bytes) {
+  const size_t room = memory_bytes - memory_bytes / kSketchPart;
+  return std::clamp<size_t>(room / (kSegmentBytes + kSegmentSymbols * kSymbolBytes), 16,
+                            kMostSegments);
+}
+}  // namespace
+
+template <typename Symbol>
+RoundLearner<Symbol>::RoundLearner(TieBreak tie_break, const std::string& file_dir,
+                                   size_t memory_bytes)
+    : tokens_(std::make_shared<TokenTable>(tie_break)),
+      memory_bytes_(memory_bytes),
+      words_(file_dir),
+      sketch_(buckets_in(memory_bytes)) {}
+
+template <typename Symbol>
+void RoundLearner<Symbol>::add_piece(const uint8_t* bytes, size_t length, uint64_t count) {
+  if (rounds_ > 0) throw std::logic_error("pieces come before the first merge");
+  if (length < 2) return;
+  words_.begin_word(count);
+  uint32_t last = 0;
+  for (size_t i = 0; i < length; ++i) {
+    const uint32_t symbol = tokens_->symbol_of(bytes[i]);
+    if (i > 0) sketch_.add(last, symbol, count);
+    words_.put(static_cast<Symbol>(symbol));
+    last = symbol;
+  }
+  words_.end_word();
+  num_words_.fetch_add(1, std::memory_order_relaxed);
+}
+
+template <typename Symbol>
+bool RoundLearner<Symbol>::learn(size_t target, size_t max_merges, int64_t min_frequency) {
+  min_frequency = std::max<int64_t>(1, min_frequency);
+  if (merges().size() >= target || is_done_ || num_words() == 0) return false;
+  if (learner_ == nullptr) begin_round(min_frequency);
+  const size_t most = static_cast<size_t>(kEnd) - std::min<size_t>(tokens_->size(), kEnd);
+  if (most == 0) throw std::runtime_error("more tokens than symbols can tell apart");
+  // A few at a time: where there are few letters, each merge changes much of the text, and what the
+  // learner holds of it grows quickly.
+  size_t left = std::min(max_merges, most);
+  bool more = true, has_room = true;
+  while (more && has_room && left > 0) {
+    const size_t step = std::min(left, kMergesAtOnce);
+    more = learner_->learn(target, step, threshold_);
+    has_room = learner_->bytes() < memory_bytes_ / 2;
+    left -= step;
+    merges_done_.store(merges().size(), std::memory_order_relaxed);
+  }
+  if (merges().size() >= target) return false;
+  if (more && has_room) return true;
+  if (!more && threshold_ <= min_frequency) {
+    is_done_ = true;
+    return false;
+  }
+  if (!more) ceiling_ = threshold_;
+  end_round();
+  return true;
+}
+
+template <typename Symbol>
+void RoundLearner<Symbol>::begin_round(int64_t min_frequency) {
+  ++rounds_;
+  merges_before_ = merges().size();
+  words_.flush();
+  sketch_.flush();
+  if (ceiling_ == 0) ceiling_ = int64_t{sketch_.largest()} + 1;
+  threshold_ = lowest_ = std::max(min_frequency, ceiling_ / kDepth);
+  while (!collect()) continue;
+  learner_ = std::make_unique<MergeLearner>(tokens_);
+  for (size_t number = 0; number < table_->size(); ++number) {
+    const std::span<const Symbol> symbols = table_->segment(number);
+    learner_->add_word(symbols.data(), symbols.size(), table_->count(number));
+  }
+  learner_->build();
+}
+
+template <typename Symbol>
+bool RoundLearner<Symbol>::collect() {
+  const size_t most_segments = segments_in(memory_bytes_);
+  table_ = nullptr;  // before the next: both would be twice the memory
+  table_ = std::make_unique<SegmentTable<Symbol>>(kSegmentSymbols * most_segments, most_segments);
+  find_links();
+  SegmentReader<Symbol> reader(words_, *links_);
+  bool reads_on = true;
+  while (reader.next(reads_on)) {
+    const int64_t threshold = threshold_;
+    for (const auto& item : reader.items()) table_->prefetch(item.hash);
+    for (const auto& item : reader.items()) {
+      if (item.length < 2) continue;
+      const std::span<const Symbol> symbols(reader.units() + item.begin, item.length);
+      const bool is_added =
+          threshold_ == threshold ? add(symbols, item.count) : cut_and_add(symbols, item.count);
+      if (!is_added) return false;
+    }
+    // What waits for its end may be longer than a segment can be: then it is cut first.
+    reads_on = table_->fits(reader.num_waiting());
+    if (!reads_on && !raise_threshold()) return false;
+    if (threshold_ != threshold) reader.find_links_again();
+  }
+  return true;
+}
+
+// Adds a segment that is cut at the present threshold, and again where making room raises it.
+template <typename Symbol>
+bool RoundLearner<Symbol>::add(std::span<const Symbol> symbols, uint64_t count) {
+  const int64_t threshold = threshold_;
+  if (!make_room(symbols.size())) return false;
+  if (threshold_ != threshold) return cut_and_add(symbols, count);
+  table_->add(symbols.data(), symbols.size(), count);
+  return true;
+}
+
+template <typename Symbol>
+bool RoundLearner<Symbol>::cut_and_add(std::span<const Symbol> symbols, uint64_t count) {
+  bool has_room = true;
+  cut_segment(symbols, *links_,
+              [&](std::span<const Symbol> part) { has_room = has_room && add(part, count); });
+  return has_room;
+}
+
+template <typename Symbol>
+bool RoundLearner<Symbol>::make_room(size_t length) {
+  while (!table_->fits(length)) {
+    if (!raise_threshold()) return false;
+  }
+  return true;
+}
+
+// Raises the threshold and cuts the segments that are there. Where next to nothing would be left to
+// merge, and rare pairs that share buckets are to blame, there will be more buckets instead.
+template <typename Symbol>
+bool RoundLearner<Symbol>::raise_threshold() {
+  const bool can_grow = sketch_.mean() > ceiling_ / 8 && parts_ < kMostParts;
+  const bool is_last = threshold_ + 1 >= ceiling_;
+  if (is_last && !can_grow) throw TooSmall();
+  int64_t raised = threshold_ + (ceiling_ - threshold_) / 3;
+  if (parts_ == 1 && !table_->fits(1)) {  // full, not in front of one very long segment
+    const auto [low, largest] = table_->low_bound(sketch_);
+    raised = std::min<int64_t>(int64_t{low} + 1, largest);
+  }
+  if (!is_last) threshold_ = std::clamp(raised, threshold_ + 1, ceiling_ - 1);
+  if (can_grow && (is_last || threshold_ > ceiling_ / 4 * 3)) {
+    threshold_ = lowest_;
+    parts_ = parts_ == 1 ? 8 : kMostParts;
+    sketch_.clear(rounds_, parts_, parts_);  // none of them yet
+    return false;
+  }
+  find_links();
+  table_->cut(*links_);
+  return true;
+}
+
+template <typename Symbol>
+void RoundLearner<Symbol>::find_links() {
+  const auto least = static_cast<uint32_t>(std::min<int64_t>(threshold_, PairSketch::kMost));
+  links_.emplace(sketch_.places());
+  const size_t counted = sketch_.part();
+  if (counted < parts_) sketch_.find_links(least, *links_);
+  for (size_t part = 0; part < parts_; ++part) {
+    if (part == counted) continue;
+    count_part(part);
+    sketch_.find_links(least, *links_);
+  }
+}
+
+template <typename Symbol>
+void RoundLearner<Symbol>::count_part(size_t part) {
+  sketch_.clear(rounds_, parts_, part);
+  const PairLinks none(sketch_.places());
+  SegmentReader<Symbol> reader(words_, none);
+  uint32_t last = 0;
+  while (reader.next()) {
+    for (const auto& item : reader.items()) {
+      const uint32_t symbol = reader.units()[item.begin];
+      if (!item.begins_word) sketch_.add(last, symbol, item.count);
+      last = symbol;
+    }
+  }
+  sketch_.flush();
+}
+
+template <typename Symbol>
+void RoundLearner<Symbol>::end_round() {
+  barren_rounds_ = merges().size() == merges_before_ ? barren_rounds_ + 1 : 0;
+  if (barren_rounds_ > kBarrenRounds) throw TooSmall();
+  table_->set_results(
+      [&](size_t number, const auto& take) { learner_->for_each_symbol(number, take); });
+  learner_ = nullptr;
+  replace();
+  table_ = nullptr;
+}
+
+template <typename Symbol>
+void RoundLearner<Symbol>::replace() {
+  sketch_.clear(rounds_ + 1, parts_, 0);
+  words_.rewind();
+  SegmentReader<Symbol> reader(words_, *links_);
+  uint32_t last = kEnd;
+  std::vector<const Symbol*> results;
+  while (reader.next()) {
+    const auto& items = reader.items();
+    for (const auto& item : items) table_->prefetch(item.hash);
+    results.assign(items.size(), nullptr);
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (items[i].length < 2) continue;
+      results[i] = table_->result(reader.units() + items[i].begin, items[i].length, items[i].hash);
+    }
+    for (size_t i = 0; i < items.size(); ++i) {
+      const auto put = [&](Symbol symbol) {
+        if (last != kEnd) sketch_.add(last, symbol, items[i].count);
+        words_.put(symbol);
+        last = symbol;
+      };
+      if (items[i].begins_word) {
+        words_.begin_word(items[i].count);
+        last = kEnd;
+      }
+      if (results[i] == nullptr) {
+        put(reader.units()[items[i].begin]);
+      } else {
+        for (const Symbol* symbol = results[i]; *symbol != kEnd; ++symbol) put(*symbol);
+      }
+      if (items[i].ends_word) words_.end_word();
+    }
+  }
+  words_.cut();
+}
+
+template class RoundLearner<uint16_t>;
+template class RoundLearner<uint32_t>;
+
+}  // namespace lowtide
