@@ -20,7 +20,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "dataset.identity": {"_MOST_NOTICES": 20, "drop_known(first_index)": 0},
     "dataset.inspection": {"_TOKENIZER_BYTES": 33_554_432, "_TOKEN_BYTES": 64},
-    "dataset.journal": {"_VERSION": 3},
+    "dataset.workfolder": {"_VERSION": 3},
     "dataset.layout": {"FORMAT_VERSION": 1},
     "dataset.preparation": {"run_encoding(first_block)": 0},
     "dataset.pretokenization": {

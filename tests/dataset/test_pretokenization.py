@@ -16,6 +16,7 @@ from lowtide.dataset import pretokenization
 from lowtide.dataset.pretokenization import pretokenize_file, pretokenize_files
 from lowtide.dataset.summary import describe_pretokenization
 from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.journal import Journal
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -42,18 +43,16 @@ def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
     monkeypatch.setattr(pretokenization, "_STEP_BYTES", 5000)
     monkeypatch.setattr(pretokenization, "_WINDOW_BYTES", 1000)
-    real = pretokenization.files.write_json
+    real = Journal.write
     steps: list[int] = []
 
-    def stop_after_three(target: Path, value: dict[str, Any]) -> None:
-        real(target, value)
-        if "position" not in value:
-            return
-        steps.append(value["position"])
+    def stop_after_three(journal: Journal, notes: dict[str, Any]) -> None:
+        real(journal, notes)
+        steps.append(notes["position"])
         if len(steps) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(pretokenization.files, "write_json", stop_after_three)
+    monkeypatch.setattr(Journal, "write", stop_after_three)
     with pytest.raises(KeyboardInterrupt):
         pretokenize_file(file=path)
     assert not (tmp_path / "a.npy").exists()
@@ -63,12 +62,17 @@ def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert np.load(tmp_path / "a.npy").tolist() == expected.tolist()
 
 
+def leave_notes(folder: Path, *, identity: list[Any], name: str) -> None:
+    """What a command that was killed wrote of a.npy."""
+    journal = Journal(folder / ".a.npy.unfinished.json", verb="pretokenize", version=1)
+    journal.write({"identity": identity, "name": name, "position": 100, "count": 9})
+
+
 def test_changed_file_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
     name = f".a.npy.{'0' * 16}.unfinished"
     (tmp_path / name).write_bytes(b"x" * 999)
-    note = {"identity": [1, 2, 3], "name": name, "position": 9, "count": 9}
-    (tmp_path / ".a.npy.unfinished.json").write_text(json.dumps(note))
+    leave_notes(tmp_path, identity=[1, 2, 3], name=name)
     pretokenize_file(file=path)
     expected = Tokenizer.load("gpt2").encode(path.read_text(), special="allow")
     assert np.load(tmp_path / "a.npy").tolist() == expected.tolist()
@@ -86,8 +90,7 @@ def test_a_planted_link_is_not_written_through(
     status = path.stat()
     identity = [status.st_size, status.st_mtime_ns, Tokenizer.load("gpt2").fingerprint]
     name = f".a.npy.{'0' * 16}.unfinished"
-    note = {"identity": identity, "name": name, "position": 100, "count": 9}
-    (tmp_path / ".a.npy.unfinished.json").write_text(json.dumps(note))
+    leave_notes(tmp_path, identity=identity, name=name)
     pretokenize_file(file=path)
     assert victim.read_bytes() == b"precious"
     expected = Tokenizer.load("gpt2").encode(path.read_text(), special="allow")
@@ -174,7 +177,7 @@ def test_other_settings_or_another_text_are_refused_with_what_differs(tmp_path: 
     before = snapshot(tmp_path)
     with pytest.raises(UsageError, match="made with tokenizer char, now it is gpt2"):
         pretokenize_file(file=path)
-    with pytest.raises(UsageError, match='made with --encoding "utf-8", now it is "latin-1"'):
+    with pytest.raises(UsageError, match="made with --encoding utf-8, now it is latin-1"):
         pretokenize_file(file=path, tokenization="char", encoding="latin-1")
     data = path.read_bytes()
     path.write_bytes(data[:-1] + b"?")
@@ -272,19 +275,18 @@ def test_ids_are_on_the_disk_before_the_note_that_counts_them(
     monkeypatch.setattr(pretokenization, "_STEP_BYTES", 5000)
     monkeypatch.setattr(pretokenization, "_WINDOW_BYTES", 1000)
     events: list[str] = []
-    sync, write_json = os.fsync, pretokenization.files.write_json
+    sync, write = os.fsync, Journal.write
 
     def traced_sync(descriptor: int) -> None:
         events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         sync(descriptor)
 
-    def traced_write(target: Path, value: dict[str, Any]) -> None:
-        if value.get("position", 0) > 0:
-            events.append("note")
-        write_json(target, value)
+    def traced_write(journal: Journal, notes: dict[str, Any]) -> None:
+        events.append("note")
+        write(journal, notes)
 
     monkeypatch.setattr(os, "fsync", traced_sync)
-    monkeypatch.setattr(pretokenization.files, "write_json", traced_write)
+    monkeypatch.setattr(Journal, "write", traced_write)
     pretokenize_file(file=path)
     notes = [place for place, event in enumerate(events) if event == "note"]
     assert len(notes) > 3

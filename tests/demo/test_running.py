@@ -104,7 +104,7 @@ def test_a_failing_stage_stops_and_the_same_command_goes_on(text: Path, tmp_path
     (folder / "fail").unlink()
     results = run_demo(text=text, out_dir=folder)
     assert calls_in(folder) == ["train-tokenizer", "prepare", "prepare", "train", "generate"]
-    attempts = json.loads((folder / "demo.json").read_text())["prepare"]
+    attempts = json.loads((folder / "demo.json").read_text())["stages"]["prepare"]
     assert results[1].seconds == attempts["seconds"] > results[0].seconds * 0.1
 
 
@@ -131,8 +131,8 @@ def test_an_interrupt_that_only_the_demo_gets_reaches_the_stage(
         message = process.stderr.read()
         assert process.wait() == 130
     assert message.endswith("said so\n")  # by the stage, and not once more by the demo
-    journal = json.loads((folder / "demo.json").read_text())
-    assert [journal[verb]["finished"] for verb in VERBS[:3]] == [True, True, False]
+    attempts = json.loads((folder / "demo.json").read_text())["stages"]
+    assert [attempts[verb]["finished"] for verb in VERBS[:3]] == [True, True, False]
 
 
 def test_bad_text_is_refused_before_anything_runs(tmp_path: Path) -> None:

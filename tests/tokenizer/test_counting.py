@@ -23,7 +23,7 @@ from lowtide.corpus.reading import ReadingOptions
 from lowtide.errors import DataError
 from lowtide.progress import Progress
 from lowtide.tokenizer import counting, reference
-from lowtide.tokenizer.counting import CountingJournal, InputPlace, count_pieces
+from lowtide.tokenizer.counting import CountCheckpoints, InputPlace, count_pieces
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
 
 MakeText = Callable[[int, int], bytes]
@@ -220,7 +220,7 @@ def test_empty_special_tokens_are_refused(tmp_path: Path) -> None:
         make_counter(tmp_path, specials=["<|endoftext|>", ""])
 
 
-# The job over files, with its journal
+# The job over files, with its checkpoints
 
 
 class KilledError(Exception):
@@ -239,17 +239,17 @@ def run_job(
     """Count files as training does; `stop_after` checkpoints it dies. `hashes` get the contents."""
     saves = itertools.count()
 
-    class Journal(CountingJournal):
+    class Checkpoints(CountCheckpoints):
         def save(self, place: InputPlace, counter: _native.PieceCounter) -> None:
             super().save(place, counter)
             if stop_after is not None and next(saves) >= stop_after:
                 raise KilledError
 
     counter = make_counter(folder, specials=["<|endoftext|>"], table_bytes=1 << 20)
-    inputs, journal = expand_inputs(paths), Journal(folder, key)
-    journal.contents = ContentLog(inputs)
+    inputs, checkpoints = expand_inputs(paths), Checkpoints(folder, key)
+    checkpoints.contents = ContentLog(inputs)
     with (
-        contextlib.closing(journal.contents) as contents,
+        contextlib.closing(checkpoints.contents) as contents,
         Progress("count", stream=notes) as progress,
     ):
         count_pieces(
@@ -257,7 +257,7 @@ def run_job(
             inputs,
             specials=["<|endoftext|>"],
             options=ReadingOptions(block_bytes=1 << 12),
-            journal=journal,
+            checkpoints=checkpoints,
             progress=progress,
             batch_bytes=1 << 12,
         )

@@ -10,7 +10,6 @@ corpus is not read from the disk twice. The hash of parts is kept, and gone on w
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import xxhash
 
+from lowtide.corpus.differences import find_changed_input
 from lowtide.corpus.inputs import InputFile
 
 __all__ = [
@@ -88,9 +88,6 @@ def fold_parts(parts: Iterable[str]) -> str:
 
 class ContentLog:
     """Hashes inputs in order, in a thread beside the work that reads them."""
-
-    KEYS = ("done", "fold", "offset", "tail", "tail_bytes", "modified_ns")
-    """Of its state."""
 
     def __init__(self, inputs: Sequence[InputFile]) -> None:
         self._inputs = inputs
@@ -204,26 +201,20 @@ def describe_inputs(
 
 def find_difference(inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Say how inputs differ from those that `describe_inputs` described; None if they do not."""
-    pairs = itertools.zip_longest(inputs, rows)
-    if any(
-        source is None or row is None or str(source.path) != str(row.get("path"))
-        for source, row in pairs
-    ):
-        now = {str(source.path) for source in inputs}
-        before = {str(row.get("path")) for row in rows}
-        other = sorted(now ^ before)
-        if not other:
-            return "its inputs came in another order"
-        return f"{other[0]} was {'not ' if other[0] in now else ''}among its inputs"
-    for source, row in zip(inputs, rows, strict=True):
-        if row.get("bytes") != source.size_bytes:
-            return f"{source.path} had {row.get('bytes')} bytes then, now {source.size_bytes}"
-        if row.get("modified_ns") == source.modified_ns:
-            continue
-        if row.get("content") is None:  # as earlier versions wrote it
-            return f"{source.path} was changed since, and nothing says what it held"
-        if row["content"] != hash_stored(source):
-            return f"{source.path} holds other text of the same size than then"
+    return find_changed_input(
+        inputs, rows, name_of=lambda row: str(row.get("path")), explain=_describe_change
+    )
+
+
+def _describe_change(source: InputFile, row: Mapping[str, Any]) -> str | None:
+    if row.get("bytes") != source.size_bytes:
+        return f"{source.path} had {row.get('bytes')} bytes then, now {source.size_bytes}"
+    if row.get("modified_ns") == source.modified_ns:
+        return None
+    if row.get("content") is None:  # as earlier versions wrote it
+        return f"{source.path} was changed since, and nothing says what it held"
+    if row["content"] != hash_stored(source):
+        return f"{source.path} holds other text of the same size than then"
     return None
 
 

@@ -42,13 +42,12 @@ from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.finishing import find_other_setting, plan_models
 from lowtide.dataset.identity import (
-    describe_inputs,
     drop_copies,
     drop_known,
+    iter_sources,
     list_contents,
     require_unchanged,
 )
-from lowtide.dataset.journal import WORK_NAME, open_journal, read_facts, remove_work
 from lowtide.dataset.preparation import (
     naming_folder,
     noticing_changes,
@@ -61,6 +60,7 @@ from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.seen import iter_seen, write_seen, write_seen_block
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards
+from lowtide.dataset.workfolder import WORK_NAME, open_work, read_facts, remove_work
 from lowtide.errors import DataError, UsageError
 from lowtide.longjson import Rows
 from lowtide.memory import MemoryBudget
@@ -233,7 +233,7 @@ class _Append:
         # Shards of this command that a kill left behind would look like ones moved in by hand.
         before = [shard for split in layout.SPLITS for shard in info.shards[split]]
         numbers = [layout.shard_number(shard.path) for shard in before]
-        self.work, facts = open_journal(
+        self.work, facts = open_work(
             info.root,
             verb="append",
             settings={
@@ -441,7 +441,7 @@ class _Append:
                     Rows(
                         len(self.inputs),
                         lambda: sources.iter_json(
-                            describe_inputs(self.inputs, self.reading, contents)
+                            iter_sources(self.inputs, self.reading, contents)
                         ),
                     ),
                 ),

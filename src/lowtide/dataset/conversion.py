@@ -14,7 +14,7 @@ from typing import Any
 
 from lowtide import files
 from lowtide.dataset import layout
-from lowtide.dataset.importing import find_difference, import_dataset
+from lowtide.dataset.importing import find_other_conversion, import_dataset
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.tokenfiles.table import FORMATS, open_dataset
 from lowtide.errors import UsageError
@@ -85,7 +85,7 @@ def _begin_export(out: Path, wanted: Mapping[str, Any]) -> bool:
     """True if this very export is finished; strangers' files and other exports are refused."""
     if (out / _RECORD).is_file():
         stored = files.read_json(out / _RECORD)
-        difference = find_difference(stored, wanted)
+        difference = find_other_conversion(stored, wanted)
         if difference is not None:
             raise UsageError(
                 f"there is a finished output here already: {difference}",

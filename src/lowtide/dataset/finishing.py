@@ -19,7 +19,7 @@ from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingOptions
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import SourceCounts
-from lowtide.dataset.identity import describe_inputs, list_contents
+from lowtide.dataset.identity import iter_sources, list_contents
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import DataError
 from lowtide.flags import flag_name
@@ -161,7 +161,7 @@ def write_dataset(
             "end_of_text_id": tokenizer.end_of_text_id,
             "sources": Rows(
                 len(inputs),
-                lambda: made.sources.iter_json(describe_inputs(inputs, reading, made.contents)),
+                lambda: made.sources.iter_json(iter_sources(inputs, reading, made.contents)),
             ),
             "cleaning": made.report.as_json(),
             "notices": made.notices,

@@ -8,7 +8,6 @@ Memory:  some 250 bytes for each input file of the dataset; one block of text, w
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,15 @@ from typing import Any
 import xxhash
 
 from lowtide.corpus.blocks import InputHashes, hash_input
+from lowtide.corpus.differences import find_changed_input
 from lowtide.corpus.inputs import InputFile, InputList, changed_input, has_changed
 from lowtide.corpus.reading import ReadingOptions
 
 __all__ = [
-    "describe_inputs",
     "drop_copies",
     "drop_known",
-    "find_difference",
+    "find_other_source",
+    "iter_sources",
     "list_contents",
     "require_unchanged",
 ]
@@ -31,7 +31,7 @@ __all__ = [
 _MOST_NOTICES = 20
 
 
-def describe_inputs(
+def iter_sources(
     inputs: Iterable[InputFile], reading: ReadingOptions, contents: InputHashes
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """What the metadata keeps of each input, so that it is known again: its path, and the rest."""
@@ -167,23 +167,16 @@ def drop_copies(
     return new
 
 
-def find_difference(
+def find_other_source(
     inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]], reading: ReadingOptions
 ) -> str | None:
     """Say how inputs differ from those that rows of metadata describe; None if they do not."""
-    pairs = itertools.zip_longest(inputs, rows)
-    if any(
-        source is None or row is None or str(source.path) != row["file"] for source, row in pairs
-    ):
-        now, before = {str(source.path) for source in inputs}, {str(row["file"]) for row in rows}
-        other = sorted(now ^ before)
-        if not other:
-            return "its inputs came in another order"
-        return f"{other[0]} was {'not ' if other[0] in now else ''}among its inputs"
-    for source, row in zip(inputs, rows, strict=True):
-        if not _is_same(source, row, reading):
-            return f"{source.path} is not as it was then"
-    return None
+
+    def explain(source: InputFile, row: Mapping[str, Any]) -> str | None:
+        same = _is_same(source, row, reading)
+        return None if same else f"{source.path} is not as it was then"
+
+    return find_changed_input(inputs, rows, name_of=lambda row: str(row["file"]), explain=explain)
 
 
 def require_unchanged(

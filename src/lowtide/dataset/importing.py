@@ -17,8 +17,8 @@ from typing import Any, cast
 
 from lowtide import files
 from lowtide.arrays import np
+from lowtide.corpus.differences import find_changed_name
 from lowtide.dataset import layout
-from lowtide.dataset.journal import WORK_NAME, begin_work, has_plan, read_facts, remove_work
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.sharding import remove_other_shards
 from lowtide.dataset.tokenfiles.streams import TokenStream
@@ -27,11 +27,12 @@ from lowtide.dataset.tokenfiles.table import (
     load_source_tokenizer,
     open_source,
 )
+from lowtide.dataset.workfolder import WORK_NAME, begin_work, has_plan, read_facts, remove_work
 from lowtide.errors import DataError, UsageError
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["find_difference", "import_dataset"]
+__all__ = ["find_other_conversion", "import_dataset"]
 
 _FILES = "files"
 
@@ -115,7 +116,7 @@ def _rows(value: object) -> list[list[Any]]:
     return [row for row in rows if isinstance(row, list)]
 
 
-def find_difference(stored: object, wanted: Mapping[str, Any]) -> str | None:
+def find_other_conversion(stored: object, wanted: Mapping[str, Any]) -> str | None:
     """Say how a conversion differs from the one that a record describes; None if it does not."""
     if not isinstance(stored, Mapping):
         return "nothing says what it was made of"
@@ -133,8 +134,7 @@ def _find_changed(before: list[list[Any]], now: list[list[Any]]) -> str | None:
     """The first file that is another one: of another name, or of other content."""
     names = [[Path(row[0]).name for row in rows] for rows in (before, now)]
     if names[0] != names[1]:
-        other = sorted(set(names[0]) ^ set(names[1])) or ["their order"]
-        return f"it was made of other files ({other[0]})"
+        return find_changed_name(*names)
     for old, new in zip(before, now, strict=True):
         # Earlier versions kept no content: size and time have to do.
         same = old[1] == new[1] and (old[3] == new[3] if len(old) == 4 else old[2] == new[2])
@@ -151,7 +151,7 @@ def _require_same(
     info = layout.load_dataset_info(root)
     stored = info.metadata.get("conversion")
     wanted = _describe(settings, tokenizer, stored if isinstance(stored, dict) else None, progress)
-    difference = find_difference(stored, wanted)
+    difference = find_other_conversion(stored, wanted)
     if difference is not None:
         raise UsageError(
             f"there is a finished dataset here already: {difference}",
@@ -168,7 +168,7 @@ def _begin(
 ) -> None:
     """Go on with unfinished work, or take away what another command left of its own."""
     if stored is not None:
-        difference = find_difference(stored, wanted)
+        difference = find_other_conversion(stored, wanted)
         if difference is None:
             progress.note("going on where the last command stopped")
         else:

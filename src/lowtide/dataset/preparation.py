@@ -50,8 +50,7 @@ from lowtide.dataset.finishing import (
     too_few_tokens,
     write_dataset,
 )
-from lowtide.dataset.identity import drop_copies, find_difference, require_unchanged
-from lowtide.dataset.journal import WORK_NAME, has_plan, open_journal, remove_work
+from lowtide.dataset.identity import drop_copies, find_other_source, require_unchanged
 from lowtide.dataset.onepass import OnePass
 from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.seen import write_seen
@@ -63,6 +62,7 @@ from lowtide.dataset.sharding import (
     remove_other_shards,
     write_shards,
 )
+from lowtide.dataset.workfolder import WORK_NAME, has_plan, open_work, remove_work
 from lowtide.errors import UsageError, from_os_error
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
@@ -259,7 +259,7 @@ def _find_difference(
         inputs = drop_copies(inputs, reading, on_notice=lambda _: None)
     appended = sum(len(event["input_files"]) for event in metadata.get("appended", []))
     rows = metadata["sources"]
-    return find_difference(inputs, rows[: len(rows) - appended], reading)
+    return find_other_source(inputs, rows[: len(rows) - appended], reading)
 
 
 def _is_finished(root: Path) -> bool:
@@ -358,7 +358,7 @@ class _Preparation:
             reader_bytes=shares.reader_bytes, budget_bytes=progress.budget_bytes
         )
         self.streams = plan_streams(inputs, self.reading)
-        self.work, _ = open_journal(
+        self.work, _ = open_work(
             settings.out_dir,
             verb="prepare",
             settings=plan_settings(settings),

@@ -9,13 +9,12 @@ Memory:  windows of text and their ids, for each worker; text of a plain file wi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +22,7 @@ import numpy as np
 import xxhash
 
 from lowtide import files
+from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
 from lowtide.corpus.reading import (
@@ -35,7 +35,6 @@ from lowtide.corpus.reading import (
 from lowtide.dataset.provenance import (
     Provenance,
     SourceText,
-    describe_difference,
     describe_source_change,
     npy_path,
     read_provenance,
@@ -45,6 +44,7 @@ from lowtide.dataset.provenance import (
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES, npy_header
 from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.journal import Journal
 from lowtide.memory import (
     MemoryBudget,
     format_size,
@@ -175,7 +175,7 @@ def _require_same(shared: _Shared, source: InputFile, out: Path) -> PretokenizeR
     if known is None:
         difference = "nothing says what it was made of"
     else:
-        difference = describe_difference(known, _text_settings(settings))
+        difference = find_changed_setting(known.settings, _text_settings(settings))
         difference = difference or _tokenizer_difference(known, shared)
         difference = difference or describe_source_change(known.source, source.path)
     if known is None or difference is not None:
@@ -249,7 +249,16 @@ def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
                     finish,
                 )
             elif tokenizer.kind == "bpe" and is_plain:
-                plain = _Plain(source, out, tokenizer, dtype, workers, budget, settings.processes)
+                plain = _Plain(
+                    source,
+                    out,
+                    tokenizer,
+                    dtype,
+                    workers,
+                    budget,
+                    settings.processes,
+                    progress.note,
+                )
                 count = plain.encode(phase.update, finish)
             else:
                 batches = _iter_batches(source, reading)
@@ -358,10 +367,11 @@ class _Plain:
     budget: MemoryBudget
     processes: int | None
     """Workers that were asked for, where a number was given."""
+    on_notice: Callable[[str], None]
 
     def encode(self, on_progress: Callable[[int], None], finish: _Finish) -> int:
         """Encode all of the file; an interrupted run goes on."""
-        work = _open_unfinished(self.source, self.out, self.tokenizer)
+        work = _open_unfinished(self.source, self.out, self.tokenizer, self.on_notice)
         count = work.count
         digest = _Digest(self.source.path)
         with os.fdopen(work.descriptor, "r+b") as file:
@@ -370,7 +380,7 @@ class _Plain:
                 digest.advance(position)
                 if position < self.source.size_bytes:
                     os.fsync(file.fileno())
-                    files.write_json(work.note_path, asdict(work.note(position, count)))
+                    work.note(position, count)
                 on_progress(position)
             _finish(file, count, self.dtype)
             finish.write(count, digest.finish())
@@ -378,7 +388,7 @@ class _Plain:
             os.fsync(file.fileno())
         work.path.replace(self.out)
         files.sync_directory(self.out.parent)
-        work.note_path.unlink(missing_ok=True)
+        work.journal.remove()
         return count
 
     def iter_steps(self, file: BinaryIO, done: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -437,50 +447,57 @@ class _Digest:
 
 
 @dataclass(frozen=True)
-class _Note:
-    """How far an interrupted command was."""
-
-    identity: list[Any]
-    name: str
-    position: int
-    count: int
-
-
-@dataclass(frozen=True)
 class _Unfinished:
     """Ids that have no final name yet."""
 
     path: Path
-    note_path: Path
+    journal: Journal
     descriptor: int
     identity: list[Any]
     position: int = 0
     count: int = 0
 
-    def note(self, position: int, count: int) -> _Note:
-        return _Note(self.identity, self.path.name, position, count)
+    def note(self, position: int, count: int) -> None:
+        """Keep the place: so many bytes of text are so many ids, which are on the disk."""
+        place = {"position": position, "count": count}
+        self.journal.write({"identity": self.identity, "name": self.path.name, **place})
 
 
-def _open_unfinished(source: InputFile, out: Path, tokenizer: Tokenizer) -> _Unfinished:
+def _open_unfinished(
+    source: InputFile, out: Path, tokenizer: Tokenizer, on_notice: Callable[[str], None]
+) -> _Unfinished:
     """Open what an interrupted command left, if it was of the same text; else begin anew."""
-    note_path = out.with_name(f".{out.name}.{_UNFINISHED}.json")
+    place = out.with_name(f".{out.name}.{_UNFINISHED}.json")
+    journal = Journal(place, verb="pretokenize", version=1)
     identity = [source.size_bytes, source.modified_ns, tokenizer.fingerprint]
     name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{16}}\.{_UNFINISHED}")
     left = [path for path in out.parent.iterdir() if name.fullmatch(path.name)]
-    with contextlib.suppress(DataError, OSError, KeyError, TypeError, ValueError):
-        note = _Note(**files.read_json(note_path))
-        path = out.parent / note.name
-        if note.identity == identity and path in left:
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-                position, count = int(note.position), int(note.count)
-                return _Unfinished(path, note_path, descriptor, identity, position, count)
-            os.close(descriptor)
-    for path in [*left, note_path]:
+    notes = journal.read(on_notice=on_notice)
+    if notes is not None and notes["identity"] == identity:
+        path = out.parent / notes["name"]
+        descriptor = _open_regular(path) if path in left else None
+        if descriptor is not None:
+            return _Unfinished(
+                path, journal, descriptor, identity, notes["position"], notes["count"]
+            )
+    for path in left:
         path.unlink(missing_ok=True)
+    journal.remove()
     path = files.unused_name(out, _UNFINISHED)
-    return _Unfinished(path, note_path, files.create_file(path), identity)
+    return _Unfinished(path, journal, files.create_file(path), identity)
+
+
+def _open_regular(path: Path) -> int | None:
+    """Open a file for writing, if it is one of its own and no link that somebody put there."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _finish(file: BinaryIO, count: int, dtype: np.dtype[Any]) -> None:

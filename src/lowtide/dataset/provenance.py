@@ -8,7 +8,6 @@ Memory:  one buffer of 1 MiB, to compare a text whose time of change is another
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +21,6 @@ from lowtide.tokenizer import Tokenizer
 __all__ = [
     "Provenance",
     "SourceText",
-    "describe_difference",
     "describe_source_change",
     "load_own_tokenizer",
     "npy_path",
@@ -160,13 +158,3 @@ def load_own_tokenizer(path: Path, provenance: Provenance) -> Tokenizer:
             next_step=next_step,
         )
     return tokenizer
-
-
-def describe_difference(provenance: Provenance, wanted: Mapping[str, Any]) -> str | None:
-    """Say which wanted setting a .npy was not made with; None when it was made with all."""
-    for name, value in wanted.items():
-        before = provenance.settings.get(name)
-        if before != value:
-            flag = name.replace("_", "-")
-            return f"it was made with --{flag} {json.dumps(before)}, now it is {json.dumps(value)}"
-    return None

@@ -28,7 +28,8 @@ from lowtide.demo.stages import (
 )
 from lowtide.demo.text import find_text
 from lowtide.errors import LowtideError, UsageError
-from lowtide.files import hold_lock, read_json, write_json
+from lowtide.files import hold_lock
+from lowtide.journal import Journal
 from lowtide.memory import format_size, parse_size
 from lowtide.progress import METRICS_NAME, format_count, format_seconds
 from lowtide.settings import build_settings
@@ -70,21 +71,21 @@ def _run_stages(settings: DemoSettings, budget_bytes: int) -> list[StageResult]:
     folder = settings.out_dir
     text_path = find_text(settings)
     stages = plan_stages(settings, text_path)
-    journal = _Journal(folder / "demo.json", stages)
+    attempts = _Attempts(folder / "demo.json", stages)
     write_commands(folder / "commands.sh", settings, stages)
     results: list[StageResult] = []
     for number, stage in enumerate(stages, 1):
         # Text is generated again each time: it is what the reader came for, and takes seconds.
-        was_there = journal.is_finished(stage) and stage.verb != "generate"
+        was_there = attempts.is_finished(stage) and stage.verb != "generate"
         note = f"{stage.verb}: is there already" if was_there else stage.command
         tell(f"\n[{number}/{len(stages)}] {note}")
         if not was_there:
-            _run_stage(stage, folder, journal, resume_command=resume_command(settings))
+            _run_stage(stage, folder, attempts, resume_command=resume_command(settings))
         results.append(
             StageResult(
                 verb=stage.verb,
-                seconds=journal.seconds(stage),
-                peak_bytes=max(journal.peak_bytes(stage), _measured_peak(stage, folder)),
+                seconds=attempts.seconds(stage),
+                peak_bytes=max(attempts.peak_bytes(stage), _measured_peak(stage, folder)),
                 budget_bytes=budget_bytes if "--memory" in stage.flags else None,
                 amount=stage.amount,
                 unit=stage.unit,
@@ -126,12 +127,13 @@ def describe_results(results: list[StageResult], out_dir: Path) -> str:
     )
 
 
-class _Journal:
+class _Attempts:
     """What the demo's stages have taken so far, kept in demo.json so that a stop loses nothing."""
 
     def __init__(self, path: Path, stages: list[Stage]) -> None:
-        self._path = path
-        self._rows: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
+        self._journal = Journal(path, verb="demo", version=1)
+        notes = self._journal.read(on_notice=tell)
+        self._rows: dict[str, dict[str, Any]] = {} if notes is None else notes["stages"]
         for stage in stages:
             row = self._rows.get(stage.verb, {})
             is_other = row.get("finished", False) and row["result"] != stage.result
@@ -163,10 +165,10 @@ class _Journal:
             "peak_bytes": max(before["peak_bytes"], peak_bytes),
             "finished": finished,
         }
-        write_json(self._path, self._rows)
+        self._journal.write({"stages": self._rows})
 
 
-def _run_stage(stage: Stage, folder: Path, journal: _Journal, *, resume_command: str) -> None:
+def _run_stage(stage: Stage, folder: Path, attempts: _Attempts, *, resume_command: str) -> None:
     """Run one verb to its end; its output, progress and errors go straight to the terminal.
 
     The kernel's peak of a child starts with what its parent held, so this process must stay small.
@@ -183,7 +185,7 @@ def _run_stage(stage: Stage, folder: Path, journal: _Journal, *, resume_command:
         status, usage = _wait_after_interrupt(child.pid)
     code = os.waitstatus_to_exitcode(status)
     child.returncode = code  # reaped here, for its resource usage; Popen must not wait again
-    journal.add(
+    attempts.add(
         stage,
         seconds=time.monotonic() - began,
         peak_bytes=usage.ru_maxrss * 1024,

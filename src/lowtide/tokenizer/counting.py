@@ -29,12 +29,13 @@ from lowtide.corpus.reading import (
 )
 from lowtide.corpus.streams import StreamReader, open_stream
 from lowtide.errors import BudgetError, DataError
-from lowtide.files import checksum_bytes, read_json, read_whole, write_json
+from lowtide.files import checksum_bytes, read_whole
+from lowtide.journal import Journal
 from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
 from lowtide.tokenizer.learning import longest_tokens_bytes
 
-__all__ = ["CountingJournal", "InputPlace", "count_inputs", "count_pieces", "not_countable"]
+__all__ = ["CountCheckpoints", "InputPlace", "count_inputs", "count_pieces", "not_countable"]
 
 _SAMPLE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 12
@@ -53,15 +54,15 @@ class InputPlace:
     offset: int = 0
 
 
-class CountingJournal:
-    """Remembers on disk what has been counted: a place in the corpus and the run files up to it."""
+class CountCheckpoints:
+    """What has been counted, on disk: a place in the corpus and the run files up to it."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self.folder = folder
         self.bytes_before = 0
         self.pieces_before = 0  # counted by the runs that were interrupted, like the bytes
         self.contents: ContentLog | None = None
-        self._path = folder / "counting.json"
+        self._journal = Journal(folder / "counting.json", verb="train-tokenizer", version=1)
         self._key = checksum_bytes(key.encode())
 
     def restore(
@@ -72,7 +73,7 @@ class CountingJournal:
         A file that holds something else now makes all of it worthless; one only touched does not.
         """
         place, runs = InputPlace(), list[str]()
-        state = self._read()
+        state = self._read(on_notice)
         if state is not None and self.contents is not None:
             other = self.contents.restore(state["contents"], state["input_index"], state["offset"])
             if other is not None:
@@ -87,19 +88,18 @@ class CountingJournal:
         counter.adopt([str(self.folder / run) for run in runs])
         return place
 
-    def _read(self) -> dict[str, Any] | None:
-        """The last checkpoint, if it is of this corpus and whole; else counting begins anew."""
-        try:
-            state = read_json(self._path)
-            sizes = {run: (self.folder / run).stat().st_size for run in state["runs"]}
-            if self.contents is not None:
-                _ = [state["contents"][name] for name in ContentLog.KEYS]
-        except (DataError, OSError, KeyError, TypeError):
+    def _read(self, on_notice: Callable[[str], None]) -> dict[str, Any] | None:
+        """The last checkpoint, if it is of this corpus and its runs are there; else None."""
+        state = self._journal.read(on_notice=on_notice)
+        if state is None or state["key"] != self._key:
             return None
-        numbers = [state.get(name) for name in ("input_index", "offset", "bytes", "pieces")]
-        is_whole = all(type(number) is int and number >= 0 for number in numbers)
-        is_ours = state.get("key") == self._key and state["runs"] == sizes
-        return state if is_whole and is_ours else None
+        if (self.contents is None) != ("contents" not in state):
+            return None
+        try:
+            sizes = {run: (self.folder / run).stat().st_size for run in state["runs"]}
+        except OSError:
+            return None
+        return state if state["runs"] == sizes else None
 
     def save(self, place: InputPlace, counter: _native.PieceCounter) -> None:
         """Move the counts to the disk and remember the place."""
@@ -111,7 +111,7 @@ class CountingJournal:
             "runs": {Path(run).name: Path(run).stat().st_size for run in counter.checkpoint()},
             **({} if self.contents is None else {"contents": self.contents.state()}),
         }
-        write_json(self._path, state)
+        self._journal.write(state)
 
 
 class _Meter:
@@ -143,12 +143,12 @@ def count_pieces(
     *,
     specials: Sequence[str],
     options: ReadingOptions,
-    journal: CountingJournal,
+    checkpoints: CountCheckpoints,
     progress: Progress,
     batch_bytes: int,
 ) -> None:
-    """Count every piece of `inputs`, from the journal's place on."""
-    place = journal.restore(counter, progress.note)
+    """Count every piece of `inputs`, from the last checkpoint on."""
+    place = checkpoints.restore(counter, progress.note)
     starts = array("q", [0])
     for source in inputs:
         starts.append(starts[-1] + source.size_bytes)
@@ -160,7 +160,7 @@ def count_pieces(
         [text.encode() for text in specials],
         options,
         batch_bytes,
-        journal.contents,
+        checkpoints.contents,
     )
     last_checkpoint = time.monotonic()
     if place != InputPlace():
@@ -168,7 +168,7 @@ def count_pieces(
     with progress.phase("counting", total=starts[-1], unit="B", start=first, poll=meter):
         for reached in job.run(place, meter, starts):
             if time.monotonic() - last_checkpoint > _CHECKPOINT_SECONDS:
-                journal.save(reached, counter)
+                checkpoints.save(reached, counter)
                 last_checkpoint = time.monotonic()
     if counter.bytes_done == 0 and place == InputPlace():
         raise DataError(

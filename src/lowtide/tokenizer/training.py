@@ -25,6 +25,7 @@ from lowtide.corpus.contents import (
     hash_stored,
     is_unchanged,
 )
+from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.encodings import check_encoding
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import (
@@ -46,7 +47,7 @@ from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings, settings_as_json
-from lowtide.tokenizer.counting import CountingJournal, count_pieces
+from lowtide.tokenizer.counting import CountCheckpoints, count_pieces
 from lowtide.tokenizer.learning import TieBreak, learn_merges
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.scanning import scan_characters
@@ -76,7 +77,7 @@ _SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candi
 _SMALLEST_TABLES = 8 << 20
 _SCAN_BYTES = 24 << 20  # a block, its documents, and their characters as 32 bits each
 _CHARACTER_BYTES = 900  # of a vocabulary, as it is made and written
-_FILE_BYTES = 450  # of an input, beside its row in the list: its hash, and that in the journal
+_FILE_BYTES = 450  # of an input, beside its row in the list: its hash, and that in the checkpoint
 _PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 
 
@@ -212,15 +213,15 @@ def train_tokenizer(
                 if settings.out_dir is not None:
                     contents = [hash_stored(source) for source in inputs]
             else:
-                journal = CountingJournal(work_dir, _counting_key(settings, inputs))
+                checkpoints = CountCheckpoints(work_dir, _counting_key(settings, inputs))
                 if settings.out_dir is not None:  # what is kept is known again by its content
-                    journal.contents = ContentLog(inputs)
-                    stack.callback(journal.contents.close)
+                    checkpoints.contents = ContentLog(inputs)
+                    stack.callback(checkpoints.contents.close)
                 vocabulary, counts = _learn_merges(
-                    settings, inputs, budget, progress, journal, needed
+                    settings, inputs, budget, progress, checkpoints, needed
                 )
-                if journal.contents is not None:
-                    contents = journal.contents.finish()
+                if checkpoints.contents is not None:
+                    contents = checkpoints.contents.finish()
             trained = _finish(settings, inputs, contents, vocabulary, counts)
     return trained
 
@@ -354,7 +355,7 @@ def _decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:
 
 
 def _counting_key(settings: TokenizerTrainingSettings, inputs: Sequence[InputFile]) -> str:
-    """What has to be the same to go on counting; whether files were changed the journal knows."""
+    """What has to be the same to go on counting; the checkpoints know whether files changed."""
     digest = xxhash.xxh3_128(json.dumps(_decisive_settings(settings), sort_keys=True).encode())
     for source in inputs:
         digest.update(json.dumps([str(source.path), source.size_bytes]).encode())
@@ -404,10 +405,9 @@ def _find_difference(
     rows = record.get("input_files") if isinstance(record, dict) else None
     if not isinstance(known, dict) or not isinstance(rows, list | Rows):
         return "nothing says what it was made of"
-    for name, value in _decisive_settings(settings).items():
-        if known.get(name) != value:
-            flag = name.replace("_", "-")
-            return f"it was made with --{flag} {known.get(name)}, now it is {value}"
+    other = find_changed_setting(known, _decisive_settings(settings))
+    if other is not None:
+        return other
     if not all(isinstance(row, dict) for row in rows):
         return "nothing says which files it was made of"
     return find_difference(inputs, rows)
@@ -431,11 +431,11 @@ def _learn_merges(
     inputs: Sequence[InputFile],
     budget: MemoryBudget,
     progress: Progress,
-    journal: CountingJournal,
+    checkpoints: CountCheckpoints,
     reading: int,
 ) -> tuple[Vocabulary, dict[str, Any]]:
-    counter, counts = _count(settings, inputs, budget, progress, journal, reading)
-    return _learn_from(settings, counter, counts, budget, progress, journal.folder), counts
+    counter, counts = _count(settings, inputs, budget, progress, checkpoints, reading)
+    return _learn_from(settings, counter, counts, budget, progress, checkpoints.folder), counts
 
 
 def _learn_from(
@@ -502,17 +502,17 @@ def _count(
     inputs: Sequence[InputFile],
     budget: MemoryBudget,
     progress: Progress,
-    journal: CountingJournal,
+    checkpoints: CountCheckpoints,
     reading: int,
 ) -> tuple[_native.PieceCounter, dict[str, Any]]:
     make_counter, options = _plan_counting(settings, inputs, budget, progress, reading)
-    counter = make_counter(journal.folder)
+    counter = make_counter(checkpoints.folder)
     count_pieces(
         counter,
         inputs,
         specials=settings.special_tokens,
         options=options,
-        journal=journal,
+        checkpoints=checkpoints,
         progress=progress,
         batch_bytes=_BATCH_BYTES,
     )
@@ -520,8 +520,8 @@ def _count(
         tables = format_size(budget.shares["counting tables"])
         progress.note(f"counts did not fit {tables}: spilled and merged")
     return counter, {
-        "bytes": journal.bytes_before + counter.bytes_done,
-        "pieces": journal.pieces_before + counter.pieces_done,
+        "bytes": checkpoints.bytes_before + counter.bytes_done,
+        "pieces": checkpoints.pieces_before + counter.pieces_done,
     }
 
 

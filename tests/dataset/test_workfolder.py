@@ -1,4 +1,4 @@
-"""The journal: the same command goes on, another is refused, a reboot is survived."""
+"""The work folder: the same command goes on, another is refused, a reboot is survived."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingOptions, Stream, plan_streams
 from lowtide.corpus.workfiles import write_work_file
-from lowtide.dataset import journal
+from lowtide.dataset import workfolder
 from lowtide.errors import DataError, UsageError
 from lowtide.files import unused_name
+from lowtide.journal import write_notes
 
 
 def begin(root: Path, **changes: Any) -> tuple[Path, dict[str, Any], list[str]]:
@@ -28,7 +29,7 @@ def begin(root: Path, **changes: Any) -> tuple[Path, dict[str, Any], list[str]]:
         "on_notice": notices.append,
         **changes,
     }
-    work, facts = journal.open_journal(root / "out", **given)
+    work, facts = workfolder.open_work(root / "out", **given)
     return work, facts, notices
 
 
@@ -39,14 +40,19 @@ def finish_block(work: Path, name: str = "0000000-0000000") -> Path:
     return path
 
 
+def _unchecked(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan as earlier versions wrote it."""
+    return {name: value for name, value in plan.items() if name != "checksum"}
+
+
 def test_facts_stay_as_they_were(tmp_path: Path) -> None:
     work, facts, notices = begin(tmp_path, facts={"first": 7})
     assert facts == {"first": 7} and notices == []
     finish_block(work)
     _, facts, notices = begin(tmp_path, facts={"first": 9})
     assert facts == {"first": 7} and notices == ["going on where the last command stopped"]
-    assert journal.read_facts(tmp_path / "out", verb="prepare") == {"first": 7}
-    assert journal.read_facts(tmp_path / "out", verb="append") is None
+    assert workfolder.read_facts(tmp_path / "out", verb="prepare") == {"first": 7}
+    assert workfolder.read_facts(tmp_path / "out", verb="append") is None
 
 
 def test_another_command_is_refused(tmp_path: Path) -> None:
@@ -115,7 +121,7 @@ def test_after_a_restart_of_the_machine_only_whole_files_stay(tmp_path: Path) ->
         write_work_file(work / name, {"has_text": name != "clean/3.block"}, {"one": np.arange(9)})
     (work / "clean" / "2.block").write_bytes(b"\0" * 300)
     plan = json.loads((work / "plan.json").read_text())
-    (work / "plan.json").write_text(json.dumps({**plan, "boot": "another"}))
+    write_notes(work / "plan.json", {**_unchecked(plan), "boot": "another"})
     _, _, notices = begin(tmp_path)
     left = sorted(path.name for path in work.rglob("*") if path.is_file())
     assert left == ["1.block", "inputs.jsonl", "plan.json"]
@@ -127,7 +133,7 @@ def test_work_of_a_version_with_the_inputs_in_its_plan_goes_on(tmp_path: Path) -
     left = finish_block(work)
     plan = json.loads((work / "plan.json").read_text())
     rows = [json.loads(row) for row in (work / "inputs.jsonl").read_text().splitlines()]
-    (work / "plan.json").write_text(json.dumps({**plan, "inputs": rows}))
+    (work / "plan.json").write_text(json.dumps({**_unchecked(plan), "inputs": rows}))
     (work / "inputs.jsonl").unlink()
     begin(tmp_path)
     assert left.exists()
@@ -145,8 +151,8 @@ def test_work_without_a_plan_is_removed(tmp_path: Path) -> None:
 
 
 def test_what_a_kill_leaves_of_the_plan_is_no_stranger(tmp_path: Path) -> None:
-    work = tmp_path / journal.WORK_NAME
+    work = tmp_path / workfolder.WORK_NAME
     work.mkdir()
     unused_name(work / "plan.json", "partial").write_text('{"verb"')
-    journal.remove_work(tmp_path)
+    workfolder.remove_work(tmp_path)
     assert not work.exists()

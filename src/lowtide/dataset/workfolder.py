@@ -1,4 +1,4 @@
-"""Remember what an unfinished preparation is, so that the same command can go on with it.
+"""The folder of an unfinished preparation, which the same command goes on with.
 
 In:      the settings that decide the result, and the inputs as they are on disk
 Out:     OUT_DIR/.work/plan.json and inputs.jsonl, beside the work files of every phase
@@ -24,8 +24,9 @@ from lowtide.corpus.workfiles import is_intact, open_work_file
 from lowtide.dataset.finishing import find_other_setting
 from lowtide.errors import DataError, UsageError
 from lowtide.files import WORK_NAME
+from lowtide.journal import read_notes, write_notes
 
-__all__ = ["WORK_NAME", "begin_work", "has_plan", "open_journal", "read_facts", "remove_work"]
+__all__ = ["WORK_NAME", "begin_work", "has_plan", "open_work", "read_facts", "remove_work"]
 
 _PLAN_NAME = "plan.json"
 _INPUTS_NAME = "inputs.jsonl"
@@ -38,7 +39,7 @@ _OUR_NAMES = re.compile(
 )
 
 
-def open_journal(
+def open_work(
     root: Path,
     *,
     verb: str,
@@ -51,7 +52,7 @@ def open_journal(
     """Return the folder for work files: new, or that of the same command when it was interrupted.
 
     Inputs that changed meanwhile, as one that was mended has, are read again, with all that follow.
-    `facts` are kept as they were when the work was begun, and given back.
+    `facts` are kept as they were when the work was begun, and returned.
     """
     work = root / WORK_NAME
     plan: dict[str, Any] = {"version": _VERSION, "verb": verb, "settings": dict(settings)}
@@ -76,7 +77,7 @@ def open_journal(
     with files.atomic_file(work / _INPUTS_NAME) as file:  # first: the plan says that it is there
         for row in _iter_inputs(streams):
             file.write(json.dumps(row).encode() + b"\n")
-    files.write_json(plan_path, {**plan, "facts": known, "boot": _boot_id()})
+    write_notes(plan_path, {**plan, "facts": known, "boot": _boot_id()})
     return work, known
 
 
@@ -85,7 +86,7 @@ def begin_work(root: Path, *, verb: str, facts: Mapping[str, Any]) -> None:
     work = root / WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
     plan = {"version": _VERSION, "verb": verb, "facts": dict(facts)}
-    files.write_json(work / _PLAN_NAME, plan)
+    write_notes(work / _PLAN_NAME, plan)
 
 
 def _is_of_use(stored: Mapping[str, Any], work: Path) -> bool:
@@ -107,17 +108,23 @@ def read_facts(root: Path, *, verb: str) -> dict[str, Any] | None:
 
 
 def _read_plan(root: Path) -> dict[str, Any] | None:
+    """What the work here is; without a checksum where an earlier version began it."""
     path = root / WORK_NAME / _PLAN_NAME
-    if not path.exists():
-        return None
-    plan = files.read_json(path)
-    if not isinstance(plan, dict) or "verb" not in plan:
-        raise DataError(
-            "expected what an interrupted command was about, with its verb",
-            path=path,
-            next_step=f"remove {path.parent}, and give the command again: it starts over",
-        )
+    try:
+        plan = read_notes(path)
+    except DataError as error:
+        raise _not_a_plan(error.message, path) from None
+    if plan is not None and "verb" not in plan:
+        raise _not_a_plan("expected what an interrupted command was about, with its verb", path)
     return plan
+
+
+def _not_a_plan(message: str, path: Path) -> DataError:
+    return DataError(
+        message,
+        path=path,
+        next_step=f"remove {path.parent}, and give the command again: it starts over",
+    )
 
 
 def remove_work(root: Path) -> None:
