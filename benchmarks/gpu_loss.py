@@ -64,7 +64,7 @@ def train_for(
     step_seconds = timed(trainer, TIMED_STEPS) / TIMED_STEPS
     used = step_seconds * (TIMED_STEPS + 3)
     steps = steps or int(seconds / step_seconds)
-    trainer.length = RunLength(trainer.settings, steps)
+    trainer.length = RunLength(trainer.settings.length, trainer.settings.learning, steps)
     curve: list[tuple[int, float, float, float]] = []
     for point in range(1, points + 1):
         until = steps * point // points

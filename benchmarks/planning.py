@@ -43,8 +43,9 @@ from lowtide.planning import Plan, make_plan
 from lowtide.progress import METRICS_NAME
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.choosing import model_config
 from lowtide.training.footprint import Footprint, planned_bytes
-from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.settings import TrainSettings
 
 Options = dict[str, Any]
 
@@ -154,7 +155,7 @@ def measure_training(
     }
     rows = _run(["train", *_words(options)], folder / run_name / "metrics.jsonl")
     settings = build_settings(TrainSettings, options)
-    config = model_config(settings, padded_vocab_size(vocab_size))
+    config = model_config(settings.model, padded_vocab_size(vocab_size))
     plan = planned_bytes(config, settings, on_gpu=device != "cpu")
     if device == "cpu":
         planned, measured = plan.total_bytes, rows[-1]["peak_memory_bytes"]
@@ -246,7 +247,7 @@ def _loading_peak(plan: Plan, dataset_dir: Path) -> int:
     """Return the peak of a program that does nothing but load batches."""
     assert plan.chosen is not None
     settings = plan.chosen.settings
-    sizes = [settings.rows_per_step, settings.seq_len, settings.num_workers]
+    sizes = [settings.batch.rows_per_step, settings.model.seq_len, settings.machine.num_workers]
     command = [sys.executable, "-c", _LOADING, str(dataset_dir), *map(str, sizes)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -21,6 +20,7 @@ from lowtide.dataset.settings import (
     VerifySettings,
 )
 from lowtide.errors import UsageError
+from lowtide.flatsettings import setting_fields, setting_values
 from lowtide.planning.settings import PlanSettings
 from lowtide.reporting.settings import ReportSettings
 from lowtide.settings import build_settings
@@ -40,7 +40,7 @@ def test_a_name_stands_in_one_row() -> None:
 
 @pytest.mark.parametrize("cls", SETTINGS)
 def test_settings_have_at_most_one_name_of_each_row(cls: type[Any]) -> None:
-    fields = {field.name for field in dataclasses.fields(cls)}
+    fields = set(setting_fields(cls))
     assert [row for row in SAME_SETTINGS if len(fields & set(row)) > 1] == []
 
 
@@ -76,7 +76,7 @@ def test_there_is_no_other_table_of_second_names() -> None:
 )
 def test_flags_by_other_names(cls: type[Any], words: list[str], name: str, value: object) -> None:
     settings = parse_settings(cls, words, program="lowtide", summary="")
-    assert getattr(settings, name) == value
+    assert setting_values(settings)[name] == value
 
 
 def test_an_unknown_name_stays_what_it_is() -> None:
@@ -100,7 +100,8 @@ def test_the_page_of_words_has_the_same_rows() -> None:
     ],
 )
 def test_flags_of_other_training_programs(words: list[str], name: str, value: object) -> None:
-    assert getattr(parse_settings(TrainSettings, words, program="", summary=""), name) == value
+    settings = parse_settings(TrainSettings, words, program="", summary="")
+    assert setting_values(settings)[name] == value
 
 
 def test_what_is_done_in_another_way_is_answered_with_it() -> None:
@@ -109,7 +110,7 @@ def test_what_is_done_in_another_way_is_answered_with_it() -> None:
     assert "--final-learning-rate" in str(caught.value.next_step)
     with pytest.raises(UsageError, match="instead of it: --use-mixed-precision"):
         build_settings(TrainSettings, {"bf16": True})
-    known = {field.name for field in dataclasses.fields(TrainSettings)}
+    known = set(setting_fields(TrainSettings))
     for name, way in OTHER_WAYS.items():
         assert own_name(name, known) == name
         for flag in re.findall(r"--([a-z0-9-]+)", way):

@@ -25,15 +25,15 @@ def test_a_config_of_the_package_is_found_by_name_from_anywhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "150M").mkdir()  # somebody's folder is no config file
-    assert read(name).use_mixed_precision
+    assert read(name).computing.use_mixed_precision
 
 
 def test_an_existing_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "150M.json").write_text('{"seq_len": 7}')
     (tmp_path / "10M").write_text('{"seq_len": 9}')
-    assert (read("150M.json").seq_len, read("10M").seq_len) == (7, 9)
-    assert read("150M").seq_len == 256  # 150M is another path than 150M.json
+    assert (read("150M.json").model.seq_len, read("10M").model.seq_len) == (7, 9)
+    assert read("150M").model.seq_len == 256  # 150M is another path than 150M.json
 
 
 @pytest.mark.parametrize("name", ["150m", "configs/nonsense.json"])
@@ -66,7 +66,11 @@ def test_formats_say_the_same(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(FORMATS[name])
     settings = read(tmp_path / name)
     expected = (1e-3, 10_000, 64)
-    assert (settings.learning_rate, settings.max_iters, settings.seq_len) == expected
+    assert (
+        settings.learning.learning_rate,
+        settings.length.max_iters,
+        settings.model.seq_len,
+    ) == expected
 
 
 @pytest.mark.parametrize(

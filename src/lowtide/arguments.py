@@ -24,6 +24,7 @@ from lowtide.flags import (
     read_path,
     read_plain_flags,
 )
+from lowtide.flatsettings import groups_of, setting_fields
 from lowtide.settings import read_config_file, read_preset
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def parse_settings(
     cls: type[Any], words: list[str], *, program: str, summary: str, examples: Sequence[str] = ()
 ) -> Any:
     """Make settings of the class; `program`, `summary` and `examples` head its help."""
-    names = {field.name for field in dataclasses.fields(cls)}
+    names = setting_fields(cls)
     words = _place_positionals(cls, _rename_flags(words, names))
     if "--help-all" in words or "--help" in words or "-h" in words:
         from lowtide.helptext import describe_verb
@@ -77,6 +78,7 @@ def parse_settings(
         return tyro.cli(
             cls,
             args=words,
+            config=(tyro.conf.OmitArgPrefixes,),  # a group of settings is no part of their names
             default=default,
             prog=program,
             description=f"{summary}.",
@@ -86,7 +88,7 @@ def parse_settings(
 
 def _common_flags(cls: type[Any]) -> str:
     """What the verb takes beside its settings, for its help."""
-    names = {field.name for field in dataclasses.fields(cls)}
+    names = setting_fields(cls)
     flags: list[str] = []
     if "config_file" not in names:
         flags.append("--config-file FILE (JSON, TOML or YAML; flags beat it)")
@@ -220,10 +222,12 @@ def _partial_settings(cls: type[Any], options: dict[str, Any], *, missing: objec
 
     Its checks (`__post_init__`) do not run: they belong to the whole settings, which tyro makes.
     """
-    settings = object.__new__(cls)
+    settings, groups = object.__new__(cls), groups_of(cls)
     for field in dataclasses.fields(cls):
         value = missing
-        if field.name in options:
+        if field.name in groups:
+            value = _partial_settings(groups[field.name], options, missing=missing)
+        elif field.name in options:
             value = options[field.name]
         elif field.default is not dataclasses.MISSING:
             value = field.default

@@ -28,6 +28,7 @@ from lowtide.errors import (
     from_os_error,
     printable,
 )
+from lowtide.flatsettings import setting_values
 from lowtide.memory import PeakMeter, format_size, parse_size, round_up_mib
 from lowtide.packages import naming_missing_packages
 from lowtide.settings import unknown_name_message
@@ -193,8 +194,9 @@ def _dispatch(words: list[str]) -> None:
     verb = VERBS[name]
     given = [word for word in words[1:] if word not in ("--json", "--quiet")]
     settings = verb.parse(name, given)
-    if getattr(settings, "memory", None) is not None:
-        parse_size(settings.memory)  # refused now, not after a minute of work
+    memory = setting_values(settings).get("memory")
+    if memory is not None:
+        parse_size(memory)  # refused now, not after a minute of work
     with shown_as(as_json="--json" in words, quiet="--quiet" in words):
         answer = verb.run(settings)
         if answer is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lowtide.counts import read_int
+from lowtide.flatsettings import from_flat, setting_fields, setting_values
 
 __all__ = [
     "flag_name",
@@ -76,14 +77,15 @@ def settings_as_flags(settings: Any, *, leave_out: Collection[str] = ()) -> list
     ['--name', 'a b', '--no-fast']
     """
     words: list[str] = []
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if value == field.default or field.name in leave_out:
+    fields = setting_fields(type(settings))
+    for name, value in setting_values(settings).items():
+        field = fields[name]
+        if value == field.default or name in leave_out:
             continue
         if _REPEATED in str(field.type):
-            words += [word for item in value for word in write_flags({field.name: item})]
+            words += [word for item in value for word in write_flags({name: item})]
         else:
-            words += write_flags({field.name: value})
+            words += write_flags({name: value})
     return words
 
 
@@ -122,7 +124,7 @@ def _describe(field: dataclasses.Field[Any]) -> _Field:
 
 def positional_names(cls: type[Any]) -> list[str]:
     """The settings that are given by position, in order."""
-    described = (_describe(field) for field in dataclasses.fields(cls) if field.init)
+    described = map(_describe, setting_fields(cls).values())
     return [field.name for field in described if field.positional]
 
 
@@ -138,18 +140,18 @@ def read_plain_flags(cls: type[Any], words: list[str]) -> Any | None:
     >>> read_plain_flags(Settings, ["--size", "much"]) is None
     True
     """
-    fields = [_describe(field) for field in dataclasses.fields(cls) if field.init]
+    fields = setting_fields(cls)
     try:
-        values = _read_words(fields, words)
+        values = _read_words([_describe(field) for field in fields.values()], words)
     except ValueError:
         return None
-    for field in dataclasses.fields(cls):
+    for name, field in fields.items():
         has_default = not (
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         )
-        if field.init and not has_default and field.name not in values:
+        if not has_default and name not in values:
             return None
-    return cls(**values)
+    return from_flat(cls, values)
 
 
 def _read_words(fields: list[_Field], words: list[str]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 In:      a settings dataclass
 Out:     text for a terminal
 
-A comment above a field heads a group of flags. Where the class has `common_flags`, plain help shows
-these only, so that it fits a screen, and `--help-all` the rest too.
+A comment above a field heads the flags from there on. Where the class has `common_flags`, plain
+help shows these only, so that it fits a screen, and `--help-all` the rest too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import textwrap
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from lowtide.flags import flag_name, positional_names
+from lowtide.flatsettings import group_classes, setting_fields, setting_types
 
 __all__ = ["Flag", "describe_verb", "flags_of", "has_more"]
 
@@ -106,14 +107,15 @@ def _rows(flag: Flag, *, whole: bool) -> list[str]:
 
 def flags_of(cls: type[Any]) -> Iterator[Flag]:
     """Every setting of the class, in its order."""
-    texts, groups = _read_source(cls)
-    hints = get_type_hints(cls)
-    marked = get_type_hints(cls, include_extras=True)
+    texts: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for part in group_classes(cls):
+        more = _read_source(part)
+        texts, groups = texts | more[0], groups | more[1]
+    hints, marked = setting_types(cls), setting_types(cls, marked=True)
     positional = positional_names(cls)
     group = ""
-    for field in dataclasses.fields(cls):
-        if not field.init:
-            continue
+    for field in setting_fields(cls).values():
         group = groups.get(field.name, group)
         metavar, choices, repeated = _describe_type(hints[field.name])
         default = field.default

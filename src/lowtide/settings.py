@@ -15,12 +15,13 @@ import sys
 import types
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from lowtide.aliases import other_way, own_name
 from lowtide.configfiles import find_config_file, load_config_file
 from lowtide.counts import LARGEST_INT, read_int
 from lowtide.errors import UsageError
+from lowtide.flatsettings import from_flat, setting_fields, setting_types, setting_values
 
 __all__ = [
     "build_settings",
@@ -69,7 +70,7 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     >>> build_settings(Settings, {"vocab_size": 300})
     Settings(vocab_size=300)
     """
-    fields = _init_fields(cls)
+    fields = setting_fields(cls)
     options = _by_own_names(options, fields)
     if "config_file" in options and "config_file" not in fields:
         options = {**read_config_file(options.pop("config_file"), for_settings=cls), **options}
@@ -85,7 +86,7 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     ]
     if missing:
         raise UsageError(f"missing setting: {', '.join(missing)}")
-    return cls(**values)
+    return from_flat(cls, values)
 
 
 def require(condition: bool, name: str, value: Any, expected: str) -> None:
@@ -101,8 +102,7 @@ def require(condition: bool, name: str, value: Any, expected: str) -> None:
 
 def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """`options` by the names of the fields of `cls`, every value in the type its field declares."""
-    fields = _init_fields(cls)
-    hints = get_type_hints(cls)
+    fields, kinds = setting_fields(cls), setting_types(cls)
     for name in options:
         if own_name(name, fields) in fields:
             continue
@@ -111,7 +111,7 @@ def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any
             raise UsageError(f"unknown setting {name!r}; instead of it: {instead}")
         raise UsageError(unknown_name_message(name, fields, kind="setting"))
     named = _by_own_names(options, fields)
-    return {name: _convert(value, hints[name], name) for name, value in named.items()}
+    return {name: _convert(value, kinds[name], name) for name, value in named.items()}
 
 
 def _by_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
@@ -122,10 +122,6 @@ def _by_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[st
             raise UsageError(f"{given} is another name of {name}", next_step="give one of them")
         values[name] = value
     return values
-
-
-def _init_fields(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(cls) if field.init}
 
 
 def _convert(value: Any, kind: Any, name: str) -> Any:
@@ -241,7 +237,7 @@ def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None)
     options = load_config_file(path)
     if for_settings is None:
         return options
-    known = _init_fields(for_settings)
+    known = setting_fields(for_settings)
     options = {
         key: value for key, value in options.items() if key in known or key not in _REMARK_KEYS
     }
@@ -272,6 +268,8 @@ def settings_as_json(settings: Any) -> dict[str, Any]:
             return [plain(item) for item in value]
         if isinstance(value, Mapping):
             return {str(key): plain(item) for key, item in value.items()}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return plain(dataclasses.asdict(value))
         return value
 
-    return plain(dataclasses.asdict(settings))
+    return plain(setting_values(settings))

@@ -294,7 +294,7 @@ def _train(settings: TrainSettings) -> Answer | None:
     lowtide train --dataset-dir data/books --model-name books --target-params 10e6 --memory 4GiB
     lowtide train --input-file notes.txt --tokenization char --model-name notes --max-iters 2000
     """
-    if settings.slurm:
+    if settings.output.slurm:
         from lowtide.training.slurm import write_slurm_script
 
         script = write_slurm_script(settings)
@@ -312,10 +312,10 @@ def _train(settings: TrainSettings) -> Answer | None:
     result = train(settings)
     if not ranks.is_first():  # under torchrun the first process speaks
         return None
-    line = f"{settings.run_dir}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
+    line = f"{settings.run.folder}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
     if result.best_val_loss is not None:
         line += f", best validation loss {result.best_val_loss:.4f}"
-    return answer(line, run_dir=settings.run_dir, **to_json(result))
+    return answer(line, run_dir=settings.run.folder, **to_json(result))
 
 
 def _generate(settings: GenerateSettings) -> Answer:

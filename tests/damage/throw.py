@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from damages import FLAG_WORDS, apply_damage, list_damages
 from world import BASES, TARGETS, Target, copy_world, make_world, run_command
 
+from lowtide.flatsettings import setting_fields
 from lowtide.verbs import VERBS
 
 __all__ = ["Blow", "file_blows", "flag_blows", "strike"]
@@ -93,9 +94,7 @@ def flags_of(verb: str) -> list[str]:
     module, name = VERBS[verb].settings.split(":")
     settings = getattr(importlib.import_module(module), name)
     return [
-        f"--{field.name.replace('_', '-')}"
-        for field in dataclasses.fields(settings)
-        if field.init and field.name not in _LEFT_OUT
+        f"--{name.replace('_', '-')}" for name in setting_fields(settings) if name not in _LEFT_OUT
     ]
 
 

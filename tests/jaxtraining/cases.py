@@ -4,7 +4,7 @@ import numpy as np
 
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
-from lowtide.training.settings import TrainSettings
+from lowtide.training import settings
 
 VOCAB, TOKENS, ROWS, STEPS = 61, 24, 8, 100
 SHAPES = {
@@ -31,7 +31,7 @@ def batches(count):
 
 
 def train_settings(**options):
-    return TrainSettings(seq_len=TOKENS, batch_size=ROWS, device="cpu", **options)
+    return settings.train_settings(seq_len=TOKENS, batch_size=ROWS, device="cpu", **options)
 
 
 def losses_of(engine, given, steps):

@@ -7,7 +7,8 @@ import pytest
 from lowtide.model.config import padded_vocab_size
 from lowtide.model.sizing import count_parameters
 from lowtide.settings import build_settings
-from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.choosing import model_config
+from lowtide.training.settings import TrainSettings
 
 FOLDER = TrainSettings.configs_dir
 FILES = sorted(FOLDER.rglob("*.json"))
@@ -26,6 +27,6 @@ def test_a_config_is_valid_and_has_the_size_of_its_name(path):
     if "domain_adapt" in path.stem or path.stem == "small_char":
         return  # its shape is the base model's, or its vocabulary the text's
     vocab_size = 4096 if path.stem == "1M" else padded_vocab_size(50257)
-    count = count_parameters(model_config(settings, vocab_size))
+    count = count_parameters(model_config(settings.model, vocab_size))
     expected = 124.4 if "124M" in path.stem else SIZES[path.stem.split("_")[0]]
     assert count / 1e6 == pytest.approx(expected, rel=0.05)

@@ -15,8 +15,9 @@ from lowtide.model.config import padded_vocab_size
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.footprint import estimate_distinct_bytes, planned_peak_bytes
+from lowtide.training.choosing import model_config
 from lowtide.training.footprint import planned_bytes
-from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.settings import TrainSettings
 
 CASES = {
     "rows": {"num_layers": 4, "width": 128, "num_heads": 2, "batch_size": 16, "seq_len": 128},
@@ -70,7 +71,7 @@ def test_training_peaks_are_foreseen(name, tmp_path):
     ]
     run_lowtide(["train", *words])
     settings = build_settings(TrainSettings, options)
-    config = model_config(settings, padded_vocab_size(vocab_size))
+    config = model_config(settings.model, padded_vocab_size(vocab_size))
     planned = planned_bytes(config, settings).total_bytes
     measured = last_row(tmp_path / "model" / "metrics.jsonl")["peak_memory_bytes"]
     assert planned == pytest.approx(measured, rel=0.1)

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from lowtide.arguments import parse_settings
 from lowtide.cli import main
 from lowtide.errors import UsageError
 from lowtide.files import write_json
@@ -26,11 +27,9 @@ GIB = 1 << 30
 
 def train_settings(command):
     """Read a `lowtide train` command line as the command line does."""
-    import tyro
-
     words = shlex.split(command)
     assert words[:2] == ["lowtide", "train"]
-    return tyro.cli(TrainSettings, args=words[2:])
+    return parse_settings(TrainSettings, words[2:], program="", summary="")
 
 
 @pytest.mark.parametrize("ram", ["8GiB", "16GiB", "32GiB"])
@@ -46,7 +45,7 @@ def test_a_machine_named_by_its_memory_gets_commands_that_keep_it(ram):
     budget = plan.machine.budget_bytes
     assert plan.needs[-1].memory_bytes <= budget <= int(ram[:-3]) * GIB
     # The command trains as it is written: the trainer finds no reason to cut its micro-batches.
-    assert fit_micro_batch(plan.chosen.config, settings, budget) == settings.batch_size
+    assert fit_micro_batch(plan.chosen.config, settings, budget) == settings.batch.batch_size
 
 
 def test_the_guides_three_machines_get_their_vocabularies_and_all_cores():
@@ -64,9 +63,9 @@ def test_what_does_not_fit_gets_the_cheapest_change_that_does():
     small = make_plan(ram="8GiB", **wanted)
     assert not small.asked.fits and not small.asked_fits
     assert small.fits and small.chosen is not None
-    assert small.chosen.settings.rows_per_step == 64  # a step still sees as many
-    assert small.chosen.settings.batch_size < 64
-    assert not small.chosen.settings.activation_checkpointing
+    assert small.chosen.settings.batch.rows_per_step == 64  # a step still sees as many
+    assert small.chosen.settings.batch.batch_size < 64
+    assert not small.chosen.settings.computing.activation_checkpointing
     tiny = make_plan(ram="1536MiB", **wanted)
     assert tiny.chosen is not None and tiny.chosen.fits
     assert len(tiny.chosen.changes) > 1
@@ -77,7 +76,7 @@ def test_a_model_far_too_large_gets_the_largest_that_fits():
     plan = make_plan(ram="2GiB", size="5B", tokens="1G")
     assert plan.chosen is not None and plan.chosen.fits
     assert 1_000_000 < plan.compute.parameters < 500_000_000
-    assert plan.chosen.settings.seq_len == 256
+    assert plan.chosen.settings.model.seq_len == 256
     used = plan.chosen.footprint.total_bytes / plan.machine.budget_bytes
     assert 0.8 < used <= 1
 
@@ -91,7 +90,7 @@ def test_nothing_fits_where_nothing_can():
 def test_a_gpu_is_planned_by_its_own_memory():
     plan = make_plan(ram="32GiB", vram="16GiB", size="150M", tokens="3G")
     assert plan.fits and plan.chosen is not None
-    assert plan.chosen.settings.use_mixed_precision
+    assert plan.chosen.settings.computing.use_mixed_precision
     assert plan.chosen.footprint.device_bytes <= plan.machine.vram_budget_bytes < 16 * GIB
     assert plan.asked_fits  # nobody asked for larger micro-batches
     assert "on the GPU" in describe_plan(plan)
@@ -104,8 +103,8 @@ def test_every_gpu_gets_a_command_that_fits_it(vram, size):
     plan = make_plan(ram="64GiB", vram=vram, **options)
     assert plan.fits and plan.chosen is not None
     settings = train_settings(plan.commands[-1])
-    assert settings.use_mixed_precision and settings.compile
-    assert plan.chosen.settings.rows_per_step == settings.rows_per_step
+    assert settings.computing.use_mixed_precision and settings.computing.compile
+    assert plan.chosen.settings.batch.rows_per_step == settings.batch.rows_per_step
     assert plan.chosen.footprint.device_budget_bytes <= plan.machine.vram_budget_bytes
     assert plan.machine.vram_budget_bytes < int(vram[:-3]) * GIB
 
@@ -113,9 +112,13 @@ def test_every_gpu_gets_a_command_that_fits_it(vram, size):
 def test_a_tpu_gets_whole_batches_and_a_loader_for_jax():
     plan = make_plan(tpu=True)
     settings = train_settings(plan.commands[-1])
-    assert (settings.batch_size, settings.gradient_accumulation_steps) == (128, 1)
-    assert settings.use_mixed_precision and not plan.machine.is_this
-    assert (settings.backend, settings.device, settings.compile) == ("jax", "tpu", False)
+    assert (settings.batch.batch_size, settings.batch.gradient_accumulation_steps) == (128, 1)
+    assert settings.computing.use_mixed_precision and not plan.machine.is_this
+    assert (settings.computing.backend, settings.machine.device, settings.computing.compile) == (
+        "jax",
+        "tpu",
+        False,
+    )
     text = describe_plan(plan)
     assert "TPU core with 16.0 GiB" in text and "batch_size=128" in text
     wider = make_plan(tpu=True, vram="32GiB", ram="64GiB")
@@ -132,10 +135,10 @@ def test_a_stream_is_one_command_with_a_buffer_by_the_machine(machine, buffer):
     assert ("--backend jax" in plan.commands[0]) is plan.machine.is_tpu
     (command,) = plan.commands
     settings = train_settings(command)
-    assert settings.dataset_id == "owner/name" and settings.shuffle_buffer_size == buffer
+    assert settings.data.dataset_id == "owner/name" and settings.data.shuffle_buffer_size == buffer
     assert [need.stage for need in plan.needs] == ["load", "train"]
     plain = make_plan(**machine, tokens="20M", size="1M", vocab_size=plan.data.vocab_size)
-    held = 4 * 4 * buffer * settings.seq_len  # two blocks of ids, each twice
+    held = 4 * 4 * buffer * settings.model.seq_len  # two blocks of ids, each twice
     more = plan.needs[0].memory_bytes - plain.needs[-2].memory_bytes
     assert held < more < held + (90 << 20)  # a block of text, two encoders
 
@@ -144,7 +147,7 @@ def test_files_that_are_streamed_teach_the_tokenizer(tmp_path):
     (tmp_path / "a.txt").write_text("words and more words, of some length\n" * 300_000)
     plan = make_plan(ram="8GiB", dataset_id=str(tmp_path / "*.txt"))
     settings = train_settings(plan.commands[0])
-    assert settings.vocab_size == plan.data.vocab_size == 2600
+    assert settings.data.vocab_size == plan.data.vocab_size == 2600
     assert plan.data.train_tokens == pytest.approx(11_100_000 / plan.data.bytes_per_token, rel=0.01)
 
 
@@ -160,7 +163,7 @@ def test_little_data_gets_a_small_model():
 def test_bfloat16_is_never_advised_for_a_cpu():
     for ram in ("1GiB", "2GiB", "4GiB"):
         plan = make_plan(ram=ram, size="100M", tokens="1G")
-        assert plan.chosen is None or not plan.chosen.settings.use_mixed_precision
+        assert plan.chosen is None or not plan.chosen.settings.computing.use_mixed_precision
 
 
 def test_tokens_and_epochs():
@@ -193,7 +196,7 @@ def test_a_config_file_is_the_model(tmp_path):
     config = tmp_path / "small.json"
     config.write_text(json.dumps({"num_layers": 2, "width": 64, "num_heads": 2, "batch_size": 4}))
     plan = make_plan(ram="8GiB", config_file=config, tokens="1M", vocab_size=300, seq_len=32)
-    assert plan.asked.config.num_layers == 2 and plan.asked.settings.batch_size == 4
+    assert plan.asked.config.num_layers == 2 and plan.asked.settings.batch.batch_size == 4
     command = plan.commands[-1]
     assert f"--config-file {config}" in command and "--seq-len 32" in command
     assert "--num-layers" not in command

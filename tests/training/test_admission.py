@@ -1,6 +1,5 @@
 """A budget that cannot do is refused before torch is there, with one that does."""
 
-import dataclasses
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import zstandard
 from lowtide import cli
 from lowtide.errors import BudgetError
 from lowtide.files import write_json
+from lowtide.flatsettings import replace_settings
 from lowtide.loader import streaming
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.texts import FileTexts
@@ -24,7 +24,7 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.training import admission, data, texts
 from lowtide.training.admission import refuse_hopeless
 from lowtide.training.footprint import planned_bytes
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import train_settings
 
 PROGRAM = Program(300 * MIB, 320 * MIB)
 SMALL = {"num_layers": 1, "width": 32, "num_heads": 2, "seq_len": 16, "batch_size": 4}
@@ -40,16 +40,17 @@ def test_the_first_advice_is_for_the_vocabulary_there_is(tmp_path, more):
     text.write_text("".join(map(chr, range(0x4E00, 0x4E00 + 5000))))
     options = {**SMALL, "width": 256, "input_file": text, "checkpoints_dir": tmp_path, **more}
     with pytest.raises(BudgetError) as first:
-        refuse_hopeless(TrainSettings(memory="1MiB", **options), program=PROGRAM)
+        refuse_hopeless(train_settings(memory="1MiB", **options), program=PROGRAM)
     enough = advice(first.value)
-    refuse_hopeless(TrainSettings(memory=enough, **options), program=PROGRAM)
+    refuse_hopeless(train_settings(memory=enough, **options), program=PROGRAM)
     with pytest.raises(BudgetError) as again:  # what is one row less is refused with the same
         refuse_hopeless(
-            TrainSettings(memory=str(parse_size(PROGRAM.trained_bytes)), **options), program=PROGRAM
+            train_settings(memory=str(parse_size(PROGRAM.trained_bytes)), **options),
+            program=PROGRAM,
         )
     assert advice(again.value) == enough
     more_of_it = Program(310 * MIB, 330 * MIB)  # as a process differs from a probe
-    refuse_hopeless(TrainSettings(memory=enough, **options), program=more_of_it, is_running=True)
+    refuse_hopeless(train_settings(memory=enough, **options), program=more_of_it, is_running=True)
 
 
 def test_a_stored_model_needs_no_vocabulary(tmp_path, monkeypatch):
@@ -57,14 +58,14 @@ def test_a_stored_model_needs_no_vocabulary(tmp_path, monkeypatch):
     (tmp_path / "m").mkdir()
     write_json(tmp_path / "m" / "config.json", config.to_huggingface())
     monkeypatch.setattr(admission, "_vocabulary", None)
-    settings = TrainSettings(memory="1MiB", model_name="m", checkpoints_dir=tmp_path)
+    settings = train_settings(memory="1MiB", model_name="m", checkpoints_dir=tmp_path)
     with pytest.raises(BudgetError, match="even one row at a time"):
         refuse_hopeless(settings, program=PROGRAM)
 
 
 def test_a_gpu_has_its_own_memory(tmp_path):
     program = Program(300 * MIB, 320 * MIB, device="cuda")
-    refuse_hopeless(TrainSettings(memory="1MiB", checkpoints_dir=tmp_path), program=program)
+    refuse_hopeless(train_settings(memory="1MiB", checkpoints_dir=tmp_path), program=program)
 
 
 def test_a_run_that_goes_on_keeps_its_tokens_where_flags_are_left_out(tmp_path, monkeypatch):
@@ -161,14 +162,14 @@ def test_texts_are_tokenized_ahead_where_that_is_sure_to_be_used(
 ):
     if is_run:
         (tmp_path / "model" / "steps" / "step_00000001").mkdir(parents=True)
-    admission.admit(TrainSettings(input_file="t.txt", checkpoints_dir=tmp_path, **options))
+    admission.admit(train_settings(input_file="t.txt", checkpoints_dir=tmp_path, **options))
     assert len(tokenized) == times
 
 
 def test_nothing_is_tokenized_ahead_without_a_text_or_by_several(tmp_path, tokenized, monkeypatch):
-    admission.admit(TrainSettings(checkpoints_dir=tmp_path))
+    admission.admit(train_settings(checkpoints_dir=tmp_path))
     monkeypatch.setenv("RANK", "0")
-    admission.admit(TrainSettings(input_file="t.txt", checkpoints_dir=tmp_path))
+    admission.admit(train_settings(input_file="t.txt", checkpoints_dir=tmp_path))
     assert tokenized == []
 
 
@@ -183,7 +184,7 @@ def test_a_run_that_goes_on_takes_its_own_settings(tmp_path, tokenized, monkeypa
     monkeypatch.setattr(admission, "continued_settings", continued)
     for options in ({}, {"overwrite": True}, {"resume": False}, {"model_name": "other"}):
         admission.admit(
-            TrainSettings(input_file="t.txt", **{"checkpoints_dir": tmp_path, **options})
+            train_settings(input_file="t.txt", **{"checkpoints_dir": tmp_path, **options})
         )
     assert seen == [tmp_path / "model"]
 
@@ -197,22 +198,24 @@ def test_rows_are_shortened_to_the_context_of_the_model_that_goes_on(tmp_path, t
     store_model(tmp_path / "base")
     Tokenizer.from_characters("abc").save(tmp_path / "base")
     for name in ("base", str(tmp_path / "base")):  # the name of a run, or a folder
-        settings = TrainSettings(input_file="t.txt", checkpoints_dir=tmp_path, init_from_model=name)
+        settings = train_settings(
+            input_file="t.txt", checkpoints_dir=tmp_path, init_from_model=name
+        )
         admission.admit(settings)
         given, tokenizer = tokenized.pop()
-        assert given.seq_len == 16
+        assert given.model.seq_len == 16
         assert tokenizer.kind == "char"
-    admission.admit(dataclasses.replace(settings, seq_len=100))
-    assert tokenized.pop()[0].seq_len == 100
+    admission.admit(replace_settings(settings, seq_len=100))
+    assert tokenized.pop()[0].model.seq_len == 100
     (tmp_path / "base" / "tokenizer.json").unlink()
     admission.admit(settings)
     assert tokenized.pop()[1] is None
     store_model(tmp_path / "long", context=1000)
-    admission.admit(dataclasses.replace(settings, init_from_model="long"))
-    assert tokenized.pop()[0].seq_len == 256
+    admission.admit(replace_settings(settings, init_from_model="long"))
+    assert tokenized.pop()[0].model.seq_len == 256
     (tmp_path / "base" / "config.json").write_text("{}")  # told where it is loaded
     admission.admit(settings)
-    assert tokenized.pop()[0].seq_len == 256
+    assert tokenized.pop()[0].model.seq_len == 256
 
 
 def test_the_vocabulary_of_new_models(tmp_path):
@@ -223,7 +226,7 @@ def test_the_vocabulary_of_new_models(tmp_path):
     own = Tokenizer.load(folder).vocab_size
 
     def vocabulary(**options):
-        return admission._vocabulary(TrainSettings(target_params=10_000_000, **options))
+        return admission._vocabulary(train_settings(target_params=10_000_000, **options))
 
     assert vocabulary(vocab_size=777, dataset_dir=folder) == 777
     assert vocabulary(dataset_dir=folder) == own
@@ -237,31 +240,31 @@ def test_the_vocabulary_of_new_models(tmp_path):
 
 
 def test_the_smallest_shape_is_the_one_asked_for_without_words():
-    counted = admission._smallest_shape(TrainSettings(target_params=10**6, layout="gpt2"))
+    counted = admission._smallest_shape(train_settings(target_params=10**6, layout="gpt2").model)
     assert counted == GPTConfig(2, 256, 1, 8, 1, layout="gpt2")
-    shaped = admission._smallest_shape(TrainSettings(num_layers=2, width=64, num_heads=2))
+    shaped = admission._smallest_shape(train_settings(num_layers=2, width=64, num_heads=2).model)
     assert shaped == GPTConfig(2, 256, 2, 64, 2)
 
 
 def test_what_overwrites_a_run_does_not_take_its_shape(tmp_path):
     store_model(tmp_path / "model")
-    settings = TrainSettings(checkpoints_dir=tmp_path)
-    assert admission.known_shape(settings).context_length == 16
-    assert admission.known_shape(dataclasses.replace(settings, overwrite=True)) is None
+    settings = train_settings(checkpoints_dir=tmp_path)
+    assert admission.known_shape(settings.run).context_length == 16
+    assert admission.known_shape(replace_settings(settings, overwrite=True).run) is None
 
 
 def test_the_border_of_a_budget_is_exact(tmp_path):
     store_model(tmp_path / "model")
     config = GPTConfig(300, 16, 1, 32, 2)
-    settings = TrainSettings(checkpoints_dir=tmp_path, seq_len=16)
+    settings = train_settings(checkpoints_dir=tmp_path, seq_len=16)
     need = planned_bytes(config, settings, micro_batch=1, program=PROGRAM)
     for least, is_running in (
         (need.budget_bytes, False),
         (need.running_budget_bytes, True),
     ):
-        enough = dataclasses.replace(settings, memory=f"{least}B")
+        enough = replace_settings(settings, memory=f"{least}B")
         refuse_hopeless(enough, program=PROGRAM, is_running=is_running)
-    less = dataclasses.replace(settings, memory=f"{need.budget_bytes - 1}B")
+    less = replace_settings(settings, memory=f"{need.budget_bytes - 1}B")
     with pytest.raises(BudgetError):
         refuse_hopeless(less, program=PROGRAM)
 
@@ -273,10 +276,10 @@ def test_what_a_streams_reader_holds_counts(tmp_path):
     pq.write_table(table, path, compression="lz4", use_dictionary=False)
     options = {**SMALL, "dataset_id": str(path), "checkpoints_dir": tmp_path, "vocab_size": 300}
     with pytest.raises(BudgetError) as refused:
-        refuse_hopeless(TrainSettings(memory="450MiB", **options), program=PROGRAM)
+        refuse_hopeless(train_settings(memory="450MiB", **options), program=PROGRAM)
     enough = advice(refused.value)
     assert parse_size(enough) > PROGRAM.trained_bytes + 3 * len(text)
-    refuse_hopeless(TrainSettings(memory=enough, **options), program=PROGRAM)
+    refuse_hopeless(train_settings(memory=enough, **options), program=PROGRAM)
 
 
 def test_a_later_part_is_refused_with_a_budget_that_holds_it(tmp_path):
@@ -288,7 +291,7 @@ def test_a_later_part_is_refused_with_a_budget_that_holds_it(tmp_path):
     options = {**SMALL, "dataset_id": str(tmp_path / "t.txt.zst"), "checkpoints_dir": tmp_path}
     for memory, is_enough in (("400MiB", False), ("4GiB", True)):
         limits = data._reading_limits(
-            TrainSettings(memory=memory, **options), Tokenizer.from_characters("abc")
+            train_settings(memory=memory, **options), Tokenizer.from_characters("abc")
         )
         source = FileTexts([options["dataset_id"]], **limits)
         if is_enough:
@@ -298,7 +301,7 @@ def test_a_later_part_is_refused_with_a_budget_that_holds_it(tmp_path):
             list(source.iter_texts(seed=None))
         needed = advice(refused.value)
     more = data._reading_limits(
-        TrainSettings(memory=needed, **options), Tokenizer.from_characters("abc")
+        train_settings(memory=needed, **options), Tokenizer.from_characters("abc")
     )
     assert list(FileTexts([options["dataset_id"]], **more).iter_texts(seed=None))
 

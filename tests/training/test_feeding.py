@@ -13,7 +13,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.training import batches, feeding
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.feeding import Feed, open_batches
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import train_settings
 
 CPU = torch.device("cpu")
 
@@ -100,7 +100,7 @@ def test_on_a_gpu_the_next_batch_is_copied_while_this_one_is_computed(events, mo
 def test_a_dataset_is_loaded_as_the_settings_say(tmp_path):
     np.save(tmp_path / "ids.npy", np.arange(1000, dtype=np.uint16))
     data = TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=10)
-    settings = TrainSettings(order="sequential", seed=5, num_workers=3, seq_len=10)
+    settings = train_settings(order="sequential", seed=5, num_workers=3, seq_len=10)
     group = ProcessGroup(1, 2, CPU)
     with open_batches(data, settings, group, rows=4) as loader:
         assert isinstance(loader, BatchLoader)
@@ -127,4 +127,4 @@ def test_a_dataset_is_loaded_as_the_settings_say(tmp_path):
 
 def test_any_iterator_of_batches_is_taken_as_it_is():
     source = Source()
-    assert open_batches(source, TrainSettings(), ProcessGroup(0, 1, CPU), rows=4) is source
+    assert open_batches(source, train_settings(), ProcessGroup(0, 1, CPU), rows=4) is source

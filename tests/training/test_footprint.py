@@ -14,7 +14,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.model.sizing import count_parameters
 from lowtide.training.footprint import Footprint, fit_micro_batch, planned_bytes
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import train_settings
 
 CONFIG = GPTConfig(vocab_size=2048, context_length=128, num_layers=4, width=256, num_heads=4)
 
@@ -69,12 +69,12 @@ def test_the_plan_covers_the_peak_and_more_data_changes_nothing(tmp_path):
 
 
 def test_savings_show_in_the_plan():
-    plain = planned_bytes(CONFIG, TrainSettings(optimizer="adamw"))
-    small = planned_bytes(CONFIG, TrainSettings(optimizer="adamw", use_8bit_optimizer=True))
-    saving = planned_bytes(CONFIG, TrainSettings(activation_checkpointing=True))
-    half = planned_bytes(CONFIG, TrainSettings(use_mixed_precision=True), on_gpu=True)
-    whole = planned_bytes(CONFIG, TrainSettings(), on_gpu=True)
-    muon = planned_bytes(CONFIG, TrainSettings(optimizer="muon"))
+    plain = planned_bytes(CONFIG, train_settings(optimizer="adamw"))
+    small = planned_bytes(CONFIG, train_settings(optimizer="adamw", use_8bit_optimizer=True))
+    saving = planned_bytes(CONFIG, train_settings(activation_checkpointing=True))
+    half = planned_bytes(CONFIG, train_settings(use_mixed_precision=True), on_gpu=True)
+    whole = planned_bytes(CONFIG, train_settings(), on_gpu=True)
+    muon = planned_bytes(CONFIG, train_settings(optimizer="muon"))
     assert small.optimizer == plain.optimizer // 4
     assert saving.activations < plain.activations
     assert half.activations < 0.7 * whole.activations
@@ -83,7 +83,7 @@ def test_savings_show_in_the_plan():
 
 
 def test_the_micro_batch_is_the_largest_that_fits():
-    settings = TrainSettings(batch_size=64, seq_len=128)
+    settings = train_settings(batch_size=64, seq_len=128)
     needs = {
         rows: planned_bytes(CONFIG, settings, micro_batch=rows).budget_bytes for rows in (64, 16, 1)
     }
@@ -146,10 +146,10 @@ def test_device_memory_is_near_the_peaks_measured_on_an_h200(
     shape, rows, options, gibibytes, copied
 ):
     config = shape if shape is GPT2 else GPTConfig(50304, 1024, *shape)
-    settings = TrainSettings(**{**BIG, "optimizer": "adamw", "batch_size": rows, **options})
+    settings = train_settings(**{**BIG, "optimizer": "adamw", "batch_size": rows, **options})
     plan = planned_bytes(config, settings, on_gpu=True)
-    layers = 1 if settings.activation_checkpointing else config.num_layers
-    number = 2 if settings.use_mixed_precision else 4
+    layers = 1 if settings.computing.activation_checkpointing else config.num_layers
+    number = 2 if settings.computing.use_mixed_precision else 4
     copies = copied * layers * rows * 1024 * config.width * number if shape is not GPT2 else 0
     assert plan.device_bytes == pytest.approx(gibibytes * 2**30 - copies, rel=0.06)
 
@@ -167,13 +167,13 @@ def test_muons_scratch_is_a_stack_of_matrices(width, num_layers, stack_bytes):
         vocab_size=2048, context_length=128, num_layers=num_layers, width=width, num_heads=4,
         mlp_width=4 * width,
     )  # fmt: skip
-    settings = TrainSettings(model_name="x", optimizer="muon")
+    settings = train_settings(model_name="x", optimizer="muon")
     matrices = num_layers * (4 * width * width + 3 * width * 4 * width)
     gains = count_parameters(config, embeddings=False) - matrices
     assert 0 <= gains < 10 * num_layers * width
     update = planned_bytes(config, settings).update
     assert update - 4 * matrices == pytest.approx(6 * stack_bytes, abs=4 * gains)
-    assert planned_bytes(config, replace(settings, optimizer="adamw")).update == 0
+    assert planned_bytes(config, train_settings(optimizer="adamw")).update == 0
 
 
 PROGRAM = Program(300 << 20, 320 << 20, extra_bytes={"8bit": 40 << 20, "compile": 500 << 20})
@@ -237,7 +237,7 @@ PARTS = [
 @pytest.mark.parametrize(("options", "on_gpu", "expected"), PARTS)
 def test_every_part_of_a_plan_is_as_it_was_fitted(options, on_gpu, expected):
     config = GPTConfig(5000, 128, 3, 256, 8, num_kv_heads=2)
-    settings = TrainSettings(**{"batch_size": 8, "seq_len": 128, **options})
+    settings = train_settings(**{"batch_size": 8, "seq_len": 128, **options})
     plan = planned_bytes(config, settings, on_gpu=on_gpu, program=PROGRAM)
     assert astuple(plan) == expected
     rows = planned_bytes(config, settings, micro_batch=8, on_gpu=on_gpu, program=PROGRAM)
@@ -264,7 +264,7 @@ def test_sums_of_a_footprint():
 
 
 def test_in_the_process_that_trains_only_the_rest_is_an_estimate():
-    settings = TrainSettings(batch_size=6, seq_len=128)
+    settings = train_settings(batch_size=6, seq_len=128)
     needed = planned_bytes(CONFIG, settings, micro_batch=6, program=PROGRAM)
     budget = needed.running_budget_bytes
     options = {"program": PROGRAM, "is_running": True}

@@ -426,16 +426,16 @@ def test_options_come_from_what_is_given(make_trainer, token_file, tmp_path):
     data = TokenDataset(token_file, split="train", sequence_length=16)
     options = {"checkpoints_dir": tmp_path, "device": "cpu"}
     trainer = Trainer(model, data=data, **options)
-    assert trainer.settings.seq_len == 16 and trainer.goes_on is False
+    assert trainer.settings.model.seq_len == 16 and trainer.goes_on is False
     assert trainer.run.keep == 2
     assert Trainer(model, data=data, resume=True, **options).goes_on is True
     assert Trainer(model, data=data, settings=trainer.settings).goes_on is True
     sgd = torch.optim.SGD(model.parameters(), lr=0.25)
     own = Trainer(model, data=data, optimizer=sgd, **options)
-    assert own.settings.learning_rate == 0.25 and own.settings.optimizer == "auto"
+    assert own.settings.learning.learning_rate == 0.25 and own.settings.learning.optimizer == "auto"
     with BatchLoader(data, batch_size=6) as loader:
         by_loader = Trainer(model, data=loader, eval_data={"a": loader}, **options)
-        assert by_loader.settings.batch_size == 6
+        assert by_loader.settings.batch.batch_size == 6
         assert by_loader.eval_data == {"a": data}
 
 

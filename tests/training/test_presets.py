@@ -7,7 +7,8 @@ import pytest
 from lowtide.errors import UsageError
 from lowtide.model.sizing import count_parameters
 from lowtide.settings import build_settings
-from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.choosing import model_config
+from lowtide.training.settings import TrainSettings
 from lowtide.verbs import VERBS
 
 
@@ -25,7 +26,7 @@ def test_every_preset_has_its_name_and_is_valid():
 
 def test_the_preset_for_a_big_gpu_has_the_parameters_of_gpt2():
     settings = build_settings(TrainSettings, {"preset": "h100"})
-    assert count_parameters(model_config(settings, 50304)) == pytest.approx(124e6, rel=0.01)
+    assert count_parameters(model_config(settings.model, 50304)) == pytest.approx(124e6, rel=0.01)
     assert settings.tokens_per_step == 65536
 
 
@@ -34,9 +35,13 @@ def test_flags_beat_config_files_and_those_beat_presets(tmp_path):
     config.write_text('{"learning_rate": 0.5, "seed": 3}')
     words = ["--preset", "h100", "--config-file", str(config), "--seed", "4"]
     settings = parse(words)
-    assert (settings.seed, settings.learning_rate, settings.optimizer) == (4, 0.5, "muon")
-    assert parse(["--preset=h100"]).learning_rate == 0.002
-    assert build_settings(TrainSettings, {"preset": "h100", "seed": 9}).seed == 9
+    assert (
+        settings.learning.seed,
+        settings.learning.learning_rate,
+        settings.learning.optimizer,
+    ) == (4, 0.5, "muon")
+    assert parse(["--preset=h100"]).learning.learning_rate == 0.002
+    assert build_settings(TrainSettings, {"preset": "h100", "seed": 9}).learning.seed == 9
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest():

@@ -20,7 +20,7 @@ from lowtide.training.reports import (
     describe_overfitting,
     evaluation_row,
 )
-from lowtide.training.settings import AGAINST_LEARNING_BY_HEART, TrainSettings
+from lowtide.training.settings import AGAINST_LEARNING_BY_HEART, train_settings
 from lowtide.training.state import RunState
 
 CONFIG = GPTConfig(100, 16, 1, 32, 2)
@@ -31,7 +31,7 @@ class Data:
 
 
 def test_coverage_says_how_often_the_data_is_seen():
-    settings = TrainSettings(batch_size=10, seq_len=100)
+    settings = train_settings(batch_size=10, seq_len=100)
     model, coverage = describe_coverage(settings, CONFIG, 20, Data())
     assert "16.6k parameters, 1 layers, width 32" in model
     assert "20 steps x 1,000 tokens = 20k tokens" in coverage
@@ -39,7 +39,7 @@ def test_coverage_says_how_often_the_data_is_seen():
     assert (
         "every token will be seen 50 times" in describe_coverage(settings, CONFIG, 500, Data())[2]
     )
-    hours = TrainSettings(max_hours=1.5)
+    hours = train_settings(max_hours=1.5)
     assert "1.5 hours" in describe_coverage(hours, CONFIG, None, Data())[1]
 
 
@@ -52,7 +52,7 @@ def test_rows_go_to_tensorboard(progress, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    settings = TrainSettings(tensorboard=True, checkpoints_dir=tmp_path, model_name="m")
+    settings = train_settings(tensorboard=True, checkpoints_dir=tmp_path, model_name="m")
     with MetricSinks(settings, progress, True) as sinks:
         sinks.write({"event": "step", "step": 3, "loss": 1.5, "sample": "text"})
     events = EventAccumulator(str(tmp_path / "m" / "tensorboard"))
@@ -75,7 +75,7 @@ def test_rows_go_to_wandb(progress, tmp_path, monkeypatch):
         return Run()
 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
-    settings = TrainSettings(wandb=True, checkpoints_dir=tmp_path, model_name="m")
+    settings = train_settings(wandb=True, checkpoints_dir=tmp_path, model_name="m")
     with MetricSinks(settings, progress, True) as sinks:
         sinks.write({"event": "step", "step": 3, "loss": 1.5})
     assert calls == [("m", "allow"), (3, {"loss": 1.5}), 0]
@@ -84,17 +84,17 @@ def test_rows_go_to_wandb(progress, tmp_path, monkeypatch):
 def test_a_missing_package_is_named(progress, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UsageError, match=r"--wandb needs the package wandb(.|\n)*lowtide\[wandb\]"):
-        MetricSinks(TrainSettings(wandb=True), progress, True)
+        MetricSinks(train_settings(wandb=True), progress, True)
 
 
 def test_other_processes_write_nothing(progress):
-    with MetricSinks(TrainSettings(wandb=True), progress, False) as sinks:
+    with MetricSinks(train_settings(wandb=True), progress, False) as sinks:
         assert sinks._wandb is None
 
 
 def test_learning_by_heart_is_said_with_what_helps():
     def said(epoch=1.0, train_loss=3.0, val_loss=3.31, **options):
-        settings = TrainSettings(**options)
+        settings = train_settings(**options)
         return describe_overfitting(settings, epoch=epoch, train_loss=train_loss, val_loss=val_loss)
 
     assert "0.31 below validation loss" in said()
@@ -123,14 +123,14 @@ def test_evaluations_as_a_row_and_as_a_line():
 
 
 def test_twenty_times_is_not_too_often_and_more_is():
-    settings = TrainSettings(batch_size=10, seq_len=100)
+    settings = train_settings(batch_size=10, seq_len=100)
     assert len(describe_coverage(settings, CONFIG, 200, Data())) == 2
     assert len(describe_coverage(settings, CONFIG, 201, Data())) == 3
     no_data = describe_coverage(settings, CONFIG, 20, object())
     assert len(no_data) == 2 and "training tokens" not in no_data[1]
     assert no_data[1].endswith("1.2 per parameter")
-    epochs = describe_coverage(TrainSettings(epochs=2), CONFIG, None, Data())
-    assert epochs[1] == "coverage: as many steps as 2 epochs have"
+    epochs = describe_coverage(train_settings(epochs=2.5), CONFIG, None, Data())
+    assert epochs[1] == "coverage: as many steps as 2.5 epochs have"
 
 
 def test_the_pace_of_a_run(monkeypatch):
@@ -176,7 +176,7 @@ def test_a_run_that_fails_tells_so_and_boards_are_closed(progress, tmp_path, mon
 
     board = types.SimpleNamespace(SummaryWriter=Board)
     monkeypatch.setattr(reports, "_import", lambda package, module: board)
-    settings = TrainSettings(tensorboard=True, checkpoints_dir=tmp_path, model_name="m")
+    settings = train_settings(tensorboard=True, checkpoints_dir=tmp_path, model_name="m")
     with pytest.raises(ConnectionError), MetricSinks(settings, progress, True) as sinks:
         sinks.write({"event": "step", "step": 3, "loss": 1.5, "sample": "text"})
         raise ConnectionError
@@ -187,7 +187,7 @@ def test_a_run_that_fails_tells_so_and_boards_are_closed(progress, tmp_path, mon
     run = types.SimpleNamespace(finish=lambda exit_code: ended.append(exit_code))
     wandb = types.SimpleNamespace(init=lambda **options: run)
     monkeypatch.setattr(reports, "_import", lambda package, module: wandb)
-    with pytest.raises(ConnectionError), MetricSinks(TrainSettings(wandb=True), progress, True):
+    with pytest.raises(ConnectionError), MetricSinks(train_settings(wandb=True), progress, True):
         raise ConnectionError
     assert ended == [1]
 

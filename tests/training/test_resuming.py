@@ -1,6 +1,5 @@
 """Settings that change when a run goes on: applied, refused or free, never ignored."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -11,12 +10,13 @@ import torch
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import LOCK_NAME, hold_lock
+from lowtide.flatsettings import setting_fields
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.training.loop import Trainer
 from lowtide.training.resuming import RESUME_RULES, continued_settings
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import TrainSettings, train_settings
 from lowtide.training.start import train
 
 from .conftest import VOCAB, write_tokens
@@ -32,8 +32,7 @@ def settings_of(trainer):
 
 
 def test_every_setting_has_a_rule():
-    fields = {field.name for field in dataclasses.fields(TrainSettings)}
-    assert set(RESUME_RULES) == fields
+    assert set(RESUME_RULES) == set(setting_fields(TrainSettings))
 
 
 @pytest.fixture
@@ -80,12 +79,16 @@ def test_what_is_left_out_is_the_runs(tmp_path):
     (root / "settings.json").write_text(
         json.dumps({"init_from_model": "base", "target_params": 300000, "num_layers": None})
     )
-    kept = continued_settings(root, TrainSettings(num_layers=2))
-    assert (kept.init_from_model, kept.target_params, kept.num_layers) == ("base", 300000, 2)
+    kept = continued_settings(root, train_settings(num_layers=2))
+    assert (kept.run.init_from_model, kept.model.target_params, kept.model.num_layers) == (
+        "base",
+        300000,
+        2,
+    )
     with pytest.raises(UsageError, match="target_params is 400000, this run has 300000"):
-        continued_settings(root, TrainSettings(target_params=400000))
+        continued_settings(root, train_settings(target_params=400000))
     with pytest.raises(UsageError, match="init_from_model is other, this run has base"):
-        continued_settings(root, TrainSettings(init_from_model="other"))
+        continued_settings(root, train_settings(init_from_model="other"))
 
 
 @pytest.mark.parametrize("content", ["[1]", '{"batch_size": "many"}', '{"history": 3}', "{"])

@@ -1,6 +1,7 @@
 """Schedules and lengths: pure functions of the step."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,22 @@ from lowtide.training.schedule import (
     momentum_at,
     total_steps,
 )
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import TrainSettings, train_settings
+
+
+def run_length(steps: int | None, *, follows_share: bool = False, **options: Any) -> RunLength:
+    settings = train_settings(**options)
+    return RunLength(settings.length, settings.learning, steps, follows_share=follows_share)
+
+
+def steps_of(settings: TrainSettings, num_parameters: int, data: Any) -> int | None:
+    return total_steps(
+        settings.length,
+        num_parameters,
+        data,
+        rows_per_step=settings.batch.rows_per_step,
+        tokens_per_step=settings.tokens_per_step,
+    )
 
 
 def factor(step, schedule="cosine", *, total=100, warmup=10, **more):
@@ -53,7 +69,7 @@ def test_momentum_rises_over_its_warm_up():
 )
 def test_values_that_mean_nothing_are_refused(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        TrainSettings(**wrong)
+        train_settings(**wrong)
 
 
 def test_the_clock_can_be_further_than_the_steps():
@@ -64,12 +80,12 @@ def test_the_clock_can_be_further_than_the_steps():
 
 def test_lengths():
     data = range(1000)
-    assert total_steps(TrainSettings(max_iters=7), 10**6, data) == 7
-    assert total_steps(TrainSettings(epochs=2, batch_size=10), 10**6, data) == 200
-    assert total_steps(TrainSettings(max_hours=1.0), 10**6, data) is None
-    assert total_steps(TrainSettings(epochs=2), 10**6, iter(data)) is None
-    by_tokens = TrainSettings(batch_size=10, seq_len=100, tokens_per_param=20)
-    assert total_steps(by_tokens, 10**6, data) == 20_000
+    assert steps_of(train_settings(max_iters=7), 10**6, data) == 7
+    assert steps_of(train_settings(epochs=2, batch_size=10), 10**6, data) == 200
+    assert steps_of(train_settings(max_hours=1.0), 10**6, data) is None
+    assert steps_of(train_settings(epochs=2), 10**6, iter(data)) is None
+    by_tokens = train_settings(batch_size=10, seq_len=100, tokens_per_param=20)
+    assert steps_of(by_tokens, 10**6, data) == 20_000
 
 
 def test_larger_models_get_smaller_rates():
@@ -84,7 +100,7 @@ def never():
 
 
 def test_steps_end_a_run_or_the_clock_whichever_comes_first():
-    length = RunLength(TrainSettings(model_name="x", max_iters=10, max_hours=1.0), 10)
+    length = run_length(10, model_name="x", max_iters=10, max_hours=1.0)
     assert [length.is_over(step, 0.0, epoch=never) for step in (0, 9, 10, 11)] == [
         *(False, False),
         *(True, True),
@@ -94,7 +110,7 @@ def test_steps_end_a_run_or_the_clock_whichever_comes_first():
 
 
 def test_a_stream_ends_with_its_epochs():
-    length = RunLength(TrainSettings(model_name="x", epochs=2), None)
+    length = run_length(None, model_name="x", epochs=2)
     assert [length.is_over(9, 0.0, epoch=lambda epoch=epoch: epoch) for epoch in (1, 2)] == [
         False,
         True,
@@ -107,16 +123,16 @@ def test_a_stream_ends_with_its_epochs():
 
 
 def test_the_clock_lowers_the_rate_of_a_run_by_hours():
-    length = RunLength(TrainSettings(model_name="x", max_hours=2.0, schedule="linear-decay"), None)
+    length = run_length(None, model_name="x", max_hours=2.0, schedule="linear-decay")
     rates = [length.learning_rate_factor(7, s, epoch=never) for s in (3600.0, 6000.0, 7200.0)]
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == 1.0
-    assert rates[-1] == pytest.approx(length.settings.final_learning_rate)
+    assert rates[-1] == pytest.approx(length.learning.final_learning_rate)
 
 
 @pytest.mark.parametrize("steps", [24, 400, 10_000])
 def test_a_stream_by_epochs_warms_up_and_decays_with_the_share_that_was_read(steps):
-    length = RunLength(TrainSettings(epochs=2), None, follows_share=True)
+    length = run_length(None, follows_share=True, epochs=2)
     rates = [
         length.learning_rate_factor(step, 0.0, epoch=lambda step=step: 2 * step / steps)
         for step in range(steps)
@@ -144,11 +160,11 @@ def test_rates_of_sizes(count, optimizer, adapting, rate):
 
 
 def test_a_run_has_at_least_one_step_and_parts_of_one_count():
-    assert total_steps(TrainSettings(epochs=0.001), 10**6, range(10)) == 1
-    assert total_steps(TrainSettings(epochs=1, batch_size=3), 10**6, range(10)) == 4
-    tiny = TrainSettings(batch_size=10, seq_len=100, tokens_per_param=0.1)
-    assert total_steps(tiny, 100, range(10)) == 1
-    assert total_steps(tiny, 10_001, range(10)) == 2
+    assert steps_of(train_settings(epochs=0.001), 10**6, range(10)) == 1
+    assert steps_of(train_settings(epochs=1, batch_size=3), 10**6, range(10)) == 4
+    tiny = train_settings(batch_size=10, seq_len=100, tokens_per_param=0.1)
+    assert steps_of(tiny, 100, range(10)) == 1
+    assert steps_of(tiny, 10_001, range(10)) == 2
 
 
 def plain(step, **options):
@@ -197,25 +213,25 @@ def test_momentum_without_a_warm_up_and_at_its_ends():
 
 
 def test_the_further_of_clock_and_epochs_counts():
-    length = RunLength(TrainSettings(epochs=2, max_hours=1.0, warmup=0), None)
+    length = run_length(None, epochs=2, max_hours=1.0, warmup=0)
     by_clock = length.learning_rate_factor(500, 1800.0, epoch=lambda: 0.0)
     by_epochs = length.learning_rate_factor(500, 0.0, epoch=lambda: 1.0)
     assert by_clock == by_epochs == pytest.approx(0.55)
     assert length.is_over(5, 3600.0, epoch=lambda: 0.0) is False  # a stream ends by its epochs
-    by_steps = RunLength(TrainSettings(epochs=2), 100)
+    by_steps = run_length(100, epochs=2)
     assert by_steps.learning_rate_factor(99, 0.0, epoch=never) < 0.2
 
 
 def test_a_stream_of_unknown_length_warms_up_in_a_hundred_steps():
-    length = RunLength(TrainSettings(epochs=2), None)
+    length = run_length(None, epochs=2)
     steps = (0, 49, 98, 99, 100)
     rates = [length.learning_rate_factor(step, 0.0, epoch=lambda: 0.0) for step in steps]
     assert rates == pytest.approx([0.01, 0.5, 0.99, 1.0, 1.0])
-    own = RunLength(TrainSettings(epochs=2, warmup=10), None)
+    own = run_length(None, epochs=2, warmup=10)
     assert own.learning_rate_factor(4, 0.0, epoch=lambda: 0.0) == pytest.approx(0.5)
-    known = RunLength(TrainSettings(epochs=2, warmup=0.5), None, follows_share=True)
+    known = run_length(None, follows_share=True, epochs=2, warmup=0.5)
     assert known.learning_rate_factor(4, 0.0, epoch=lambda: 0.5) == pytest.approx(0.5)
-    hours = RunLength(TrainSettings(max_hours=1.0, warmup=0.5), None)
+    hours = run_length(None, max_hours=1.0, warmup=0.5)
     assert hours.learning_rate_factor(4, 900.0, epoch=never) == pytest.approx(0.5)
     assert hours.learning_rate_factor(400, 0.0, epoch=never) == pytest.approx(0.01)
 
@@ -232,8 +248,8 @@ def test_borders_of_schedules():
     assert plain(0, total_steps=None, warmup=2, elapsed_fraction=0.2) == 0.5
     assert plain(5, total_steps=6, warmup=5) == pytest.approx(1.0)
     assert plain(5, total_steps=5, warmup=5) == pytest.approx(1.0)
-    assert RunLength(TrainSettings(), 5).follows_share is False
-    by_steps = RunLength(TrainSettings(epochs=1), 10)
+    assert run_length(5).follows_share is False
+    by_steps = run_length(10, epochs=1)
     assert not by_steps.is_over(9, 0.0, epoch=never)
-    one = RunLength(TrainSettings(epochs=2, warmup=1), None)
+    one = run_length(None, epochs=2, warmup=1)
     assert one.learning_rate_factor(0, 0.0, epoch=lambda: 0.0) == 1.0

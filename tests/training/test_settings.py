@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import UsageError
-from lowtide.model.config import GPTConfig
-from lowtide.model.sizing import count_parameters, suitable_vocabulary
+from lowtide.flatsettings import from_flat, setting_fields
 from lowtide.training.settings import (
     EVAL_BATCH_ROWS,
     EvaluateSettings,
     TrainSettings,
-    choose_optimizer,
-    learned_vocabulary,
-    model_config,
+    train_settings,
 )
 
 
 def test_evaluation_datasets_have_names():
-    settings = TrainSettings(eval_dataset_dir=("web=data/web", "data/general"))
-    assert settings.eval_datasets() == {"web": Path("data/web"), "general": Path("data/general")}
+    settings = train_settings(eval_dataset_dir=("web=data/web", "data/general"))
+    assert settings.evaluation.datasets() == {
+        "web": Path("data/web"),
+        "general": Path("data/general"),
+    }
     with pytest.raises(UsageError, match="one folder per name"):
-        TrainSettings(eval_dataset_dir=("a", "b")).eval_datasets()
+        train_settings(eval_dataset_dir=("a", "b")).evaluation.datasets()
 
 
 @pytest.mark.parametrize(
@@ -53,31 +53,12 @@ def test_evaluation_datasets_have_names():
 )
 def test_values_that_make_no_sense_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        TrainSettings(**options)
+        train_settings(**options)
 
 
 def test_nothing_to_evaluate_on_is_refused():
     with pytest.raises(UsageError, match="at least one dataset"):
         EvaluateSettings(model_name="m")
-
-
-def test_auto_takes_muon_where_it_costs_little():
-    config = GPTConfig(1000, 64, 2, 128, 4)
-    narrow = TrainSettings(batch_size=4, seq_len=64)
-    wide = TrainSettings(batch_size=12, seq_len=64)
-    assert choose_optimizer(narrow, config) == "adamw"
-    assert choose_optimizer(wide, config) == "muon"
-    small = TrainSettings(batch_size=64, seq_len=64, use_8bit_optimizer=True)
-    assert choose_optimizer(small, config) == "adamw"
-    assert choose_optimizer(TrainSettings(optimizer="muon", batch_size=1), config) == "muon"
-
-
-def test_a_shape_comes_from_fields_or_a_count():
-    assert model_config(TrainSettings(), 100).width == 384
-    given = model_config(TrainSettings(num_layers=2, width=64, num_heads=2, seq_len=32), 100)
-    assert (given.num_layers, given.width, given.context_length) == (2, 64, 32)
-    counted = model_config(TrainSettings(target_params=200_000, dropout=0.1), 100)
-    assert counted.dropout == 0.1
 
 
 # What `lowtide train --help` promises; what is not named here has no default.
@@ -160,14 +141,14 @@ EVALUATE_DEFAULTS = {
     ("settings", "expected"), [(TrainSettings, DEFAULTS), (EvaluateSettings, EVALUATE_DEFAULTS)]
 )
 def test_defaults_are_those_of_the_help(settings, expected):
-    fields = dataclasses.fields(settings)
+    fields = setting_fields(settings).values()
     given = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
     assert {name: value for name, value in given.items() if value is not None} == expected
 
 
 def accepts(**options):
     try:
-        TrainSettings(**options)
+        from_flat(TrainSettings, options)
     except UsageError:
         return False
     return True
@@ -267,14 +248,14 @@ def test_what_goes_together(options, fine):
 
 
 def test_sizes_of_a_step_and_names_of_folders():
-    settings = TrainSettings(
+    settings = train_settings(
         batch_size=3, gradient_accumulation_steps=5, seq_len=7, checkpoints_dir=Path("c")
     )
-    assert (settings.rows_per_step, settings.tokens_per_step) == (15, 105)
-    assert settings.run_dir == Path("c/model")
+    assert (settings.batch.rows_per_step, settings.tokens_per_step) == (15, 105)
+    assert settings.run.folder == Path("c/model")
     for entry in ("=data", "name="):
         with pytest.raises(UsageError, match="NAME=DIR or DIR"):
-            TrainSettings(eval_dataset_dir=(entry,)).eval_datasets()
+            train_settings(eval_dataset_dir=(entry,)).evaluation.datasets()
     assert TrainSettings.presets_dir.name == "presets" and TrainSettings.presets_dir.is_dir()
     assert EVAL_BATCH_ROWS == 32  # as --eval-iters says
 
@@ -283,41 +264,6 @@ def test_rows_of_an_evaluation_are_at_least_one():
     assert EvaluateSettings(model_name="m", dataset_dir=("d",), batch_size=1).batch_size == 1
     with pytest.raises(UsageError, match="batch_size is 0, expected at least 1"):
         EvaluateSettings(model_name="m", dataset_dir=("d",), batch_size=0)
-
-
-def test_a_count_and_a_shape_together_are_refused():
-    with pytest.raises(UsageError, match="target_params and width are both given"):
-        model_config(TrainSettings(target_params=100_000, width=64), 100)
-
-
-def test_every_part_of_the_shape_is_taken():
-    shape = {"num_layers": 2, "width": 64, "num_heads": 2}
-    old = model_config(TrainSettings(layout="gpt2", dropout=0.25, seq_len=32, **shape), 100)
-    assert old == GPTConfig(100, 32, 2, 64, 2, layout="gpt2", dropout=0.25, norm_eps=1e-5)
-    options = {"tie_weights": False, "dropout": 0.25, "seq_len": 32}
-    given = model_config(TrainSettings(**shape, **options), 100)
-    assert given == GPTConfig(100, 32, 2, 64, 2, tie_weights=False, dropout=0.25)
-    counted = model_config(TrainSettings(target_params=200_000, **options), 100)
-    assert (counted.layout, counted.tie_weights, counted.context_length) == ("qwen3", False, 32)
-    assert (counted.dropout, counted.vocab_size) == (0.25, 100)
-    plain = model_config(TrainSettings(), 100)
-    assert (plain.norm_eps, plain.tie_weights, plain.layout) == (1e-6, True, "qwen3")
-
-
-def test_muon_up_to_once_its_cost():
-    config = GPTConfig(1000, 64, 2, 128, 4)
-    assert choose_optimizer(TrainSettings(batch_size=5, seq_len=128), config) == "muon"  # 5 * 128
-    assert choose_optimizer(TrainSettings(batch_size=1, seq_len=639), config) == "adamw"
-
-
-def test_the_vocabulary_to_learn_suits_model_and_text():
-    assert learned_vocabulary(TrainSettings(vocab_size=999), 10**9) == 999
-    counted = learned_vocabulary(TrainSettings(target_params=100_000_000), 10**9)
-    assert counted == suitable_vocabulary(100_000_000, 10**9)
-    shaped = learned_vocabulary(TrainSettings(), 10**7)
-    assert shaped == suitable_vocabulary(
-        count_parameters(model_config(TrainSettings(), 256)), 10**7
-    )
 
 
 @pytest.mark.parametrize("name", ["eval_iters", "seq_len", "batch_size"])

@@ -7,7 +7,7 @@ import pytest
 
 from lowtide.cli import main
 from lowtide.flags import settings_as_flags
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import train_settings
 from lowtide.training.slurm import write_slurm_script
 
 
@@ -31,7 +31,7 @@ def test_flags_make_the_same_settings_again(script):
 
 
 def test_only_what_differs_from_the_default_is_written():
-    settings = TrainSettings(compile=True, resume=False, learning_rate=3e-4)
+    settings = train_settings(compile=True, resume=False, learning_rate=3e-4)
     assert settings_as_flags(settings) == ["--no-resume", "--learning-rate", "0.0003", "--compile"]
 
 
@@ -66,7 +66,7 @@ def test_the_warning_makes_it_save_and_requeue(tmp_path, monkeypatch):
     for path in (fake, scontrol):
         path.chmod(0o755)
     monkeypatch.setattr("lowtide.training.slurm.sys.executable", str(fake))
-    script = write_slurm_script(TrainSettings(model_name="m", memory="1GiB"))
+    script = write_slurm_script(train_settings(model_name="m", memory="1GiB"))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     done = subprocess.run(["bash", str(script)], timeout=30, check=False, capture_output=True)
@@ -76,7 +76,7 @@ def test_the_warning_makes_it_save_and_requeue(tmp_path, monkeypatch):
 
 def test_what_the_script_asks_for_by_itself(tmp_path):
     path = write_slurm_script(
-        TrainSettings(checkpoints_dir=tmp_path, model_name="m", memory=f"{10 << 20}B")
+        train_settings(checkpoints_dir=tmp_path, model_name="m", memory=f"{10 << 20}B")
     )
     assert path == (tmp_path / "m" / "train.slurm")
     assert path.stat().st_mode & 0o777 == 0o755
@@ -85,6 +85,6 @@ def test_what_the_script_asks_for_by_itself(tmp_path):
         assert f"#SBATCH --{line}" in text
     assert "@180" in text and "29400" in text
     more = write_slurm_script(
-        TrainSettings(checkpoints_dir=tmp_path, model_name="m", memory=f"{(10 << 20) + 1}B")
+        train_settings(checkpoints_dir=tmp_path, model_name="m", memory=f"{(10 << 20) + 1}B")
     )
     assert "--mem=12M" in more.read_text()  # never less than the budget and a tenth

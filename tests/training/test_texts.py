@@ -7,7 +7,7 @@ from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import texts
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import train_settings
 from lowtide.training.texts import count_vocabulary, find_text_tokens
 
 TEXT = "Ebbe und Flut.<|endoftext|>\r\nZwei Tage, three days; 潮が引く。\n" * 50
@@ -24,7 +24,7 @@ def settings(tmp_path):
 
     def make(**options):
         options = {"input_file": tmp_path / "text.txt", "tokenization": "char", **options}
-        return TrainSettings(checkpoints_dir=tmp_path, **options)
+        return train_settings(checkpoints_dir=tmp_path, **options)
 
     return make
 
@@ -38,7 +38,7 @@ def test_ids_are_those_of_pretokenize_and_made_once(
     path = find_text_tokens(chosen, notes.append, None)
     assert path == tmp_path / "model/data/tokens.npy"
     expected = pretokenize_file(
-        file=chosen.input_file, out_path=tmp_path / "e.npy", tokenization=str(path.parent)
+        file=chosen.data.input_file, out_path=tmp_path / "e.npy", tokenization=str(path.parent)
     )
     assert np.array_equal(np.load(path), np.load(expected.path))
     assert any("tokenized" in note for note in notes)

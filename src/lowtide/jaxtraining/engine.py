@@ -29,9 +29,10 @@ from lowtide.jaxtraining.trees import JaxGPT, Tree, iter_named
 from lowtide.model.sizing import count_parameters, loss_chunk_tokens
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
+from lowtide.training.choosing import choose_optimizer
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.schedule import default_learning_rate, momentum_at
-from lowtide.training.settings import TrainSettings, choose_optimizer
+from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
 __all__ = ["Counters", "JaxEngine"]
@@ -103,33 +104,33 @@ class JaxEngine:
     ) -> None:
         self.model, self.state = model, state
         self._settings, self._group, self._rows, self._note = settings, group, rows, note
-        config = model.config
-        optimizer = choose_optimizer(settings, config)
-        self.learning_rate = settings.learning_rate or default_learning_rate(
-            count_parameters(config), optimizer, adapting=settings.init_from_model is not None
+        config, computing, learning = model.config, settings.computing, settings.learning
+        optimizer = choose_optimizer(learning, config, settings.tokens_per_step)
+        self.learning_rate = learning.learning_rate or default_learning_rate(
+            count_parameters(config), optimizer, adapting=settings.run.init_from_model is not None
         )
         self.rules = Rules(
             config.replace(dropout=0.0),
             optimizer,
-            use_8bit=settings.use_8bit_optimizer,
-            weight_decay=settings.weight_decay,
-            betas=(settings.beta1, settings.beta2),
-            cautious=settings.cautious_decay,
-            embedding_rate=settings.embedding_rate,
-            embedding_decay=settings.embedding_decay,
-            grad_clip=settings.grad_clip,
+            use_8bit=learning.use_8bit_optimizer,
+            weight_decay=learning.weight_decay,
+            betas=(learning.beta1, learning.beta2),
+            cautious=learning.cautious_decay,
+            embedding_rate=learning.embedding_rate,
+            embedding_decay=learning.embedding_decay,
+            grad_clip=learning.grad_clip,
             half=half_precision(group.platform),
         )
         optimizers.require_sensible(self.rules)
         self.form = Form(
             config.replace(dropout=0.0),
-            dtype="bfloat16" if settings.use_mixed_precision else "float32",
-            again=settings.activation_checkpointing,
-            chunk_tokens=settings.loss_chunk_tokens
+            dtype="bfloat16" if computing.use_mixed_precision else "float32",
+            again=computing.activation_checkpointing,
+            chunk_tokens=computing.loss_chunk_tokens
             or loss_chunk_tokens(config.vocab_size, on_gpu=not group.on_cpu),
             dropout=config.dropout,
         )
-        is_divided = settings.parallel == "fsdp" and len(group.devices) > 1
+        is_divided = settings.machine.parallel == "fsdp" and len(group.devices) > 1
         self._places = functools.partial(group.weight_sharding, divided=is_divided)
         # One function for all runs of a process, so that what is compiled serves them all.
         self._constraint = _divided_over(group) if is_divided else None
@@ -175,7 +176,7 @@ class JaxEngine:
 
     def _compute(self, inputs: Any, targets: Any) -> Array:
         ids, wanted, weights = self._micro_batches(inputs, targets)
-        key = jax.random.key(self._settings.seed)
+        key = jax.random.key(self._settings.learning.seed)
         loss, self._gradients = compute_gradients(
             self.model.params,
             *self._on_devices(ids, wanted, weights),
@@ -207,7 +208,9 @@ class JaxEngine:
         """Take the step if all of it is finite; return the gradient's norm and 1 if it was not."""
         settings = self._settings
         momentum = momentum_at(
-            self.state.step, momentum=settings.momentum, warmup_steps=settings.momentum_warmup
+            self.state.step,
+            momentum=settings.learning.momentum,
+            warmup_steps=settings.learning.momentum_warmup,
         )
         assert self._gradients is not None
         gradients, self._gradients = self._gradients, None
@@ -271,9 +274,9 @@ class JaxEngine:
         return generate_text(
             self.model,
             tokenizer,
-            settings.sample_prompt,
-            max_new_tokens=settings.sample_tokens,
-            seed=settings.seed,
+            settings.output.sample_prompt,
+            max_new_tokens=settings.output.sample_tokens,
+            seed=settings.learning.seed,
         )
 
     def device_peak_bytes(self) -> int | None:

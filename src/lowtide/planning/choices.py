@@ -16,7 +16,6 @@ from typing import Any
 from lowtide.errors import UsageError
 from lowtide.model.config import (
     GPTConfig,
-    Layout,
     find_model_dir,
     load_config,
     padded_vocab_size,
@@ -24,8 +23,9 @@ from lowtide.model.config import (
 from lowtide.planning.compute import size_for_a_day, size_for_tokens, two_digits
 from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
+from lowtide.training.choosing import model_config
 from lowtide.training.footprint import Footprint, planned_bytes
-from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.settings import TrainSettings
 
 __all__ = ["Choice", "asked_for", "find_fitting", "usual_options", "usual_shuffle_buffer"]
 
@@ -130,33 +130,15 @@ def _choice(
 
 def _shape(settings: TrainSettings, vocab_size: int) -> GPTConfig:
     """Return the shape, found once for all settings that ask for the same."""
-    if settings.init_from_model is not None:
-        folder = find_model_dir(settings.init_from_model, settings.checkpoints_dir)
-        return load_config(folder).replace(dropout=settings.dropout)
-    if settings.target_params is None:
-        return model_config(settings, vocab_size)
-    return _sized_shape(
-        settings.target_params,
-        vocab_size,
-        settings.seq_len,
-        settings.layout,
-        settings.tie_weights,
-        settings.dropout,
-    )
+    if settings.run.init_from_model is not None:
+        folder = find_model_dir(settings.run.init_from_model, settings.run.checkpoints_dir)
+        return load_config(folder).replace(dropout=settings.model.dropout)
+    if settings.model.target_params is None:
+        return model_config(settings.model, vocab_size)
+    return _sized_shape(settings.model, vocab_size)
 
 
-@functools.lru_cache(maxsize=256)
-def _sized_shape(
-    target: int, vocab_size: int, seq_len: int, layout: Layout, tie_weights: bool, dropout: float
-) -> GPTConfig:
-    settings = TrainSettings(
-        target_params=target,
-        seq_len=seq_len,
-        layout=layout,
-        tie_weights=tie_weights,
-        dropout=dropout,
-    )
-    return model_config(settings, vocab_size)
+_sized_shape = functools.lru_cache(maxsize=256)(model_config)
 
 
 def _fits(footprint: Footprint, machine: Machine) -> bool:
@@ -172,35 +154,38 @@ def _candidates(
     """Return (cost, options, what changed) of every combination, all with as many rows a step."""
     where = "gpu" if machine.has_gpu else "cpu"
     settings = build_settings(TrainSettings, options)
-    halvings = range(settings.batch_size.bit_length())
+    halvings = range(settings.batch.batch_size.bit_length())
     # bfloat16 is emulated by most CPUs, 20 to 50 times slower: never advised there.
-    precisions = {settings.use_mixed_precision, settings.use_mixed_precision or machine.has_gpu}
-    eights = {settings.use_8bit_optimizer, True}
-    checkpointings = {settings.activation_checkpointing, True}
-    shorter = range(max(1, (settings.seq_len // _SMALLEST_ROWS).bit_length()))
+    precisions = {
+        settings.computing.use_mixed_precision,
+        settings.computing.use_mixed_precision or machine.has_gpu,
+    }
+    eights = {settings.learning.use_8bit_optimizer, True}
+    checkpointings = {settings.computing.activation_checkpointing, True}
+    shorter = range(max(1, (settings.model.seq_len // _SMALLEST_ROWS).bit_length()))
     for half, precise, eight, again, short in itertools.product(
         halvings, precisions, eights, checkpointings, shorter
     ):
         cost = half * _HALVING_COST[where] + short * _SHORTER_ROWS_COST
         changed, changes = dict(options), list[str]()
         if half:
-            rows = max(1, settings.batch_size >> half)
-            steps = -(-settings.rows_per_step // rows)
+            rows = max(1, settings.batch.batch_size >> half)
+            steps = -(-settings.batch.rows_per_step // rows)
             changed |= {"batch_size": rows, "gradient_accumulation_steps": steps}
             changes.append(f"{_MICRO_BATCHES} of {rows} rows, {steps} a step")
-        if precise != settings.use_mixed_precision:
+        if precise != settings.computing.use_mixed_precision:
             changed["use_mixed_precision"] = True
             changes.append("bfloat16")
-        if eight != settings.use_8bit_optimizer:
+        if eight != settings.learning.use_8bit_optimizer:
             changed["use_8bit_optimizer"] = True
             changes.append("moments in 8 bits")
             cost += _EIGHT_BIT_COST
-        if again != settings.activation_checkpointing:
+        if again != settings.computing.activation_checkpointing:
             changed["activation_checkpointing"] = True
             changes.append("activations computed again")
             cost += _CHECKPOINTING_COST
         if short:
-            changed["seq_len"] = settings.seq_len >> short
+            changed["seq_len"] = settings.model.seq_len >> short
             changes.append(f"rows of {changed['seq_len']} tokens")
         yield cost, changed, tuple(changes)
 
@@ -210,7 +195,7 @@ def _smaller_model(options: dict[str, Any], vocab_size: int, machine: Machine) -
     settings = build_settings(TrainSettings, options)
     saving = {name: value for name, value in options.items() if name not in _SHAPE_OPTIONS} | {
         "batch_size": 1,
-        "gradient_accumulation_steps": settings.rows_per_step,
+        "gradient_accumulation_steps": settings.batch.rows_per_step,
         "use_8bit_optimizer": True,
         "activation_checkpointing": True,
     }

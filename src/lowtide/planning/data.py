@@ -24,7 +24,8 @@ from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.footprint import estimate_distinct_bytes
 from lowtide.tokenizer.vocabulary import id_bytes
-from lowtide.training.settings import TrainSettings, learned_vocabulary
+from lowtide.training.choosing import learned_vocabulary
+from lowtide.training.settings import TrainSettings
 
 __all__ = ["DataFacts", "bytes_per_token", "find_data"]
 
@@ -163,7 +164,9 @@ def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
     if settings.names_a_model:  # what lowtide train would learn by itself
         training = build_settings(TrainSettings, settings.training_options())
         streamed = settings.dataset_id is not None
-        return learned_vocabulary(training, None if streamed else text)
+        return learned_vocabulary(
+            training.data.vocab_size, training.model, None if streamed else text
+        )
     if text is None and settings.num_tokens is not None:
         text = int(settings.num_tokens * bytes_per_token(usual))
     if text is None:

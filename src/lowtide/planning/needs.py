@@ -88,7 +88,7 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
     needs.append(StageNeed("load", loading, loading, 0, loading <= budget, note))
     on_host = footprint.host_bytes if machine.has_gpu else footprint.total_bytes
     least = footprint.host_bytes if machine.has_gpu else footprint.budget_bytes
-    kept = choice.settings.keep_checkpoints + 1
+    kept = choice.settings.saving.keep_checkpoints + 1
     disk = kept * footprint.checkpoint_bytes + footprint.weights
     needs.append(StageNeed("train", on_host, least, disk, choice.fits and _has_disk(disk, machine)))
     return needs

@@ -138,12 +138,12 @@ def _plan_compute(
     settings, config = choice.settings, choice.config
     return plan_compute(
         count_parameters(config),
-        flops_per_token=flops_per_token(config, settings.seq_len),
+        flops_per_token=flops_per_token(config, settings.model.seq_len),
         tokens_per_step=settings.tokens_per_step,
         train_tokens=data.train_tokens,
         tokens_per_param=given.get("tokens_per_param"),
-        max_iters=settings.max_iters,
-        epochs=settings.epochs,
+        max_iters=settings.length.max_iters,
+        epochs=settings.length.epochs,
         tokens_per_second=None if trial is None else trial.tokens_per_second,
     )
 
@@ -153,6 +153,6 @@ def _ways(choice: Choice, data: DataFacts, compute: ComputePlan) -> list[Loading
         data.train_tokens or compute.planned_tokens,
         bytes_per_token=data.bytes_per_token,
         token_bytes=data.token_bytes,
-        rows=choice.settings.rows_per_step,
-        seq_len=choice.settings.seq_len,
+        rows=choice.settings.batch.rows_per_step,
+        seq_len=choice.settings.model.seq_len,
     )

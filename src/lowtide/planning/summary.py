@@ -18,7 +18,7 @@ from lowtide.planning.machine import Machine
 from lowtide.planning.plan import Plan
 from lowtide.progress import format_count
 from lowtide.settings import settings_as_json
-from lowtide.training.settings import choose_optimizer
+from lowtide.training.choosing import choose_optimizer
 
 __all__ = ["describe_plan", "plan_as_json"]
 
@@ -64,9 +64,9 @@ def _notes(plan: Plan) -> list[str]:
     return [
         "",
         "TPUs have not been tried (docs/jax.md). A loop of your own takes the same batches:",
-        f'  data = TokenDataset("{folder}", sequence_length={settings.seq_len}, '
+        f'  data = TokenDataset("{folder}", sequence_length={settings.model.seq_len}, '
         'output_dtype="int32")',
-        f"  for inputs, targets in BatchLoader(data, batch_size={settings.rows_per_step}): …",
+        f"  for inputs, targets in BatchLoader(data, batch_size={settings.batch.rows_per_step}): …",
     ]
 
 
@@ -108,13 +108,13 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
         (
             "activations",
             need.activations,
-            f"{settings.batch_size} rows of {settings.seq_len} tokens"
-            + (", bfloat16" if settings.use_mixed_precision else "")
-            + (", computed again" if settings.activation_checkpointing else ""),
+            f"{settings.batch.batch_size} rows of {settings.model.seq_len} tokens"
+            + (", bfloat16" if settings.computing.use_mixed_precision else "")
+            + (", computed again" if settings.computing.activation_checkpointing else ""),
         ),
         ("logits", need.loss, "one chunk, with the gradient of the output matrix"),
         ("update", need.update, "of the optimizer, when activations are gone: the larger counts"),
-        ("batches", need.batches, f"{settings.num_workers} ahead, on the host"),
+        ("batches", need.batches, f"{settings.machine.num_workers} ahead, on the host"),
         ("tokenizer", need.tokenizer, "on the host"),
         ("framework", need.program, _describe_program()),
     ]
@@ -134,8 +134,10 @@ def _describe_program() -> str:
 
 
 def _describe_optimizer(choice: Choice) -> str:
-    name = choose_optimizer(choice.settings, choice.config)
-    return f"{name}, 8 bits" if choice.settings.use_8bit_optimizer else name
+    name = choose_optimizer(
+        choice.settings.learning, choice.config, choice.settings.tokens_per_step
+    )
+    return f"{name}, 8 bits" if choice.settings.learning.use_8bit_optimizer else name
 
 
 def _verdict(plan: Plan) -> list[str]:
@@ -143,7 +145,7 @@ def _verdict(plan: Plan) -> list[str]:
     need = asked.device_budget_bytes if machine.has_gpu else asked.budget_bytes
     limit = machine.vram_budget_bytes if machine.has_gpu else machine.budget_bytes
     failing = [row.stage for row in plan.needs if not row.fits]
-    if plan.chosen is None and plan.asked.settings.init_from_model is not None:
+    if plan.chosen is None and plan.asked.settings.run.init_from_model is not None:
         return [
             f"does not fit: training this model needs {format_size(need)} of {format_size(limit)}, "
             "and no smaller batch, shorter rows or other saving is enough"
@@ -161,7 +163,7 @@ def _verdict(plan: Plan) -> list[str]:
     if failing:
         return [f"does not fit: {', '.join(failing)} (memory or disk, see above)"]
     lines = [f"fits, with {', '.join(plan.chosen.changes)}" if plan.chosen.changes else "fits"]
-    if plan.chosen.settings.use_mixed_precision and not machine.has_gpu:
+    if plan.chosen.settings.computing.use_mixed_precision and not machine.has_gpu:
         lines.append("note: most CPUs emulate bfloat16, which is many times slower")
     return lines
 

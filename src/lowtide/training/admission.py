@@ -12,7 +12,6 @@ never needs more, and the advice has to be one that works.
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from lowtide import ranks
@@ -20,15 +19,18 @@ from lowtide.answers import tell
 from lowtide.corpus.inputs import names_files
 from lowtide.errors import DataError
 from lowtide.files import hold_lock
+from lowtide.flatsettings import replace_settings
 from lowtide.memory import parse_size
 from lowtide.model.companions import has_tokenizer
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.program import Program, find_program
 from lowtide.packages import require_package
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
 from lowtide.training.resuming import continued_settings
-from lowtide.training.settings import TrainSettings, learned_vocabulary, model_config
+from lowtide.training.settinggroups import DataSettings, ModelSettings, RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.texts import count_vocabulary, find_stream_tokenizer, find_text_tokens
 
 __all__ = ["admit", "known_shape", "refuse_hopeless"]
@@ -40,41 +42,51 @@ def admit(settings: TrainSettings) -> None:
     if ranks.is_launched():  # several processes: the first tokenizes while the others wait
         return
     settings = _fit_context(settings)
-    goes_on = any((settings.run_dir / "steps").glob("step_*"))
-    if goes_on and settings.resume and not settings.overwrite:
-        settings = continued_settings(settings.run_dir, settings)
+    goes_on = any((settings.run.folder / "steps").glob("step_*"))
+    if goes_on and settings.run.resume and not settings.run.overwrite:
+        settings = continued_settings(settings.run.folder, settings)
     refuse_hopeless(settings)
-    sources = (settings.dataset_dir, settings.train_data_path, settings.input_file)
-    given = [source for source in (*sources, settings.dataset_id) if source is not None]
-    cleared = settings.overwrite or (goes_on and not settings.resume)
-    if len(given) != 1 or cleared or not (settings.input_file or _streams_files(settings)):
+    sources = (settings.data.dataset_dir, settings.data.train_data_path, settings.data.input_file)
+    given = [source for source in (*sources, settings.data.dataset_id) if source is not None]
+    cleared = settings.run.overwrite or (goes_on and not settings.run.resume)
+    if (
+        len(given) != 1
+        or cleared
+        or not (settings.data.input_file or _streams_files(settings.data))
+    ):
         return
     tokenizer = None
-    if settings.init_from_model is not None:
-        base = [folder for folder in _base_folders(settings) if (folder / "config.json").is_file()]
+    if settings.run.init_from_model is not None:
+        base = [
+            folder for folder in _base_folders(settings.run) if (folder / "config.json").is_file()
+        ]
         if not base:
             return
         if has_tokenizer(base[0]):
             tokenizer = Tokenizer.load(base[0])
-    with hold_lock(settings.run_dir, create_folder=True):
-        if settings.input_file is not None:
+    with hold_lock(settings.run.folder, create_folder=True):
+        if settings.data.input_file is not None:
             find_text_tokens(settings, tell, tokenizer)
-        elif settings.tokenization is None:
+        elif settings.data.tokenization is None:
             find_stream_tokenizer(settings, tell, tokenizer)
 
 
-def _streams_files(settings: TrainSettings) -> bool:
-    return settings.dataset_id is not None and names_files(settings.dataset_id)
+def _streams_files(data: DataSettings) -> bool:
+    return data.dataset_id is not None and names_files(data.dataset_id)
 
 
 def _require_packages(settings: TrainSettings) -> None:
     """Name what is not installed before any work is done."""
-    with_torch = settings.backend == "torch"
-    require_package(settings.backend, "training" if with_torch else "--backend jax")
+    with_torch = settings.computing.backend == "torch"
+    require_package(settings.computing.backend, "training" if with_torch else "--backend jax")
     for package, flag, wanted in (
-        ("bitsandbytes", "--use-8bit-optimizer", settings.use_8bit_optimizer and with_torch),
-        ("tensorboard", "--tensorboard", settings.tensorboard),
-        ("wandb", "--wandb", settings.wandb),
+        (
+            "bitsandbytes",
+            "--use-8bit-optimizer",
+            settings.learning.use_8bit_optimizer and with_torch,
+        ),
+        ("tensorboard", "--tensorboard", settings.output.tensorboard),
+        ("wandb", "--wandb", settings.output.wandb),
     ):
         if wanted:
             require_package(package, flag)
@@ -87,48 +99,48 @@ def refuse_hopeless(
 
     `program` is what is measured in this process, if it is the one that trains (`is_running`).
     """
-    if settings.memory is None:
+    if settings.machine.memory is None:
         return
-    budget = parse_size(settings.memory)
+    budget = parse_size(settings.machine.memory)
     if program is None:
         program = find_program(
-            settings.device,
-            use_8bit=settings.use_8bit_optimizer,
-            compiles=settings.compile,
-            recomputes=settings.activation_checkpointing,
-            backend=settings.backend,
+            settings.machine.device,
+            use_8bit=settings.learning.use_8bit_optimizer,
+            compiles=settings.computing.compile,
+            recomputes=settings.computing.activation_checkpointing,
+            backend=settings.computing.backend,
         )
     if program.device != "cpu":  # the GPU's own memory decides
         return
-    config = known_shape(settings)
-    least = config or _smallest_shape(settings)
+    config = known_shape(settings.run)
+    least = config or _smallest_shape(settings.model)
     need = planned_bytes(least, settings, micro_batch=1, program=program)
     if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget:
         return
     if config is None:
-        config = model_config(settings, padded_vocab_size(_vocabulary(settings)))
+        config = model_config(settings.model, padded_vocab_size(_vocabulary(settings)))
     fit_micro_batch(config, settings, budget, program=program)
 
 
 def _fit_context(settings: TrainSettings) -> TrainSettings:
     """Shorten rows nobody asked a length for to the context of the model that goes on."""
-    config = known_shape(settings)
-    if config is None or settings.seq_len != TrainSettings.seq_len:
+    config = known_shape(settings.run)
+    if config is None or settings.model.seq_len != ModelSettings.seq_len:
         return settings
-    return dataclasses.replace(settings, seq_len=min(settings.seq_len, config.context_length))
+    return replace_settings(settings, seq_len=min(settings.model.seq_len, config.context_length))
 
 
-def _smallest_shape(settings: TrainSettings) -> GPTConfig:
+def _smallest_shape(model: ModelSettings) -> GPTConfig:
     """Return a shape that no vocabulary makes smaller."""
-    if settings.target_params is not None:
-        return GPTConfig(2, settings.seq_len, 1, 8, 1, layout=settings.layout)
-    return model_config(settings, 2)
+    if model.target_params is not None:
+        return GPTConfig(2, model.seq_len, 1, 8, 1, layout=model.layout)
+    return model_config(model, 2)
 
 
-def known_shape(settings: TrainSettings) -> GPTConfig | None:
+def known_shape(run: RunSettings) -> GPTConfig | None:
     """Return the shape of the run or model that goes on; None for a new one, or a damaged one."""
-    own = [] if settings.overwrite else [settings.run_dir]
-    for folder in [*own, *_base_folders(settings)]:
+    own = [] if run.overwrite else [run.folder]
+    for folder in [*own, *_base_folders(run)]:
         if (folder / "config.json").is_file():
             try:
                 return load_config(folder)
@@ -137,23 +149,28 @@ def known_shape(settings: TrainSettings) -> GPTConfig | None:
     return None
 
 
-def _base_folders(settings: TrainSettings) -> list[Path]:
+def _base_folders(run: RunSettings) -> list[Path]:
     """Return where the model that training starts from may be."""
-    name = settings.init_from_model
-    return [] if name is None else [settings.checkpoints_dir / name, Path(name)]
+    name = run.init_from_model
+    return [] if name is None else [run.checkpoints_dir / name, Path(name)]
 
 
 def _vocabulary(settings: TrainSettings) -> int:
     """Count the ids that the data of a new model has."""
-    if settings.vocab_size is not None:
-        return settings.vocab_size
-    if settings.dataset_dir is not None and (settings.dataset_dir / "tokenizer.json").is_file():
-        return Tokenizer.load(settings.dataset_dir).vocab_size
-    if settings.tokenization == "char" and settings.input_file is not None:
-        return count_vocabulary(settings.input_file)
-    path = settings.input_file
-    if settings.tokenization is None and path is not None and path.suffix != ".npy":
-        return learned_vocabulary(settings, path.stat().st_size if path.is_file() else None)
-    if settings.tokenization is None and settings.dataset_id is not None:
-        return learned_vocabulary(settings, None)
-    return Tokenizer.load(settings.tokenization or "gpt2").vocab_size
+    data, model = settings.data, settings.model
+    if data.vocab_size is not None:
+        return data.vocab_size
+    if data.dataset_dir is not None and (data.dataset_dir / "tokenizer.json").is_file():
+        return Tokenizer.load(data.dataset_dir).vocab_size
+    if data.tokenization == "char" and data.input_file is not None:
+        return count_vocabulary(data.input_file)
+    path = data.input_file
+    if data.tokenization is None and path is not None and path.suffix != ".npy":
+        return learned_vocabulary(
+            data.vocab_size,
+            model,
+            path.stat().st_size if path.is_file() else None,
+        )
+    if data.tokenization is None and data.dataset_id is not None:
+        return learned_vocabulary(data.vocab_size, model, None)
+    return Tokenizer.load(data.tokenization or "gpt2").vocab_size

@@ -51,9 +51,9 @@ def open_batches(
     return BatchLoader(
         data,  # pyright: ignore[reportArgumentType]
         batch_size=rows,
-        order=settings.order,
-        seed=settings.seed,
-        prefetch_batches=settings.num_workers,
+        order=settings.data.order,
+        seed=settings.learning.seed,
+        prefetch_batches=settings.machine.num_workers,
         rank=group.rank,
         world_size=group.world_size,
         pin_memory=group.pins_memory,

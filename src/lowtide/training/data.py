@@ -27,10 +27,11 @@ from lowtide.model.program import program_here
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import known_shape
 from lowtide.training.backends import open_backend
+from lowtide.training.choosing import model_config
 from lowtide.training.footprint import planned_bytes, stream_reading
 from lowtide.training.heldout import hold_out
 from lowtide.training.results import require_same_tokenizer
-from lowtide.training.settings import TrainSettings, model_config
+from lowtide.training.settings import TrainSettings
 from lowtide.training.texts import find_stream_tokenizer, find_text_tokens
 
 __all__ = ["TrainingData", "open_training_data"]
@@ -52,10 +53,10 @@ def open_training_data(
 ) -> TrainingData:
     """Open what the settings name; `tokenizer` is that of the model to start from."""
     given = {
-        "--dataset-dir": settings.dataset_dir,
-        "--input-file": settings.input_file,
-        "--train-data-path": settings.train_data_path,
-        "--dataset-id": settings.dataset_id,
+        "--dataset-dir": settings.data.dataset_dir,
+        "--input-file": settings.data.input_file,
+        "--train-data-path": settings.data.train_data_path,
+        "--dataset-id": settings.data.dataset_id,
     }
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -64,28 +65,32 @@ def open_training_data(
             else "nothing to train on is given",
             next_step=f"give one of {', '.join(given)}",
         )  # fmt: skip
-    if settings.dataset_id is not None:
+    if settings.data.dataset_id is not None:
         return _open_stream(settings, note, tokenizer)
-    path = settings.dataset_dir or settings.train_data_path
-    if settings.input_file is not None:
+    path = settings.data.dataset_dir or settings.data.train_data_path
+    if settings.data.input_file is not None:
         path = find_text_tokens(settings, note, tokenizer)
     assert path is not None
     found = _own_tokenizer(settings, path, tokenizer, note)
     # A file that is validated on another one is trained on to its end.
-    whole = settings.val_data_path is not None and path.is_file()
-    train = _open(settings, path, found, "all" if whole else "train", stride=settings.stride)
+    whole = settings.data.val_data_path is not None and path.is_file()
+    train = _open(settings, path, found, "all" if whole else "train", stride=settings.data.stride)
     note(train.describe())
     val = _validation(settings, path, found, note)
     source: Any = train
-    if settings.replay_dataset_dir is not None and settings.replay_fraction > 0:
+    if settings.replay.replay_dataset_dir is not None and settings.replay.replay_fraction > 0:
         replay = _open(
-            settings, settings.replay_dataset_dir, found, "train", stride=settings.stride
+            settings,
+            settings.replay.replay_dataset_dir,
+            found,
+            "train",
+            stride=settings.data.stride,
         )
-        share = settings.replay_fraction
+        share = settings.replay.replay_fraction
         source = Mixture(
             {"domain": train, "replay": replay}, {"domain": 1 - share, "replay": share}
         )
-        note(f"replay: {share:.0%} of the rows from {settings.replay_dataset_dir}")
+        note(f"replay: {share:.0%} of the rows from {settings.replay.replay_dataset_dir}")
     return TrainingData(source, val, _others(settings, found), found)
 
 
@@ -93,7 +98,7 @@ def _others(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, TokenDat
     """Open the named datasets to evaluate on; folders of bare .bin files will do."""
     return {
         name: _open(settings, path, tokenizer, "val", eval_only=path.is_dir())
-        for name, path in settings.eval_datasets().items()
+        for name, path in settings.evaluation.datasets().items()
     }
 
 
@@ -101,15 +106,15 @@ def _open_stream(
     settings: TrainSettings, note: Callable[[str], None], known: Tokenizer | None
 ) -> TrainingData:
     """Open text that is tokenized as it is read; every process takes its rows of each batch."""
-    name = settings.dataset_id
+    name = settings.data.dataset_id
     assert name is not None
     local = names_files(name)
     tokenizer = find_stream_tokenizer(settings, note, known)
     limits = _reading_limits(settings, tokenizer)
     texts = (
-        FileTexts([name], text_column=settings.text_column, **limits)
+        FileTexts([name], text_column=settings.data.text_column, **limits)
         if local
-        else HubTexts(name, split=settings.split, text_column=settings.text_column)
+        else HubTexts(name, split=settings.data.split, text_column=settings.data.text_column)
     )
     held = hold_out(settings, texts, tokenizer, note)
     world_size = ranks.world_size()
@@ -117,16 +122,16 @@ def _open_stream(
         None if local else name,
         files=[name] if local else None,
         tokenizer=tokenizer,
-        seq_len=settings.seq_len,
-        batch_size=max(1, settings.rows_per_step // world_size),
-        streaming=settings.use_streaming,
-        shuffle_buffer_size=settings.shuffle_buffer_size,
-        stride=settings.stride,
-        max_examples=settings.max_examples,
+        seq_len=settings.model.seq_len,
+        batch_size=max(1, settings.batch.rows_per_step // world_size),
+        streaming=settings.data.use_streaming,
+        shuffle_buffer_size=settings.data.shuffle_buffer_size,
+        stride=settings.data.stride,
+        max_examples=settings.data.max_examples,
         val_fraction=held.fraction,
-        text_column=settings.text_column,
-        split=settings.split,
-        seed=settings.seed,
+        text_column=settings.data.text_column,
+        split=settings.data.split,
+        seed=settings.learning.seed,
         drop_last=world_size > 1,
         output_dtype="int64",
         rank=ranks.rank(),
@@ -135,8 +140,8 @@ def _open_stream(
     )
     note(f"streaming {name}, tokenized on the fly ({tokenizer.name})")
     val = held.val
-    if settings.val_data_path is not None:
-        val = _open(settings, settings.val_data_path, tokenizer, "all")
+    if settings.data.val_data_path is not None:
+        val = _open(settings, settings.data.val_data_path, tokenizer, "all")
     return TrainingData(stream, val, _others(settings, tokenizer), tokenizer)
 
 
@@ -145,16 +150,16 @@ def _reading_limits(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, 
 
     The advice of a refusal is a budget that the whole batch and the longer row fit into.
     """
-    needed = stream_reading(settings).reader_bytes
-    kind = open_backend(settings.backend).device_kind(settings.device)
-    if settings.memory is None or kind != "cpu":
+    needed = stream_reading(settings.data).reader_bytes
+    kind = open_backend(settings.computing.backend).device_kind(settings.machine.device)
+    if settings.machine.memory is None or kind != "cpu":
         return {"reader_bytes": max(needed, ReadingOptions.reader_bytes)}
-    config = known_shape(settings)
+    config = known_shape(settings.run)
     if config is None:
-        config = model_config(settings, padded_vocab_size(tokenizer.vocab_size))
-    program = program_here(0, device=settings.device, backend=settings.backend)
+        config = model_config(settings.model, padded_vocab_size(tokenizer.vocab_size))
+    program = program_here(0, device=settings.machine.device, backend=settings.computing.backend)
     wanted = planned_bytes(config, settings, program=program).running_budget_bytes
-    budget = parse_size(settings.memory)
+    budget = parse_size(settings.machine.memory)
     return {
         "reader_bytes": needed + max(0, budget - wanted),
         "budget_bytes": max(budget, wanted),
@@ -167,20 +172,20 @@ def _own_tokenizer(
     """Return the tokenizer that comes with the data, else the named, the model's, or gpt2."""
     own = _tokenizer_beside(path)
     if own is not None:
-        if settings.tokenization not in (None, own.kind, own.name):
-            named = Tokenizer.load(str(settings.tokenization))
+        if settings.data.tokenization not in (None, own.kind, own.name):
+            named = Tokenizer.load(str(settings.data.tokenization))
             if named.fingerprint != own.fingerprint:
                 raise DataError(
-                    f"--tokenization {settings.tokenization} is not the tokenizer of this dataset "
-                    f"({own.name})",
+                    f"--tokenization {settings.data.tokenization} is not the tokenizer of this "
+                    f"dataset ({own.name})",
                     path=path,
                     next_step="leave --tokenization out: the dataset brings its own",
                 )
         return own
-    if settings.tokenization is None and known is not None:
+    if settings.data.tokenization is None and known is not None:
         found = known
     else:
-        found = Tokenizer.load(settings.tokenization or "gpt2")
+        found = Tokenizer.load(settings.data.tokenization or "gpt2")
     if path.exists():  # whoever opens it says what is wrong
         note(
             f"{path.name}: nothing beside it says which tokenizer made it; taken as {found.name}'s"
@@ -206,9 +211,9 @@ def _open(
     dataset = TokenDataset(
         path,
         split=split,
-        sequence_length=settings.seq_len,
-        dtype=settings.dtype,
-        val_fraction=settings.val_fraction,
+        sequence_length=settings.model.seq_len,
+        dtype=settings.data.dtype,
+        val_fraction=settings.data.val_fraction,
         vocab_size=tokenizer.vocab_size,
         **more,
     )
@@ -219,8 +224,8 @@ def _open(
 def _validation(
     settings: TrainSettings, path: Path, tokenizer: Tokenizer, note: Callable[[str], None]
 ) -> TokenDataset | None:
-    if settings.val_data_path is not None:
-        return _open(settings, settings.val_data_path, tokenizer, "all")
+    if settings.data.val_data_path is not None:
+        return _open(settings, settings.data.val_data_path, tokenizer, "all")
     try:
         return _open(settings, path, tokenizer, "val")
     except DataError as error:

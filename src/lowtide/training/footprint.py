@@ -25,8 +25,10 @@ from lowtide.model.sizing import (
     device_activation_bytes,
     loss_chunk_tokens,
 )
+from lowtide.training.choosing import choose_optimizer
 from lowtide.training.muonnumbers import STACK_BYTES
-from lowtide.training.settings import TrainSettings, choose_optimizer
+from lowtide.training.settinggroups import ComputeSettings, DataSettings
+from lowtide.training.settings import TrainSettings
 
 __all__ = ["Footprint", "StreamReading", "fit_micro_batch", "planned_bytes", "stream_reading"]
 
@@ -121,22 +123,22 @@ def planned_bytes(
     `data_bytes` is what a loader takes that the settings do not know of.
     Without `program` it is that of the torch installed here: a probe measures it, the first time.
     """
-    rows = micro_batch or settings.batch_size
-    tokens = rows * settings.seq_len
+    rows = micro_batch or settings.batch.batch_size
+    tokens = rows * settings.model.seq_len
     count = count_parameters(config)
-    loss = _loss_bytes(config, settings, tokens, on_gpu=on_gpu)
+    loss = _loss_bytes(config, settings.computing, tokens, on_gpu=on_gpu)
     if on_gpu:
-        activations = _device_activations(config, settings, tokens, loss)
+        activations = _device_activations(config, settings.computing, tokens, loss)
     else:
         activations = activation_bytes(
             config,
             tokens=tokens,
-            half=settings.use_mixed_precision,
-            checkpointing=settings.activation_checkpointing,
-            accumulating=rows < settings.rows_per_step,
+            half=settings.computing.use_mixed_precision,
+            checkpointing=settings.computing.activation_checkpointing,
+            accumulating=rows < settings.batch.rows_per_step,
         )
         # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
-        activations += 2 * count if settings.use_mixed_precision else 0
+        activations += 2 * count if settings.computing.use_mixed_precision else 0
     optimizer, update = _optimizer_bytes(config, settings, count)
     return Footprint(
         weights=4 * count,
@@ -152,29 +154,29 @@ def planned_bytes(
 
 
 def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: bool) -> int:
-    compiles = settings.compile and not on_gpu
+    compiles = settings.computing.compile and not on_gpu
     # JAX has 8 bits and recomputation in it: no package, nothing to load.
-    is_torch = settings.backend == "torch"
-    eight = settings.use_8bit_optimizer and is_torch
-    again = settings.activation_checkpointing and is_torch
+    is_torch = settings.computing.backend == "torch"
+    eight = settings.learning.use_8bit_optimizer and is_torch
+    again = settings.computing.activation_checkpointing and is_torch
     program = program or find_program(
-        use_8bit=eight, compiles=compiles, recomputes=again, backend=settings.backend
+        use_8bit=eight, compiles=compiles, recomputes=again, backend=settings.computing.backend
     )
-    parquet = stream_reading(settings).has_parquet
+    parquet = stream_reading(settings.data).has_parquet
     size = program.bytes_for(
         use_8bit=eight, compiles=compiles, recomputes=again, reads_parquet=parquet
     )
     return size + (_CUDA_PROGRAM_BYTES if on_gpu and program.device == "cpu" else 0)
 
 
-def _loss_bytes(config: GPTConfig, settings: TrainSettings, tokens: int, *, on_gpu: bool) -> int:
+def _loss_bytes(config: GPTConfig, computing: ComputeSettings, tokens: int, *, on_gpu: bool) -> int:
     """Return the bytes of a chunk of logits, and of the output matrix's gradient."""
-    chunk_tokens = settings.loss_chunk_tokens
+    chunk_tokens = computing.loss_chunk_tokens
     chunk_tokens = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=on_gpu)
     # The loss's gradient takes the place of the logits, but for half precision on a CPU, and for
     # 8-bit floats, which are written beside them twice.
-    per_logit = (2 if on_gpu else 10) if settings.use_mixed_precision else 4
-    if on_gpu and settings.float8_head:
+    per_logit = (2 if on_gpu else 10) if computing.use_mixed_precision else 4
+    if on_gpu and computing.float8_head:
         per_logit += 2
     if config.cap and not on_gpu:
         per_logit += 4  # the slope of the cap
@@ -183,36 +185,41 @@ def _loss_bytes(config: GPTConfig, settings: TrainSettings, tokens: int, *, on_g
     return chunk + 4 * config.vocab_size * config.width * (2 if twice else 1)
 
 
-def _device_activations(config: GPTConfig, settings: TrainSettings, tokens: int, loss: int) -> int:
+def _device_activations(
+    config: GPTConfig, computing: ComputeSettings, tokens: int, loss: int
+) -> int:
     """Return the bytes of activations, and of half-precision copies of the blocks' matrices."""
-    half, again = settings.use_mixed_precision, settings.activation_checkpointing
+    half, again = (
+        computing.use_mixed_precision,
+        computing.activation_checkpointing,
+    )
     kept, later = device_activation_bytes(
         config,
         tokens=tokens,
         half=half,
-        wide_residual=not half or settings.precision == "fp16",
+        wide_residual=not half or computing.precision == "fp16",
         checkpointing=again,
-        compiled=settings.compile,
+        compiled=computing.compile,
     )
     copies = 2 * count_parameters(config, embeddings=False) if half else 0
     if again:  # compiled, a block makes its copies anew; else half of them were there (measured)
-        copies = 0 if settings.compile else copies // 2
+        copies = 0 if computing.compile else copies // 2
     return kept + max(copies, later - loss)
 
 
 def _batch_bytes(settings: TrainSettings) -> int:
     size = loader_bytes(
-        batch_size=settings.rows_per_step,
-        sequence_length=settings.seq_len,
-        prefetch_batches=settings.num_workers,
+        batch_size=settings.batch.rows_per_step,
+        sequence_length=settings.model.seq_len,
+        prefetch_batches=settings.machine.num_workers,
     )
-    if settings.dataset_id is not None and settings.use_streaming:
+    if settings.data.dataset_id is not None and settings.data.use_streaming:
         size += stream_bytes(
-            seq_len=settings.seq_len,
-            shuffle_buffer_size=settings.shuffle_buffer_size,
-            stride=settings.stride,
+            seq_len=settings.model.seq_len,
+            shuffle_buffer_size=settings.data.shuffle_buffer_size,
+            stride=settings.data.stride,
         )
-    return size + stream_reading(settings).reader_bytes
+    return size + stream_reading(settings.data).reader_bytes
 
 
 @dataclass(frozen=True)
@@ -223,11 +230,11 @@ class StreamReading:
     has_parquet: bool = False
 
 
-def stream_reading(settings: TrainSettings) -> StreamReading:
+def stream_reading(data: DataSettings) -> StreamReading:
     """What reading takes where a run streams files of this machine; nothing for other data."""
-    if settings.dataset_id is None or not names_files(settings.dataset_id):
+    if data.dataset_id is None or not names_files(data.dataset_id):
         return StreamReading()
-    return _look_at_files(settings.dataset_id, settings.text_column)
+    return _look_at_files(data.dataset_id, data.text_column)
 
 
 @functools.lru_cache(maxsize=8)
@@ -245,8 +252,8 @@ def _look_at_files(name: str, text_column: str) -> StreamReading:
 
 def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> tuple[int, int]:
     """Return the bytes of moments, and of what a step needs besides."""
-    per_parameter = 2 if settings.use_8bit_optimizer else 8
-    if choose_optimizer(settings, config) == "adamw":
+    per_parameter = 2 if settings.learning.use_8bit_optimizer else 8
+    if choose_optimizer(settings.learning, config, settings.tokens_per_step) == "adamw":
         return per_parameter * count, 0
     matrices = count_parameters(config, embeddings=False)
     # Of the matrices of equal shape (those of the MLP are the largest group) one stack at a time is
@@ -270,7 +277,7 @@ def fit_micro_batch(
     In the process that trains (`is_running`) the program is what it is, and only the rest is an
     estimate: so a budget that was found to be enough before is not refused for a megabyte.
     """
-    rows = settings.batch_size
+    rows = settings.batch.batch_size
     while True:
         plan = planned_bytes(
             config, settings, micro_batch=rows, program=program, data_bytes=data_bytes

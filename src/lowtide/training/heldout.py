@@ -50,19 +50,19 @@ def hold_out(
     note: Callable[[str], None],
 ) -> HeldOut:
     """Decide what a stream holds out, and write the first of it for validation, once a run."""
-    folder = settings.run_dir / "data" / "val"
+    folder = settings.run.folder / "data" / "val"
     record = _read_record(folder / _RECORD)
-    if RunFolder(settings.run_dir).exists():
+    if RunFolder(settings.run.folder).exists():
         if record is None:
             note("this run began without held-out documents, and goes on without")
             return HeldOut(0.0, None)
         asked = float(record["asked"])
     else:
-        asked = 0.0 if settings.val_data_path is not None else settings.val_fraction
-    identity = {"asked": asked, "max_examples": settings.max_examples}
+        asked = 0.0 if settings.data.val_data_path is not None else settings.data.val_fraction
+    identity = {"asked": asked, "max_examples": settings.data.max_examples}
     identity |= {"texts": texts.fingerprint, "tokenizer": tokenizer.fingerprint}
     if record is None or any(record.get(name) != value for name, value in identity.items()):
-        record = {**identity, **_write(folder, texts, tokenizer, asked, settings.max_examples)}
+        record = {**identity, **_write(folder, texts, tokenizer, asked, settings.data.max_examples)}
         write_json(folder / _RECORD, record)
     return _open(settings, folder, tokenizer, record, note)
 
@@ -152,13 +152,13 @@ def _open(
                 "few to hold some out; --val-data-path names ids to validate on"
             )
         return HeldOut(0.0, None)
-    if record["num_tokens"] <= settings.seq_len:
+    if record["num_tokens"] <= settings.model.seq_len:
         note(f"no validation: {record['num_tokens']} tokens held out give no row")
         return HeldOut(fraction, None)
     val = TokenDataset(
         folder / _TOKENS,
         split="all",
-        sequence_length=settings.seq_len,
+        sequence_length=settings.model.seq_len,
         dtype="uint32",
         vocab_size=tokenizer.vocab_size,
     )

@@ -112,7 +112,7 @@ class Trainer:
         if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
             options.setdefault("batch_size", data.batch_size)
         self.settings = settings or build_settings(TrainSettings, options)
-        self.backend = open_backend(self.settings.backend)
+        self.backend = open_backend(self.settings.computing.backend)
         self.model = model
         self.data = data
         self.val_data = val_data
@@ -124,8 +124,8 @@ class Trainer:
         self._budget = 0
         # As measured before the data was opened: what that holds is counted by itself.
         self.program: Program | None = None
-        self.run = RunFolder(self.settings.run_dir, keep=self.settings.keep_checkpoints)
-        self.state = RunState(micro_batch=self.settings.batch_size)
+        self.run = RunFolder(self.settings.run.folder, keep=self.settings.saving.keep_checkpoints)
+        self.state = RunState(micro_batch=self.settings.batch.batch_size)
         self._notify = notify
         self._note: Callable[[str], None] = notify or _to_stderr
         # Whether the run's own weights are meant, whatever the model holds.
@@ -140,8 +140,15 @@ class Trainer:
     def fit(self) -> TrainResult:
         """Train until the end, or go on with a run that was stopped."""
         settings = self.settings
-        self._budget = parse_size(settings.memory) if settings.memory else default_budget_bytes()
-        with self.backend.open_group(settings.device) as group, contextlib.ExitStack() as stack:
+        self._budget = (
+            parse_size(settings.machine.memory)
+            if settings.machine.memory
+            else default_budget_bytes()
+        )
+        with (
+            self.backend.open_group(settings.machine.device) as group,
+            contextlib.ExitStack() as stack,
+        ):
             stack.enter_context(self.run.locked(wanted=group.is_first))
             self._claim(group)
             settings = self.settings
@@ -156,10 +163,10 @@ class Trainer:
             )
             self._note = self._notify or progress.note
             self._sinks = stack.enter_context(MetricSinks(settings, progress, group.is_first))
-            self.where = stack.enter_context(Diagnostics(watch=settings.debug))
+            self.where = stack.enter_context(Diagnostics(watch=settings.output.debug))
             self._signals = stack.enter_context(StopSignals(self._tell))
             stack.callback(self.feed.close)
-            background = settings.save_in_background
+            background = settings.saving.save_in_background
             if background is None:
                 background = group.saves_beside
             self._saver = stack.enter_context(
@@ -191,7 +198,7 @@ class Trainer:
     def _is_over(self) -> bool:
         """Return whether a run that was taken up again has nothing left to do, and say so."""
         state = self.state
-        if state.stopped == "forgetting" and self.settings.stop_on_forgetting:
+        if state.stopped == "forgetting" and self.settings.evaluation.stop_on_forgetting:
             self._note(
                 f"this run was stopped at step {state.step} because the model was forgetting; "
                 "--no-stop-on-forgetting goes on with it"
@@ -210,16 +217,16 @@ class Trainer:
     def _train(self, phase: Phase) -> None:
         settings, state = self.settings, self.state
         self._started = time.monotonic() - state.elapsed_seconds
-        flops = flops_per_token(self.model.config, settings.seq_len)
+        flops = flops_per_token(self.model.config, settings.model.seq_len)
         self._pace = Pace(settings.tokens_per_step, flops, step=state.step)
         while not self._finished():
-            if state.step % settings.eval_interval == 0:
+            if state.step % settings.evaluation.eval_interval == 0:
                 self._evaluate()
                 if state.stopped:
                     break
             self.train_step()
             phase.update(state.step)
-            if state.step % settings.log_interval == 0 or self._finished():
+            if state.step % settings.output.log_interval == 0 or self._finished():
                 self._log(phase)
                 if self._group.any(self._signals.asked):
                     self._save()
@@ -227,7 +234,7 @@ class Trainer:
             elif self._signals.asked and self._group.world_size == 1:
                 self._save()
                 raise KeyboardInterrupt
-            if state.step % settings.save_interval == 0 and not self._finished():
+            if state.step % settings.saving.save_interval == 0 and not self._finished():
                 self._save()
         if not state.stopped:
             time_is_up = self.length.time_is_up(state.elapsed_seconds)
@@ -276,7 +283,7 @@ class Trainer:
         if "val" in results:
             self._warn_of_overfitting(results["val"].loss)
             self._keep_best(results["val"])
-        if self.settings.stop_on_forgetting and self.watch.times_in_a_row >= 2:
+        if self.settings.evaluation.stop_on_forgetting and self.watch.times_in_a_row >= 2:
             state.stopped = "forgetting"
 
     def _warn_of_overfitting(self, val_loss: float) -> None:
@@ -322,7 +329,7 @@ class Trainer:
         phase.update(state.step, loss=state.last_loss, **{"tokens/s": row["tokens_per_second"]})
         counters.next_row()
         in_a_row = int(counters.bad_in_a_row.item())
-        if in_a_row >= self.settings.max_bad_steps:
+        if in_a_row >= self.settings.learning.max_bad_steps:
             raise LowtideError(
                 f"{in_a_row} steps in a row had a loss or gradient that is not finite "
                 f"({row['skipped_steps']} in all); none of them changed the weights",
@@ -355,14 +362,14 @@ class Trainer:
         """Find out whether this begins the run or goes on with it, and refuse what is neither."""
         run, settings = self.run, self.settings
         if group.is_first:
-            if settings.overwrite:
+            if settings.run.overwrite:
                 run.clear()
             run.find_whole(self._tell, set_aside=True)
         group.wait()
         if run.find_whole(self._tell) is None:
             self._identity = {} if self.goes_on else {"weights": weights_fingerprint(self.model)}
             return
-        if not settings.resume:
+        if not settings.run.resume:
             raise run_exists(run.root)
         if not self.goes_on:
             require_same_model(run, self.model)
@@ -376,21 +383,28 @@ class Trainer:
         """Bring the model to its device and make everything the loop uses."""
         settings, config = self.settings, self.model.config
         self._group = group
-        self._rows, rest = divmod(settings.rows_per_step, group.world_size)
+        self._rows, rest = divmod(settings.batch.rows_per_step, group.world_size)
         if rest:
             raise UsageError(
-                f"{settings.rows_per_step} rows a step cannot be shared by {group.world_size} "
-                "processes",
+                f"{settings.batch.rows_per_step} rows a step cannot be shared by "
+                f"{group.world_size} processes",
                 next_step="make batch size times accumulation a multiple of the processes",
             )
-        self.state.micro_batch = min(settings.batch_size, self._rows)
+        self.state.micro_batch = min(settings.batch.batch_size, self._rows)
         # Before it is divided, while its tensors are whole.
         self.run.load_weights(functools.partial(self.backend.load_weights, self.model))
-        steps = total_steps(settings, count_parameters(config), self.data)
-        by_epochs = steps is None and settings.epochs is not None
+        steps = total_steps(
+            settings.length,
+            count_parameters(config),
+            self.data,
+            rows_per_step=settings.batch.rows_per_step,
+            tokens_per_step=settings.tokens_per_step,
+        )
+        by_epochs = steps is None and settings.length.epochs is not None
         follows = by_epochs and isinstance(self.data, StreamingDataLoader)
         self.length = RunLength(
-            settings,
+            settings.length,
+            settings.learning,
             steps,
             follows_share=follows and self.data.estimated_windows is not None,  # pyright: ignore[reportAttributeAccessIssue]
         )
@@ -405,7 +419,7 @@ class Trainer:
         )
         self.counters = self.backend.make_counters(group)
         self.watch = ForgettingWatch(
-            settings.forgetting_tolerance, learning_rate=self.stepper.learning_rate
+            settings.evaluation.forgetting_tolerance, learning_rate=self.stepper.learning_rate
         )
         self.evaluator = RunEvaluator(
             self.stepper,
@@ -425,10 +439,10 @@ class Trainer:
             return
         held = self.backend.held_bytes(self.model)
         program = self.program or program_here(
-            held, device=settings.device, backend=settings.backend
+            held, device=settings.machine.device, backend=settings.computing.backend
         )
         # A stream that the settings name is counted by them.
-        given = self.data if settings.dataset_id is None else None
+        given = self.data if settings.data.dataset_id is None else None
         rows = fit_micro_batch(
             self.model.config,
             settings,
@@ -441,7 +455,7 @@ class Trainer:
             self.state.micro_batch = rows
             self._note(
                 f"micro-batches of {rows} rows keep the budget; a step still sees "
-                f"{settings.rows_per_step} rows"
+                f"{settings.batch.rows_per_step} rows"
             )
 
     def _resume(self) -> None:

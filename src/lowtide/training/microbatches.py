@@ -26,7 +26,7 @@ def halve_micro_batch(
     """Compute half as many of a step's `rows` at once from now on; the step stays what it is."""
     if not can_halve:
         raise BudgetError(
-            f"out of memory with {state.micro_batch} rows of {settings.seq_len} tokens",
+            f"out of memory with {state.micro_batch} rows of {settings.model.seq_len} tokens",
             next_step="add --activation-checkpointing, --use-mixed-precision or "
             "--use-8bit-optimizer, or lower --batch-size, --seq-len or the model's size",
         )
@@ -34,5 +34,5 @@ def halve_micro_batch(
     parts = -(-rows // state.micro_batch)
     note(
         f"out of memory: micro-batches of {state.micro_batch} rows now, {parts} per step; "
-        f"a step still sees {settings.rows_per_step} rows"
+        f"a step still sees {settings.batch.rows_per_step} rows"
     )

@@ -46,7 +46,9 @@ def describe_coverage(
     ]
     if total_steps is None:
         length = (
-            f"{settings.max_hours} hours" if settings.max_hours else f"{settings.epochs} epochs"
+            f"{settings.length.max_hours} hours"
+            if settings.length.max_hours
+            else f"{settings.length.epochs} epochs"
         )
         return [*lines, f"coverage: as many steps as {length} have"]
     seen = total_steps * settings.tokens_per_step
@@ -89,7 +91,7 @@ def describe_overfitting(
 
     Nothing is said where dropout or a strong decay is there already.
     """
-    guarded = settings.dropout > 0 or settings.weight_decay >= 1
+    guarded = settings.model.dropout > 0 or settings.learning.weight_decay >= 1
     if epoch < 1 or guarded or not val_loss > train_loss + _OVERFITTING_GAP:
         return None
     return (
@@ -135,17 +137,17 @@ class MetricSinks:
         self._wandb: Any = None
         if not is_first:
             return
-        if settings.tensorboard:
+        if settings.output.tensorboard:
             board = _import("tensorboard", "torch.utils.tensorboard")
-            self._board = board.SummaryWriter(settings.run_dir / "tensorboard")
-        if settings.wandb:
+            self._board = board.SummaryWriter(settings.run.folder / "tensorboard")
+        if settings.output.wandb:
             wandb = _import("wandb", "wandb")
             self._wandb = wandb.init(
                 project="lowtide",
-                name=settings.model_name,
-                id=settings.model_name,
+                name=settings.run.model_name,
+                id=settings.run.model_name,
                 resume="allow",
-                dir=settings.run_dir,
+                dir=settings.run.folder,
                 config=settings_as_json(settings),
             )
 

@@ -159,7 +159,7 @@ class RunEvaluator:
                 sums,
                 dataset,
                 batch_size=rows,
-                num_windows=self._settings.eval_iters * EVAL_BATCH_ROWS,
+                num_windows=self._settings.evaluation.eval_iters * EVAL_BATCH_ROWS,
                 rank=self._group.rank,
                 world_size=self._group.world_size,
             )
@@ -167,8 +167,8 @@ class RunEvaluator:
     def sample(self) -> str:
         """Write a little text with the weights as they are; its dice are its own."""
         settings = self._settings
-        is_divided = self._group.world_size > 1 and settings.parallel == "fsdp"
-        if not settings.sample_tokens or self._tokenizer is None or is_divided:
+        is_divided = self._group.world_size > 1 and settings.machine.parallel == "fsdp"
+        if not settings.output.sample_tokens or self._tokenizer is None or is_divided:
             return ""
         return self._engine.sample(self._tokenizer)
 

@@ -6,16 +6,17 @@ Out:     the settings to go on with; what changed, announced; an error for what 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import read_json, write_json
+from lowtide.flatsettings import replace_settings, setting_fields, setting_values
 from lowtide.settings import convert_options, settings_as_json
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.settings import SHAPE_FIELDS, TrainSettings
+from lowtide.training.settinggroups import SHAPE_FIELDS
+from lowtide.training.settings import TrainSettings
 
 __all__ = [
     "RESUME_RULES",
@@ -111,10 +112,11 @@ def continued_settings(
     if optimizer is not None:
         old["optimizer"] = optimizer
     kept: dict[str, Any] = {}
+    given = setting_values(settings)
     for name, rule in RESUME_RULES.items():
         if rule != "refused" or name not in old:
             continue
-        now, before, anything = getattr(settings, name), old[name], _ANY.get(name)
+        now, before, anything = given[name], old[name], _ANY.get(name)
         if now == anything:
             kept[name] = before
         elif before == anything and (name in SHAPE_FIELDS or anything is not None):
@@ -122,7 +124,7 @@ def continued_settings(
         elif now != before:
             there = "was started without it" if before is None else f"has {before}"
             raise another_run(f"{name} is {now}, this run {there}", path=root)
-    return dataclasses.replace(settings, **kept)
+    return replace_settings(settings, **kept)
 
 
 def change_settings(
@@ -181,7 +183,7 @@ def _read_settings(root: Path) -> dict[str, Any]:
     path = root / SETTINGS_NAME
     if not path.exists():
         return {}
-    fields = {field.name for field in dataclasses.fields(TrainSettings)}
+    fields = setting_fields(TrainSettings)
     known = {name: value for name, value in _read_object(path).items() if name in fields}
     try:
         return convert_options(TrainSettings, known)

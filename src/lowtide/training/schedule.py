@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from lowtide.training.settings import TrainSettings
+    from lowtide.training.settinggroups import LearningSettings, LengthSettings
 
 __all__ = [
     "RunLength",
@@ -24,17 +24,24 @@ Schedule = Literal["cosine", "linear-decay", "constant"]
 _MOST_WARMUP_STEPS = 100  # of a stream that is read by epochs
 
 
-def total_steps(settings: TrainSettings, num_parameters: int, data: Any) -> int | None:
+def total_steps(
+    length: LengthSettings,
+    num_parameters: int,
+    data: Any,
+    *,
+    rows_per_step: int,
+    tokens_per_step: int,
+) -> int | None:
     """Return the steps of a run, by number, epochs or tokens; None when the clock ends it."""
-    if settings.max_iters is not None:
-        return settings.max_iters
-    if settings.epochs is not None:
+    if length.max_iters is not None:
+        return length.max_iters
+    if length.epochs is not None:
         if not hasattr(data, "__len__"):  # a stream, whose end is found by reading it
             return None
-        return max(1, math.ceil(settings.epochs * len(data) / settings.rows_per_step))
-    if settings.max_hours is not None:
+        return max(1, math.ceil(length.epochs * len(data) / rows_per_step))
+    if length.max_hours is not None:
         return None
-    return max(1, math.ceil(settings.tokens_per_param * num_parameters / settings.tokens_per_step))
+    return max(1, math.ceil(length.tokens_per_param * num_parameters / tokens_per_step))
 
 
 def default_learning_rate(num_parameters: int, optimizer: str, *, adapting: bool) -> float:
@@ -107,7 +114,8 @@ class RunLength:
     estimated; it is asked only where nothing else ends the run.
     """
 
-    settings: TrainSettings
+    length: LengthSettings
+    learning: LearningSettings
     steps: int | None
     """As `total_steps` gives them."""
     follows_share: bool = False
@@ -115,33 +123,33 @@ class RunLength:
 
     def time_is_up(self, elapsed_seconds: float) -> bool:
         """Return whether the run has had its hours."""
-        hours = self.settings.max_hours
+        hours = self.length.max_hours
         return hours is not None and elapsed_seconds >= hours * 3600
 
     def is_over(self, step: int, elapsed_seconds: float, *, epoch: Callable[[], float]) -> bool:
         """Return whether no step is left to take."""
         if self.steps is not None and step >= self.steps:
             return True
-        if self.steps is None and self.settings.epochs is not None:
-            return epoch() >= self.settings.epochs
+        if self.steps is None and self.length.epochs is not None:
+            return epoch() >= self.length.epochs
         return self.time_is_up(elapsed_seconds)
 
     def learning_rate_factor(
         self, step: int, elapsed_seconds: float, *, epoch: Callable[[], float]
     ) -> float:
         """Return the share of the peak learning rate at `step`."""
-        settings = self.settings
+        learning = self.learning
         # Without a stream's length there is no share of it either: a hundred steps then.
-        streams = self.steps is None and settings.max_hours is None
-        unknown = streams and not self.follows_share and settings.warmup < 1
+        streams = self.steps is None and self.length.max_hours is None
+        unknown = streams and not self.follows_share and learning.warmup < 1
         return learning_rate_factor(
             step,
             total_steps=self.steps,
-            warmup=_MOST_WARMUP_STEPS if unknown else settings.warmup,
+            warmup=_MOST_WARMUP_STEPS if unknown else learning.warmup,
             most_warmup_steps=_MOST_WARMUP_STEPS if streams else None,
-            schedule=settings.schedule,
-            final_fraction=settings.final_learning_rate,
-            decay_fraction=settings.decay_fraction,
+            schedule=learning.schedule,
+            final_fraction=learning.final_learning_rate,
+            decay_fraction=learning.decay_fraction,
             elapsed_fraction=self._elapsed_fraction(elapsed_seconds, epoch),
         )
 
@@ -152,7 +160,7 @@ class RunLength:
 
     def _elapsed_fraction(self, elapsed_seconds: float, epoch: Callable[[], float]) -> float:
         """Return how much of the run is over by the clock, or by the epochs of a stream."""
-        hours, epochs = self.settings.max_hours, self.settings.epochs
+        hours, epochs = self.length.max_hours, self.length.epochs
         parts = [0.0 if hours is None else elapsed_seconds / (hours * 3600)]
         if self.steps is None and epochs is not None:
             parts.append(epoch() / epochs)

@@ -77,11 +77,13 @@ def write_slurm_script(
     port: int = 29400,
 ) -> Path:
     """Write the script and give its path; it asks for the run's budget and a tenth more."""
-    budget = parse_size(settings.memory) if settings.memory else default_budget_bytes()
-    run_dir = settings.run_dir.absolute()
+    budget = (
+        parse_size(settings.machine.memory) if settings.machine.memory else default_budget_bytes()
+    )
+    run_dir = settings.run.folder.absolute()
     run_dir.mkdir(parents=True, exist_ok=True)
     script = _SCRIPT.format(
-        name=shlex.quote(settings.model_name),
+        name=shlex.quote(settings.run.model_name),
         run_dir=run_dir,
         folder=shlex.quote(str(Path.cwd())),
         python=shlex.quote(sys.executable),

@@ -6,13 +6,13 @@ Out:     the run's folder; TrainResult
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lowtide.answers import tell
 from lowtide.errors import DataError, UsageError
+from lowtide.flatsettings import replace_settings
 from lowtide.memory import PeakMeter
 from lowtide.model.companions import foreign_note, has_tokenizer, require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, load_config, padded_vocab_size
@@ -23,21 +23,21 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import refuse_hopeless
 from lowtide.training.backends import Group, open_backend
 from lowtide.training.checkpoints import RunFolder
+from lowtide.training.choosing import model_config
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.identity import optimizer_of
 from lowtide.training.loop import Trainer, TrainResult
 from lowtide.training.resuming import continued_settings, run_exists
-from lowtide.training.settings import SHAPE_FIELDS, TrainSettings, model_config
+from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
+from lowtide.training.settings import TrainSettings
 
 __all__ = ["train"]
 
 
-def _require_shape(
-    settings: TrainSettings, config: GPTConfig, folder: Path, next_step: str
-) -> None:
+def _require_shape(model: ModelSettings, config: GPTConfig, folder: Path, next_step: str) -> None:
     """Refuse a shape that was asked for where the weights have another."""
     for name in SHAPE_FIELDS:
-        asked, there = getattr(settings, name), getattr(config, name)
+        asked, there = getattr(model, name), getattr(config, name)
         if asked is not None and asked != there:
             raise UsageError(
                 f"{name} is {asked}, this model has {there}", path=folder, next_step=next_step
@@ -47,14 +47,16 @@ def _require_shape(
 def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResult:
     """Train a model; given again, go on where it stopped, or say that it is finished."""
     settings = settings or build_settings(TrainSettings, options)
-    require(not settings.slurm, "slurm", True, "false here; write_slurm_script writes the script")
-    run = RunFolder(settings.run_dir, keep=settings.keep_checkpoints)
-    if run.exists() and not settings.resume and not settings.overwrite:
+    require(
+        not settings.output.slurm, "slurm", True, "false here; write_slurm_script writes the script"
+    )
+    run = RunFolder(settings.run.folder, keep=settings.saving.keep_checkpoints)
+    if run.exists() and not settings.run.resume and not settings.run.overwrite:
         raise run_exists(run.root)
     # One meter for all of it: text tokenized before the first step counts too.
     with (
         PeakMeter(),
-        open_backend(settings.backend).open_group(settings.device) as group,
+        open_backend(settings.computing.backend).open_group(settings.machine.device) as group,
         run.locked(wanted=group.is_first),
     ):
         return _train(settings, run, group)
@@ -66,22 +68,24 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
             tell(text)
 
     if group.is_first:
-        if settings.overwrite:
+        if settings.run.overwrite:
             run.clear()
         run.find_whole(note, set_aside=True)
     group.wait()
     run.find_whole(note)
-    settings = dataclasses.replace(settings, overwrite=False)  # done; the loop does not do it again
+    settings = replace_settings(settings, overwrite=False)  # done; the loop does not do it again
     base_dir = None
-    if settings.init_from_model is not None and not run.exists():
-        base_dir = find_model_dir(settings.init_from_model, settings.checkpoints_dir)
+    if settings.run.init_from_model is not None and not run.exists():
+        base_dir = find_model_dir(settings.run.init_from_model, settings.run.checkpoints_dir)
     settings = _fit_context(settings, run, base_dir, note)
     if run.exists():
         known = optimizer_of(run.load_numbers())
         settings = continued_settings(run.root, settings, optimizer=known)
     program = None
     if group.on_cpu:
-        program = program_here(0, device=settings.device, backend=settings.backend)
+        program = program_here(
+            0, device=settings.machine.device, backend=settings.computing.backend
+        )
         refuse_hopeless(settings, program=program, is_running=True)
     base_tokenizer = None
     if base_dir is not None and has_tokenizer(base_dir):
@@ -93,7 +97,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
         group.wait()
     if base_tokenizer is not None and base_tokenizer.fingerprint != data.tokenizer.fingerprint:
         raise DataError(
-            f"{settings.init_from_model} was trained with tokenizer {base_tokenizer.name} "
+            f"{settings.run.init_from_model} was trained with tokenizer {base_tokenizer.name} "
             f"({base_tokenizer.fingerprint[:12]}), the data was made with {data.tokenizer.name} "
             f"({data.tokenizer.fingerprint[:12]})",
             path=base_dir,
@@ -102,8 +106,10 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
     config = _shape(settings, run, data, base_dir)
     if run.exists() or base_dir is not None:
         require_weights(base_dir or run.newest_dir(), config)
-    backend = open_backend(settings.backend)
-    model = backend.new_model(config, seed=settings.seed, zero_init=settings.zero_init)
+    backend = open_backend(settings.computing.backend)
+    model = backend.new_model(
+        config, seed=settings.learning.seed, zero_init=settings.learning.zero_init
+    )
     if base_dir is not None:
         backend.load_weights(model, base_dir)
         run.source_dir = base_dir
@@ -128,13 +134,13 @@ def _fit_context(
 ) -> TrainSettings:
     """Shorten rows nobody asked a length for to the context of the model that goes on."""
     config = _known_shape(run, base_dir)
-    if config is None or settings.seq_len != TrainSettings.seq_len:
+    if config is None or settings.model.seq_len != ModelSettings.seq_len:
         return settings
     context = config.context_length
-    if context >= settings.seq_len:
+    if context >= settings.model.seq_len:
         return settings
     note(f"rows of {context} tokens: the context of {run.root if run.exists() else base_dir}")
-    return dataclasses.replace(settings, seq_len=context)
+    return replace_settings(settings, seq_len=context)
 
 
 def _known_shape(run: RunFolder, base_dir: Path | None) -> GPTConfig | None:
@@ -149,17 +155,21 @@ def _shape(
 ) -> GPTConfig:
     """Return the network's shape: the run's own, the base model's, or what the settings ask for."""
     if run.exists():
-        config = run.load_config().replace(dropout=settings.dropout)
-        _require_shape(settings, config, run.root, "choose another --model-name for another shape")
+        config = run.load_config().replace(dropout=settings.model.dropout)
+        _require_shape(
+            settings.model, config, run.root, "choose another --model-name for another shape"
+        )
     elif base_dir is not None:
-        config = load_config(base_dir).replace(dropout=settings.dropout)
-        _require_shape(settings, config, base_dir, "leave the shape out: it is the base model's")
+        config = load_config(base_dir).replace(dropout=settings.model.dropout)
+        _require_shape(
+            settings.model, config, base_dir, "leave the shape out: it is the base model's"
+        )
     else:
-        config = model_config(settings, padded_vocab_size(data.tokenizer.vocab_size))
-    require_vocabulary(data.tokenizer, config, base_dir or settings.run_dir)
-    if settings.seq_len > config.context_length:
+        config = model_config(settings.model, padded_vocab_size(data.tokenizer.vocab_size))
+    require_vocabulary(data.tokenizer, config, base_dir or settings.run.folder)
+    if settings.model.seq_len > config.context_length:
         raise UsageError(
-            f"seq_len is {settings.seq_len}, the model's context {config.context_length}",
+            f"seq_len is {settings.model.seq_len}, the model's context {config.context_length}",
             next_step=f"--seq-len {config.context_length}",
         )
     return config

@@ -23,6 +23,7 @@ from lowtide.model.sizing import count_parameters, loss_chunk_tokens
 from lowtide.model.targets import ahead_weights
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
+from lowtide.training.choosing import choose_optimizer
 from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
 from lowtide.training.evaluation import LossSums, token_byte_counts, without_dropout
@@ -30,7 +31,7 @@ from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.oldstates import load_moments
 from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
 from lowtide.training.schedule import default_learning_rate, momentum_at
-from lowtide.training.settings import TrainSettings, choose_optimizer
+from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
 __all__ = ["Stepper"]
@@ -59,43 +60,44 @@ class Stepper:
     ) -> None:
         self.model, self.state = model, state
         self._settings, self._group, self._rows, self._note = settings, group, rows, note
+        computing, learning = settings.computing, settings.learning
         model.to(group.device)
-        model.activation_checkpointing = settings.activation_checkpointing
+        model.activation_checkpointing = computing.activation_checkpointing
         self.has_float8 = has_float8(group.device)
         model.use_float8(
-            head=settings.float8_head and self.has_float8,
-            blocks=settings.float8_blocks and self.has_float8,
+            head=computing.float8_head and self.has_float8,
+            blocks=computing.float8_blocks and self.has_float8,
         )
-        model.loss_chunk_tokens = settings.loss_chunk_tokens or loss_chunk_tokens(
+        model.loss_chunk_tokens = computing.loss_chunk_tokens or loss_chunk_tokens(
             model.config.vocab_size, on_gpu=group.device.type == "cuda"
         )
-        self._network = wrap_model(model, group, parallel=settings.parallel)
-        optimizer = choose_optimizer(settings, model.config)
-        self.learning_rate = settings.learning_rate or default_learning_rate(
+        self._network = wrap_model(model, group, parallel=settings.machine.parallel)
+        optimizer = choose_optimizer(learning, model.config, settings.tokens_per_step)
+        self.learning_rate = learning.learning_rate or default_learning_rate(
             count_parameters(model.config),
             optimizer,
-            adapting=settings.init_from_model is not None,
+            adapting=settings.run.init_from_model is not None,
         )
         self.optimizers = (
             OptimizerSet([given], model=model)
             if given is not None
             else self._build_optimizers(optimizer)
         )
-        scaled = settings.use_mixed_precision and settings.precision == "fp16"
+        scaled = computing.use_mixed_precision and computing.precision == "fp16"
         self.scale = LossScale(group.device, enabled=scaled)
         self._counted: Tokenizer | None = None
         self._byte_counts: Tensor | None = None
         self.forward: Callable[[Tensor, Tensor], Tensor] = self._network
-        if settings.compile:
-            whole = settings.compile_whole
+        if computing.compile:
+            whole = computing.compile_whole
             self.forward = compile_network(model, self._network, group, whole=whole)
         self._network.train()
 
     @property
     def notes(self) -> list[str]:
         """What of the settings cannot be had on this device."""
-        settings = self._settings
-        if self.has_float8 or not (settings.float8_head or settings.float8_blocks):
+        computing = self._settings.computing
+        if self.has_float8 or not (computing.float8_head or computing.float8_blocks):
             return []
         return [f"{self._group.device} has no products of 8-bit floats: bfloat16 instead"]
 
@@ -143,9 +145,9 @@ class Stepper:
         text = generate_text(
             self.model,
             tokenizer,
-            settings.sample_prompt,
-            max_new_tokens=settings.sample_tokens,
-            seed=settings.seed,
+            settings.output.sample_prompt,
+            max_new_tokens=settings.output.sample_tokens,
+            seed=settings.learning.seed,
         )
         return text if isinstance(text, str) else text[0]
 
@@ -159,18 +161,18 @@ class Stepper:
             torch.cuda.synchronize()
 
     def _build_optimizers(self, name: str) -> OptimizerSet:
-        settings = self._settings
+        learning = self._settings.learning
         return build_optimizers(
             self.model,
             name=name,
             learning_rate=self.learning_rate,
-            weight_decay=settings.weight_decay,
-            betas=(settings.beta1, settings.beta2),
-            use_8bit=settings.use_8bit_optimizer,
-            momentum=settings.momentum,
-            cautious_decay=settings.cautious_decay,
-            embedding_rate=settings.embedding_rate,
-            embedding_decay=settings.embedding_decay,
+            weight_decay=learning.weight_decay,
+            betas=(learning.beta1, learning.beta2),
+            use_8bit=learning.use_8bit_optimizer,
+            momentum=learning.momentum,
+            cautious_decay=learning.cautious_decay,
+            embedding_rate=learning.embedding_rate,
+            embedding_decay=learning.embedding_decay,
         )
 
     def compute(self, inputs: Tensor, targets: Tensor, *, share_done: float = 0.0) -> Tensor:
@@ -178,10 +180,10 @@ class Stepper:
 
         `share_done` of the run is over: what is learned beside the next token follows it.
         """
-        self.model.ahead_weights = ahead_weights(self._settings.ahead_weight, share_done)
+        self.model.ahead_weights = ahead_weights(self._settings.learning.ahead_weight, share_done)
         if self.model.config.dropout > 0:
             # Random numbers are a function of the step: nothing to save, the same on any resume.
-            key = (self._settings.seed, self.state.step, self._group.rank)
+            key = (self._settings.learning.seed, self.state.step, self._group.rank)
             torch.manual_seed(hash(key) & (2**63 - 1))
         while True:
             try:
@@ -197,8 +199,8 @@ class Stepper:
 
         Nothing here waits for the device.
         """
-        settings = self._settings
-        momentum, warmup_steps = settings.momentum, settings.momentum_warmup
+        learning = self._settings.learning
+        momentum, warmup_steps = learning.momentum, learning.momentum_warmup
         self.optimizers.set_factor(learning_rate_factor)
         self.optimizers.set_momentum(
             momentum_at(self.state.step, momentum=momentum, warmup_steps=warmup_steps)
@@ -207,8 +209,8 @@ class Stepper:
         norm = whole_tensors(torch.nn.utils.get_total_norm(gradients)) / self.scale.value
         skip = 1.0 - (norm.isfinite() & loss.isfinite()).float()
         divisor = self.scale.value
-        if settings.grad_clip > 0:
-            divisor = divisor * (norm / settings.grad_clip).clamp(min=1.0)
+        if learning.grad_clip > 0:
+            divisor = divisor * (norm / learning.grad_clip).clamp(min=1.0)
         self.optimizers.step(divisor=divisor, skip=skip)
         self.scale.update(skip)
         self.optimizers.zero_grad()
@@ -238,12 +240,12 @@ class Stepper:
 
     def autocast(self) -> Any:
         """Return the context a forward pass runs in: its precision and its attention kernel."""
-        settings, stack = self._settings, contextlib.ExitStack()
-        if settings.use_mixed_precision:
-            dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float16
+        computing, stack = self._settings.computing, contextlib.ExitStack()
+        if computing.use_mixed_precision:
+            dtype = torch.bfloat16 if computing.precision == "bf16" else torch.float16
             stack.enter_context(torch.autocast(self._group.device.type, dtype))
-        if settings.attention != "auto":
-            stack.enter_context(sdpa_kernel(_ATTENTION[settings.attention], set_priority=True))
+        if computing.attention != "auto":
+            stack.enter_context(sdpa_kernel(_ATTENTION[computing.attention], set_priority=True))
         return stack
 
 

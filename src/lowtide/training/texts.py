@@ -36,8 +36,10 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.scanning import scan_characters
 from lowtide.tokenizer.training import train_tokenizer
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
+from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import stream_reading
-from lowtide.training.settings import TrainSettings, learned_vocabulary, model_config
+from lowtide.training.settinggroups import DataSettings
+from lowtide.training.settings import TrainSettings
 
 __all__ = ["count_vocabulary", "find_stream_tokenizer", "find_text_tokens"]
 
@@ -53,13 +55,13 @@ def find_text_tokens(
 
     `known` is the tokenizer of the model that training starts from.
     """
-    path = settings.input_file
+    path = settings.data.input_file
     assert path is not None
     if path.suffix == ".npy":
         return path
     beside = npy_path(path)
     if beside.is_file():
-        reason = _why_not_beside(settings, path, read_provenance(beside), known)
+        reason = _why_not_beside(settings.data, path, read_provenance(beside), known)
         if reason is None:
             return beside
         note(f"{beside} is not used: {reason}; the text is tokenized anew")
@@ -67,13 +69,13 @@ def find_text_tokens(
         raise DataError(
             "input file not found", path=path, next_step="check the path for typing errors"
         )
-    folder = settings.run_dir / "data"
+    folder = settings.run.folder / "data"
     tokens_path, identity_path = folder / _TOKENS_NAME, folder / _IDENTITY_NAME
     identity = {
         "path": str(path.absolute()),
         "checksum": checksum_file(path),
-        "tokenization": settings.tokenization,
-        "vocab_size": settings.vocab_size,
+        "tokenization": settings.data.tokenization,
+        "vocab_size": settings.data.vocab_size,
     }
     if tokens_path.is_file() and identity_path.is_file() and read_json(identity_path) == identity:
         return tokens_path
@@ -82,9 +84,9 @@ def find_text_tokens(
         old.unlink(missing_ok=True)
     shutil.rmtree(tokenizer_dir(tokens_path), ignore_errors=True)
     tokenizer = _choose_tokenizer(settings, path, note, known)
-    if settings.target_params is not None and known is None:
+    if settings.model.target_params is not None and known is None:
         # A vocabulary that leaves no network is refused now, not after all of it is tokenized.
-        model_config(settings, padded_vocab_size(tokenizer.vocab_size))
+        model_config(settings.model, padded_vocab_size(tokenizer.vocab_size))
     tokenizer.save(folder)
     if path.stat().st_size >= _LARGE_BYTES:
         note(
@@ -92,7 +94,7 @@ def find_text_tokens(
             f"{folder} does it once for all runs"
         )
     made = pretokenize_file(
-        file=path, out_path=tokens_path, tokenization=str(folder), memory=settings.memory
+        file=path, out_path=tokens_path, tokenization=str(folder), memory=settings.machine.memory
     )
     write_json(identity_path, identity)
     note(f"tokenized {path}: {made.num_tokens:,} tokens ({tokenizer.name}), kept in {tokens_path}")
@@ -100,7 +102,7 @@ def find_text_tokens(
 
 
 def _why_not_beside(
-    settings: TrainSettings, path: Path, made: Provenance | None, known: Tokenizer | None
+    data: DataSettings, path: Path, made: Provenance | None, known: Tokenizer | None
 ) -> str | None:
     """Say why the .npy beside a text cannot stand for it; None when it can."""
     if made is None:  # of another program; what could not be checked is said where it is opened
@@ -108,10 +110,10 @@ def _why_not_beside(
     change = describe_source_change(made.source, path) if path.is_file() else None
     if change is not None:
         return change
-    if settings.vocab_size not in (None, made.vocab_size):
-        return f"it has a vocabulary of {made.vocab_size}, --vocab-size is {settings.vocab_size}"
-    wanted = settings.tokenization
-    if settings.vocab_size is not None or wanted == made.tokenization:
+    if data.vocab_size not in (None, made.vocab_size):
+        return f"it has a vocabulary of {made.vocab_size}, --vocab-size is {data.vocab_size}"
+    wanted = data.tokenization
+    if data.vocab_size is not None or wanted == made.tokenization:
         return None
     if wanted == "char" or (wanted is not None and made.tokenization == "char"):
         return f"it was made with tokenizer {made.tokenization}, --tokenization is {wanted}"
@@ -125,11 +127,11 @@ def _choose_tokenizer(
     settings: TrainSettings, path: Path, note: Callable[[str], None], known: Tokenizer | None
 ) -> Tokenizer:
     """Return the tokenizer that is named, the base model's, or one learned from the text."""
-    if settings.tokenization == "char":
+    if settings.data.tokenization == "char":
         return Tokenizer.from_characters(sorted(_characters(path)))
-    if settings.tokenization is not None:
-        return Tokenizer.load(settings.tokenization)
-    if known is not None and settings.vocab_size is None:
+    if settings.data.tokenization is not None:
+        return Tokenizer.load(settings.data.tokenization)
+    if known is not None and settings.data.vocab_size is None:
         return known
     return learn_tokenizer(settings, str(path), note)
 
@@ -138,27 +140,27 @@ def find_stream_tokenizer(
     settings: TrainSettings, note: Callable[[str], None], known: Tokenizer | None
 ) -> Tokenizer:
     """Return the tokenizer of a run that streams: named, the base model's, or learned, once."""
-    name = settings.dataset_id
+    name = settings.data.dataset_id
     assert name is not None
-    if settings.tokenization is not None:
-        return Tokenizer.load(settings.tokenization)
-    if known is not None and settings.vocab_size is None:
+    if settings.data.tokenization is not None:
+        return Tokenizer.load(settings.data.tokenization)
+    if known is not None and settings.data.vocab_size is None:
         return known
     if not names_files(name):
-        texts = HubTexts(name, split=settings.split, text_column=settings.text_column)
+        texts = HubTexts(name, split=settings.data.split, text_column=settings.data.text_column)
         return learn_from_head(settings, texts, note)
-    if settings.vocab_size is not None:
+    if settings.data.vocab_size is not None:
         return learn_tokenizer(settings, name, note)
     return learn_from_head(settings, _beginning(settings, name), note)
 
 
 def _beginning(settings: TrainSettings, name: str) -> FileTexts:
     """The texts to learn from; nothing else is held while they are read."""
-    budget = MemoryBudget.from_setting(settings.memory)
-    needed = stream_reading(settings).reader_bytes
+    budget = MemoryBudget.from_setting(settings.machine.memory)
+    needed = stream_reading(settings.data).reader_bytes
     return FileTexts(
         [name],
-        text_column=settings.text_column,
+        text_column=settings.data.text_column,
         reader_bytes=max(needed, budget.remaining_bytes // 2),
         budget_bytes=budget.total_bytes,
     )
@@ -166,7 +168,9 @@ def _beginning(settings: TrainSettings, name: str) -> FileTexts:
 
 def learn_tokenizer(settings: TrainSettings, source: str, note: Callable[[str], None]) -> Tokenizer:
     """Learn a tokenizer from the run's own text, once; it is kept in the run."""
-    size = learned_vocabulary(settings, estimate_text_bytes(expand_inputs([source])))
+    size = learned_vocabulary(
+        settings.data.vocab_size, settings.model, estimate_text_bytes(expand_inputs([source]))
+    )
     return _learn(settings, source, size, note, described=source)
 
 
@@ -178,13 +182,13 @@ def _learn(
     *,
     described: str,
 ) -> Tokenizer:
-    folder = settings.run_dir / "data" / "tokenizer"
+    folder = settings.run.folder / "data" / "tokenizer"
     trained = train_tokenizer(
         input=[source],
         out_dir=folder,
         vocab_size=vocab_size,
-        text_field=settings.text_column,
-        memory=settings.memory,
+        text_field=settings.data.text_column,
+        memory=settings.machine.memory,
     )
     if not trained.was_there:
         size = trained.tokenizer.vocab_size
@@ -196,17 +200,17 @@ def learn_from_head(
     settings: TrainSettings, texts: TextSource, note: Callable[[str], None]
 ) -> Tokenizer:
     """Learn a tokenizer from the first texts of a stream, once; it is kept in the run."""
-    folder = settings.run_dir / "data"
+    folder = settings.run.folder / "data"
     sample, identity_path = folder / "head.txt", folder / "head.json"
-    size = learned_vocabulary(settings, None)
+    size = learned_vocabulary(settings.data.vocab_size, settings.model, None)
     identity = {"texts": texts.fingerprint, "vocab_size": size}
     learned = folder / "tokenizer"
     if identity_path.is_file() and read_json(identity_path) == identity:
         return Tokenizer.load(learned)
     shutil.rmtree(learned, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    count = _write_head(sample, texts, settings.max_examples)
-    described = f"the first {count:,} texts of {settings.dataset_id}"
+    count = _write_head(sample, texts, settings.data.max_examples)
+    described = f"the first {count:,} texts of {settings.data.dataset_id}"
     tokenizer = _learn(settings, str(sample), size, note, described=described)
     write_json(identity_path, identity)
     sample.unlink()

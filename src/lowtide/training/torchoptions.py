@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lowtide.errors import UsageError
+from lowtide.flatsettings import setting_values
 
 if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings
@@ -30,18 +31,15 @@ _TORCH_ONLY_ABOVE_ZERO = ("ahead_weight",)
 
 def refuse_torch_options(settings: TrainSettings) -> None:
     """Refuse, for JAX, everything in the table at once."""
-    if settings.backend != "jax":
+    if settings.computing.backend != "jax":
         return
+    values = setting_values(settings)
     found = [
         f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
         for name, only in _TORCH_ONLY.items()
-        if (value := getattr(settings, name)) in only
+        if (value := values[name]) in only
     ]
-    found += [
-        f"--{name.replace('_', '-')}"
-        for name in _TORCH_ONLY_ABOVE_ZERO
-        if getattr(settings, name) > 0
-    ]
+    found += [f"--{name.replace('_', '-')}" for name in _TORCH_ONLY_ABOVE_ZERO if values[name] > 0]
     if found:
         raise UsageError(
             f"{', '.join(found)}: only torch has {'it' if len(found) == 1 else 'them'}, and "

@@ -24,9 +24,10 @@ from lowtide.model.gpt import GPT
 from lowtide.model.sizing import flops_per_token
 from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings
+from lowtide.training.choosing import choose_optimizer
 from lowtide.training.distributed import open_process_group
 from lowtide.training.loop import Trainer
-from lowtide.training.settings import TrainSettings, choose_optimizer
+from lowtide.training.settings import TrainSettings
 
 __all__ = ["time_steps"]
 
@@ -46,13 +47,16 @@ def time_steps(
     """
     whole = build_settings(TrainSettings, options)
     # What auto means depends on the rows, which the trial has fewer of.
-    options = {**options, "optimizer": choose_optimizer(whole, config)}
-    rows = whole.batch_size if all_rows else _affordable_rows(config, whole, seconds)
+    options = {
+        **options,
+        "optimizer": choose_optimizer(whole.learning, config, whole.tokens_per_step),
+    }
+    rows = whole.batch.batch_size if all_rows else _affordable_rows(config, whole, seconds)
     once = _time_step(config, options, rows=rows, parts=1, seconds=seconds)
-    if rows < whole.rows_per_step:
+    if rows < whole.batch.rows_per_step:
         twice = _time_step(config, options, rows=rows, parts=2, seconds=seconds)
         per_rows = min(max(twice - once, once / 2), once)
-        step_seconds = once - per_rows + per_rows * whole.rows_per_step / rows
+        step_seconds = once - per_rows + per_rows * whole.batch.rows_per_step / rows
     else:
         step_seconds = once
     on_gpu = torch.cuda.is_available()
@@ -67,10 +71,10 @@ def time_steps(
 def _affordable_rows(config: GPTConfig, whole: TrainSettings, seconds: float) -> int:
     """Return the rows of a micro-batch that a slow CPU computes within the trial."""
     if torch.cuda.is_available():
-        return whole.batch_size
-    flops = flops_per_token(config, whole.seq_len) * whole.seq_len
+        return whole.batch.batch_size
+    flops = flops_per_token(config, whole.model.seq_len) * whole.model.seq_len
     affordable = int(seconds / 2 * usable_cores() * _CORE_FLOPS / flops)
-    return min(whole.batch_size, max(1, _FEWEST_TOKENS // whole.seq_len, affordable))
+    return min(whole.batch.batch_size, max(1, _FEWEST_TOKENS // whole.model.seq_len, affordable))
 
 
 def _time_step(
@@ -91,10 +95,10 @@ def _time_step(
         ids = np.random.default_rng(0).integers(config.vocab_size, size=_NUM_IDS)
         ids.astype(np.uint32).tofile(path)
         data = TokenDataset(
-            path, split="all", sequence_length=settings.seq_len, dtype="uint32", stride=1
+            path, split="all", sequence_length=settings.model.seq_len, dtype="uint32", stride=1
         )
         trainer = Trainer(GPT(config), data=data, settings=settings)
-        with open_process_group(settings.device) as group:
+        with open_process_group(settings.machine.device) as group:
             trainer.prepare(group)
             try:
                 trainer.train_step()  # it allocates, compiles and fills caches

@@ -1,0 +1,98 @@
+"""Settings in groups: nested frozen dataclasses inside, one flat list of names outside.
+
+In:      a settings dataclass; if dataclasses make all its fields, these are groups of settings
+Out:     its settings by their own names: fields, types, values; instances from such values
+
+Flags, keywords, config files and settings.json have one name for each setting and know of no group;
+functions get the group that they use. A class without groups is its own only group.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
+
+__all__ = [
+    "from_flat",
+    "group_classes",
+    "groups_of",
+    "replace_settings",
+    "setting_fields",
+    "setting_types",
+    "setting_values",
+]
+
+SettingsT = TypeVar("SettingsT")
+
+
+def groups_of(cls: type[Any]) -> dict[str, type[Any]]:
+    """The classes of groups by their fields; empty where not every field of `cls` is a group."""
+    made = {field.name: field.default_factory for field in dataclasses.fields(cls)}
+    groups = {
+        name: factory
+        for name, factory in made.items()
+        if isinstance(factory, type) and dataclasses.is_dataclass(factory)
+    }
+    return groups if len(groups) == len(made) else {}
+
+
+def group_classes(cls: type[Any]) -> list[type[Any]]:
+    """The classes that have the settings: the groups in their order, or `cls` itself."""
+    return list(groups_of(cls).values()) or [cls]
+
+
+@functools.cache
+def setting_fields(cls: type[Any]) -> Mapping[str, dataclasses.Field[Any]]:
+    """The fields of all settings by name, in order; those that nobody can give are left out."""
+    return {
+        field.name: field
+        for group in group_classes(cls)
+        for field in dataclasses.fields(group)
+        if field.init
+    }
+
+
+@functools.cache
+def setting_types(cls: type[Any], *, marked: bool = False) -> Mapping[str, Any]:
+    """The types of all settings; `marked` keeps what `Annotated` adds to them."""
+    found: dict[str, Any] = {}
+    for group in group_classes(cls):
+        found |= get_type_hints(group, include_extras=marked)
+    return found
+
+
+def setting_values(settings: Any) -> dict[str, Any]:
+    """The values of all settings by name, in order."""
+    parts = [getattr(settings, name) for name in groups_of(type(settings))] or [settings]
+    return {
+        field.name: getattr(part, field.name)
+        for part in parts
+        for field in dataclasses.fields(part)
+    }
+
+
+def from_flat(cls: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
+    """Make settings of values by name; what is not named has its default."""
+    given: dict[str, Any] = dict(values)
+    groups: dict[str, Any] = {}
+    for name, group in groups_of(cls).items():
+        own = [field.name for field in dataclasses.fields(group) if field.name in given]
+        groups[name] = group(**{setting: given.pop(setting) for setting in own})
+    return cls(**groups, **given)
+
+
+def replace_settings(settings: SettingsT, **changes: Any) -> SettingsT:
+    """A copy with some settings changed.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Batch:
+    ...     rows: int = 32
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Settings:
+    ...     batch: Batch = dataclasses.field(default_factory=Batch)
+    >>> replace_settings(Settings(), rows=4)
+    Settings(batch=Batch(rows=4))
+    """
+    return from_flat(type(settings), {**setting_values(settings), **changes})

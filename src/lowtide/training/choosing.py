@@ -1,0 +1,69 @@
+"""What settings leave open: the shape of the network, its optimizer, the size of its vocabulary.
+
+In:      groups of TrainSettings
+Out:     GPTConfig, a name, a number
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lowtide.errors import UsageError
+from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import count_parameters, shape_for_parameters, suitable_vocabulary
+from lowtide.training.settinggroups import SHAPE_FIELDS, LearningSettings, ModelSettings
+
+__all__ = ["choose_optimizer", "learned_vocabulary", "model_config"]
+
+
+def choose_optimizer(
+    learning: LearningSettings, config: GPTConfig, tokens_per_step: int
+) -> Literal["muon", "adamw"]:
+    """Return the optimizer that `auto` means for a shape and a batch.
+
+    Making an update orthogonal costs about 5 * width / tokens of a step beside training itself.
+    Measured at 0.8 of it (width 128, 768 tokens), Muon still reached a lower loss than AdamW in the
+    same time: 1.64 against 1.71. Beyond once the cost, AdamW. 8-bit moments are AdamW's.
+    """
+    if learning.optimizer != "auto":
+        return learning.optimizer
+    if learning.use_8bit_optimizer:
+        return "adamw"
+    return "muon" if 5 * config.width <= tokens_per_step else "adamw"
+
+
+def model_config(model: ModelSettings, vocab_size: int) -> GPTConfig:
+    """Return the shape the settings ask for, for a vocabulary."""
+    shape = {name: getattr(model, name) for name in SHAPE_FIELDS}
+    given = {name: value for name, value in shape.items() if value is not None}
+    if model.target_params is not None:
+        if given:
+            raise UsageError(
+                f"target_params and {', '.join(given)} are both given",
+                next_step="give a number of parameters or a shape, not both",
+            )
+        config = shape_for_parameters(
+            model.target_params,
+            vocab_size=vocab_size,
+            context_length=model.seq_len,
+            layout=model.layout,
+            tie_weights=model.tie_weights,
+        )
+        return config.replace(dropout=model.dropout)
+    return GPTConfig(
+        vocab_size=vocab_size,
+        context_length=model.seq_len,
+        layout=model.layout,
+        tie_weights=model.tie_weights,
+        dropout=model.dropout,
+        norm_eps=1e-5 if model.layout == "gpt2" else 1e-6,
+        **given,
+    )
+
+
+def learned_vocabulary(vocab_size: int | None, model: ModelSettings, text_bytes: int | None) -> int:
+    """The size of the tokenizer to learn: as asked for, or what suits the model and the text."""
+    if vocab_size is not None:
+        return vocab_size
+    count = model.target_params or count_parameters(model_config(model, 256))
+    return suitable_vocabulary(count, text_bytes)

@@ -1,0 +1,410 @@
+"""The settings of `lowtide train` in groups; no torch here, so that help is quick.
+
+Flags, config files and keywords know no groups, only names (flatsettings.py). A comment above a
+field heads the flags from there on in the help; a group without one continues the last.
+
+To add a setting: a field with a docstring in its group, and its name in `resuming.py`, which says
+what a change of it means for a run that goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from lowtide.model.config import Layout
+from lowtide.settings import import_when_used, require
+from lowtide.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    import tyro
+else:
+    tyro = import_when_used("tyro")
+
+__all__ = [
+    "SHAPE_FIELDS",
+    "BatchSettings",
+    "ComputeSettings",
+    "DataSettings",
+    "EvaluationSettings",
+    "LearningSettings",
+    "LengthSettings",
+    "MachineSettings",
+    "ModelSettings",
+    "OutputSettings",
+    "ReplaySettings",
+    "RunSettings",
+    "SavingSettings",
+]
+
+SHAPE_FIELDS = ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")
+
+
+def _at_least_one(group: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(group, name)
+        require(value is None or value >= 1, name, value, "at least 1")
+
+
+def _more_than_zero(group: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(group, name)
+        require(value is None or 0 < value < math.inf, name, value, "more than 0, and finite")
+
+
+def _zero_or_more(group: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(group, name)
+        require(value is None or 0 <= value < math.inf, name, value, "0 or more, and finite")
+
+
+def _below_one(group: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(group, name)
+        require(0 <= value < 1, name, value, "from 0 to below 1")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What to read, and how rows are cut and ordered."""
+
+    # Data: one of these.
+    dataset_dir: Path | None = None
+    """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin."""
+    input_file: Path | None = None
+    """Text file; the .npy beside it is used if there is one, else it is tokenized into the run."""
+    train_data_path: Path | None = None
+    """Pre-tokenized .npy or .bin to train on."""
+    val_data_path: Path | None = None
+    """Pre-tokenized .npy or .bin to validate on; without it the end of the training file is."""
+    dataset_id: str | None = None
+    """Hugging Face dataset, or text files (a path, folder or glob): tokenized on the fly."""
+    text_column: str = "text"
+    """Column, or jsonl field, of --dataset-id that holds the text."""
+    split: str = "train"
+    """Split of --dataset-id."""
+    use_streaming: bool = True
+    """Read --dataset-id piece by piece; without it, tokenize all of it to disk and shuffle that."""
+    shuffle_buffer_size: int = 10000
+    """Windows that are mixed with each other when streaming."""
+    max_examples: int | None = None
+    """Texts to take from --dataset-id; all of them if not given."""
+    vocab_size: int | None = None
+    """Size of the tokenizer to learn from the text; what suits the model if not given."""
+    tokenization: str | None = None
+    """Tokenizer for text and .npy: gpt2, char, or a path; learned from text if not given."""
+    dtype: str | None = None
+    """Type of ids in files that do not say it (uint16, uint32, int32)."""
+    val_fraction: float = 0.1
+    """Share kept for validation: the end of a single file, and of a stream documents by content."""
+    stride: int | None = None
+    """Tokens between the starts of two windows; --seq-len if not given."""
+    order: Literal["shuffle", "shifted", "random", "sequential"] = "shuffle"
+    """shuffle: every window once an epoch; shifted: and cut elsewhere in every later epoch; random:
+    with replacement; sequential: as stored."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "shuffle_buffer_size")
+        _more_than_zero(self, "stride", "max_examples", "vocab_size")
+        _below_one(self, "val_fraction")
+        learned = self.vocab_size is not None and self.tokenization is not None
+        require(not learned, "vocab_size", self.vocab_size, "no --tokenization beside it")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Which run, and from which weights it begins."""
+
+    # The run.
+    model_name: str = "model"
+    """Name of the run; its folder is --checkpoints-dir/NAME."""
+    checkpoints_dir: Path = Path("checkpoints")
+    """Where runs are kept."""
+    init_from_model: str | None = None
+    """Start from the weights of a run (its name or folder) or of a published model's folder."""
+    resume: bool = True
+    """Go on where the run stopped; without it an existing run is an error."""
+    overwrite: bool = False
+    """Remove an earlier run of this name first, its checkpoints and metrics included."""
+
+    def __post_init__(self) -> None:
+        parts = PurePath(self.model_name).parts
+        inside = bool(parts) and ".." not in parts and parts[0] != "/"
+        require(inside, "model_name", self.model_name, "a name for a folder in --checkpoints-dir")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return self.checkpoints_dir / self.model_name
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The shape of the network."""
+
+    # Shape: from a config file, a parameter count, or field by field.
+    target_params: int | None = None
+    """Number of parameters; a shape within 5 % of it is chosen."""
+    layout: Layout = "qwen3"
+    """qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lower losses, in a form of lowtide's own."""
+    num_layers: int | None = None
+    """Blocks (6)."""
+    width: int | None = None
+    """Numbers per token (384)."""
+    num_heads: int | None = None
+    """Attention heads (6)."""
+    num_kv_heads: int | None = None
+    """Key and value heads; as many as --num-heads if not given."""
+    mlp_width: int | None = None
+    """Inner width of the MLP; 8/3 of the width, or 4 times it (gpt2), if not given."""
+    tie_weights: bool = True
+    """Use the embedding as the output matrix too."""
+    dropout: float = 0.0
+    """Share of what blocks add that is dropped in training; helps when data is seen many times."""
+    seq_len: int = 256
+    """Tokens in a row, and the context of the model."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "seq_len", *SHAPE_FIELDS)
+        _more_than_zero(self, "target_params")
+        _below_one(self, "dropout")
+
+
+@dataclass(frozen=True)
+class LengthSettings:
+    """How long to train."""
+
+    # How long.
+    max_iters: int | None = None
+    """Steps to train."""
+    epochs: float | None = None
+    """Times to go over the data."""
+    max_hours: float | None = None
+    """Hours to train at most; the learning rate decays in time for it."""
+    tokens_per_param: float = 20.0
+    """Tokens per parameter to train on when neither steps nor epochs are given."""
+
+    def __post_init__(self) -> None:
+        _more_than_zero(self, "max_iters", "epochs", "max_hours", "tokens_per_param")
+        both = self.max_iters is not None and self.epochs is not None
+        require(not both, "max_iters", self.max_iters, "no --epochs beside it")
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """The rows of a step."""
+
+    # How it learns.
+    batch_size: int = 32
+    """Rows per micro-batch: what is in memory at once."""
+    gradient_accumulation_steps: int = 1
+    """Micro-batches per step: a step sees batch-size times this many rows, on any devices."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "batch_size", "gradient_accumulation_steps")
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of one step, whatever the number of processes."""
+        return self.batch_size * self.gradient_accumulation_steps
+
+
+@dataclass(frozen=True)
+class LearningSettings:
+    """How weights are changed: optimizer, learning rate, decay, clipping."""
+
+    optimizer: Literal["auto", "muon", "adamw"] = "auto"
+    """muon: matrices by Muon, the rest by AdamW; auto: muon where its arithmetic costs little."""
+    use_8bit_optimizer: bool = False
+    """Keep AdamW's moments in 8 bits (bitsandbytes): 2 bytes a parameter instead of 8."""
+    learning_rate: float | None = None
+    """Peak learning rate; chosen by the number of parameters if not given."""
+    schedule: Schedule = "cosine"
+    """Shape of the learning rate after warm-up; linear-decay: constant, then down to the end."""
+    warmup: float = 0.05
+    """Warm-up: steps, or below 1 a share of the run."""
+    final_learning_rate: float = 0.1
+    """Learning rate at the end, as a share of the peak."""
+    decay_fraction: float = 0.4
+    """Share of the run over which linear-decay goes down."""
+    weight_decay: float = 0.1
+    """Decay of matrices; gains and biases have none."""
+    cautious_decay: bool = False
+    """Muon: decay only weights that the step makes smaller anyway."""
+    embedding_rate: float = 1.0
+    """Learning rate of embeddings and of the output matrix, as a multiple of the others'."""
+    embedding_decay: float | None = None
+    """Decay of embeddings and of the output matrix; --weight-decay if not given."""
+    beta1: float = 0.9
+    """Decay of AdamW's first moment."""
+    beta2: float = 0.95
+    """Decay of AdamW's second moment."""
+    ahead_weight: float = 0.0
+    """Learn the tokens after the next one too, at this weight and half of it, falling to nothing by
+    two thirds of the run; losses that are shown are the next token's."""
+    momentum: float = 0.95
+    """Momentum of Muon."""
+    momentum_warmup: int = 0
+    """Steps in which Muon's momentum rises to --momentum from 0.1 below it."""
+    zero_init: bool = False
+    """Begin with blocks that add nothing: their output matrices are zero."""
+    grad_clip: float = 1.0
+    """Largest norm of the gradient; 0 switches clipping off."""
+    max_bad_steps: int = 20
+    """Steps in a row with a loss or gradient that is not finite, after which training stops."""
+    seed: int = 1337
+    """Decides the first weights, the order of the data and dropout."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "max_bad_steps")
+        _more_than_zero(self, "learning_rate", "embedding_rate")
+        _below_one(self, "beta1", "beta2")
+        _zero_or_more(
+            self, "warmup", "momentum_warmup", "weight_decay", "grad_clip", "embedding_decay"
+        )
+        weight, final, share = self.ahead_weight, self.final_learning_rate, self.decay_fraction
+        require(0 <= weight <= 0.5, "ahead_weight", weight, "from 0 to 0.5")
+        require(0 <= final <= 1, "final_learning_rate", final, "from 0 to 1: a share of the peak")
+        require(0.1 <= self.momentum < 1, "momentum", self.momentum, "from 0.1 to below 1")
+        require(0 < share <= 1, "decay_fraction", share, "more than 0, at most 1")
+
+
+@dataclass(frozen=True)
+class ComputeSettings:
+    """What computes, in which precision, and what it keeps."""
+
+    # Precision, memory and speed.
+    use_mixed_precision: bool = False
+    """Compute in bfloat16 (or --precision); weights stay in float32."""
+    precision: Literal["bf16", "fp16"] = "bf16"
+    """Which half precision; fp16 is scaled against vanishing gradients."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
+    compile: bool = False
+    """Compile the network's blocks with torch.compile, one for all."""
+    compile_whole: bool = False
+    """Compile all blocks as one graph: a little faster, but half a minute until the first step."""
+    attention: Literal["auto", "cudnn", "flash"] = "auto"
+    """Kernel of attention on NVIDIA GPUs, if it can be had; auto leaves the choice to torch."""
+    float8_head: bool = False
+    """Multiply by the output matrix in 8-bit floats in training, where a GPU can (Hopper)."""
+    float8_blocks: bool = False
+    """Multiply in 8-bit floats after the norms of blocks too; their gradients stay in bfloat16."""
+    backend: Literal["torch", "jax"] = "torch"
+    """What computes: torch, or jax (to the same losses; a run may be continued with the other)."""
+    loss_chunk_tokens: int | None = None
+    """Tokens whose logits exist at once; chosen by vocabulary and device if not given."""
+
+    def __post_init__(self) -> None:
+        _more_than_zero(self, "loss_chunk_tokens")
+        half = self.use_mixed_precision and self.precision == "bf16"
+        for name in ("float8_head", "float8_blocks"):
+            wanted = getattr(self, name)
+            require(half or not wanted, name, wanted, "--use-mixed-precision in bf16")
+        scaled = self.precision == "bf16" or self.use_mixed_precision
+        require(scaled, "precision", self.precision, "--use-mixed-precision beside it")
+        whole = self.compile or not self.compile_whole
+        require(whole, "compile_whole", True, "--compile beside it")
+
+
+@dataclass(frozen=True)
+class MachineSettings:
+    """The devices and the memory of this machine that a run may have."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps, or auto; with --backend jax cpu, gpu, gpu:1, tpu, or auto."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """On several devices (of torchrun, or of JAX): copies of the model, or all of it divided."""
+    num_workers: int = 4
+    """Batches prepared ahead."""
+    memory: str | None = None
+    """Budget of resident memory, such as 8GiB; half of what is available if not given."""
+
+    def __post_init__(self) -> None:
+        _zero_or_more(self, "num_workers")
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What is measured while training."""
+
+    # Evaluation, checkpoints, output.
+    eval_dataset_dir: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """More datasets to evaluate on: NAME=DIR, or DIR for the name "general". Repeatable."""
+    eval_interval: int = 500
+    """Steps between evaluations."""
+    eval_iters: int = 50
+    """Batches of 32 rows of an evaluation, whatever --batch-size is: always the same windows."""
+    forgetting_tolerance: float = 0.1
+    """Rise of another dataset's loss (in nats) that counts as forgetting."""
+    stop_on_forgetting: bool = False
+    """Stop when forgetting is seen at two evaluations in a row; the best weights are in best/."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "eval_interval", "eval_iters")
+        _zero_or_more(self, "forgetting_tolerance")
+
+    def datasets(self) -> dict[str, Path]:
+        """Return the named evaluation datasets; a bare folder is "general"."""
+        named: dict[str, Path] = {}
+        for entry in self.eval_dataset_dir:
+            name, equals, folder = entry.partition("=")
+            name, folder = (name, folder) if equals else ("general", entry)
+            require(bool(name and folder), "eval_dataset_dir", entry, "NAME=DIR or DIR")
+            require(name not in named, "eval_dataset_dir", entry, "one folder per name")
+            named[name] = Path(folder)
+        return named
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """What is mixed in against forgetting."""
+
+    replay_dataset_dir: Path | None = None
+    """Dataset mixed in against forgetting."""
+    replay_fraction: float = 0.1
+    """Share of rows taken from --replay-dataset-dir."""
+
+    def __post_init__(self) -> None:
+        _below_one(self, "replay_fraction")
+
+
+@dataclass(frozen=True)
+class SavingSettings:
+    """When checkpoints are written, and how many are kept."""
+
+    save_interval: int = 500
+    """Steps between checkpoints."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept besides the best."""
+    save_in_background: bool | None = None
+    """Write checkpoints from a copy while training goes on; on a GPU only if not given."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "save_interval", "keep_checkpoints")
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """What a run shows and reports."""
+
+    log_interval: int = 10
+    """Steps between rows of metrics.jsonl."""
+    sample_tokens: int = 64
+    """Tokens of text generated at each evaluation; 0 for none."""
+    sample_prompt: str = "\n"
+    """What the sample begins with."""
+    tensorboard: bool = False
+    """Write TensorBoard files into the run."""
+    wandb: bool = False
+    """Report to Weights & Biases."""
+    slurm: bool = False
+    """Write train.slurm into the run, which requeues and resumes by itself, and do not train."""
+    debug: bool = False
+    """Show where each of the first steps is, and all stacks when nothing moves for a while."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "log_interval")
+        _zero_or_more(self, "sample_tokens")

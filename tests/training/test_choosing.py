@@ -1,0 +1,69 @@
+"""What settings leave open: shapes, optimizers, sizes of vocabularies."""
+
+import pytest
+
+from lowtide.errors import UsageError
+from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import count_parameters, suitable_vocabulary
+from lowtide.training.choosing import choose_optimizer, learned_vocabulary, model_config
+from lowtide.training.settings import train_settings
+
+
+def chosen(config, **options):
+    settings = train_settings(**options)
+    return choose_optimizer(settings.learning, config, settings.tokens_per_step)
+
+
+def vocabulary(settings, text_bytes):
+    return learned_vocabulary(settings.data.vocab_size, settings.model, text_bytes)
+
+
+def test_auto_takes_muon_where_it_costs_little():
+    config = GPTConfig(1000, 64, 2, 128, 4)
+    assert chosen(config, batch_size=4, seq_len=64) == "adamw"
+    assert chosen(config, batch_size=12, seq_len=64) == "muon"
+    assert chosen(config, batch_size=64, seq_len=64, use_8bit_optimizer=True) == "adamw"
+    assert chosen(config, optimizer="muon", batch_size=1) == "muon"
+
+
+def test_a_shape_comes_from_fields_or_a_count():
+    assert model_config(train_settings().model, 100).width == 384
+    given = model_config(train_settings(num_layers=2, width=64, num_heads=2, seq_len=32).model, 100)
+    assert (given.num_layers, given.width, given.context_length) == (2, 64, 32)
+    counted = model_config(train_settings(target_params=200_000, dropout=0.1).model, 100)
+    assert counted.dropout == 0.1
+
+
+def test_a_count_and_a_shape_together_are_refused():
+    with pytest.raises(UsageError, match="target_params and width are both given"):
+        model_config(train_settings(target_params=100_000, width=64).model, 100)
+
+
+def test_every_part_of_the_shape_is_taken():
+    shape = {"num_layers": 2, "width": 64, "num_heads": 2}
+    old = model_config(train_settings(layout="gpt2", dropout=0.25, seq_len=32, **shape).model, 100)
+    assert old == GPTConfig(100, 32, 2, 64, 2, layout="gpt2", dropout=0.25, norm_eps=1e-5)
+    options = {"tie_weights": False, "dropout": 0.25, "seq_len": 32}
+    given = model_config(train_settings(**shape, **options).model, 100)
+    assert given == GPTConfig(100, 32, 2, 64, 2, tie_weights=False, dropout=0.25)
+    counted = model_config(train_settings(target_params=200_000, **options).model, 100)
+    assert (counted.layout, counted.tie_weights, counted.context_length) == ("qwen3", False, 32)
+    assert (counted.dropout, counted.vocab_size) == (0.25, 100)
+    plain = model_config(train_settings().model, 100)
+    assert (plain.norm_eps, plain.tie_weights, plain.layout) == (1e-6, True, "qwen3")
+
+
+def test_muon_up_to_once_its_cost():
+    config = GPTConfig(1000, 64, 2, 128, 4)
+    assert chosen(config, batch_size=5, seq_len=128) == "muon"  # 5 * 128
+    assert chosen(config, batch_size=1, seq_len=639) == "adamw"
+
+
+def test_the_vocabulary_to_learn_suits_model_and_text():
+    assert vocabulary(train_settings(vocab_size=999), 10**9) == 999
+    counted = vocabulary(train_settings(target_params=100_000_000), 10**9)
+    assert counted == suitable_vocabulary(100_000_000, 10**9)
+    shaped = vocabulary(train_settings(), 10**7)
+    assert shaped == suitable_vocabulary(
+        count_parameters(model_config(train_settings().model, 256)), 10**7
+    )
