@@ -30,7 +30,11 @@ void RangeCounter::add(std::span<const EncodedRow> index) {
       range = static_cast<size_t>(after - bounds_.begin()) - 1;
     }
     const bool val = row.split < val_limit_;
-    tokens[val][range] += static_cast<int64_t>(row.tokens);
+    int64_t& count = tokens[val][range];
+    if (row.tokens > kMostTokens - static_cast<uint64_t>(count)) {
+      throw std::invalid_argument("an index of encoded documents is damaged");
+    }
+    count += static_cast<int64_t>(row.tokens);
     ++documents[val];
   }
 }

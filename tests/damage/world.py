@@ -12,10 +12,15 @@ import json
 import lzma
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from lowtide import cli
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
+from fasttext_files import TinyModel
 
 __all__ = ["BASES", "TARGETS", "Target", "copy_world", "make_world", "run_command"]
 
@@ -51,6 +56,7 @@ _MAKE = [
     "convert data nanogpt --to nanogpt",
     f"train --dataset-dir data --model-name run {_TRAIN}",
     "export --model-name run --out-dir hf",
+    "export --model-name run --out-dir gguf --to gguf",
 ]
 
 
@@ -69,18 +75,64 @@ def make_world(folder: Path, *, with_model: bool) -> None:
     (folder / "a.jsonl.xz").write_bytes(lzma.compress(rows.encode()))
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     (folder / "a.txt.zst").write_bytes(compressor.compress("".join(lines).encode()))
+    TinyModel(["the", "tide", "low"], ["en", "de"]).write(folder / "language.bin")
+    TinyModel(
+        ["the", "tide"], ["hq", "lq"], bucket=40, minn=2, maxn=3, quantized=True, loss="hs"
+    ).write(folder / "score.ftz")
+    _write_tasks(folder / "tasks.jsonl")
+    _write_package_tokenizer(folder / "unigram.json")
     (folder / "flags.json").write_text(json.dumps({"vocab_size": 290, "input": ["a.txt"]}))
     with contextlib.chdir(folder):
         for line in _MAKE:
             if with_model or line.split()[0] not in ("train", "export"):
                 code, _, err = run_command(line.split())
                 assert code == 0, err
+        _leave_unfinished()
         (folder / "bpe").mkdir()
         for name in ("vocab.json", "merges.txt"):
             shutil.copy(folder / "tok" / name, folder / "bpe" / name)
         from lowtide.tokenizer import Tokenizer
 
         Tokenizer.load("tok").save_tiktoken("gpt2.tiktoken")
+
+
+_GO_ON = "prepare --input-files a.txt --tokenization tok --processes 1 --out-dir"
+_UNFINISHED = {
+    f"{_GO_ON} stopped": "lowtide.dataset.preparation.plan_shards",
+    f"{_GO_ON} shared --engine files": "lowtide.dataset.staged.gathering.GatherStage.run",
+}
+"""Commands, and the function at which they are interrupted."""
+
+
+def _leave_unfinished() -> None:
+    """Work that an interrupt left; the same command goes on with it."""
+    for line, function in _UNFINISHED.items():
+        with mock.patch(function, side_effect=KeyboardInterrupt):
+            code, _, err = run_command(line.split())
+            assert code == 130, err
+
+
+def _write_tasks(path: Path) -> None:
+    """Questions in the shapes that `evaluate --tasks` knows."""
+    rows = [
+        {"context": "the tide is", "choices": ["low", "high"], "answer": 0},
+        {"text": "the water leaves the sand"},
+        {"goal": "swim", "sol1": "in water", "sol2": "in sand", "label": 0},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _write_package_tokenizer(path: Path) -> None:
+    """A tokenizer that only the package tokenizers runs."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    pieces = [
+        ("<unk>", 0.0),
+        *((letter, -3.0) for letter in "▁abcdefghijklmnopqrstuvwxyz,0123456789"),
+    ]
+    tokenizer = Tokenizer(models.Unigram([*pieces, ("▁the", -1.0)], 0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.save(str(path))
 
 
 def copy_world(world: Path, target: Path) -> None:
@@ -122,6 +174,13 @@ _MODEL = (
     "export --model-name run --out-dir new",
     f"train --dataset-dir data --model-name run {_TRAIN.replace('iters 2', 'iters 3')}",
     "report run --out new.html",
+)
+_JUDGED = "prepare --input-files a.txt --tokenization tok --out-dir new --processes 1 {}"
+_PUBLISHED = (
+    "generate --model-name hf --prompt low --max-new-tokens 3",
+    "export --model-name hf --out-dir new --to gguf --type q4_0",
+    "export --model-name hf --out-dir new",
+    "evaluate --model-name hf --tasks tasks.jsonl --batch-size 2",
 )
 _FROM_BASE = f"train --dataset-dir data --model-name b --init-from-model hf {_TRAIN}"
 
@@ -165,6 +224,15 @@ TEXT_TARGETS = [
     Target("megatron/train.bin", _words("convert megatron new --from megatron --tokenizer tok")),
     Target("megatron/train.idx", _words("convert megatron new --from megatron --tokenizer tok")),
     Target("nanogpt/train.bin", _words("convert nanogpt new --from nanogpt --tokenizer tok")),
+    Target("nanogpt/*.json", _words("convert data nanogpt --to nanogpt")),
+    *(
+        Target(pattern, _words(line))
+        for line, folder in zip(_UNFINISHED, ("stopped/.work", "shared.work"), strict=True)
+        for pattern in (f"{folder}/*.json*", f"{folder}/*/*")
+    ),
+    Target("language.bin", _words(_JUDGED.format("--language-model language.bin --languages en"))),
+    Target("score.ftz", _words(_JUDGED.format("--score score.ftz"))),
+    Target("unigram.json", _for(_TOKENIZER, "unigram.json")),
 ]
 MODEL_TARGETS = [
     Target("checkpoints/run/config.json", _for(_MODEL, "run")),
@@ -175,16 +243,20 @@ MODEL_TARGETS = [
     Target("checkpoints/run/checksums.json", _for(_MODEL, "run")),
     Target("checkpoints/run/steps/*/*.json", _for(_MODEL, "run")),
     Target("checkpoints/run/steps/*/*.safetensors", _for(_MODEL, "run")),
-    Target("hf/config.json", _words(_FROM_BASE)),
-    Target("hf/model.safetensors", _words(_FROM_BASE)),
-    Target("hf/tokenizer.json", _words(_FROM_BASE)),
+    *(
+        Target(f"hf/{name}", _words(_FROM_BASE, *_PUBLISHED))
+        for name in ("config.json", "model.safetensors", "tokenizer.json", "*_config.json")
+    ),
+    Target("tasks.jsonl", _words("evaluate --model-name run --tasks tasks.jsonl --batch-size 2")),
+    Target("gguf/*", _words("export --model-name run --out-dir gguf --to gguf")),
 ]
 TARGETS = {False: TEXT_TARGETS, True: [*TEXT_TARGETS, *MODEL_TARGETS]}
 
 # A command of each verb that works in the world: flags with nonsense are added to it.
 BASES = {
     "train-tokenizer": "--input a.txt --vocab-size 280 --out-dir new --processes 1",
-    "prepare": "--input-files a.txt --tokenization tok --out-dir new --processes 1",
+    "prepare": "--input-files a.txt --tokenization tok --out-dir new --processes 1 --rules c4 "
+    "--mask email --language-model language.bin --languages en --score score.ftz",
     "pretokenize": "a.txt --tokenization tok --out-path new.npy --processes 1",
     "append": "data --input-files a.jsonl --processes 1",
     "verify": "data --processes 1",
@@ -194,6 +266,6 @@ BASES = {
     "plan": "--input-files a.txt --size 1M --no-measure",
     "train": f"--dataset-dir data --model-name new {_TRAIN}",
     "generate": "--model-name run --prompt low --max-new-tokens 3",
-    "evaluate": "--model-name run --dataset-dir data",
+    "evaluate": "--model-name run --dataset-dir data --tasks tasks.jsonl",
     "export": "--model-name run --out-dir new",
 }

@@ -27,6 +27,9 @@ import numpy as np
 
 from lowtide import _native
 
+sys.path.insert(0, str(Path(__file__).parent))
+from fuzz_files import fuzz_counts, fuzz_judges, fuzz_pages, fuzz_ranges
+
 _PARTS = [
     *(b"'", b"'s", b"'RE", b" ", b"  ", b"\n", b"\r\n", b"\t", b"a", b"Word", b"9", b"12345", b"/"),
     *(
@@ -247,6 +250,8 @@ def fuzz_cleaning(source: random.Random, folder: Path) -> None:
     rows = np.frombuffer(rows[: len(rows) // 8 * 8], np.uint64).view(np.uint8)
     with contextlib.suppress(ValueError):
         _native.keep_documents(cleaned.text, rows, removed, options).list_texts()
+    words = _native.split_words(text)
+    assert [begin for begin, _, _ in words] == sorted({begin for begin, _, _ in words})
     for line in text.split(b"\n")[:20]:
         assert _native.scan_line(line, True) == _native.scan_line(line, False)
         assert _native.measure_repetition(line, True) == _native.measure_repetition(line, False)
@@ -353,6 +358,13 @@ def fuzz_loading(source: random.Random, folder: Path) -> None:
             call()
 
 
+def _on_files(target: Callable[..., None]) -> Callable[[random.Random, Path], None]:
+    def run(source: random.Random, folder: Path) -> None:
+        target(source, folder, make_text, damage)
+
+    return run
+
+
 TARGETS: dict[str, Callable[[random.Random, Path], None]] = {
     "splitting": fuzz_splitting,
     "encoding": fuzz_encoding,
@@ -361,6 +373,10 @@ TARGETS: dict[str, Callable[[random.Random, Path], None]] = {
     "rows": fuzz_rows,
     "vocabulary-files": fuzz_vocabulary_files,
     "loading": fuzz_loading,
+    "judges": _on_files(fuzz_judges),
+    "pages": _on_files(fuzz_pages),
+    "counts": _on_files(fuzz_counts),
+    "ranges": _on_files(fuzz_ranges),
 }
 
 

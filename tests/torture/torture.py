@@ -27,6 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
+from fasttext_files import TinyModel
+
 _WORDS = ("tide", "low", "water", "sand", "moon", "wind", "salt", "wave", "shore", "foam", "sea")
 _VARIES = {"memory", "processes", "seconds", "created", "time", "peak_bytes", "peak_memory_bytes"}
 _VARIES |= {"budget_bytes", "modified_ns", "phase_seconds", "elapsed_seconds", "history", "workers"}
@@ -65,6 +68,20 @@ CASES = [
         ("text", "tok"),
         workers=3,
     ),
+    Case(
+        "train-tokenizer shared",
+        "train-tokenizer --input text --vocab-size 600 --out-dir out --engine files",
+        "out",
+        workers=3,
+    ),
+    Case(
+        "prepare judged",
+        "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000 "
+        "--rules refinedweb --mask email,phone --language-model language.bin --languages x "
+        "--min-language-score 0.4 --score score.bin --keep-above 0.4",
+        "out",
+        ("text", "tok", "language.bin", "score.bin"),
+    ),
     Case("prepare char", "prepare --input-files text --tokenization char --out-dir out", "out"),
     Case(
         "append",
@@ -77,6 +94,11 @@ CASES = [
         "pretokenize text/a.txt --tokenization tok --out-path out.npy",
         "out.npy",
         ("text", "tok"),
+    ),
+    Case(
+        "pretokenize several",
+        "pretokenize text/a.txt text/b.txt text/c.jsonl --tokenization char",
+        "text",
     ),
     Case("convert nanogpt", "convert data out --to nanogpt", "out", ("data",), varies=False),
     Case("convert llmc", "convert data out --to llmc", "out", ("data",), varies=False),
@@ -96,8 +118,30 @@ CASES = [
         varies=False,
     ),
     Case(
+        "train jax",
+        f"train --dataset-dir data --model-name run --backend jax {_TRAIN}",
+        "checkpoints/run",
+        ("data",),
+        varies=False,
+    ),
+    Case(
+        "train on a base",
+        "train --dataset-dir data --model-name run --init-from-model hf --seq-len 32 "
+        "--batch-size 4 --max-iters 12 --save-interval 3 --eval-interval 6 --memory 4GiB",
+        "checkpoints/run",
+        ("data", "hf"),
+        varies=False,
+    ),
+    Case(
         "export",
         "export --model-name base --out-dir out",
+        "out",
+        ("checkpoints/base",),
+        varies=False,
+    ),
+    Case(
+        "export gguf",
+        "export --model-name base --out-dir out --to gguf --type q8_0",
         "out",
         ("checkpoints/base",),
         varies=False,
@@ -108,13 +152,15 @@ CASES = [
 def write_texts(folder: Path, megabytes: float) -> None:
     """Texts of words, with lines that come again, in several formats."""
     rng = random.Random(0)
+    (folder / "text").mkdir(parents=True)
     lines = [" ".join(rng.choices(_WORDS, k=rng.randint(5, 30))) for _ in range(30_000)]
 
     def document() -> str:
         return "\n".join(rng.choices(lines, k=rng.randint(2, 12))) + f"\nnumber {rng.random()}\n"
 
+    TinyModel([*_WORDS], ["x", "y"], dim=2, seed=3).write(folder / "language.bin")
+    TinyModel([*_WORDS], ["hq", "lq"], dim=2, seed=4).write(folder / "score.bin")
     size = int(megabytes * (1 << 20))
-    (folder / "text").mkdir(parents=True)
     for name, share in (("a.txt", 0.6), ("b.txt", 0.2)):
         with (folder / "text" / name).open("w") as file:
             while file.tell() < size * share:
@@ -203,6 +249,7 @@ class Bench:
             "prepare --input-files text --tokenization tok --out-dir data --tokens-per-shard 60000",
             "convert data nanogpt --to nanogpt",
             f"train --dataset-dir data --model-name base {_TRAIN}",
+            "export --model-name base --out-dir hf",
         ):
             finish(line.split(), self.inputs)
         self.wanted: dict[str, dict[str, Any]] = {}
