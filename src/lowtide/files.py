@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import re
@@ -40,6 +41,7 @@ __all__ = [
     "free_disk_bytes",
     "hold_lock",
     "json_bytes",
+    "open_file",
     "partial_path",
     "publish",
     "read_json",
@@ -310,12 +312,21 @@ def write_json(path: PathLike, value: Any) -> None:
     write_bytes(path, json_bytes(value))
 
 
+def open_file(path: PathLike) -> io.FileIO:
+    """Open a file for reading, without a buffer; a pipe, which would be waited for, is refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        _require_regular(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "rb", buffering=0)  # noqa: PTH123
+
+
 def read_whole(path: PathLike) -> bytes:
     """Read a file that is small by its nature; a pipe, which may never end, is refused."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:  # noqa: PTH123
-        status = os.fstat(descriptor)
-        _require_regular(status, path)
+    with open_file(path) as file:
+        status = os.fstat(file.fileno())
         if status.st_size > _MOST_WHOLE_BYTES:
             raise DataError(
                 f"a file of {status.st_size} bytes, expected {_MOST_WHOLE_BYTES} at most", path=path
@@ -356,9 +367,7 @@ def checksum_file(path: PathLike) -> str:
     digest = xxhash.xxh3_128()
     buffer = bytearray(_BUFFER_BYTES)
     view = memoryview(buffer)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
-    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123
-        _require_regular(os.fstat(descriptor), path)
+    with open_file(path) as file:
         while count := file.readinto(buffer):
             digest.update(view[:count])
     return digest.hexdigest()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingOptions, Stream, plan_streams
@@ -95,7 +97,7 @@ def test_what_follows_a_changed_input_is_done_again(tmp_path: Path) -> None:
     work, _, _ = begin(tmp_path, streams=streams())
     blocks = [finish_block(work, f"000000{number}-0000000") for number in range(4)]
     (work / "duplicates").mkdir()
-    (work / "duplicates" / "0.removed").write_text("")
+    (work / "duplicates" / "0.removed").write_bytes(xxhash.xxh3_128_digest(b""))
     (tmp_path / "c.txt").write_text("mended")
     _, _, notices = begin(tmp_path, streams=streams())
     assert [path.exists() for path in blocks] == [True, False, False, False]
@@ -113,7 +115,8 @@ def test_a_folder_of_the_same_name_is_never_removed(tmp_path: Path) -> None:
     assert mine.read_text() == "precious"
 
 
-def test_after_a_restart_of_the_machine_only_whole_files_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("boot", ["another", None])
+def test_only_whole_files_stay(tmp_path: Path, boot: str | None) -> None:
     work, _, _ = begin(tmp_path)
     (work / "clean").mkdir()
     (work / "encoded-x").mkdir()
@@ -121,11 +124,30 @@ def test_after_a_restart_of_the_machine_only_whole_files_stay(tmp_path: Path) ->
         write_work_file(work / name, {"has_text": name != "clean/3.block"}, {"one": np.arange(9)})
     (work / "clean" / "2.block").write_bytes(b"\0" * 300)
     plan = json.loads((work / "plan.json").read_text())
-    write_notes(work / "plan.json", {**_unchecked(plan), "boot": "another"})
+    write_notes(work / "plan.json", {**_unchecked(plan), "boot": boot or plan["boot"]})
     _, _, notices = begin(tmp_path)
     left = sorted(path.name for path in work.rglob("*") if path.is_file())
     assert left == ["1.block", "inputs.jsonl", "plan.json"]
-    assert "1 work files are made again" in notices[0]
+    assert "restarted" in notices[0] if boot else "work files are damaged" in notices[0]
+    assert "1 of them are made again" in notices[0]
+
+
+def test_what_duplicates_were_found_is_checked_too(tmp_path: Path) -> None:
+    work, _, _ = begin(tmp_path)
+    finish_block(work)
+    (work / "duplicates").mkdir()
+    whole, damaged, pipe = (work / "duplicates" / f"{name}.removed" for name in "abc")
+    for path in (whole, damaged):
+        path.write_bytes(b"lines" + xxhash.xxh3_128_digest(b"lines"))
+    begin(tmp_path)
+    assert whole.exists()
+    assert damaged.exists()
+    damaged.write_bytes(damaged.read_bytes().replace(b"l", b"L"))
+    os.mkfifo(pipe)
+    _, _, notices = begin(tmp_path)
+    assert not damaged.exists()
+    assert not pipe.exists()
+    assert "2 of them are made again" in notices[0]
 
 
 def test_work_of_a_version_with_the_inputs_in_its_plan_goes_on(tmp_path: Path) -> None:

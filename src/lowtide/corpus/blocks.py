@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-from lowtide import _native, files
+from lowtide import _native
 from lowtide.corpus.cleaning import (
     DOCUMENT_ROW_BYTES,
     HASH_ROW_BYTES,
@@ -284,7 +284,7 @@ def _count_finished(job: CleanJob, stream: Stream) -> int | None:
     path = job.end_path(stream.index)
     if not path.exists():
         return None
-    count = files.read_json(path)["blocks"]
+    count = open_work_file(path).header["blocks"]
     paths = [job.block_path(stream.index, number) for number in range(count)]
     return count if all(_is_done(job, path) for path in paths) else None
 
@@ -324,7 +324,7 @@ def _iter_stream_tasks(
 
 def _end_stream(job: CleanJob, stream: Stream, count: int, notices: list[str]) -> int:
     end = {"blocks": count, "notices": notices}
-    files.write_json(job.end_path(stream.index), end)
+    write_work_file(job.end_path(stream.index), end, {})
     return 0
 
 
@@ -451,7 +451,7 @@ def load_block_table(job: CleanJob) -> BlockTable:
     for stream in job.streams:
         count = stream.num_blocks
         if not stream.random_access:
-            end = files.read_json(job.end_path(stream.index))
+            end = open_work_file(job.end_path(stream.index)).header
             count = end["blocks"]
             notices += end["notices"]
         paths += [job.block_path(stream.index, number) for number in range(count)]

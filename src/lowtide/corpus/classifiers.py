@@ -119,7 +119,7 @@ def _planned_bytes(path: Path) -> int:
     """About what a model takes once it is loaded: its file, or less where it is folded."""
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with files.open_file(path) as file:
             numbers = _HEADER.unpack(file.read(_HEADER.size))
     except (OSError, struct.error):
         return 0  # load_model says what is wrong

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import xxhash
+
 from lowtide import _native, files
 from lowtide.arrays import np
 from lowtide.corpus.blocks import BlockTable
@@ -33,6 +35,7 @@ __all__ = [
     "Partition",
     "RemovedLines",
     "find_duplicates",
+    "is_removed_whole",
     "partition_bytes",
     "plan_partitions",
 ]
@@ -43,6 +46,8 @@ MODEST_TABLE_BYTES = 16 << 20
 each costs a read of every block, and a large table is no faster than several small ones."""
 TABLE_ROW_BYTES = 19  # 12 in a table that is never less than 64 % full, once it has grown
 _MANY = 64
+_DIGEST_BYTES = 16
+_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,7 @@ def _find_in_partition(table: BlockTable, part: Partition, path: Path, table_byt
     index = np.zeros(len(table) + 1, dtype="<u8")
     partial = files.partial_path(path)
     partial.unlink(missing_ok=True)
+    digest = xxhash.xxh3_128()
     with os.fdopen(files.create_file(partial), "wb") as file:
         for block, block_path in enumerate(table.paths):
             index[block + 1] = index[block]
@@ -146,10 +152,30 @@ def _find_in_partition(table: BlockTable, part: Partition, path: Path, table_byt
                 raise MemoryError("more different lines in one partition than was planned for")
             lines = finder.take()
             index[block + 1] += len(lines) // 4
+            digest.update(lines)
             file.write(lines)
+        digest.update(index.data)
         file.write(index.data)
+        file.write(digest.digest())
     partial.replace(path)
     return part.num_rows // part.num_passes
+
+
+def is_removed_whole(path: Path) -> bool:
+    """Return whether a partition's file holds what was written into it."""
+    digest = xxhash.xxh3_128()
+    try:
+        with files.open_file(path) as file:
+            left = os.fstat(file.fileno()).st_size - _DIGEST_BYTES
+            while left > 0:
+                part = file.read(min(left, _READ_BYTES))
+                digest.update(part)
+                left -= len(part)
+                if not part:
+                    return False
+            return file.read(_DIGEST_BYTES) == digest.digest()
+    except OSError:
+        return False
 
 
 def _read_rows(path: Path, part: Partition) -> memoryview:
@@ -174,7 +200,7 @@ class RemovedLines:
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 size = os.fstat(descriptor).st_size
-                index_at = size - 8 * (self._num_blocks + 1)
+                index_at = size - _DIGEST_BYTES - 8 * (self._num_blocks + 1)
                 begin, end = np.frombuffer(os.pread(descriptor, 16, index_at + 8 * block), "<u8")
                 count = int(end - begin)
                 if count:

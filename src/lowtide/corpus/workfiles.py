@@ -4,8 +4,8 @@ In:      arrays of one task's result
 Out:     PATH, renamed when it is whole; `read_section` reads parts of it
 Memory:  what the caller holds; a reader holds one section
 
-They are not flushed to the disk: a killed process loses nothing that was written, and after a power
-cut `is_intact` tells by the checksum which of them can still be used.
+They are not flushed to the disk: a killed process loses nothing that was written. Whoever goes on
+with them asks `is_intact` first, which tells by the checksum what a power cut or a bad disk left.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _read_exactly(descriptor: int, offset: int, size: int, path: Path) -> memory
     while done < size:
         count = os.preadv(descriptor, [view[done:]], offset + done)
         if count == 0:
-            raise DataError("file ends too early", path=path)
+            raise _damaged(path)
         done += count
     return view
 
@@ -93,27 +93,45 @@ def _write(file: Any, data: bytes | memoryview) -> None:
 
 def open_work_file(path: Path) -> WorkFile:
     """Read a work file's header."""
-    with path.open("rb", buffering=0) as file:
+    with files.open_file(path) as file:
         prefix = file.read(_PREFIX.size)
         if len(prefix) != _PREFIX.size or not prefix.startswith(_MAGIC):
-            raise DataError("this is not a work file of lowtide", path=path)
+            raise _damaged(path)
         _, size, _ = _PREFIX.unpack(prefix)
+        if size > os.fstat(file.fileno()).st_size:
+            raise _damaged(path)
         text = _read_exactly(file.fileno(), _PREFIX.size, size, path)
-    value = json.loads(text.tobytes())
     base = _PREFIX.size + size
-    sections = {name: (base + offset, count) for name, (offset, count) in value["sections"].items()}
-    return WorkFile(path, value["header"], sections)
+    try:
+        value = json.loads(text.tobytes())
+        found = {
+            name: (base + offset, count) for name, (offset, count) in value["sections"].items()
+        }
+        return WorkFile(path, value["header"], found)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> DataError:
+    return DataError(
+        "this is not a work file of lowtide, or a damaged one",
+        path=path,
+        next_step="give the same command again; if that does not help, start over with --restart",
+    )
 
 
 def is_intact(path: Path) -> bool:
     """Return whether a work file holds what was written into it."""
     try:
         work = open_work_file(path)
-        with path.open("rb", buffering=0) as file:
+        with files.open_file(path) as file:
+            end = os.fstat(file.fileno()).st_size
+            if any(offset + count > end for offset, count in work.sections.values()):
+                return False  # before so much is allocated
             _, size, expected = _PREFIX.unpack(file.read(_PREFIX.size))
             digest = xxhash.xxh3_128(_read_exactly(file.fileno(), _PREFIX.size, size, path))
             for offset, count in work.sections.values():
                 digest.update(_read_exactly(file.fileno(), offset, count, path))
-    except (DataError, OSError, ValueError, KeyError):
+    except (DataError, OSError, ValueError, TypeError):
         return False
     return digest.digest() == expected

@@ -5,11 +5,13 @@ Out:     OUT_DIR/.work/plan.json and inputs.jsonl, beside the work files of ever
 Memory:  one row at a time; the names of inputs that changed meanwhile
 
 Work files are renamed when they are whole and are not flushed to the disk. A kill -9 loses none of
-them. After a restart of the machine (another boot id) each one is checked by its checksum.
+them. Before a command goes on with them each one is checked by its checksum: a power cut or a bad
+disk may have left something else.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide import files
+from lowtide.corpus.deduplication import is_removed_whole
 from lowtide.corpus.textblocks import Stream
 from lowtide.corpus.workfiles import is_intact, open_work_file
 from lowtide.dataset.finishing import find_other_setting
@@ -33,6 +36,7 @@ _INPUTS_NAME = "inputs.jsonl"
 """A row for each input: path, size, time. Earlier versions have them in the plan."""
 _VERSION = 3
 """Of the work files: those of another version are of no use."""
+_CHECKED = ("block", "end", "ids", "removed", "shard")
 _OUR_NAMES = re.compile(
     r"\.?(plan\.json|inputs\.jsonl|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?"
     r"((\.[0-9a-f]{16})?\.partial)?$"  # what a kill leaves of a file that was being written
@@ -65,8 +69,7 @@ def open_work(
     else:
         _require_same_plan(stored, plan, root)
         changed = _find_changed(stored, streams, root)
-        if stored.get("boot") != _boot_id():
-            _check_work_files(work, on_notice)
+        _check_work_files(work, on_notice, restarted=stored.get("boot") != _boot_id())
         if changed:
             _forget_streams(work, _first_affected(streams, changed))
             on_notice(f"{changed[0]} changed meanwhile: it and what follows it are read again")
@@ -189,9 +192,9 @@ def _iter_stored(stored: Mapping[str, Any], root: Path) -> Iterator[list[Any]]:
         return
     path = root / WORK_NAME / _INPUTS_NAME
     try:
-        with path.open("rb") as file:
+        with io.BufferedReader(files.open_file(path)) as file:
             yield from map(json.loads, file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"the list of inputs of unfinished work cannot be read: {error}",
             path=path,
@@ -246,20 +249,30 @@ def _forget_streams(work: Path, first: int) -> None:
         path.unlink()
 
 
-def _check_work_files(work: Path, on_notice: Callable[[str], None]) -> None:
-    """Keep what survived a restart of the machine whole, drop the rest."""
+def _check_work_files(work: Path, on_notice: Callable[[str], None], *, restarted: bool) -> None:
+    """Keep what is still as it was written, drop the rest."""
     lost = 0
-    for path in sorted(work.glob("*/*.block")) + sorted(work.glob("*/*.ids")):
-        if not is_intact(path):
-            path.unlink()
+    for path in sorted(itertools.chain(*(work.glob(f"*/*.{kind}") for kind in _CHECKED))):
+        if not (is_removed_whole if path.suffix == ".removed" else is_intact)(path):
+            _remove(path)
             lost += 1
-    # Cheap to make again: duplicates, and shards whose names the power cut may have undone.
-    for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
-        path.unlink()
+    # Cheap to make again: duplicates, and shards whose names a power cut may have undone.
+    if restarted or lost:
+        for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
+            path.unlink()
     if lost:
         for path in work.glob("*/*.ids"):  # they may depend on what was lost
             path.unlink()
         for path in work.glob("*/*.block"):
             if not open_work_file(path).header["has_text"]:
                 path.unlink()
-        on_notice(f"the machine was restarted meanwhile; {lost} work files are made again")
+        why = "the machine was restarted meanwhile" if restarted else "work files are damaged"
+        on_notice(f"{why}; {lost} of them are made again")
+
+
+def _remove(path: Path) -> None:
+    """Remove what has a work file's name, whatever it is."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import xxhash
 
+from lowtide import files
 from lowtide.errors import DataError
 
 __all__ = ["Output", "OutputWriter", "open_output"]
@@ -121,7 +122,7 @@ def _damaged(path: Path) -> DataError:
 
 def open_output(path: Path) -> Output:
     """Read a file's header; one that is damaged is refused."""
-    with path.open("rb", buffering=0) as file:
+    with files.open_file(path) as file:
         descriptor = file.fileno()
         end = os.fstat(descriptor).st_size - _TRAILER.size
         if end < 0:
@@ -134,6 +135,6 @@ def open_output(path: Path) -> Output:
         text = _read_exactly(descriptor, begin, size, path)
     if xxhash.xxh3_128_digest(text) != digest:
         raise _damaged(path)
-    value = json.loads(text.tobytes())
+    value = json.loads(text.tobytes())  # what the digest is of
     sections = {name: (offset, count) for name, (offset, count) in value["sections"].items()}
     return Output(path, value["header"], sections)

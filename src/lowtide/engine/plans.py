@@ -11,23 +11,28 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lowtide import files
 from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.errors import DataError, UsageError
 
 __all__ = ["commit_plan", "read_plan"]
+
+_START_OVER = "remove the work folder, and give the command again: it starts over"
 
 
 def read_plan(records: Records) -> dict[str, Any] | None:
     """The plan of a work folder as JSON; None where there is none yet."""
     path = records.folder / PLAN_NAME
     try:
-        value = json.loads(path.read_bytes())
+        value: Any = json.loads(files.read_whole(path))
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise DataError(f"the plan of this work cannot be read: {error}", path=path) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"the plan of this work cannot be read: {error}", path=path, next_step=_START_OVER
+        ) from None
     if not isinstance(value, dict):
-        raise DataError("expected the plan that workers agree on", path=path)
+        raise DataError("expected the plan that workers agree on", path=path, next_step=_START_OVER)
     return value
 
 

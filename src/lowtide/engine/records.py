@@ -67,15 +67,23 @@ class Records:
         done: set[int] = set()
         with contextlib.suppress(FileNotFoundError), os.scandir(self.folder / stage) as entries:
             for entry in entries:
-                if entry.name.endswith(_DONE) and not entry.name.startswith("."):
-                    done.add(int(entry.name.removesuffix(_DONE).rpartition("-")[2]))
+                number = entry.name.removesuffix(_DONE).rpartition("-")[2]
+                if entry.name.endswith(_DONE) and entry.name[0] != "." and number.isdecimal():
+                    done.add(int(number))
         return done
 
     def read(self, task: Task) -> dict[str, Any]:
         """What a finished task's record says: `facts` of its stage, and its files."""
-        record = files.read_json(self.record_path(task))
+        path = self.record_path(task)
+        try:
+            record: Any = files.read_json(path)
+        except DataError as error:
+            raise _damaged_record(str(error.message), path) from None
         if not isinstance(record, dict) or record.get("task") != task.name:
-            raise DataError(f"expected the record of task {task.name}", path=self.record_path(task))
+            raise _damaged_record(f"expected the record of task {task.name}", path)
+        checksum = record.pop("checksum", None)
+        if checksum is not None and checksum != _checksum_record(record):
+            raise _damaged_record(f"the record of task {task.name} is damaged", path)
         return record
 
     def open(self, task: Task) -> Output:
@@ -122,13 +130,15 @@ class Records:
         record = {"task": task.name, "facts": dict(facts), "files": dict(outputs or {})}
         path = self.record_path(task)
         with self._scratch(path) as (partial, file):
-            file.write(files.json_bytes({**record, "by": describe_worker()}))
+            record = {**record, "by": describe_worker()}
+            file.write(files.json_bytes({**record, "checksum": _checksum_record(record)}))
             file.flush()
             os.fsync(file.fileno())
             if _create(partial, path):
                 return
         before = self.read(task)
-        if any(before.get(key) != json.loads(json.dumps(record[key])) for key in record):
+        same = ("task", "facts", "files")
+        if any(before.get(key) != json.loads(json.dumps(record[key])) for key in same):
             raise _other_result(task, path)
 
     @contextlib.contextmanager
@@ -155,7 +165,7 @@ class Records:
     def agree_on_count(self, stage: str, count: int) -> None:
         """Say how many tasks a stage has; workers that count otherwise do not belong together."""
         self.create(f"{stage}/{_COUNT}", json.dumps(count).encode())
-        stored = files.read_json(self.folder / stage / _COUNT)
+        stored = _read_count(self.folder / stage / _COUNT)
         if stored != count:
             raise UsageError(
                 f"stage {stage} has {stored} tasks for other workers, {count} for this one",
@@ -166,7 +176,7 @@ class Records:
     def list_stages(self) -> list[tuple[str, int]]:
         """The stages that were begun, in that order, with how many tasks they have."""
         found = sorted(self.folder.glob(f"*/{_COUNT}"), key=lambda path: path.stat().st_mtime_ns)
-        return [(path.parent.name, int(files.read_json(path))) for path in found]
+        return [(path.parent.name, _read_count(path)) for path in found]
 
     def refuse_strangers(self, stages: Collection[str]) -> None:
         """Refuse a folder that holds what workers on these stages have not made."""
@@ -199,6 +209,28 @@ class Records:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _checksum_record(record: Mapping[str, Any]) -> str:
+    return files.checksum_bytes(json.dumps(record, sort_keys=True).encode())
+
+
+def _read_count(path: Path) -> int:
+    try:
+        count: Any = files.read_json(path)
+    except DataError as error:
+        raise _damaged_record(str(error.message), path) from None
+    if type(count) is not int:
+        raise _damaged_record("expected how many tasks there are", path)
+    return count
+
+
+def _damaged_record(message: str, path: Path) -> DataError:
+    return DataError(
+        message,
+        path=path,
+        next_step="remove the work folder, and give the command again: it starts over",
+    )
 
 
 def _own_names(stages: Collection[str]) -> list[str]:
