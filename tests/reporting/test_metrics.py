@@ -82,6 +82,15 @@ def test_a_file_written_anew_is_told_from_one_that_grew(tmp_path: Path) -> None:
     assert not file.is_same()
 
 
+def test_a_file_written_anew_with_the_inode_of_the_old_one(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    write_rows(file.path, [metrics_row(1)])
+    assert JobMetrics().read(file) == 1
+    file.path.write_text("")  # the inode stays
+    write_rows(file.path, [metrics_row(50), metrics_row(51), metrics_row(52)])
+    assert not file.is_same()
+
+
 def test_long_files_give_short_curves(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     write_rows(path, [metrics_row(second) for second in range(5000)])

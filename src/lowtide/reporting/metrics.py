@@ -7,6 +7,7 @@ Memory:  one line and the curves
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lowtide import files
 from lowtide.reporting.series import Series
 
 __all__ = ["JobMetrics", "MetricsFile", "PhaseTime", "finite_number"]
@@ -23,6 +25,7 @@ _GAP_SECONDS = (
     30.0  # rows come once a second; a longer silence is a stop, a start after it a resume
 )
 _MAX_LINE_BYTES = 1 << 20
+_LAST_BYTES = 4096
 _MAX_PHASES = 60
 _MAX_RESUMES = 100
 
@@ -34,6 +37,8 @@ class MetricsFile:
         self.path = path
         self._inode = 0
         self._offset = 0
+        self._last = b""
+        """The end of what was read: a new file may get the old one's inode."""
 
     def is_same(self) -> bool:
         """Return whether the file is the one that was read so far; a resumed run writes it anew."""
@@ -42,8 +47,15 @@ class MetricsFile:
         except FileNotFoundError:
             return self._offset == 0
         return self._offset == 0 or (
-            status.st_ino == self._inode and status.st_size >= self._offset
+            status.st_ino == self._inode
+            and status.st_size >= self._offset
+            and self._read_last() == self._last
         )
+
+    def _read_last(self) -> bytes:
+        with contextlib.suppress(OSError), files.open_file(self.path) as file:
+            return os.pread(file.fileno(), len(self._last), self._offset - len(self._last))
+        return b""
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
         """Return the rows written since; a line cut off in the middle comes next time or never."""
@@ -60,6 +72,7 @@ class MetricsFile:
                 if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
                     return
                 self._offset += len(line)
+                self._last = line[-_LAST_BYTES:]
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError):
