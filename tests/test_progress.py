@@ -120,6 +120,20 @@ def test_metrics_that_cannot_be_written_do_not_end_the_job(tmp_path: Path) -> No
     assert "No space left" in stream.getvalue()
 
 
+def test_what_is_done_between_steps_is_said_and_written() -> None:
+    progress = Progress("train", stream=None)
+    with progress.phase("training", total=5, unit="steps") as phase:
+        phase.update(5)
+        phase.doing = "evaluating val: 3 of 50 windows"
+        row = phase.snapshot()
+        assert row["doing"] == "evaluating val: 3 of 50 windows"
+        assert "training      evaluating val: 3 of 50 windows  " in progress._describe(
+            row, finished=False
+        )
+        phase.doing = ""
+        assert "doing" not in phase.snapshot()
+
+
 def test_a_resumed_phase_counts_only_its_own_work_in_the_rate() -> None:
     phase = Phase("reading", total=100, unit="", start=90, poll=None)
     phase.started -= 10  # as if ten seconds ago

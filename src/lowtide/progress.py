@@ -93,6 +93,8 @@ class Phase:
         self.name = name
         self.total = total
         self.unit = unit
+        self.doing = ""
+        """What is done between two steps of the count, such as an evaluation."""
         self.numbers: dict[str, float] = {}
         self._first = start
         self._done = start
@@ -126,6 +128,8 @@ class Phase:
             row["total"] = self.total
             row["seconds_left"] = max(self.total - done, 0) / rate if rate > 0 else None
         row.update(self.numbers)
+        if self.doing:
+            row["doing"] = self.doing
         return row
 
 
@@ -314,6 +318,8 @@ class Progress:
     def _describe(self, row: Mapping[str, Any], *, finished: bool) -> str:
         total = row.get("total")
         parts = [f"{row['phase']:<12}"]
+        if not finished and row.get("doing"):
+            parts.append(str(row["doing"]))
         if finished:
             parts.append(format_seconds(self.phase_seconds[row["phase"]]))
         elif total:
@@ -328,7 +334,7 @@ class Progress:
             parts.append(f"{_with_unit(row['rate'], row['unit'])}/s")
         if not finished and row.get("seconds_left") is not None:
             parts.append(f"{format_seconds(row['seconds_left'])} left")
-        standard = {"phase", "done", "rate", "unit", "total", "seconds_left"}
+        standard = {"phase", "done", "rate", "unit", "total", "seconds_left", "doing"}
         parts += [
             f"{key} {format_count(value)}" for key, value in row.items() if key not in standard
         ]

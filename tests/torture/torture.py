@@ -200,8 +200,8 @@ def with_chance(case: Case, rng: random.Random) -> list[str]:
     return words
 
 
-def snapshot(path: Path) -> dict[str, Any]:
-    """Everything in an output: names and bytes, JSON without what may differ."""
+def snapshot(path: Path, place: Path) -> dict[str, Any]:
+    """Names and bytes in an output; JSON without `place` and without what may differ."""
     if path.is_file():
         return {path.name: path.read_bytes()}
     found: dict[str, Any] = {}
@@ -211,7 +211,10 @@ def snapshot(path: Path) -> dict[str, Any]:
         if file.is_dir() or file.name.endswith(("metrics.jsonl", ".lock", "checksums.json")):
             continue
         data = file.read_bytes()
-        found[name] = _plain(json.loads(data)) if file.suffix == ".json" else data
+        if file.suffix == ".json":
+            found[name] = _plain(json.loads(data.replace(os.fsencode(place), b"PLACE")))
+        else:
+            found[name] = data
     return found
 
 
@@ -239,7 +242,7 @@ def describe_difference(wanted: dict[str, Any], found: dict[str, Any]) -> str | 
 class Bench:
     """Inputs, undisturbed outputs and how long they took."""
 
-    def __init__(self, folder: Path, megabytes: float) -> None:
+    def __init__(self, folder: Path, megabytes: float, only: str) -> None:
         self.inputs = folder / "inputs"
         self.work = folder / "work"
         self.work.mkdir()
@@ -255,11 +258,13 @@ class Bench:
         self.wanted: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
         for case in CASES:
+            if not case.name.startswith(only):
+                continue
             place = self.fresh_folder(case)
             begin = time.monotonic()
             finish(case.command.split(), place)
             self.seconds[case.name] = time.monotonic() - begin
-            self.wanted[case.name] = snapshot(place / case.out)
+            self.wanted[case.name] = snapshot(place / case.out, place)
             print(f"{case.name:22} undisturbed: {self.seconds[case.name]:.1f} s", flush=True)
 
     def fresh_folder(self, case: Case) -> Path:
@@ -289,7 +294,7 @@ class Bench:
             finish(with_chance(case, rng), place)
         except AssertionError as error:
             return hits, str(error)
-        wrong = describe_difference(self.wanted[case.name], snapshot(place / case.out))
+        wrong = describe_difference(self.wanted[case.name], snapshot(place / case.out, place))
         if wrong is None:
             shutil.rmtree(place)
         return hits, wrong if wrong is None else f"{wrong}, see {place}"
@@ -317,7 +322,7 @@ def main() -> int:
     trials: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     folder = Path(tempfile.mkdtemp(prefix="lowtide-torture-"))
-    bench = Bench(folder, options.megabytes)
+    bench = Bench(folder, options.megabytes, options.only or "")
     begin = time.monotonic()
     for case in rounds(rng, options.only):
         passed = time.monotonic() - begin

@@ -14,6 +14,7 @@ from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.checksums import record_files
 from lowtide.model.gpt import GPT
+from lowtide.progress import Phase
 from lowtide.training import loop, stepping
 from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.loop import Trainer
@@ -47,6 +48,18 @@ def break_after(trainer, calls):
         return forward(*arguments)
 
     trainer.model.forward = breaking
+
+
+def test_progress_says_what_is_done_between_steps(make_trainer, monkeypatch):
+    told = []
+    doing = property(lambda _: "", lambda _, text: told.append(text))
+    monkeypatch.setattr(Phase, "doing", doing, raising=False)
+    make_trainer(max_iters=2, eval_interval=2, eval_iters=1).fit()
+    evaluations = [text for text in told if text.startswith("evaluating val: ")]
+    assert evaluations[0].startswith("evaluating val: 0 of ")
+    words = evaluations[-1].split()
+    assert words[2] == words[4] and words[5] == "windows"
+    assert told[-2:] == ["saving", ""]
 
 
 def test_the_loss_falls(make_trainer):

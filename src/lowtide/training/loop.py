@@ -221,7 +221,7 @@ class Trainer:
         self._pace = Pace(settings.tokens_per_step, flops, step=state.step)
         while not self._finished():
             if state.step % settings.evaluation.eval_interval == 0:
-                self._evaluate()
+                self._evaluate(phase)
                 if state.stopped:
                     break
             self.train_step()
@@ -239,8 +239,10 @@ class Trainer:
         if not state.stopped:
             time_is_up = self.length.time_is_up(state.elapsed_seconds)
             state.stopped = "time" if time_is_up else "finished"
-        self._evaluate()
+        self._evaluate(phase)
+        phase.doing = "saving"
         self._save()
+        phase.doing = ""
 
     def train_step(self) -> None:
         """One optimizer update on one batch; nothing here waits for the device."""
@@ -258,15 +260,17 @@ class Trainer:
 
     # -- evaluation, logging, saving ------------------------------------------------------------
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, phase: Phase) -> None:
         """Evaluate on every dataset, once per step; keep the best weights, watch for forgetting."""
         state = self.state
         if state.evaluated_step == state.step:
             return
         self.where.stage("evaluating", state.step)
-        results = self.evaluator.evaluate_all()
+        results = self.evaluator.evaluate_all(functools.partial(setattr, phase, "doing"))
         state.evaluated_step = state.step
+        phase.doing = "writing a sample"
         sample = self.evaluator.sample() if self._group.is_first else ""
+        phase.doing = ""
         if not results and not sample:
             return
         row = evaluation_row(state.step, results)

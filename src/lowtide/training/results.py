@@ -147,21 +147,36 @@ class RunEvaluator:
         self._engine, self._settings, self._group, self._rows = engine, settings, group, rows
         self._datasets, self._tokenizer = datasets, tokenizer
 
-    def evaluate_all(self) -> dict[str, EvalResult]:
-        """Return a result per dataset."""
-        return {name: self.evaluate_one(dataset) for name, dataset in self._datasets.items()}
+    def evaluate_all(self, tell: Callable[[str], None] = lambda _: None) -> dict[str, EvalResult]:
+        """Return a result per dataset; `tell` hears what is evaluated, and how far it is."""
+        return {
+            name: self.evaluate_one(dataset, name, tell) for name, dataset in self._datasets.items()
+        }
 
-    def evaluate_one(self, dataset: TokenDataset) -> EvalResult:
+    def evaluate_one(
+        self, dataset: TokenDataset, name: str, tell: Callable[[str], None]
+    ) -> EvalResult:
         """Return the loss of the weights as they are, in the run's precision."""
+        num_windows = self._settings.evaluation.eval_iters * EVAL_BATCH_ROWS
+        total = -(-min(num_windows, len(dataset)) // self._group.world_size)
+        done = 0
+
+        def count(windows: int) -> None:
+            nonlocal done
+            done += windows
+            tell(f"evaluating {name}: {done} of {total} windows")
+
+        count(0)
         rows = max(1, min(self._engine.state.micro_batch, self._rows))
         with self._engine.eval_sums(self._tokenizer, batch_size=rows) as sums:
             return evaluate_windows(
                 sums,
                 dataset,
                 batch_size=rows,
-                num_windows=self._settings.evaluation.eval_iters * EVAL_BATCH_ROWS,
+                num_windows=num_windows,
                 rank=self._group.rank,
                 world_size=self._group.world_size,
+                on_windows=count,
             )
 
     def sample(self) -> str:
