@@ -53,14 +53,18 @@ def scan_characters(
     tokens = sorted({text.encode() for text in specials}, key=len, reverse=True)
     expression = re.compile(b"|".join(map(re.escape, tokens))) if tokens else None
     seen = np.zeros(0x110000, dtype=np.bool_)
-    num_bytes = start = 0
+    num_bytes = start = num_seen = 0
     for source in inputs:
         for text, stored in _iter_texts(source, tokens, options):
             for part in expression.split(text) if expression else [text]:
-                codes = part.decode("utf-8", "replace").encode("utf-32-le")
-                seen[np.frombuffer(codes, dtype="<u4")] = True
+                text_codes = part.decode("utf-8", "replace").encode("utf-32-le")
+                codes = np.frombuffer(text_codes, dtype="<u4")
+                # Counting all marks takes as long as reading a small file: only where one is new.
+                if not seen[codes].all():
+                    seen[codes] = True
+                    num_seen = int(np.count_nonzero(seen))
             num_bytes += len(text)
-            phase.update(start + stored, characters=int(seen.sum()))
+            phase.update(start + stored, characters=num_seen)
         start += source.size_bytes
     return ScannedCharacters(frozenset(map(chr, seen.nonzero()[0].tolist())), num_bytes)
 
