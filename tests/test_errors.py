@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 from pathlib import Path
 
 import pytest
 
+import lowtide
 from lowtide.errors import (
     BudgetError,
     DataError,
@@ -15,6 +17,7 @@ from lowtide.errors import (
     UsageError,
     from_os_error,
     printable,
+    warn,
 )
 
 
@@ -60,6 +63,28 @@ def test_escape_sequences_are_written_out() -> None:
     assert printable("a\x1b[2Jb\x9bc\r\x00\x7f") == "a\\x1b[2Jb\\x9bc\\x0d\\x00\\x7f"
     plain = "line\n\tÜbung 東京 😀\u200f"
     assert printable(plain) == plain
+
+
+def test_warnings_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    warn("note: \x1b[31m")
+    assert capsys.readouterr().err == "note: \\x1b[31m\n"
+
+
+def test_nothing_reaches_stderr_but_through_printable() -> None:
+    """What is printed there may hold names, texts and metadata of strangers."""
+    raw: list[str] = []
+    for path in Path(lowtide.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            streams = [ast.unparse(k.value) for k in node.keywords if k.arg == "file"]
+            if node.func.id != "print" or streams != ["sys.stderr"]:
+                continue
+            text = node.args[0]
+            if not (isinstance(text, ast.Constant) or ast.unparse(text).startswith("printable(")):
+                raw.append(f"{path.name}:{node.lineno}")
+    # Its words are the program's own.
+    assert not [place for place in raw if not place.startswith("diagnostics.py:")], raw
 
 
 def test_the_advice_for_a_file_that_changed() -> None:

@@ -1,11 +1,13 @@
 """The errors lowtide raises: what is wrong, where, and what to do next.
 
-The library raises these and never prints; only `cli.py` makes a message and an exit code of them.
+The library raises these; only `cli.py` makes a message and an exit code of them. What it has to say
+without an error, and without anybody who takes notices, goes through `warn`.
 """
 
 from __future__ import annotations
 
 import errno
+import sys
 from os import PathLike
 from pathlib import PurePath
 
@@ -17,6 +19,7 @@ __all__ = [
     "UsageError",
     "from_os_error",
     "printable",
+    "warn",
 ]
 
 # What a terminal takes for a command, or moves about by: the control characters of ASCII and
@@ -35,6 +38,11 @@ def printable(text: str) -> str:
     """
     # Of a name that is not UTF-8 Python has lone surrogates, which no terminal takes.
     return text.translate(_PRINTABLE).encode("utf-8", "backslashreplace").decode()
+
+
+def warn(text: str) -> None:
+    """Print a line on stderr that a user should see also where nothing else is said."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 class LowtideError(Exception):

@@ -29,7 +29,7 @@ from typing import IO, Any
 
 import xxhash
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, UsageError, warn
 
 __all__ = [
     "LOCK_NAME",
@@ -135,7 +135,7 @@ def hold_lock(
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
     lock = path / LOCK_NAME if path.is_dir() else path.with_name(f".{path.name}{LOCK_NAME}")
-    descriptor = _open_lock(lock, path, on_notice or _say)
+    descriptor = _open_lock(lock, path, on_notice or warn)
     try:
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its owner's name
             os.ftruncate(descriptor, 0)
@@ -181,10 +181,6 @@ def _open_lock(lock: Path, path: Path, on_notice: Callable[[str], None]) -> int:
             if os.path.samestat(os.fstat(descriptor), lock.stat(follow_symlinks=False)):
                 return descriptor
         os.close(descriptor)  # its owner ended and removed it just now
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _describe_owner() -> dict[str, Any]:

@@ -8,10 +8,10 @@ Memory:  what might still become a stop text
 from __future__ import annotations
 
 import codecs
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lowtide.errors import warn
 from lowtide.generation.prompts import Prompt, encode_end
 from lowtide.tokenizer import UNKNOWN, Tokenizer
 
@@ -114,4 +114,4 @@ def note_unknown(tokenizer: Tokenizer, prompt: Prompt) -> None:
     strange = [c for c in characters if int(tokenizer.encode(c)[0]) in unknown]
     if strange:
         shown = " ".join(strange[:20]) + (" …" if len(strange) > 20 else "")
-        print(f"note: not in the model's vocabulary, read as {UNKNOWN}: {shown}", file=sys.stderr)
+        warn(f"note: not in the model's vocabulary, read as {UNKNOWN}: {shown}")

@@ -13,12 +13,11 @@ Memory:  one buffer of 1 MiB
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, warn
 from lowtide.files import checksum_bytes, checksum_file, json_bytes, read_json, write_bytes
 from lowtide.files import write_json as _write_json
 
@@ -104,19 +103,13 @@ def find_intact(folder: str | Path, *, note: Callable[[str], None] | None = None
                 verify_folder(step_dir)
             except DataError:
                 continue
-            (note or _to_stderr)(
-                f"warning: {error.message} ({error.path}); taking {step_dir} instead"
-            )
+            (note or warn)(f"warning: {error.message} ({error.path}); taking {step_dir} instead")
             return step_dir
         raise DataError(
             error.message,
             path=error.path,
             next_step="bring the file back from a copy; the best weights (--best) may be whole",
         ) from None
-
-
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _read_record(folder: Path) -> dict[str, list[str]] | None:

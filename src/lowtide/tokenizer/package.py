@@ -16,7 +16,6 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ import zstandard
 
 from lowtide import ranks
 from lowtide.arrays import np
-from lowtide.errors import BudgetError, DataError
+from lowtide.errors import BudgetError, DataError, warn
 from lowtide.packages import import_package
 from lowtide.tokenizer.needs import PIECE_CHARACTERS
 from lowtide.tokenizer.tokentexts import TokenTexts
@@ -94,11 +93,9 @@ def tell_once(reason: str) -> None:
     """Say on stderr, once in a process, that the package does the work and what that costs."""
     if not ranks.is_first() or not _told.acquire(blocking=False):
         return
-    print(
+    warn(
         f"note: {reason}: this tokenizer runs through the package tokenizers, about {SLOWER} times "
-        "slower than native code",
-        file=sys.stderr,
-        flush=True,
+        "slower than native code"
     )
 
 
