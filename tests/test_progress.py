@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from lowtide import progress as progress_module
+from lowtide.answers import shown_as
 from lowtide.progress import Phase, Progress, format_count, format_seconds, run_metrics_path
 
 
@@ -118,6 +119,15 @@ def test_metrics_that_cannot_be_written_do_not_end_the_job(tmp_path: Path) -> No
             progress.write_metrics({"loss": 1})
     assert stream.getvalue().count("no more metrics") == 1
     assert "No space left" in stream.getvalue()
+
+
+def test_a_quiet_command_prints_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_as(as_json=False, quiet=True), Progress("train") as progress:
+        progress.note("going on at step 4")
+        progress.note("warning: step 6 is not used: \x1b")
+    with Progress("train", stream=None) as progress:
+        progress.note("warning: nobody asked")
+    assert capsys.readouterr().err == "warning: step 6 is not used: \\x1b\n"
 
 
 def test_what_is_done_between_steps_is_said_and_written() -> None:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from lowtide.answers import is_quiet
-from lowtide.errors import printable
+from lowtide.errors import printable, warn
 from lowtide.memory import PeakMeter, format_size, tree_resident_bytes
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ class Progress:
         # Looked up now, not at import: whoever redirects stderr later must be heard.
         usual = None if is_quiet() else sys.stderr
         self._stream = usual if stream == "stderr" else stream
+        self._only_warns = stream == "stderr" and is_quiet()
         self._phase: Phase | None = None
         self._meter = PeakMeter()
         self._lock = threading.Lock()
@@ -251,8 +252,10 @@ class Progress:
         self.note(self._describe(row, finished=True))
 
     def note(self, text: str) -> None:
-        """Print one line above the bar."""
+        """Print one line above the bar; a command that is quiet prints warnings alone."""
         if self._stream is None:
+            if self._only_warns and text.startswith("warning: "):
+                warn(text)
             return
         text = printable(text)
         if self._live is not None and self._live.is_started:
