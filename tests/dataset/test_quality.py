@@ -218,5 +218,7 @@ def test_another_model_is_another_dataset(mixed: Path) -> None:
     write_model(Path("good.bin"), "hq", "cc", seed=1)
     with pytest.raises(UsageError, match=r"good\.bin with other content"):
         prepare_dataset(**options(mixed, "out", score=model))
-    with pytest.raises(UsageError, match="was made with --score"):
+    with pytest.raises(
+        UsageError, match=r"was made with --score .*good\.bin, now it is .*good\.bin wi"
+    ):
         append_to_dataset(dataset_dir="out", input_files=["b.txt"])

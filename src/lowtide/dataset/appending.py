@@ -180,7 +180,9 @@ def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prep
         text_field=settings.text_field,
     )
     stored = build_settings(PrepareSettings, known)
-    models, before = plan_models(stored), info.metadata.get("settings", {})
+    before = info.metadata.get("settings", {})
+    models = plan_models(stored)
+    models |= {name: getattr(stored, name) for name in ("language_model", "score")}
     other = find_other_setting({name: before.get(name) for name in models}, models)
     if other is not None:
         raise UsageError(
