@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lowtide.corpus.inputs import InputFile, InputList, hash_inputs
-from lowtide.corpus.reading import ReadingOptions, plan_streams
+from lowtide.corpus.reading import ReadingSettings, plan_streams
 from lowtide.dataset.staged.parts import cut_parts
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
@@ -37,7 +37,7 @@ def plan(total: int, num_files: int) -> dict[str, float]:
         inputs.append(InputFile(number, path, "text", None, total // num_files, number))
     begin = time.perf_counter()
     sizes = Sizes.of(inputs.total_bytes)
-    options = ReadingOptions()
+    options = ReadingSettings()
     streams = plan_streams(inputs, options)
     parts = cut_parts(streams, options, sizes.part_bytes)
     hash_inputs(inputs)

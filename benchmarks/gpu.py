@@ -134,7 +134,7 @@ def make_trainer(config: GPTConfig, path: Path, **options: Any) -> Trainer:
     model = GPT(config)
     if options.get("zero_init"):
         model.zero_outputs()
-    data = TokenDataset(path, split="all", sequence_length=CONTEXT, dtype="uint16")
+    data = TokenDataset(path, split="all", seq_len=CONTEXT, dtype="uint16")
     folder = Path(tempfile.mkdtemp())
     trainer = Trainer(
         model, data=data, max_iters=10**6, device="cuda", checkpoints_dir=folder, **options

@@ -129,7 +129,7 @@ def check_largest(gibibytes: int, path: Path) -> dict[str, Any]:
 def _train_two_steps(
     config: GPTConfig, settings: Any, path: Path, notes: list[str]
 ) -> tuple[int, float]:
-    data = TokenDataset(path, split="all", sequence_length=CONTEXT, dtype="uint16")
+    data = TokenDataset(path, split="all", seq_len=CONTEXT, dtype="uint16")
     with torch.device("cuda"):
         model = GPT(config)
     trainer = Trainer(model, data=data, settings=settings)
@@ -171,7 +171,7 @@ def make_shards(path: Path, folder: Path, *, count: int, shard_tokens: int) -> N
 
 def train_from_shards(folder: Path, steps: int) -> dict[str, Any]:
     """Train from a large dataset with one loader thread; how long it waits, what it holds."""
-    data = TokenDataset(folder, split="train", sequence_length=CONTEXT)
+    data = TokenDataset(folder, split="train", seq_len=CONTEXT)
     loader = BatchLoader(data, batch_size=64, num_threads=1, seed=1, pin_memory=True)
     torch.manual_seed(0)
     options = {**BASE, **BLOCKS, **MUON, "gradient_accumulation_steps": 1}

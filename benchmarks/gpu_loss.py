@@ -115,7 +115,7 @@ def main() -> None:
     settings = {**RECIPE, **parse_changes(options.set)}
     config = SHAPES[options.shape].replace(dropout=settings.get("dropout", 0.0))
     trainer = make_trainer(config, options.data, **settings)
-    val = TokenDataset(options.val_data, split="all", sequence_length=CONTEXT, dtype="uint16")
+    val = TokenDataset(options.val_data, split="all", seq_len=CONTEXT, dtype="uint16")
     row = train_for(
         trainer, val, seconds=options.seconds, steps=options.steps, points=options.points
     )

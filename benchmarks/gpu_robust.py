@@ -80,8 +80,8 @@ def fit(data: Path, val: Path, folder: Path, name: str) -> None:
     length = CONTEXT
     Trainer(
         GPT(config),
-        data=TokenDataset(data, split="all", sequence_length=length, dtype="uint16"),
-        val_data=TokenDataset(val, split="all", sequence_length=length, dtype="uint16"),
+        data=TokenDataset(data, split="all", seq_len=length, dtype="uint16"),
+        val_data=TokenDataset(val, split="all", seq_len=length, dtype="uint16"),
         **{**BASE, "optimizer": "muon", "batch_size": 16, "gradient_accumulation_steps": 2},
         max_iters=STEPS,
         save_interval=5,

@@ -136,7 +136,7 @@ def measure_elsewhere(peer_python: Path, name: str, path: Path, folder: Path) ->
 
 def own_ways(path: Path) -> dict[str, Callable[[], Iterator[Any]]]:
     """Return lowtide's forms."""
-    data = TokenDataset(path, split="all", sequence_length=LENGTH, dtype="uint16")
+    data = TokenDataset(path, split="all", seq_len=LENGTH, dtype="uint16")
     return {
         "lowtide TokenDataset.get_batch, random windows": lambda: get_batches(data),
         "lowtide BatchLoader, no threads": lambda: BatchLoader(
@@ -181,7 +181,7 @@ def compare_start(folder: Path, rounds: int) -> str:
     seconds: list[float] = []
     for _ in range(rounds):
         started = time.perf_counter()
-        with BatchLoader(TokenDataset(root, sequence_length=LENGTH), batch_size=BATCH) as loader:
+        with BatchLoader(TokenDataset(root, seq_len=LENGTH), batch_size=BATCH) as loader:
             next(loader)
             seconds.append(time.perf_counter() - started)
     return (
@@ -218,7 +218,7 @@ def compare_memory(folder: Path, num_tokens: int) -> str:
 
 def measure_growth(way: str, path: str) -> tuple[int, float, int]:
     """Read every window once in shuffled order; give the growth of the peak, seconds, tokens."""
-    data = TokenDataset(path, split="all", sequence_length=LENGTH, dtype="uint16")
+    data = TokenDataset(path, split="all", seq_len=LENGTH, dtype="uint16")
     if way == "memmap":
         tokens = np.memmap(path, dtype=np.uint16, mode="r")
         order = np.random.default_rng(3).permutation(len(data))

@@ -235,7 +235,7 @@ import json, sys
 from lowtide import BatchLoader, TokenDataset
 from lowtide.memory import process_peak_bytes
 path, rows, length, ahead = sys.argv[1], *map(int, sys.argv[2:])
-data = TokenDataset(path, split="train", sequence_length=length)
+data = TokenDataset(path, split="train", seq_len=length)
 with BatchLoader(data, batch_size=rows, prefetch_batches=ahead) as loader:
     for _ in range(200):
         next(loader)

@@ -51,9 +51,9 @@ SAME_RULES = {  # what datatrove calls them
 
 def read_documents(paths: list[Path], limit: int) -> list[str]:
     """Documents of text files (between marks) and jsonl files, as the rules see them: clean."""
-    from lowtide.corpus.cleaning import CleaningOptions
+    from lowtide.corpus.cleaning import CleaningSettings
 
-    options = CleaningOptions(filter=False, dedup=False)
+    options = CleaningSettings(filter=False, dedup=False)
     documents: list[str] = []
     for path in paths:
         if path.suffix == ".jsonl":
@@ -72,12 +72,12 @@ def read_documents(paths: list[Path], limit: int) -> list[str]:
 def clean(text: str, options: Any) -> tuple[str | None, str | None]:
     """What is left of a document, and the rule that removed it."""
     from lowtide.corpus.cleaning import RULES, clean_block
-    from lowtide.corpus.reading import ReadingOptions
+    from lowtide.corpus.reading import ReadingSettings
     from lowtide.corpus.textblocks import Segment, TextBlock
 
     raw = text.encode()
     block = TextBlock(0, 0, "text", raw, (Segment(0, 0, 0, len(raw)),))
-    cleaned = clean_block(block, ReadingOptions(separator=b""), options, paths={})
+    cleaned = clean_block(block, ReadingSettings(separator=b""), options, paths={})
     for rule, (count, _) in zip(RULES, cleaned.counts, strict=True):
         if count and rule.startswith("document_"):
             return None, rule
@@ -86,13 +86,13 @@ def clean(text: str, options: Any) -> tuple[str | None, str | None]:
 
 def decide_ours(documents: list[str]) -> tuple[dict[str, list[Any]], dict[str, float]]:
     """Decisions of every preset, and the megabytes it judged in a second."""
-    from lowtide.corpus.cleaning import CleaningOptions
+    from lowtide.corpus.cleaning import CleaningSettings
 
     decisions: dict[str, list[Any]] = {}
     rates: dict[str, float] = {}
     size = sum(len(text.encode()) for text in documents)
     for preset in (*PRESETS, ",".join(("gopher-repetition", "gopher-quality", "c4", "fineweb"))):
-        options = CleaningOptions(normalize=False, filter=False, dedup=False, rules=preset)
+        options = CleaningSettings(normalize=False, filter=False, dedup=False, rules=preset)
         begin = time.process_time()
         found = [clean(text, options) for text in documents]
         rates[preset] = size / 1e6 / (time.process_time() - begin)

@@ -68,7 +68,7 @@ class Bench:
         self.train_path, val_path = folder / "train.npy", folder / "val.npy"
         np.save(self.train_path, ids[:boundary])
         np.save(val_path, ids[boundary:])
-        self.val = TokenDataset(val_path, split="all", sequence_length=CONTEXT)
+        self.val = TokenDataset(val_path, split="all", seq_len=CONTEXT)
 
     def loss_of(self, network: nn.Module) -> float:
         """Return the loss over the whole validation split."""

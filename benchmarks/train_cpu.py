@@ -82,7 +82,7 @@ class OurLoop:
         torch.manual_seed(0)
         self.trainer = Trainer(
             GPT(config),
-            data=TokenDataset(path, split="all", sequence_length=config.context_length),
+            data=TokenDataset(path, split="all", seq_len=config.context_length),
             batch_size=batch,
             optimizer=optimizer,
             max_iters=10**6,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lowtide
-from lowtide.aliases import OTHER_WAYS, SAME_SETTINGS, own_name
+from lowtide.aliases import (
+    OTHER_WAYS,
+    SAME_SETTINGS,
+    own_name,
+    takes_second_names,
+)
 from lowtide.arguments import parse_settings
 from lowtide.dataset.settings import (
     AppendSettings,
@@ -21,6 +28,7 @@ from lowtide.dataset.settings import (
 )
 from lowtide.errors import UsageError
 from lowtide.flatsettings import setting_fields, setting_values
+from lowtide.helptext import flags_of
 from lowtide.planning.settings import PlanSettings
 from lowtide.reporting.settings import ReportSettings
 from lowtide.settings import build_settings
@@ -51,6 +59,85 @@ def test_there_is_no_other_table_of_second_names() -> None:
         if re.search(r"\b\w*aliases\b *[:=]", path.read_text())
     ]
     assert found == []
+
+
+# Second names of what has one word inside, which is left to flags, config files and keywords.
+_EDGE_WORDS = {
+    "processes", "num_threads", "sequence_length", "max_length", "max_seq_length", "context_length",
+    "block_size", "text_column",
+}  # fmt: skip
+_STILL_INSIDE = {
+    ("model/config.py", "context_length"),  # a key of the config.json of every run
+    ("model/sizing.py", "context_length"),
+    ("training/settinggroups.py", "text_column"),  # the flag that the guides write
+    ("training/footprint.py", "text_column"),
+}
+
+
+def _defined_names(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def test_inside_nothing_is_called_by_a_second_name() -> None:
+    """Calls may use other libraries' words; what is defined here has the word of its row."""
+    assert set(itertools.chain(*SAME_SETTINGS)) >= _EDGE_WORDS
+    found = {
+        (path.relative_to(SOURCE).as_posix(), name)
+        for path in SOURCE.rglob("*.py")
+        if path.name != "aliases.py"
+        for name in _EDGE_WORDS.intersection(_defined_names(path))
+    }
+    assert found <= _STILL_INSIDE
+
+
+def test_settings_are_called_settings() -> None:
+    found = [
+        node.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Options")
+    ]
+    assert found == []
+
+
+def test_a_flag_is_shown_with_the_guides_word_and_read_by_any() -> None:
+    needed = ["--input-files", "a.txt", "--out-dir", "o"]
+    for word in ("--processes", "--num-workers", "--cores", "--num_threads"):
+        words = [*needed, word, "3"]
+        settings = parse_settings(PrepareSettings, words, program="lowtide", summary="")
+        assert settings.num_workers == 3
+    for cls in (PrepareSettings, AppendSettings, TokenizerTrainingSettings):
+        shown = [flag.usage for flag in flags_of(cls)]
+        assert "--processes INT" in shown and "--num-workers INT" not in shown
+    assert "--num-workers INT" in [flag.usage for flag in flags_of(TrainSettings)]
+
+
+def test_a_mistake_is_answered_with_the_guides_word(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--input-files", "a.txt", "--out-dir", "o", "--processes", "many"]
+    with pytest.raises(SystemExit):
+        parse_settings(PrepareSettings, words, program="lowtide", summary="")
+    said = capsys.readouterr().err
+    assert "--processes" in said and "--num-workers" not in said
+
+
+def test_keywords_of_the_library_by_other_names() -> None:
+    @takes_second_names
+    def show(first: int = 0, *, seq_len: int = 1, num_workers: int = 2) -> tuple[int, ...]:
+        return first, seq_len, num_workers
+
+    called: Any = show
+    assert called(5, max_length=6, num_threads=7) == (5, 6, 7)
+    assert called(seq_len=3) == (0, 3, 2)
+    with pytest.raises(TypeError, match="max_length"):
+        called(seq_len=3, max_length=4)
+    with pytest.raises(TypeError, match="nonsense"):
+        called(nonsense=3)
 
 
 @pytest.mark.parametrize(

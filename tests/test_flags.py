@@ -32,7 +32,7 @@ def read_by_tyro(cls: type[Any], words: list[str], monkeypatch: pytest.MonkeyPat
     [
         (PrepareSettings, NEEDED),
         (PrepareSettings, ["--input_files", "a", "b", "c", "--out_dir", "out", "--no_shuffle"]),
-        (PrepareSettings, [*NEEDED, "--memory", "2GiB", "--processes=3", "--seed", "1e3"]),
+        (PrepareSettings, [*NEEDED, "--memory", "2GiB", "--num-workers=3", "--seed", "1e3"]),
         (PrepareSettings, [*NEEDED, "--val-fraction", "0.25", "--lowercase", "--dry-run"]),
         (PrepareSettings, [*NEEDED, "--document-separator", "", "--text-field=a=b"]),
         (PrepareSettings, [*NEEDED, "--no-filter"]),

@@ -196,7 +196,7 @@ trained = lowtide.train_tokenizer(input="text.txt", vocab_size=280, out_dir="tok
 lowtide.prepare_dataset(input_files="text.txt", tokenization="tok-py", out_dir="data-py")
 tokenizer = lowtide.Tokenizer.load("tok-py")
 assert tokenizer.decode(tokenizer.encode("some words")) == "some words"
-data = lowtide.TokenDataset("data-py", split="all", sequence_length=8)
+data = lowtide.TokenDataset("data-py", split="all", seq_len=8)
 inputs, targets = data.get_batch([0, 1])
 with lowtide.BatchLoader(data, batch_size=2) as loader:
     next(loader)

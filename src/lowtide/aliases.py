@@ -9,9 +9,21 @@ verb whose settings have another one of the row keeps it, and takes all others t
 
 from __future__ import annotations
 
-from collections.abc import Container
+import functools
+from collections.abc import Callable, Container
+from typing import ParamSpec, TypeVar
 
-__all__ = ["OTHER_WAYS", "SAME_SETTINGS", "other_way", "own_name"]
+__all__ = [
+    "OTHER_WAYS",
+    "SAME_SETTINGS",
+    "WORKER_FLAG",
+    "other_way",
+    "own_name",
+    "takes_second_names",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SAME_SETTINGS = (
     ("input_files", "input", "input_file", "file"),
@@ -19,7 +31,7 @@ SAME_SETTINGS = (
     ("dataset_dir", "data_dir", "in_path", "target"),
     ("tokenization", "tokenizer"),
     ("text_field", "text_column"),
-    ("processes", "cores", "num_threads", "num_workers"),
+    ("num_workers", "processes", "cores", "num_threads"),
     ("tokens", "num_tokens"),
     ("seq_len", "sequence_length", "context_length", "max_length", "max_seq_length", "block_size"),
     ("num_layers", "n_layer", "num_hidden_layers"),
@@ -44,6 +56,9 @@ SAME_SETTINGS = (
     ("max_new_tokens", "max_tokens"),
 )
 """Names of one setting each, the chosen one first."""
+
+WORKER_FLAG = {"num_workers": "processes"}
+"""`flag_words` of settings: help and messages show the guides' word for the flag."""
 
 
 OTHER_WAYS = {
@@ -83,3 +98,26 @@ def other_way(name: str, known: Container[str]) -> str | None:
     ('--use-mixed-precision', None)
     """
     return OTHER_WAYS.get(name) if "max_iters" in known and name not in known else None
+
+
+def takes_second_names(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function of the library take the second names of its keywords too.
+
+    >>> @takes_second_names
+    ... def show(*, seq_len: int) -> int:
+    ...     return seq_len
+    >>> cast("Any", show)(max_length=8)
+    8
+    """
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    @functools.wraps(function)
+    def renamed(*args: P.args, **options: P.kwargs) -> R:
+        for name in [name for name in options if name not in known]:
+            own = own_name(name, known)
+            if own != name and own not in options:
+                options[own] = options.pop(name)
+        return function(*args, **options)
+
+    return renamed

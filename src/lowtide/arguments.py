@@ -11,7 +11,7 @@ import dataclasses
 import io
 import sys
 import types
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
@@ -74,7 +74,7 @@ def parse_settings(
     default: Any = tyro.MISSING_NONPROP
     if options:
         default = _partial_settings(cls, options, missing=tyro.MISSING)
-    with _quoting(words):
+    with _quoting(cls, words):
         return tyro.cli(
             cls,
             args=words,
@@ -101,12 +101,16 @@ def _common_flags(cls: type[Any]) -> str:
 
 
 @contextlib.contextmanager
-def _quoting(words: Sequence[str]) -> Generator[None]:
+def _quoting(cls: type[Any], words: Sequence[str]) -> Generator[None]:
     """Keep tyro, which quotes the words, from printing what is in them for the terminal to act on.
 
+    It knows flags by the settings' own names; where the guides have another word, that is printed.
     Only where there is such a thing: its colours would be written out too.
     """
-    if all(printable(word) == word for word in words):
+    guides: Mapping[str, str] = getattr(cls, "flag_words", {})
+    shown = {flag_name(name): flag_name(word) for name, word in guides.items()}
+    used = {word.partition("=")[0] for word in words} & shown.keys()
+    if not used and all(printable(word) == word for word in words):
         yield
         return
     said = io.StringIO()
@@ -114,7 +118,10 @@ def _quoting(words: Sequence[str]) -> Generator[None]:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             yield
     finally:
-        sys.stderr.write(printable(said.getvalue()))
+        text = said.getvalue()
+        for flag in used:
+            text = text.replace(flag, shown[flag])
+        sys.stderr.write(printable(text))
 
 
 def _plain_values() -> ConstructorRegistry:

@@ -3,8 +3,9 @@
 In:      a settings dataclass
 Out:     text for a terminal
 
-A comment above a field heads the flags from there on. Where the class has `common_flags`, plain
-help shows these only, so that it fits a screen, and `--help-all` the rest too.
+A comment above a field heads the flags from there on. `flag_words` of the class has flags that are
+not called as their setting. Where the class has `common_flags`, plain help shows these only, so
+that it fits a screen, and `--help-all` the rest too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import inspect
 import shutil
 import textwrap
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -114,6 +115,7 @@ def flags_of(cls: type[Any]) -> Iterator[Flag]:
         texts, groups = texts | more[0], groups | more[1]
     hints, marked = setting_types(cls), setting_types(cls, marked=True)
     positional = positional_names(cls)
+    words: Mapping[str, str] = getattr(cls, "flag_words", {})
     group = ""
     for field in setting_fields(cls).values():
         group = groups.get(field.name, group)
@@ -122,7 +124,7 @@ def flags_of(cls: type[Any]) -> Iterator[Flag]:
         if default is None or default is dataclasses.MISSING or default in (False, (), ""):
             default = ""
         yield Flag(
-            name=_given_name(marked[field.name]) or field.name,
+            name=_given_name(marked[field.name]) or words.get(field.name, field.name),
             group="Arguments" if field.name in positional else group or "Flags",
             help=texts.get(field.name, ""),
             metavar=metavar,

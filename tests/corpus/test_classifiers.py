@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lowtide import _native
 from lowtide.corpus.classifiers import check_model_memory, load_model, load_models
-from lowtide.corpus.cleaning import CleaningOptions
+from lowtide.corpus.cleaning import CleaningSettings
 from lowtide.errors import BudgetError, DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -192,4 +192,4 @@ def test_labels_that_a_model_has_not_are_refused(tmp_path: Path) -> None:
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        CleaningOptions(**options)
+        CleaningSettings(**options)

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.corpus.cleaning import RULE_TEXTS, RULES, CleaningOptions, clean_block
-from lowtide.corpus.reading import ReadingOptions, Segment, TextBlock
+from lowtide.corpus.cleaning import RULE_TEXTS, RULES, CleaningSettings, clean_block
+from lowtide.corpus.reading import ReadingSettings, Segment, TextBlock
 from lowtide.errors import DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
-NO_FILTER = CleaningOptions(filter=False)
+NO_FILTER = CleaningSettings(filter=False)
 DOCUMENT_ROW = np.dtype(
     [
         (name, "<u8")
@@ -64,10 +64,10 @@ NASTY = st.lists(
 
 
 def clean(
-    raw: bytes, options: CleaningOptions = NO_FILTER, *, separator: bytes = b"<|endoftext|>"
+    raw: bytes, options: CleaningSettings = NO_FILTER, *, separator: bytes = b"<|endoftext|>"
 ) -> tuple[_native.CleanedBlock, list[str]]:
     block = TextBlock(0, 0, "text", raw, (Segment(0, 0, 0, len(raw)),))
-    cleaned = clean_block(block, ReadingOptions(separator=separator), options, paths={})
+    cleaned = clean_block(block, ReadingSettings(separator=separator), options, paths={})
     rows = np.frombuffer(cleaned.documents, DOCUMENT_ROW)
     text = cleaned.text.tobytes()
     return cleaned, [text[row["begin"] : row["end"]].decode() for row in rows]
@@ -78,7 +78,7 @@ def counts(cleaned: _native.CleanedBlock) -> dict[str, int]:
 
 
 def test_options_and_rules_are_those_of_the_native_core() -> None:
-    ours = set(CleaningOptions.__dataclass_fields__) | {"collect_characters"}
+    ours = set(CleaningSettings.__dataclass_fields__) | {"collect_characters"}
     others = {"rules", "rule_limit", "mask", "languages", "min_language_score", "language_model"}
     others |= {"score", "score_label", "keep_above"}
     assert ours - others == set(_native.CLEANING_OPTIONS) - {"mask_kinds"}
@@ -95,7 +95,7 @@ def test_options_and_rules_are_those_of_the_native_core() -> None:
 )
 def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        CleaningOptions(**options)
+        CleaningSettings(**options)
 
 
 @given(raw=NASTY)
@@ -171,7 +171,7 @@ def test_documents_are_separated_and_numbered_by_offset() -> None:
 def test_line_limits(options: dict[str, int], rule: str, kept: str) -> None:
     none = {"min_document_chars": 0, "min_document_words": 0}
     cleaned, documents = clean(
-        "äöüß five\nabc\nlonger line here".encode(), CleaningOptions(**none, **options)
+        "äöüß five\nabc\nlonger line here".encode(), CleaningSettings(**none, **options)
     )
     assert documents == [kept]
     assert counts(cleaned) == {rule: 1}
@@ -187,7 +187,7 @@ def test_line_limits(options: dict[str, int], rule: str, kept: str) -> None:
     ],
 )
 def test_document_limits(options: dict[str, int], text: str, rule: str) -> None:
-    cleaned, documents = clean(text.encode(), CleaningOptions(**options))
+    cleaned, documents = clean(text.encode(), CleaningSettings(**options))
     assert documents == []
     assert counts(cleaned) == {rule: 1}
     assert not len(cleaned.hashes), "a removed document's lines must not count as seen"
@@ -195,7 +195,7 @@ def test_document_limits(options: dict[str, int], text: str, rule: str) -> None:
 
 def test_scripts_without_blanks_have_words() -> None:
     text = "白日依山盡,黃河入海流,欲窮千里目,更上一層樓"
-    assert clean(text.encode(), CleaningOptions())[1] == [text]
+    assert clean(text.encode(), CleaningSettings())[1] == [text]
 
 
 def repeated_share(line: bytes) -> float:
@@ -237,7 +237,7 @@ def test_repetition_is_measured_alike_with_and_without_vectors(
 )
 def test_repetitive_lines_are_removed(line: str) -> None:
     good = "An ordinary sentence that nobody would want to lose."
-    cleaned, documents = clean(f"{good}\n{line}".encode(), CleaningOptions())
+    cleaned, documents = clean(f"{good}\n{line}".encode(), CleaningSettings())
     assert documents == [good]
     assert counts(cleaned) == {"line_repetitive": 1}
 
@@ -246,7 +246,7 @@ def test_ordinary_long_lines_are_kept() -> None:
     words = [f"word{number * 7919 % 1000}" for number in range(1000)]
     table = " | ".join(f"{number}" for number in range(400))
     text = " ".join(words) + "\n" + table
-    cleaned, documents = clean(text.encode(), CleaningOptions())
+    cleaned, documents = clean(text.encode(), CleaningSettings())
     assert documents == [text]
     assert counts(cleaned) == {}
 
@@ -339,15 +339,15 @@ def test_json_marks_and_depth() -> None:
 def test_rows_without_text_are_named(row: str) -> None:
     block = make_jsonl(['{"text": "some good text in the first row"}', row])
     with pytest.raises(DataError, match="row at byte 44") as caught:
-        clean_block(block, ReadingOptions(), NO_FILTER, paths={0: Path("x.jsonl")})
+        clean_block(block, ReadingSettings(), NO_FILTER, paths={0: Path("x.jsonl")})
     assert "x.jsonl" in str(caught.value)
     notices: list[str] = []
-    options = ReadingOptions(skip_bad=True, on_notice=notices.append)
+    options = ReadingSettings(skip_bad=True, on_notice=notices.append)
     cleaned = clean_block(block, options, NO_FILTER, paths={0: Path("x.jsonl")})
     assert len(np.frombuffer(cleaned.documents, DOCUMENT_ROW)) == 1 and len(notices) == 1
 
 
 def test_half_a_surrogate_pair_is_replaced() -> None:
     block = make_jsonl(['{"text": "\\ud83d\\ude00 \\ud83d! \\ude00"}'])
-    cleaned = clean_block(block, ReadingOptions(), NO_FILTER, paths={})
+    cleaned = clean_block(block, ReadingSettings(), NO_FILTER, paths={})
     assert cleaned.text.tobytes().decode() == "\U0001f600 \ufffd! \ufffd"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from lowtide import _native
 from lowtide.corpus import deduplication
 from lowtide.corpus.blocks import CleanJob, clean_corpus, load_block_table
-from lowtide.corpus.cleaning import CleaningOptions, native_options
+from lowtide.corpus.cleaning import CleaningSettings, native_options
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.reading import ReadingOptions, plan_streams
+from lowtide.corpus.reading import ReadingSettings, plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 
@@ -31,10 +31,10 @@ def deduplicate(
     block_bytes: int,
     workers: int,
     table_bytes: int,
-    cleaning: CleaningOptions,
+    cleaning: CleaningSettings,
 ) -> list[str]:
     """Run cleaning and deduplication over files; give the documents that are left."""
-    reading = ReadingOptions(block_bytes=block_bytes)
+    reading = ReadingSettings(block_bytes=block_bytes)
     job = CleanJob(plan_streams(expand_inputs(inputs), reading), reading, cleaning, work / "clean")
     with WorkerPool(workers) as pool:
         clean_corpus(job, pool, on_done=lambda _: None)
@@ -80,7 +80,7 @@ def test_equal_to_a_set_in_memory(
     tmp_path: Path, seed: int, block_bytes: int, workers: int, table_bytes: int
 ) -> None:
     paths = make_corpus(tmp_path / "in", seed=seed)
-    cleaning = CleaningOptions(min_document_chars=8, min_document_words=0)
+    cleaning = CleaningSettings(min_document_chars=8, min_document_words=0)
     raw = [text for path in paths for text in path.read_bytes().split(b"<|endoftext|>")]
     cleaned = [oracle.clean_document(text) for text in raw]
     expected = list(
@@ -110,16 +110,16 @@ def test_empty_lines_on_both_sides_of_a_removed_line_are_shortened(tmp_path: Pat
         block_bytes=1 << 20,
         workers=1,
         table_bytes=1 << 20,
-        cleaning=CleaningOptions(),
+        cleaning=CleaningSettings(),
     )
     assert found == [again, "what stands before it\n\n\nand after it"]
 
 
 def test_small_tables_need_several_passes(tmp_path: Path) -> None:
     paths = make_corpus(tmp_path / "in", seed=0)
-    reading = ReadingOptions()
+    reading = ReadingSettings()
     job = CleanJob(
-        plan_streams(expand_inputs(paths), reading), reading, CleaningOptions(), tmp_path / "work"
+        plan_streams(expand_inputs(paths), reading), reading, CleaningSettings(), tmp_path / "work"
     )
     with WorkerPool(1) as pool:
         clean_corpus(job, pool, on_done=lambda _: None)
@@ -136,7 +136,7 @@ def test_real_text(tmp_path: Path, name: str) -> None:
     path = next((place for place in places if place.exists()), None)
     if path is None:
         pytest.skip(f"{name} is not here")
-    cleaning = CleaningOptions(filter=False, min_dedup_chars=0)
+    cleaning = CleaningSettings(filter=False, min_dedup_chars=0)
     raw = path.read_bytes()
     raw = raw + b"<|endoftext|>" + raw[: len(raw) // 2]
     corpus = tmp_path / "corpus.txt"

@@ -10,7 +10,7 @@ from lowtide import cli
 from lowtide.corpus.encodings import check_encoding, is_utf8, make_decoder
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.streams import open_stream
-from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import DataError, UsageError
 
 NO_ENCODINGS = ["base64", "rot13", "hex", "zlib", "idna", "punycode", "undefined", "unicode_escape"]
@@ -39,7 +39,7 @@ def test_encodings_of_files_are_read(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     text = "Text" if encoding in ("utf-7", "SHIFT_JIS") else "Übung"
     path.write_bytes(text.encode(encoding))
-    with open_stream(expand_inputs([path])[0], ReadingOptions(encoding=encoding)) as reader:
+    with open_stream(expand_inputs([path])[0], ReadingSettings(encoding=encoding)) as reader:
         assert reader.read(100).decode() == text
 
 
@@ -79,7 +79,7 @@ def test_it_is_skipped_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("some text".encode("utf-16-le"))
     told: list[DataError] = []
-    options = ReadingOptions(encoding="utf-16")
+    options = ReadingSettings(encoding="utf-16")
     with open_stream(expand_inputs([path])[0], options, on_damage=told.append) as reader:
         assert reader.read(100) == b""
     assert [error.path for error in told] == [path]

@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from lowtide.corpus import reading
-from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES, CleaningOptions, clean_block
+from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES, CleaningSettings, clean_block
 from lowtide.corpus.inputs import InputFile, expand_inputs
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.errors import DataError
 
 
@@ -35,7 +35,7 @@ def write_files(folder: Path, kind: str, count: int) -> list[str]:
 def test_many_small_files_are_few_blocks(tmp_path: Path, kind: str) -> None:
     texts = write_files(tmp_path, kind, 300)
     inputs = expand_inputs([tmp_path])
-    options = ReadingOptions()
+    options = ReadingSettings()
     streams = reading.plan_streams(inputs, options)
     blocks = [block for stream in streams for block in reading.iter_blocks(stream, options)]
     assert len(streams) == len(blocks) == 1
@@ -44,7 +44,7 @@ def test_many_small_files_are_few_blocks(tmp_path: Path, kind: str) -> None:
     assert [document.input_index for document in documents] == list(range(300))
     paths = {source.index: source.path for source in inputs}
     assert blocks[0] is not None
-    cleaned = clean_block(blocks[0], options, CleaningOptions(filter=False), paths=paths)
+    cleaned = clean_block(blocks[0], options, CleaningSettings(filter=False), paths=paths)
     rows = np.frombuffer(cleaned.documents, "<u8").reshape(-1, DOCUMENT_ROW_BYTES // 8)
     assert np.array_equal(rows[:, 0], np.arange(300)) and not rows[:, 1].any()
 
@@ -52,7 +52,7 @@ def test_many_small_files_are_few_blocks(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["txt.gz", "jsonl.zst"])
 def test_blocks_stay_small(tmp_path: Path, kind: str) -> None:
     texts = write_files(tmp_path, kind, 300)
-    options = ReadingOptions(block_bytes=4096)
+    options = ReadingSettings(block_bytes=4096)
     inputs = expand_inputs([tmp_path])
     streams = reading.plan_streams(inputs, options)
     blocks = [block for stream in streams for block in reading.iter_blocks(stream, options)]
@@ -66,7 +66,7 @@ def test_a_small_file_that_holds_much_is_cut(tmp_path: Path) -> None:
     long = "the same words again and again\n" * 1000
     for name, text in (("a", "first file"), ("b", long), ("c", "last file")):
         (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text.encode()))
-    options = ReadingOptions(block_bytes=8192)
+    options = ReadingSettings(block_bytes=8192)
     (stream,) = reading.plan_streams(expand_inputs([tmp_path]), options)
     blocks = [block for block in reading.iter_blocks(stream, options) if block is not None]
     assert [block.number for block in blocks] == list(range(len(blocks)))
@@ -81,13 +81,13 @@ def test_kinds_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "of another kind"}')
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"of a third kind"))
     inputs = expand_inputs([tmp_path])
-    streams = reading.plan_streams(inputs, ReadingOptions())
+    streams = reading.plan_streams(inputs, ReadingSettings())
     assert [len(stream.inputs) for stream in streams] == [2, 1, 1]
     assert len(list(reading.iter_documents(inputs))) == 4
 
 
 def skipping(inputs: list[InputFile], notices: list[str]) -> list[str]:
-    options = ReadingOptions(skip_bad=True, on_notice=notices.append)
+    options = ReadingSettings(skip_bad=True, on_notice=notices.append)
     return [document.text.decode() for document in reading.iter_documents(inputs, options)]
 
 
@@ -121,7 +121,7 @@ def test_small_files_that_expand_fill_blocks_and_no_more(
     """Each takes 30 bytes on the disk; what counts is what comes out of it."""
     for number in range(9):
         (tmp_path / f"{number}.txt.gz").write_bytes(gzip.compress(b"x" * size))
-    options = ReadingOptions(block_bytes=8192)
+    options = ReadingSettings(block_bytes=8192)
     (stream,) = reading.plan_streams(expand_inputs([tmp_path]), options)
     blocks = [block for block in reading.iter_blocks(stream, options) if block is not None]
     expected = [per_block] * (9 // per_block) + [9 % per_block] * (9 % per_block > 0)

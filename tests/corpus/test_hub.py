@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_rows_are_documents(folder: Path) -> None:
-    options = reading.ReadingOptions(block_bytes=64)
+    options = reading.ReadingSettings(block_bytes=64)
     inputs = expand_inputs([f"hf://{folder}"])
     documents = list(reading.iter_documents(inputs, options))
     assert [document.text for document in documents] == [b"row %d" % n for n in range(50)]
@@ -48,11 +48,11 @@ def test_folder_saved_by_the_package(folder: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = reading.ReadingOptions(text_field="body")
+    options = reading.ReadingSettings(text_field="body")
     with pytest.raises(DataError, match="no column 'body'; there are text, id"):
         list(reading.iter_documents(expand_inputs([f"hf://{folder}"]), options))
     with pytest.raises(DataError, match="column 'id' holds int"):
-        options = reading.ReadingOptions(text_field="id")
+        options = reading.ReadingSettings(text_field="id")
         list(reading.iter_documents(expand_inputs([f"hf://{folder}"]), options))
     with pytest.raises(DataError, match="cannot be opened"):
         list(reading.iter_documents(expand_inputs([f"hf://{folder}:nosuchsplit"])))
@@ -95,7 +95,7 @@ def test_the_same_name_works_in_training_preparing_and_learning(
         name = f"hf://{tmp_path / 'saved'}"
     texts = [row.data for row in HubTexts(name).iter_texts(seed=None)]
     inputs = expand_inputs([name])
-    prepared = [row.text for row in reading.iter_documents(inputs, reading.ReadingOptions())]
+    prepared = [row.text for row in reading.iter_documents(inputs, reading.ReadingSettings())]
     learned = train_tokenizer(input=[name], kind="char")
     assert texts == prepared
     assert learned.tokenizer.vocab_size == len(set(b"".join(texts))) + 2

@@ -21,7 +21,7 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import BudgetError, DataError
 
 MIB = 1 << 20
-OPTIONS = reading.ReadingOptions(reader_bytes=5 * MIB, block_bytes=8 << 10)
+OPTIONS = reading.ReadingSettings(reader_bytes=5 * MIB, block_bytes=8 << 10)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def write(path: Path, texts: list[str | None], **options: Any) -> Path:
     return path
 
 
-def read(path: Path, options: reading.ReadingOptions = OPTIONS) -> dict[int, str]:
+def read(path: Path, options: reading.ReadingSettings = OPTIONS) -> dict[int, str]:
     found: dict[int, bytes] = {}
     for document in reading.iter_documents([path], options):
         found[document.ordinal] = found.get(document.ordinal, b"") + document.text
@@ -76,7 +76,7 @@ def test_large_pages_are_read_in_little_memory(
 def test_documents_of_330_kb_as_a_stock_writer_stores_them(tmp_path: Path) -> None:
     texts = make_texts(30, 330_000)
     path = write(tmp_path / "a.parquet", texts)
-    options = reading.ReadingOptions(reader_bytes=5 * MIB)
+    options = reading.ReadingSettings(reader_bytes=5 * MIB)
     assert reader_bytes(expand_inputs([path]), options) < 5 * MIB
     assert read(path, options) == {row: text for row, text in enumerate(texts) if text}
 

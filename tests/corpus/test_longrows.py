@@ -17,11 +17,11 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.longrows import has_long_rows
 from lowtide.errors import DataError
 
-SMALL = reading.ReadingOptions(block_bytes=4096)
+SMALL = reading.ReadingSettings(block_bytes=4096)
 WORDS = 'some words of a text, é ü 中文 \U0001f600 "quoted" back\\slash\ttab\n'
 
 
-def texts_of(path: Path, options: reading.ReadingOptions) -> list[str]:
+def texts_of(path: Path, options: reading.ReadingSettings) -> list[str]:
     """The documents of a file, their parts put together."""
     found: list[str] = []
     held = b""
@@ -68,7 +68,7 @@ def test_blocks_are_the_same_in_place_and_in_order(
     data = b"\n".join(rows) + (b"\n" if newline else b"")
     (folder / "a.jsonl").write_bytes(data)
     (folder / "a.jsonl.gz").write_bytes(gzip.compress(data))
-    options = reading.ReadingOptions(block_bytes=block)
+    options = reading.ReadingSettings(block_bytes=block)
     found = []
     for name in ("a.jsonl", "a.jsonl.gz"):
         (source,) = expand_inputs([folder / name])
@@ -84,7 +84,7 @@ def test_blocks_are_the_same_in_place_and_in_order(
 
 
 def test_an_empty_line_behind_a_long_row_at_a_border_is_rows_again(tmp_path: Path) -> None:
-    options = reading.ReadingOptions(block_bytes=64)
+    options = reading.ReadingSettings(block_bytes=64)
     long_row = b'{"text": "%s"}\n' % (b"a" * (64 * 40 - 1 - 13))
     assert len(long_row) == 64 * 40 - 1
     short = b'{"text": "b"}\n'
@@ -118,7 +118,7 @@ def test_a_bad_long_row_is_named_or_skipped(tmp_path: Path, row: str) -> None:
     with pytest.raises(DataError, match=f"row at byte {len(good)}: .* that are no JSON object"):
         texts_of(path, SMALL)
     notices: list[str] = []
-    options = reading.ReadingOptions(block_bytes=4096, skip_bad=True, on_notice=notices.append)
+    options = reading.ReadingSettings(block_bytes=4096, skip_bad=True, on_notice=notices.append)
     assert texts_of(path, options) == ["a good one", "a good one"]
     assert len(notices) == 1
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.corpus.cleaning import RULES, CleaningOptions, clean_block
+from lowtide.corpus.cleaning import RULES, CleaningSettings, clean_block
 from lowtide.corpus.quality import MASKS, canonical_masks
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.textblocks import Segment, TextBlock
 from lowtide.errors import UsageError
 
@@ -26,8 +26,8 @@ def mask(text: str, kinds: str = ALL) -> str:
 def clean(text: str, kinds: str = ALL) -> tuple[str, dict[str, tuple[int, int]]]:
     raw = text.encode()
     block = TextBlock(0, 0, "text", raw, (Segment(0, 0, 0, len(raw)),))
-    options = CleaningOptions(normalize=False, filter=False, dedup=False, mask=kinds)
-    cleaned = clean_block(block, ReadingOptions(separator=b""), options, paths={})
+    options = CleaningSettings(normalize=False, filter=False, dedup=False, mask=kinds)
+    cleaned = clean_block(block, ReadingSettings(separator=b""), options, paths={})
     for rule, _ in cleaned.samples:
         assert not RULES[rule].startswith("masked")  # they would say what was masked
     counts = {rule: row for rule, row in zip(RULES, cleaned.counts, strict=True) if row[0]}
@@ -127,4 +127,4 @@ def test_masked_text_has_nothing_to_mask(text: str) -> None:
 def test_names_have_one_form() -> None:
     assert canonical_masks("card, email") == "email,card"
     with pytest.raises(UsageError, match="--mask 'mail' is not one of email, ip, phone, iban"):
-        CleaningOptions(mask="mail")
+        CleaningSettings(mask="mail")

@@ -50,9 +50,9 @@ def test_a_dictionary_that_unpacks_far_beyond_its_file(tmp_path: Path, compressi
     assert pages.row_bytes == pages.value_bytes == 400_000
     assert pages.batch_rows(256, 2 * MIB) == 5
     (source,) = expand_inputs([path])
-    needed = reader_bytes([source], reading.ReadingOptions())
+    needed = reader_bytes([source], reading.ReadingSettings())
     assert needed == pages.held_bytes(5) < 20 * MIB
-    options = reading.ReadingOptions(reader_bytes=needed, block_bytes=64 << 10)
+    options = reading.ReadingSettings(reader_bytes=needed, block_bytes=64 << 10)
     found: dict[int, int] = {}
     for document in reading.iter_documents([source], options):
         found[document.ordinal] = found.get(document.ordinal, 0) + len(document.text)
@@ -73,9 +73,9 @@ def test_a_cell_too_large_for_the_memory_is_refused_with_its_size(tmp_path: Path
     path = tmp_path / "a.parquet"
     pages = pages_of(path, ["short", "x" * 3_000_000])
     (source,) = expand_inputs([path])
-    needed = reader_bytes([source], reading.ReadingOptions())
+    needed = reader_bytes([source], reading.ReadingSettings())
     assert needed == pages.held_bytes(1) >= 3 * 3_000_000
-    options = reading.ReadingOptions(reader_bytes=MIB, budget_bytes=40 * MIB)
+    options = reading.ReadingSettings(reader_bytes=MIB, budget_bytes=40 * MIB)
     with pytest.raises(BudgetError, match=r"row group 0 has a page of 2.9 MiB") as raised:
         list(reading.iter_documents([source], options))
     assert raised.value.next_step is not None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.corpus.cleaning import RULES, CleaningOptions, clean_block
+from lowtide.corpus.cleaning import RULES, CleaningSettings, clean_block
 from lowtide.corpus.quality import (
     LIMITS,
     MASKS,
@@ -19,7 +19,7 @@ from lowtide.corpus.quality import (
     canonical_limits,
     canonical_rules,
 )
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.textblocks import Segment, TextBlock
 from lowtide.errors import UsageError
 
@@ -42,10 +42,10 @@ def judge(
     """What is left of a document, and the counts of rules."""
     raw = text.encode(errors="replace")
     block = TextBlock(0, 0, "text", raw, (Segment(0, 0, 0, len(raw)),))
-    chosen = CleaningOptions(
+    chosen = CleaningSettings(
         **{"normalize": False, "filter": False, **options}, rules=rules, rule_limit=limits
     )
-    cleaned = clean_block(block, ReadingOptions(separator=b""), chosen, paths={})
+    cleaned = clean_block(block, ReadingSettings(separator=b""), chosen, paths={})
     counts = {rule: n for rule, (n, _) in zip(RULES, cleaned.counts, strict=True) if n}
     kept = len(cleaned.documents) > 0
     return (cleaned.text.tobytes().decode() if kept else None), counts
@@ -198,8 +198,8 @@ def test_lines_that_stay_are_hashed_as_they_are() -> None:
 
     def clean(data: bytes, rules: str) -> _native.CleanedBlock:
         block = TextBlock(0, 0, "text", data, (Segment(0, 0, 0, len(data)),))
-        options = CleaningOptions(rules=rules)
-        return clean_block(block, ReadingOptions(separator=b""), options, paths={})
+        options = CleaningSettings(rules=rules)
+        return clean_block(block, ReadingSettings(separator=b""), options, paths={})
 
     cleaned = clean(raw, "c4")
     again = clean(cleaned.text.tobytes(), "")
@@ -211,8 +211,8 @@ def test_lines_that_stay_are_hashed_as_they_are() -> None:
 def test_a_part_of_a_larger_document_is_not_judged() -> None:
     raw = b"too short for any rule"
     block = TextBlock(0, 0, "text", raw, (Segment(0, 0, 0, len(raw)),), continues=True)
-    options = CleaningOptions(rules="gopher")
-    cleaned = clean_block(block, ReadingOptions(separator=b""), options, paths={})
+    options = CleaningSettings(rules="gopher")
+    cleaned = clean_block(block, ReadingSettings(separator=b""), options, paths={})
     assert cleaned.text == raw
     assert cleaned.counts[RULES.index("rules_unjudged")] == (1, len(raw))
 
@@ -245,8 +245,8 @@ def test_names_have_one_form() -> None:
         "c4.citations=1",
         "c4.policy=0",
     )
-    same = CleaningOptions(rules="gopher", rule_limit=("gopher-quality.min-words=50.0",))
-    other = CleaningOptions(
+    same = CleaningSettings(rules="gopher", rule_limit=("gopher-quality.min-words=50.0",))
+    other = CleaningSettings(
         rules="gopher-repetition,gopher-quality", rule_limit=("gopher-quality.min-words=5e1",)
     )
     assert same == other
@@ -268,7 +268,7 @@ def test_names_have_one_form() -> None:
 )
 def test_names_that_are_none_are_refused(rules: str, limits: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        CleaningOptions(rules=rules, rule_limit=limits)
+        CleaningSettings(rules=rules, rule_limit=limits)
 
 
 def test_the_guide_has_every_limit_with_its_number() -> None:

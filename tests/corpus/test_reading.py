@@ -24,11 +24,11 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.streams import open_stream
 from lowtide.errors import DataError, LowtideError, UsageError
 
-SMALL = reading.ReadingOptions(block_bytes=64)
+SMALL = reading.ReadingSettings(block_bytes=64)
 SEPARATOR = b"<|endoftext|>"
 
 
-def blocks_of(path: Path, options: reading.ReadingOptions) -> list[reading.TextBlock]:
+def blocks_of(path: Path, options: reading.ReadingSettings) -> list[reading.TextBlock]:
     streams = reading.plan_streams(expand_inputs([path]), options)
     return [
         block
@@ -96,7 +96,7 @@ def test_parts_of_a_large_document_join_up(tmp_path: Path) -> None:
 def test_small_files_share_a_block(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text(f"file {number}")
-    (block,) = blocks_of(tmp_path, reading.ReadingOptions())
+    (block,) = blocks_of(tmp_path, reading.ReadingSettings())
     assert len(block.segments) == 5
     texts = [document.text for document in reading.iter_documents([tmp_path])]
     assert texts == [f"file {number}".encode() for number in range(5)]
@@ -109,7 +109,7 @@ def test_jsonl(tmp_path: Path, suffix: str, block_bytes: int) -> None:
     data = "\n".join(json.dumps({"id": 1, "text": text}) for text in texts).encode() + b"\n\n"
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(compress(data, suffix) if suffix else data)
-    options = reading.ReadingOptions(block_bytes=block_bytes)
+    options = reading.ReadingSettings(block_bytes=block_bytes)
     found: dict[int, bytes] = {}  # a row that no block holds comes in parts
     for document in reading.iter_documents([path], options):
         assert document.is_first == (document.ordinal not in found)
@@ -126,7 +126,7 @@ def test_jsonl_without_the_field(tmp_path: Path) -> None:
     ):
         list(reading.iter_documents([path]))
     notices: list[str] = []
-    options = reading.ReadingOptions(skip_bad=True, on_notice=notices.append)
+    options = reading.ReadingSettings(skip_bad=True, on_notice=notices.append)
     assert [d.text for d in reading.iter_documents([path], options)] == [b"good", b"good too"]
     assert len(notices) == 1
     assert "1 more in the same block" in notices[0]
@@ -147,9 +147,9 @@ def test_parquet(tmp_path: Path) -> None:
     assert joined == [text for text in texts if text]
     assert sorted({d.ordinal for d in documents}) == [0, 2, 3]
     with pytest.raises(DataError, match="no column 'body'; there are text, id"):
-        list(reading.iter_documents([path], reading.ReadingOptions(text_field="body")))
+        list(reading.iter_documents([path], reading.ReadingSettings(text_field="body")))
     with pytest.raises(DataError, match="column 'id' holds int64, expected text"):
-        list(reading.iter_documents([path], reading.ReadingOptions(text_field="id")))
+        list(reading.iter_documents([path], reading.ReadingSettings(text_field="id")))
     for kind in (pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()):
         pq.write_table(pa.table({"text": pa.array(["eins", None, "zwei"], kind)}), path)
         assert [document.text for document in reading.iter_documents([path])] == [b"eins", b"zwei"]
@@ -167,7 +167,7 @@ def test_cut_off_file_is_named_or_kept_as_far_as_it_goes(tmp_path: Path, suffix:
         list(reading.iter_documents([path], SMALL))
     assert path.name in str(caught.value)
     notices: list[str] = []
-    options = reading.ReadingOptions(block_bytes=4096, skip_bad=True, on_notice=notices.append)
+    options = reading.ReadingSettings(block_bytes=4096, skip_bad=True, on_notice=notices.append)
     texts = [document.text for document in reading.iter_documents([path], options)]
     assert texts[:-1] == [b"document %d" % number for number in range(len(texts) - 1)]
     assert len(notices) == 1
@@ -209,10 +209,10 @@ def test_binary_and_utf16_are_named(tmp_path: Path) -> None:
     path.write_bytes("text".encode("utf-16"))
     with pytest.raises(DataError, match="looks like UTF-16"):
         list(reading.iter_documents([path]))
-    options = reading.ReadingOptions(encoding="utf-16")
+    options = reading.ReadingSettings(encoding="utf-16")
     assert [d.text for d in reading.iter_documents([path], options)] == [b"text"]
     with pytest.raises(UsageError, match="no encoding of text files"):
-        list(reading.iter_documents([path], reading.ReadingOptions(encoding="klingon")))
+        list(reading.iter_documents([path], reading.ReadingSettings(encoding="klingon")))
 
 
 def test_empty_files_hold_no_documents(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_file_that_becomes_shorter_is_an_error(
     path.write_bytes(b'{"text": "some words of a document"}\n' * rows)
     inputs = reading.expand_inputs([path])
     os.truncate(path, left)
-    options = reading.ReadingOptions(block_bytes=1 << 12)
+    options = reading.ReadingSettings(block_bytes=1 << 12)
     with pytest.raises(LowtideError) as caught:
         list(reading.iter_documents(inputs, options))
     assert str(caught.value.path) == str(path)
@@ -258,12 +258,12 @@ def test_a_rest_that_the_disk_does_not_give_is_told_or_an_error(tmp_path: Path) 
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     notices: list[str] = []
-    patient = reading.ReadingOptions(skip_bad=True, on_notice=notices.append)
+    patient = reading.ReadingSettings(skip_bad=True, on_notice=notices.append)
     assert list(reading._until_damage(rows(), source, patient)) == [1]
     (notice,) = notices
     assert notice.startswith(f"{path}: ") and notice.endswith("the rest of it skipped")
     with pytest.raises(LowtideError):
-        list(reading._until_damage(rows(), source, reading.ReadingOptions()))
+        list(reading._until_damage(rows(), source, reading.ReadingSettings()))
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst", "xz"])
@@ -292,5 +292,5 @@ def test_progress_of_a_compressed_file_is_what_was_read_of_it(tmp_path: Path, su
 
 def test_a_field_that_is_no_text_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--text-field '.udcff' is not text"):
-        reading.ReadingOptions(text_field="\udcff")
-    assert reading.ReadingOptions(text_field="\ud7ff\ue000").text_field == "\ud7ff\ue000"
+        reading.ReadingSettings(text_field="\udcff")
+    assert reading.ReadingSettings(text_field="\ud7ff\ue000").text_field == "\ud7ff\ue000"

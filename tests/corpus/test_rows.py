@@ -20,7 +20,7 @@ from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.rows import iter_row_blocks
 from lowtide.errors import BudgetError, DataError
 
-SMALL = reading.ReadingOptions(block_bytes=64)
+SMALL = reading.ReadingSettings(block_bytes=64)
 STREAM = reading.Stream(0, (InputFile(3, Path("a.parquet"), "parquet", None, 100),), False, None)
 LONG = st.integers(80, 700).map(lambda size: b"some words\nand lines " * (size // 21 + 1))
 
@@ -86,6 +86,6 @@ def test_what_cannot_be_read_in_parts_is_named(
     path = tmp_path / "a.parquet"
     table = pa.table({"text": ["x" * 12_000_000]})
     pq.write_table(table, path, use_dictionary=False, **options)
-    limits = reading.ReadingOptions(reader_bytes=1 << 20)
+    limits = reading.ReadingSettings(reader_bytes=1 << 20)
     with pytest.raises(BudgetError, match=cause):
         list(reading.iter_documents([path], limits))

@@ -13,7 +13,7 @@ import zstandard
 from lowtide.corpus import streams
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.streams import open_stream, window_bytes
-from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError
 
 MIB = 1 << 20
@@ -37,7 +37,7 @@ def write_xz(path: Path, dictionary: int) -> InputFile:
     return expand_inputs([path])[0]
 
 
-def read_all(source: InputFile, options: ReadingOptions) -> bytes:
+def read_all(source: InputFile, options: ReadingSettings) -> bytes:
     with open_stream(source, options) as reader:
         return b"".join(iter(lambda: reader.read(MIB), b""))
 
@@ -47,9 +47,9 @@ def test_zstd_windows(tmp_path: Path, window_log: int) -> None:
     source = write_zstd(tmp_path / "a.txt.zst", window_log)
     assert window_bytes(source) == (1 << window_log) + MIB
     with pytest.raises(BudgetError, match=r"compressed with a window of") as raised:
-        read_all(source, ReadingOptions(reader_bytes=1 << window_log, budget_bytes=64 * MIB))
+        read_all(source, ReadingSettings(reader_bytes=1 << window_log, budget_bytes=64 * MIB))
     assert raised.value.next_step is not None and "--memory 72MiB" in raised.value.next_step
-    assert read_all(source, ReadingOptions(reader_bytes=(1 << window_log) + MIB)) == TEXT
+    assert read_all(source, ReadingSettings(reader_bytes=(1 << window_log) + MIB)) == TEXT
 
 
 def test_a_zstd_text_shorter_than_its_window_does_not_fill_it(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_xz_dictionaries(tmp_path: Path, dictionary: int) -> None:
     source = write_xz(tmp_path / "a.txt.xz", dictionary)
     assert window_bytes(source) == dictionary + MIB
     with pytest.raises(BudgetError, match=r"compressed with a window of"):
-        read_all(source, ReadingOptions(reader_bytes=dictionary))
-    assert read_all(source, ReadingOptions(reader_bytes=dictionary + MIB)) == TEXT
+        read_all(source, ReadingSettings(reader_bytes=dictionary))
+    assert read_all(source, ReadingSettings(reader_bytes=dictionary + MIB)) == TEXT
 
 
 def test_what_is_damaged_says_nothing_of_its_window(tmp_path: Path) -> None:

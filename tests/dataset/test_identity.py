@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from lowtide.corpus.inputs import InputFile, InputList
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import identity, layout
 from lowtide.longjson import Rows
 
-READING = ReadingOptions()
+READING = ReadingSettings()
 MANY = 8000
 
 
@@ -39,7 +39,7 @@ def rows_of(inputs: list[InputFile]) -> list[dict[str, Any]]:
 def test_each_new_file_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
 
-    def hash_input(source: InputFile, reading: ReadingOptions) -> str:
+    def hash_input(source: InputFile, reading: ReadingSettings) -> str:
         looked.append(source.path.name)
         return f"hash of {source.path.name}"
 

@@ -222,6 +222,6 @@ def test_what_cannot_be_checked_of_a_shard_moved_in_is_said(tmp_path: Path) -> N
     shutil.copy(next((root / "train").glob("*.bin")), root / "train" / "other.bin")
     expected = "1 shard moved in by hand (train/other.bin): the ids are in the vocabulary"
     assert expected in (layout.load_dataset_info(root).describe_moved_in() or "")
-    assert "nothing says which tokenizer" in TokenDataset(root, sequence_length=8).describe()
+    assert "nothing says which tokenizer" in TokenDataset(root, seq_len=8).describe()
     assert "nothing says which tokenizer" in inspect_dataset(dataset_dir=root)
     assert "nothing says which tokenizer" in describe_verification(verify_dataset(dataset_dir=root))

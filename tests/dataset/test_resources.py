@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 def shares(total_bytes: int, processes: int) -> resources.Shares:
     settings = PrepareSettings(
-        input_files=("a.txt",), out_dir=Path("out"), tokenization="char", processes=processes
+        input_files=("a.txt",), out_dir=Path("out"), tokenization="char", num_workers=processes
     )
     budget = MemoryBudget(total_bytes, used_bytes=resources._PROGRAM_BYTES)
     return resources.plan_shares(settings, budget)

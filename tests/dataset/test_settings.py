@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.corpus.cleaning import CleaningOptions
-from lowtide.corpus.reading import BLOCK_BYTES, ReadingOptions
+from lowtide.corpus.cleaning import CleaningSettings
+from lowtide.corpus.reading import BLOCK_BYTES, ReadingSettings
 from lowtide.dataset.settings import (
     AppendSettings,
     ConvertSettings,
@@ -100,10 +100,10 @@ LIMITS = [
     ({"val_fraction": -0.001}, False),
     ({"tokens_per_shard": 2}, True),
     ({"tokens_per_shard": 1}, False),
-    ({"processes": 1}, True),
-    ({"processes": 4096}, True),
-    ({"processes": 0}, False),
-    ({"processes": 4097}, False),
+    ({"num_workers": 1}, True),
+    ({"num_workers": 4096}, True),
+    ({"num_workers": 0}, False),
+    ({"num_workers": 4097}, False),
     ({"max_repetition": 0.001}, True),
     ({"max_repetition": 1.0}, True),
     ({"max_repetition": 0.0}, False),
@@ -152,9 +152,9 @@ def test_cleaning_and_reading_take_their_parts() -> None:
         lowercase=True, min_line_chars=7, encoding="latin-1", text_field="body",
         skip_bad_inputs=True, document_separator="--",
     )  # fmt: skip
-    assert settings.cleaning == CleaningOptions(lowercase=True, min_line_chars=7)
+    assert settings.cleaning == CleaningSettings(lowercase=True, min_line_chars=7)
     reading = settings.reading(reader_bytes=12345, budget_bytes=99)
-    assert reading == ReadingOptions(
+    assert reading == ReadingSettings(
         separator=b"--",
         text_field="body",
         encoding="latin-1",
@@ -163,7 +163,7 @@ def test_cleaning_and_reading_take_their_parts() -> None:
         budget_bytes=99,
         skip_bad=True,
     )
-    assert settings.reading().reader_bytes == ReadingOptions.reader_bytes
+    assert settings.reading().reader_bytes == ReadingSettings.reader_bytes
 
 
 def test_other_verbs_make_paths_and_check_what_they_take() -> None:
@@ -178,9 +178,9 @@ def test_other_verbs_make_paths_and_check_what_they_take() -> None:
     with pytest.raises(UsageError, match="--tokens -1 is negative"):
         InspectSettings(dataset_dir=Path("d"), tokens=-1)
     for verb in (
-        lambda: PretokenizeSettings(file=(Path("a"),), processes=0),
-        lambda: AppendSettings(dataset_dir=Path("d"), input_files=("a",), processes=0),
-        lambda: VerifySettings(dataset_dir=Path("d"), processes=0),
+        lambda: PretokenizeSettings(file=(Path("a"),), num_workers=0),
+        lambda: AppendSettings(dataset_dir=Path("d"), input_files=("a",), num_workers=0),
+        lambda: VerifySettings(dataset_dir=Path("d"), num_workers=0),
     ):
         with pytest.raises(UsageError, match="--processes 0 must be at least 1, and 4096 at most"):
             verb()

@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.reading import ReadingOptions, Stream, plan_streams
+from lowtide.corpus.reading import ReadingSettings, Stream, plan_streams
 from lowtide.corpus.workfiles import write_work_file
 from lowtide.dataset import workfolder
 from lowtide.errors import DataError, UsageError
@@ -26,7 +26,7 @@ def begin(root: Path, **changes: Any) -> tuple[Path, dict[str, Any], list[str]]:
     given: dict[str, Any] = {
         "verb": "prepare",
         "settings": {"seed": 0},
-        "streams": plan_streams(expand_inputs([root / "a.txt"]), ReadingOptions()),
+        "streams": plan_streams(expand_inputs([root / "a.txt"]), ReadingSettings()),
         "restart": False,
         "on_notice": notices.append,
         **changes,
@@ -67,7 +67,7 @@ def test_another_command_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("other text")
     both = expand_inputs([tmp_path / "a.txt", tmp_path / "b.txt"])
     with pytest.raises(UsageError, match=r"list of inputs changed .*b\.txt was not in both"):
-        begin(tmp_path, streams=plan_streams(both, ReadingOptions()))
+        begin(tmp_path, streams=plan_streams(both, ReadingSettings()))
     begin(tmp_path, settings={"seed": 1}, restart=True)
     assert not list(work.glob("*/*"))
 
@@ -92,7 +92,7 @@ def test_what_follows_a_changed_input_is_done_again(tmp_path: Path) -> None:
     given = [tmp_path / f"{name}.txt" for name in "abcd"]
 
     def streams() -> list[Stream]:
-        return plan_streams(expand_inputs(given), ReadingOptions(block_bytes=64))
+        return plan_streams(expand_inputs(given), ReadingSettings(block_bytes=64))
 
     work, _, _ = begin(tmp_path, streams=streams())
     blocks = [finish_block(work, f"000000{number}-0000000") for number in range(4)]

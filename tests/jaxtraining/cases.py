@@ -55,8 +55,8 @@ def trainer_options(folder, name, *, max_iters, device="cpu:0", **options):
         ids[noise] = dice.integers(VOCAB, size=int(noise.sum()))
         np.save(path, ids.astype(np.uint16))
     return {
-        "data": TokenDataset(path, split="train", sequence_length=TOKENS),
-        "val_data": TokenDataset(path, split="val", sequence_length=TOKENS),
+        "data": TokenDataset(path, split="train", seq_len=TOKENS),
+        "val_data": TokenDataset(path, split="val", seq_len=TOKENS),
         "model_name": name,
         "checkpoints_dir": folder,
         "batch_size": ROWS,

@@ -32,7 +32,7 @@ def take(loader: BatchLoader, count: int) -> list[list[list[int]]]:
 
 @pytest.fixture
 def data(counting_dataset: Path) -> TokenDataset:
-    return TokenDataset(counting_dataset, sequence_length=40)
+    return TokenDataset(counting_dataset, seq_len=40)
 
 
 def test_an_epoch_has_every_window_once(data: TokenDataset) -> None:
@@ -177,7 +177,7 @@ def test_random_order_takes_any_token_as_a_start(data: TokenDataset) -> None:
 
 def test_segments_come_with_batches(make_dataset: MakeDataset) -> None:
     root = make_dataset([[np.arange(7), np.arange(7)], [np.arange(7)] * 6])
-    data = TokenDataset(root, sequence_length=10)
+    data = TokenDataset(root, seq_len=10)
     with BatchLoader(data, batch_size=3, segments=True) as loader:
         for batch, _ in zip(loader, range(6), strict=False):
             # ids count from 0 in each document here, so positions are ids after the first document
@@ -188,7 +188,7 @@ def test_segments_come_with_batches(make_dataset: MakeDataset) -> None:
 
 def test_segments_need_documents(tmp_path: Path, data: TokenDataset) -> None:
     np.save(tmp_path / "plain.npy", np.arange(900, dtype=np.int32))
-    plain = TokenDataset(tmp_path / "plain.npy", sequence_length=40)
+    plain = TokenDataset(tmp_path / "plain.npy", seq_len=40)
     for source in (plain, Mixture({"data": data, "plain": plain})):
         with pytest.raises(DataError, match="where documents end"):
             BatchLoader(source, batch_size=3, segments=True)
@@ -201,8 +201,8 @@ def test_state_of_other_data_or_settings_is_refused(
 ) -> None:
     state = BatchLoader(data, batch_size=4).state_dict()
     assert len(repr(state)) < 250
-    other = TokenDataset(make_dataset([[np.arange(1999)]], name="other"), sequence_length=40)
-    windows = TokenDataset(data.source.path, sequence_length=40, stride=20)
+    other = TokenDataset(make_dataset([[np.arange(1999)]], name="other"), seq_len=40)
+    windows = TokenDataset(data.source.path, seq_len=40, stride=20)
     for changed in (other, windows):
         with pytest.raises(DataError, match="the data, or how it is cut"):
             BatchLoader(changed, batch_size=4).load_state_dict(state)
@@ -217,14 +217,14 @@ def test_state_of_other_data_or_settings_is_refused(
 
 def test_a_changed_shard_is_refused_on_resume(make_dataset: MakeDataset) -> None:
     root = make_dataset([[np.arange(500)]])
-    state = BatchLoader(TokenDataset(root, sequence_length=40), batch_size=4).state_dict()
+    state = BatchLoader(TokenDataset(root, seq_len=40), batch_size=4).state_dict()
     make_dataset([[np.arange(1, 501)]])
     with pytest.raises(DataError, match="changed since"):
-        BatchLoader(TokenDataset(root, sequence_length=40), batch_size=4).load_state_dict(state)
+        BatchLoader(TokenDataset(root, seq_len=40), batch_size=4).load_state_dict(state)
 
 
 def test_an_error_in_a_thread_reaches_the_caller_each_time(counting_dataset: Path) -> None:
-    data = TokenDataset(counting_dataset, sequence_length=40)
+    data = TokenDataset(counting_dataset, seq_len=40)
     os.truncate(counting_dataset / "train" / "shard_00004.bin", 10)
     with BatchLoader(data, batch_size=4, order="sequential") as loader:
         take(loader, 6)
@@ -238,7 +238,7 @@ def test_a_program_may_end_without_closing(counting_dataset: Path) -> None:
     code = (
         "import gc, sys, threading\n"
         "from lowtide import BatchLoader, TokenDataset\n"
-        "data = TokenDataset(sys.argv[1], sequence_length=40)\n"
+        "data = TokenDataset(sys.argv[1], seq_len=40)\n"
         "gone = BatchLoader(data, batch_size=4)\n"
         "next(gone)\n"
         "del gone\n"
@@ -263,7 +263,7 @@ def test_pinned_memory_holds_the_same_batches(data: TokenDataset) -> None:
 def test_planned_bytes_are_what_the_arrays_take(data: TokenDataset) -> None:
     with BatchLoader(data, batch_size=16, prefetch_batches=3) as loader:
         inputs, targets = next(loader)
-        planned = planned_bytes(batch_size=16, sequence_length=40, prefetch_batches=3)
+        planned = planned_bytes(batch_size=16, seq_len=40, prefetch_batches=3)
         assert planned == 4 * (inputs.nbytes + targets.nbytes)
 
 
@@ -280,7 +280,7 @@ def test_settings_that_make_no_sense(data: TokenDataset) -> None:
 
 def test_no_thread_is_left_after_the_with(counting_dataset: Path) -> None:
     before = set(threading.enumerate())
-    data = TokenDataset(counting_dataset, split="train", sequence_length=16)
+    data = TokenDataset(counting_dataset, split="train", seq_len=16)
     with BatchLoader(data, batch_size=4, num_threads=3) as loader:
         next(iter(loader))
         started = set(threading.enumerate()) - before

@@ -78,8 +78,8 @@ def mixture(make_dataset: MakeDataset) -> Mixture:
     general = make_dataset([[np.arange(10_000, 10_400)], [np.arange(10_400, 11_000)]], name="gen")
     return Mixture(
         {
-            "domain": TokenDataset(domain, sequence_length=30),
-            "general": TokenDataset(general, sequence_length=30),
+            "domain": TokenDataset(domain, seq_len=30),
+            "general": TokenDataset(general, seq_len=30),
         },
         {"domain": 0.75, "general": 0.25},
     )
@@ -141,15 +141,15 @@ def test_without_weights_sizes_decide(mixture: Mixture) -> None:
 
 
 def test_datasets_that_do_not_fit_together(make_dataset: MakeDataset, tmp_path: Path) -> None:
-    one = TokenDataset(make_dataset([[np.arange(90)]], name="one"), sequence_length=8)
-    longer = TokenDataset(one.source.path, sequence_length=9)
+    one = TokenDataset(make_dataset([[np.arange(90)]], name="one"), seq_len=8)
+    longer = TokenDataset(one.source.path, seq_len=9)
     other = make_dataset([[np.arange(90)]], name="two", tokenizer="tokenizer-b")
-    with pytest.raises(DataError, match="differ in sequence_length: 8 and 9"):
+    with pytest.raises(DataError, match="differ in seq_len: 8 and 9"):
         Mixture({"one": one, "longer": longer})
     with pytest.raises(DataError, match="differ in tokenizer_fingerprint: tokenizer-a and"):
-        Mixture({"one": one, "other": TokenDataset(other, sequence_length=8)})
+        Mixture({"one": one, "other": TokenDataset(other, seq_len=8)})
     np.save(tmp_path / "plain.npy", np.arange(90, dtype=np.int32))
-    plain = TokenDataset(tmp_path / "plain.npy", sequence_length=8)
+    plain = TokenDataset(tmp_path / "plain.npy", seq_len=8)
     mixed = Mixture({"plain": plain, "one": one})
     assert mixed.vocab_size == 60000 and mixed.tokenizer_dir == one.tokenizer_dir
     with pytest.raises(UsageError, match="different things: two"):

@@ -10,7 +10,7 @@ from lowtide.loader.blocks import BlockStart, TokenBlock, Windowing
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
 from lowtide.loader.windows import TokenDataset
 
-WINDOWING = Windowing(sequence_length=4, stride=4, buffer_windows=1)
+WINDOWING = Windowing(seq_len=4, stride=4, buffer_windows=1)
 
 
 def counting_blocks(sizes: list[int], skip: int = 0) -> Iterator[tuple[Block, int]]:
@@ -64,7 +64,7 @@ def test_an_error_of_the_thread_reaches_the_caller() -> None:
 
 def test_tokens_on_disk_are_a_block_too(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", np.arange(41, dtype=np.int32))
-    data = TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=4)
+    data = TokenDataset(tmp_path / "ids.npy", split="all", seq_len=4)
     epochs: list[list[int]] = []
     for epoch in range(2):
         block = StoredBlock(data, epoch, seed=1, shuffle=True)

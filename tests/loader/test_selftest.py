@@ -13,7 +13,7 @@ from lowtide.loader.windows import RowPlan, TokenDataset
 
 
 def test_the_report_of_a_good_dataset(counting_dataset: Path) -> None:
-    report = check_loading(counting_dataset, sequence_length=64, batch_size=4, seconds=0.05)
+    report = check_loading(counting_dataset, seq_len=64, batch_size=4, seconds=0.05)
     assert report.num_tokens == 2000 and report.checked_windows == report.num_windows == 32
     assert report.batch_shape == (4, 64)
     assert report.tokens_per_second > 1000
@@ -55,8 +55,8 @@ def test_overlap_and_wrong_targets_are_found(
 
     monkeypatch.setattr(selftest, "TokenDataset", Repeating)
     with pytest.raises(DataError, match="came twice"):
-        check_loading(counting_dataset, sequence_length=64, batch_size=4, seconds=0.01)
-    data = TokenDataset(counting_dataset, sequence_length=64)
+        check_loading(counting_dataset, seq_len=64, batch_size=4, seconds=0.01)
+    data = TokenDataset(counting_dataset, seq_len=64)
     inputs, _ = data.get_batch([0, 1])
     with pytest.raises(DataError, match="not the inputs moved"):
         selftest._check_batch(data, (inputs, inputs), 2)

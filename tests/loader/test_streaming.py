@@ -286,7 +286,7 @@ def test_too_little_text_and_wrong_settings(tmp_path: Path, text_files: list[Pat
 
 
 def test_blocks_are_bounded(text_files: list[Path]) -> None:
-    windowing = Windowing(sequence_length=16, stride=16, buffer_windows=5)
+    windowing = Windowing(seq_len=16, stride=16, buffer_windows=5)
     blocks = list(
         iter_token_blocks(
             FileTexts(text_files),

@@ -68,7 +68,7 @@ def test_the_call_of_the_guide(train_path: Path, val_path: Path, num_workers: in
 
 
 def test_batches_are_the_same_for_any_number_of_workers(train_path: Path) -> None:
-    data = TokenDataset(train_path, split="all", sequence_length=16)
+    data = TokenDataset(train_path, split="all", seq_len=16)
     loaders = [TokenDataLoader(data, batch_size=5, num_workers=n) for n in (0, 1, 3)]
     first = [rows(loader) for loader in loaders]
     second = [rows(loader) for loader in loaders]
@@ -80,7 +80,7 @@ def test_batches_are_the_same_for_any_number_of_workers(train_path: Path) -> Non
 
 
 def test_ranks_share_an_epoch(train_path: Path) -> None:
-    data = TokenDataset(train_path, split="all", sequence_length=16)
+    data = TokenDataset(train_path, split="all", seq_len=16)
     alone = rows(TokenDataLoader(data, batch_size=6))
     ranks = [rows(TokenDataLoader(data, batch_size=3, rank=r, world_size=2)) for r in range(2)]
     assert [a + b for a, b in zip(*ranks, strict=True)] == alone
@@ -88,7 +88,7 @@ def test_ranks_share_an_epoch(train_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [(0, 2), (2, 0)])
 def test_resume_with_another_number_of_workers(train_path: Path, workers: tuple[int, int]) -> None:
-    data = TokenDataset(train_path, split="all", sequence_length=16)
+    data = TokenDataset(train_path, split="all", seq_len=16)
     whole = TokenDataLoader(data, batch_size=4)
     expected = rows(whole) + rows(whole)
     stopped = TokenDataLoader(data, batch_size=4, num_workers=workers[0])
@@ -107,7 +107,7 @@ def test_resume_with_another_number_of_workers(train_path: Path, workers: tuple[
 
 
 def test_a_pass_left_early_is_not_gone_on_with(val_path: Path) -> None:
-    data = TokenDataset(val_path, split="all", sequence_length=16)
+    data = TokenDataset(val_path, split="all", seq_len=16)
     loader = TokenDataLoader(data, batch_size=2, order="sequential")
     first = [rows([batch]) for batch, _ in zip(loader, range(3), strict=False)]
     again = [rows([batch]) for batch, _ in zip(loader, range(3), strict=False)]

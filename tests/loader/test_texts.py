@@ -70,6 +70,6 @@ def test_documents_end_once_even_in_parts(files: list[Path]) -> None:
 
 
 def test_one_row_and_its_last_target_are_one_window():
-    windowing = Windowing(sequence_length=8, stride=4, buffer_windows=1)
+    windowing = Windowing(seq_len=8, stride=4, buffer_windows=1)
     counts = [windowing.count_windows(tokens) for tokens in (8, 9, 10, 13, 14)]
     assert counts == [0, 1, 2, 2, 3]

@@ -22,7 +22,7 @@ _NUMBERS = itertools.count()
 
 
 def test_windows_cross_shards_and_shift_by_one(counting_dataset: Path) -> None:
-    data = TokenDataset(counting_dataset, sequence_length=64)
+    data = TokenDataset(counting_dataset, seq_len=64)
     assert data.num_tokens == 2000
     for index in range(len(data)):
         inputs, targets = data[index]
@@ -33,7 +33,7 @@ def test_windows_cross_shards_and_shift_by_one(counting_dataset: Path) -> None:
 
 
 def test_a_batch_is_its_windows(counting_dataset: Path) -> None:
-    data = TokenDataset(counting_dataset, sequence_length=50, stride=13)
+    data = TokenDataset(counting_dataset, seq_len=50, stride=13)
     indices = [3, 0, len(data) - 1, 3, 20]
     inputs, targets = data.get_batch(indices)
     assert inputs.shape == targets.shape == (5, 50)
@@ -43,28 +43,24 @@ def test_a_batch_is_its_windows(counting_dataset: Path) -> None:
         assert np.array_equal(targets[row], data[index][1])
 
 
-@given(
-    num_tokens=st.integers(2, 400), sequence_length=st.integers(1, 60), stride=st.integers(1, 60)
-)
+@given(num_tokens=st.integers(2, 400), seq_len=st.integers(1, 60), stride=st.integers(1, 60))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-def test_no_token_is_lost(
-    tmp_path: Path, num_tokens: int, sequence_length: int, stride: int
-) -> None:
-    if num_tokens <= sequence_length or stride > sequence_length:
+def test_no_token_is_lost(tmp_path: Path, num_tokens: int, seq_len: int, stride: int) -> None:
+    if num_tokens <= seq_len or stride > seq_len:
         return
     path = tmp_path / "ids.npy"
     np.save(path, np.arange(num_tokens, dtype=np.uint16))
-    data = TokenDataset(path, split="all", sequence_length=sequence_length, stride=stride)
+    data = TokenDataset(path, split="all", seq_len=seq_len, stride=stride)
     inputs, targets = data.get_batch(range(len(data)))
     assert set(targets.ravel().tolist()) == set(range(1, num_tokens))
     assert set(inputs.ravel().tolist()) == set(range(num_tokens - 1))
     # and not one window more than that takes
-    assert (len(data) - 2) * stride + sequence_length < num_tokens - 1
+    assert (len(data) - 2) * stride + seq_len < num_tokens - 1
 
 
 def test_arrays_stay_as_they_were_while_others_are_read(counting_dataset: Path) -> None:
     """Memory of batches is used again only after the batch is gone."""
-    data = TokenDataset(counting_dataset, sequence_length=32)
+    data = TokenDataset(counting_dataset, seq_len=32)
     kept = [data.get_batch([index, index + 1]) for index in range(20)]
     row = data.get_batch([5])[0][0]  # the batch itself is gone, its row is not
     for _ in range(50):
@@ -83,7 +79,7 @@ def test_npy_and_raw_files_of_any_id_type(tmp_path: Path, dtype: str, header: bo
         np.save(path, ids)
     else:
         ids.tofile(path)
-    data = TokenDataset(path, split="all", sequence_length=8, dtype=None if header else dtype)
+    data = TokenDataset(path, split="all", seq_len=8, dtype=None if header else dtype)
     inputs, _ = data.get_batch(range(len(data)))
     assert np.array_equal(inputs.ravel()[:192], ids[:192])
     assert data.source.dtype == np.dtype(dtype)
@@ -93,7 +89,7 @@ def test_npy_and_raw_files_of_any_id_type(tmp_path: Path, dtype: str, header: bo
 def test_output_types(tmp_path: Path, output_dtype: str) -> None:
     path = tmp_path / "ids.npy"
     np.save(path, np.arange(100, dtype=np.int32))
-    data = TokenDataset(path, sequence_length=8, output_dtype=output_dtype)  # pyright: ignore[reportArgumentType]
+    data = TokenDataset(path, seq_len=8, output_dtype=output_dtype)  # pyright: ignore[reportArgumentType]
     inputs, targets = data[0]
     assert inputs.dtype == targets.dtype == np.dtype(output_dtype)
     assert inputs.tolist() == list(range(8))
@@ -102,14 +98,14 @@ def test_output_types(tmp_path: Path, output_dtype: str) -> None:
 def test_train_and_validation_portions_of_one_file(tmp_path: Path) -> None:
     path = tmp_path / "ids.npy"
     np.save(path, np.arange(1003, dtype=np.int32))
-    train = TokenDataset(path, split="train", sequence_length=10)
-    val = TokenDataset(path, split="val", sequence_length=10)
+    train = TokenDataset(path, split="train", seq_len=10)
+    val = TokenDataset(path, split="val", seq_len=10)
     assert (train.num_tokens, val.num_tokens) == (902, 101)
     assert train[len(train) - 1][1][-1] == 901
     assert val[0][0][0] == 902 and val[len(val) - 1][1][-1] == 1002
-    fixed = TokenDataset(path, split="val", sequence_length=10, val_tokens=50)
+    fixed = TokenDataset(path, split="val", seq_len=10, val_tokens=50)
     assert fixed.num_tokens == 50 and fixed[0][0][0] == 953
-    rest = TokenDataset(path, split="train", sequence_length=10, val_tokens=50)
+    rest = TokenDataset(path, split="train", seq_len=10, val_tokens=50)
     assert rest.num_tokens == 953
     assert len({data.fingerprint for data in (train, val, fixed, rest)}) == 4
 
@@ -117,17 +113,17 @@ def test_train_and_validation_portions_of_one_file(tmp_path: Path) -> None:
 def test_the_log_lines_of_the_guide(tmp_path: Path) -> None:
     path = tmp_path / "ids.npy"
     np.save(path, np.arange(1290, dtype=np.int32))
-    text = TokenDataset(path, sequence_length=128).describe()
+    text = TokenDataset(path, seq_len=128).describe()
     assert "Total tokens: 1,290" in text
     assert "Using train portion: 1,161 tokens (indices 0 to 1,161)" in text
     assert text.splitlines()[-1] == "TokenDataset (train): 10 sequences from 1,161 tokens"
 
 
 def test_validation_split_of_a_dataset(counting_dataset: Path) -> None:
-    val = TokenDataset(counting_dataset, split="val", sequence_length=100)
+    val = TokenDataset(counting_dataset, split="val", seq_len=100)
     assert val.num_tokens == 300 and val[0][0][0] == 5000
-    assert TokenDataset(counting_dataset, eval_only=True, sequence_length=100).split == "val"
-    both = TokenDataset(counting_dataset, split="all", sequence_length=100)
+    assert TokenDataset(counting_dataset, eval_only=True, seq_len=100).split == "val"
+    both = TokenDataset(counting_dataset, split="all", seq_len=100)
     assert both.num_tokens == 2300
     assert val.vocab_size == 60000 and val.tokenizer_dir == str(counting_dataset)
 
@@ -135,16 +131,16 @@ def test_validation_split_of_a_dataset(counting_dataset: Path) -> None:
 def test_nanogpt_folder_and_flat_folder(tmp_path: Path) -> None:
     np.arange(100, 400).astype("<u2").tofile(tmp_path / "train.bin")
     np.arange(400, 500).astype("<u2").tofile(tmp_path / "val.bin")
-    assert TokenDataset(tmp_path, sequence_length=16)[0][0][0] == 100
-    assert TokenDataset(tmp_path, split="val", sequence_length=16)[0][0][0] == 400
+    assert TokenDataset(tmp_path, seq_len=16)[0][0][0] == 100
+    assert TokenDataset(tmp_path, split="val", seq_len=16)[0][0][0] == 400
     flat = tmp_path / "flat"
     flat.mkdir()
     for number in range(3):
         np.arange(number * 50, number * 50 + 50).astype("<u2").tofile(flat / f"part{number}.bin")
-    data = TokenDataset(flat, eval_only=True, sequence_length=149)
+    data = TokenDataset(flat, eval_only=True, seq_len=149)
     assert data.num_tokens == 150 and data[0][1].tolist() == list(range(1, 150))
     with pytest.raises(DataError, match="has no train split") as caught:
-        TokenDataset(flat, sequence_length=16)
+        TokenDataset(flat, seq_len=16)
     assert "eval_only=True" in str(caught.value)
 
 
@@ -152,8 +148,8 @@ def test_a_wide_file_is_not_taken_for_a_narrow_one(tmp_path: Path) -> None:
     path = tmp_path / "ids.bin"
     np.arange(1, 500).astype("<u4").tofile(path)
     with pytest.raises(DataError, match="looks like uint32"):
-        TokenDataset(path, sequence_length=16)
-    assert TokenDataset(path, sequence_length=16, dtype="uint32")[0][0][0] == 1
+        TokenDataset(path, seq_len=16)
+    assert TokenDataset(path, seq_len=16, dtype="uint32")[0][0][0] == 1
 
 
 @pytest.mark.parametrize(
@@ -166,16 +162,16 @@ def test_the_header_of_llmc_is_no_tokens(
     header = np.zeros(256, dtype="<i4")
     header[:3] = magic, version, 300
     path.write_bytes(header.tobytes() + np.arange(300).astype(dtype).tobytes())
-    data = TokenDataset(path, split="all", sequence_length=16)
+    data = TokenDataset(path, split="all", seq_len=16)
     assert data.num_tokens == 300 and data[0][0].tolist() == list(range(16))
     os.truncate(path, 1400)
     with pytest.raises(DataError, match="its header promises 300 tokens"):
-        TokenDataset(path, split="all", sequence_length=16)
+        TokenDataset(path, split="all", seq_len=16)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12
 def test_pickle_and_fork_read_the_same(counting_dataset: Path) -> None:
-    data = TokenDataset(counting_dataset, sequence_length=64)
+    data = TokenDataset(counting_dataset, seq_len=64)
     expected = data[7][0].tolist()
     assert pickle.loads(pickle.dumps(data))[7][0].tolist() == expected
     reader, writer = os.pipe()
@@ -197,7 +193,7 @@ def test_pickle_and_fork_read_the_same(counting_dataset: Path) -> None:
 def test_segments_follow_documents_across_shards(make_dataset: MakeDataset) -> None:
     # documents of 5, 3 | (2 more of the same document) 2 + 4, 6, with an end at the shard's end
     root = make_dataset([[np.zeros(5), np.zeros(3)], [np.zeros(6), np.zeros(6)]])
-    data = TokenDataset(root, sequence_length=9, stride=4)
+    data = TokenDataset(root, seq_len=9, stride=4)
     found = data.get_windows(range(len(data)))
     assert found.segment_ids[0].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 2]
     assert found.positions[0].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 0]
@@ -208,35 +204,33 @@ def test_segments_follow_documents_across_shards(make_dataset: MakeDataset) -> N
 
 @given(
     lengths=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=4),
-    sequence_length=st.integers(1, 50),
+    seq_len=st.integers(1, 50),
     stride=st.integers(1, 50),
 )
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None
 )
 def test_documents_against_a_plain_count(
-    make_dataset: MakeDataset, lengths: list[list[int]], sequence_length: int, stride: int
+    make_dataset: MakeDataset, lengths: list[list[int]], seq_len: int, stride: int
 ) -> None:
     flat = [length for shard in lengths for length in shard]
     total = sum(flat)
-    if total <= sequence_length:
+    if total <= seq_len:
         return
     shards = [[np.zeros(length) for length in shard] for shard in lengths]
     root = make_dataset(shards, name=f"data{next(_NUMBERS)}")
     starts = np.cumsum([0, *flat])[:-1]
     number = np.repeat(np.arange(len(flat)), flat)
-    data = TokenDataset(root, sequence_length=sequence_length, stride=stride)
+    data = TokenDataset(root, seq_len=seq_len, stride=stride)
     found = data.get_windows(range(len(data)))
     for row, begin in enumerate(data.window_starts(np.arange(len(data), dtype=np.uint64))):
-        expected = number[int(begin) : int(begin) + sequence_length]
+        expected = number[int(begin) : int(begin) + seq_len]
         assert np.array_equal(found.segment_ids[row], expected - expected[0])
-        places = np.arange(int(begin), int(begin) + sequence_length)
+        places = np.arange(int(begin), int(begin) + seq_len)
         assert np.array_equal(
             found.positions[row], places - np.maximum(starts[expected], int(begin))
         )
-    aligned = TokenDataset(
-        root, sequence_length=sequence_length, stride=stride, windows="documents"
-    )
+    aligned = TokenDataset(root, seq_len=seq_len, stride=stride, windows="documents")
     last = aligned.last_start
     for index in range(len(aligned)):
         nominal = min(index * stride, last)
@@ -248,7 +242,7 @@ def test_documents_against_a_plain_count(
 def test_many_documents_are_searched_not_scanned(make_dataset: MakeDataset) -> None:
     lengths = np.random.default_rng(1).integers(1, 4, 5000)
     root = make_dataset([[np.zeros(length) for length in lengths]])
-    data = TokenDataset(root, sequence_length=20, windows="documents")
+    data = TokenDataset(root, seq_len=20, windows="documents")
     ends = set(np.cumsum(lengths).tolist()) | {0}
     starts = data.window_starts(np.arange(len(data) - 2, dtype=np.uint64))
     assert all(int(start) in ends for start in starts)
@@ -258,9 +252,9 @@ def test_documents_need_their_ends(tmp_path: Path) -> None:
     path = tmp_path / "ids.npy"
     np.save(path, np.arange(100, dtype=np.int32))
     with pytest.raises(DataError, match="where documents end"):
-        TokenDataset(path, sequence_length=8, windows="documents")
+        TokenDataset(path, seq_len=8, windows="documents")
     with pytest.raises(DataError, match="where documents end"):
-        TokenDataset(path, sequence_length=8).get_windows([0])
+        TokenDataset(path, seq_len=8).get_windows([0])
 
 
 # integrity
@@ -287,11 +281,11 @@ def test_a_missing_file_is_named(tmp_path: Path, counting_dataset: Path) -> None
         TokenDataset(tmp_path / "text.txt")
     (counting_dataset / "train" / "shard_00002.bin").unlink()
     with pytest.raises(DataError, match=r"shard_00002\.bin"):
-        TokenDataset(counting_dataset, sequence_length=64)
+        TokenDataset(counting_dataset, seq_len=64)
 
 
 def test_a_shard_that_shrinks_while_open_is_an_error_not_a_crash(counting_dataset: Path) -> None:
-    data = TokenDataset(counting_dataset, sequence_length=64)
+    data = TokenDataset(counting_dataset, seq_len=64)
     _ = data[0]  # shard 0 is open
     for name in ("shard_00000.bin", "shard_00004.bin"):
         os.truncate(counting_dataset / "train" / name, 100)
@@ -302,14 +296,14 @@ def test_a_shard_that_shrinks_while_open_is_an_error_not_a_crash(counting_datase
 
 
 def test_a_shard_that_goes_away_is_named(counting_dataset: Path) -> None:
-    data = TokenDataset(counting_dataset, sequence_length=64)
+    data = TokenDataset(counting_dataset, seq_len=64)
     (counting_dataset / "train" / "shard_00004.bin").unlink()
     with pytest.raises(LowtideError, match=r"no such file[\s\S]*shard_00004\.bin"):
         _ = data[len(data) - 1]
 
 
 def test_ids_beyond_the_vocabulary_are_found_on_touch(counting_dataset: Path) -> None:
-    data = TokenDataset(counting_dataset, sequence_length=64)
+    data = TokenDataset(counting_dataset, seq_len=64)
     path = counting_dataset / "train" / "shard_00004.bin"
     ids = np.fromfile(path, dtype="<u2")
     ids[500] = 60000
@@ -327,18 +321,18 @@ def test_negative_and_too_large_ids_of_plain_files(tmp_path: Path) -> None:
     ids[50] = -3
     np.save(path, ids)
     with pytest.raises(DataError, match="has id -3 at token 50"):
-        TokenDataset(path, split="all", sequence_length=99)[0]
+        TokenDataset(path, split="all", seq_len=99)[0]
     ids[50] = 70000
     np.save(path, ids)
     with pytest.raises(DataError, match="has id 70000 at token 50, uint16 ends at 65535"):
-        TokenDataset(path, split="all", sequence_length=99, output_dtype="uint16")[0]
+        TokenDataset(path, split="all", seq_len=99, output_dtype="uint16")[0]
     with pytest.raises(DataError, match="has id 70000 at token 50, the vocabulary ends at 50256"):
-        TokenDataset(path, split="all", sequence_length=99, vocab_size=50257)[0]
+        TokenDataset(path, split="all", seq_len=99, vocab_size=50257)[0]
 
 
 def test_a_dataset_of_a_larger_vocabulary_is_refused(counting_dataset: Path) -> None:
     with pytest.raises(DataError, match="vocabulary of 60000 does not fit into the 50257"):
-        TokenDataset(counting_dataset, sequence_length=64, vocab_size=50257)
+        TokenDataset(counting_dataset, seq_len=64, vocab_size=50257)
 
 
 def test_damaged_and_foreign_npy_files(tmp_path: Path) -> None:
@@ -346,32 +340,32 @@ def test_damaged_and_foreign_npy_files(tmp_path: Path) -> None:
     np.save(path, np.arange(100, dtype=np.int32))
     os.truncate(path, 300)
     with pytest.raises(DataError, match=r"cut short: its header promises 100 tokens, 43 are there"):
-        TokenDataset(path, sequence_length=8)
+        TokenDataset(path, seq_len=8)
     path.write_bytes(path.read_bytes().replace(b"'descr'", b"'d(scr'"))
     with pytest.raises(DataError, match="damaged NumPy header"):
-        TokenDataset(path, sequence_length=8)
+        TokenDataset(path, seq_len=8)
     np.save(path, np.zeros((4, 5), dtype=np.int32))
     with pytest.raises(DataError, match=r"shape \(4, 5\), expected one row"):
-        TokenDataset(path, sequence_length=8)
+        TokenDataset(path, seq_len=8)
     np.save(path, np.zeros(50, dtype=np.float32))
     with pytest.raises(DataError, match="float32"):
-        TokenDataset(path, sequence_length=8)
+        TokenDataset(path, seq_len=8)
     np.save(path, np.zeros(50, dtype=">i4"))
     with pytest.raises(DataError, match="little-endian"):
-        TokenDataset(path, sequence_length=8)
+        TokenDataset(path, seq_len=8)
     np.save(path, np.zeros(50, dtype=np.int32))
     with pytest.raises(DataError, match="holds int32, not uint16 as given"):
-        TokenDataset(path, sequence_length=8, dtype="uint16")
+        TokenDataset(path, seq_len=8, dtype="uint16")
     path.write_bytes(b"\x01\x02\x03" * 101)
     with pytest.raises(DataError, match="no NumPy header"):
-        TokenDataset(path, sequence_length=8)
+        TokenDataset(path, seq_len=8)
     with pytest.raises(DataError, match="303 bytes, not a whole number of uint16"):
-        TokenDataset(path, sequence_length=8, dtype="uint16")
+        TokenDataset(path, seq_len=8, dtype="uint16")
 
 
 def test_settings_that_make_no_sense(counting_dataset: Path) -> None:
     for options, message in (
-        ({"sequence_length": 0}, "sequence_length is 0"),
+        ({"seq_len": 0}, "seq_len is 0"),
         ({"stride": -1}, "stride is -1"),
         ({"split": "test"}, "split 'test'"),
         ({"windows": "files"}, "windows 'files'"),
@@ -380,7 +374,7 @@ def test_settings_that_make_no_sense(counting_dataset: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             TokenDataset(counting_dataset, **options)
-    data = TokenDataset(counting_dataset, sequence_length=64)
+    data = TokenDataset(counting_dataset, seq_len=64)
     for index in (len(data), -len(data) - 1):
         with pytest.raises(IndexError):
             _ = data[index]
@@ -397,7 +391,7 @@ def test_thousands_of_shards_in_few_descriptors(tmp_path: Path) -> None:
     folder.mkdir()
     for number in range(3000):
         np.full(10, number, dtype="<u2").tofile(folder / f"{number:05}.bin")
-    data = TokenDataset(folder, eval_only=True, sequence_length=30, dtype="uint16")
+    data = TokenDataset(folder, eval_only=True, seq_len=30, dtype="uint16")
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     order = np.random.default_rng(2).permutation(len(data))
     for begin in range(0, len(data), 100):
@@ -407,7 +401,7 @@ def test_thousands_of_shards_in_few_descriptors(tmp_path: Path) -> None:
 
 
 def test_indices_of_any_integer_type_and_slices(counting_dataset: Path) -> None:
-    data = TokenDataset(counting_dataset, sequence_length=10)
+    data = TokenDataset(counting_dataset, seq_len=10)
     expected, _ = data.get_batch([1, 3])
     for indices in (
         np.array([1, 3], dtype=np.uint8),
@@ -435,7 +429,7 @@ def test_every_type_is_widened_into_every_other(
         tmp_path / "ids.npy",
         split="all",
         dtype=dtype,
-        sequence_length=length,
+        seq_len=length,
         output_dtype=output_dtype,  # pyright: ignore[reportArgumentType]
     )
     for start in (0, 1, len(ids) - length - 1):
@@ -447,7 +441,7 @@ def test_every_type_is_widened_into_every_other(
 
 def test_negative_ids_are_called_so(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", np.array([1, 2, -5, 4], dtype=np.int32))
-    data = TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=3)
+    data = TokenDataset(tmp_path / "ids.npy", split="all", seq_len=3)
     with pytest.raises(DataError, match="id -5 at token 2, ids begin at 0"):
         data.get_batch([0])
 
@@ -455,7 +449,7 @@ def test_negative_ids_are_called_so(tmp_path: Path) -> None:
 def test_worker_processes_end_quietly(counting_dataset: Path) -> None:
     code = (
         "import sys; from lowtide import TokenDataset; "
-        "sys.kept = TokenDataset(sys.argv[1], sequence_length=8); sys.kept[0]; sys.kept.me = sys"
+        "sys.kept = TokenDataset(sys.argv[1], seq_len=8); sys.kept[0]; sys.kept.me = sys"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(counting_dataset)], capture_output=True, text=True
@@ -465,7 +459,7 @@ def test_worker_processes_end_quietly(counting_dataset: Path) -> None:
 
 def test_shifted_windows_move_together_and_stay_inside(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", np.arange(1003, dtype=np.uint16))
-    data = TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=100)
+    data = TokenDataset(tmp_path / "ids.npy", split="all", seq_len=100)
 
     def starts(order: str, first: int, count: int) -> list[int]:
         (plan,) = data.plan_rows(order, seed=5, first=first, count=count)  # pyright: ignore[reportArgumentType]

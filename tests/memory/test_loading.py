@@ -26,7 +26,7 @@ PASS = (
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 path, order, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
-data = TokenDataset(path, split="all", sequence_length=512, dtype="uint16")
+data = TokenDataset(path, split="all", seq_len=512, dtype="uint16")
 with BatchLoader(data, batch_size=32, order=order, num_epochs=1, num_threads=threads,
                  prefetch_batches=4) as loader:
     for _ in range(20):

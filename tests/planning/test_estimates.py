@@ -88,7 +88,7 @@ def test_peaks_of_text_stages_are_foreseen(tmp_path):
     words = ["--input", str(text), "--vocab-size", "4000", "--out-dir", str(tok), *budget]
     run_lowtide(["train-tokenizer", *words])
     distinct = estimate_distinct_bytes(expand_inputs([text]), size)
-    planned = planned_peak_bytes(size, vocab_size=4000, num_threads=2, distinct_bytes=distinct)
+    planned = planned_peak_bytes(size, vocab_size=4000, num_workers=2, distinct_bytes=distinct)
     measured = last_row(tok / "metrics.jsonl")["peak_memory_bytes"]
     assert planned == pytest.approx(measured, rel=0.1)
     code = (

@@ -98,8 +98,8 @@ def replace_stages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         tokenizer_footprint,
         "planned_peak_bytes",
-        lambda text, *, vocab_size, num_threads, distinct_bytes: (
-            text // 5 + 100 * vocab_size + (num_threads << 20) + (distinct_bytes or 0)
+        lambda text, *, vocab_size, num_workers, distinct_bytes: (
+            text // 5 + 100 * vocab_size + (num_workers << 20) + (distinct_bytes or 0)
         ),
     )
     patch.setattr(tokenizer_training, "smallest_budget_bytes", lambda cores: (50 + cores) << 20)

@@ -115,7 +115,7 @@ def test_loading(order: str, texts: Path, tokenizer: Path, tmp_path: Path) -> No
         tokens_per_shard=20_000,
         processes=1,
     )
-    dataset = TokenDataset(tmp_path / "data", split="train", sequence_length=33)
+    dataset = TokenDataset(tmp_path / "data", split="train", seq_len=33)
 
     def load(workers: int) -> bytes:
         with BatchLoader(

@@ -19,7 +19,7 @@ from lowtide import _native
 from lowtide.corpus import contents as corpus_contents
 from lowtide.corpus.contents import ContentLog
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.errors import DataError
 from lowtide.progress import Progress
 from lowtide.tokenizer import counting, reference
@@ -256,7 +256,7 @@ def run_job(
             counter,
             inputs,
             specials=["<|endoftext|>"],
-            options=ReadingOptions(block_bytes=1 << 12),
+            options=ReadingSettings(block_bytes=1 << 12),
             checkpoints=checkpoints,
             progress=progress,
             batch_bytes=1 << 12,

@@ -48,9 +48,9 @@ def test_nothing_is_said_of_files_that_are_not_looked_into(tmp_path: Path) -> No
 
 
 def test_more_of_anything_takes_more() -> None:
-    small = planned_peak_bytes(10**6, vocab_size=1000, num_threads=2)
-    assert small < planned_peak_bytes(10**9, vocab_size=1000, num_threads=2)
-    assert small < planned_peak_bytes(10**6, vocab_size=100_000, num_threads=2)
-    assert small <= planned_peak_bytes(10**6, vocab_size=1000, num_threads=16)
-    many = planned_peak_bytes(10**6, vocab_size=1000, num_threads=2, distinct_bytes=10**8)
+    small = planned_peak_bytes(10**6, vocab_size=1000, num_workers=2)
+    assert small < planned_peak_bytes(10**9, vocab_size=1000, num_workers=2)
+    assert small < planned_peak_bytes(10**6, vocab_size=100_000, num_workers=2)
+    assert small <= planned_peak_bytes(10**6, vocab_size=1000, num_workers=16)
+    many = planned_peak_bytes(10**6, vocab_size=1000, num_workers=2, distinct_bytes=10**8)
     assert many > 10**9

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.errors import DataError
 from lowtide.progress import Progress
 from lowtide.tokenizer import scanning
@@ -23,7 +23,7 @@ def scan(*paths: Path) -> set[str]:
         scanned = scan_characters(
             expand_inputs(paths),
             specials=["<|end|>", "<|sep|>", "|>a"],
-            options=ReadingOptions(),
+            options=ReadingSettings(),
             phase=phase,
         )
     return set(scanned.characters)

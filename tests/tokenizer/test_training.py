@@ -21,7 +21,7 @@ import zstandard
 
 from lowtide.cli import main
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import MemoryBudget
 from lowtide.tokenizer import (
@@ -504,4 +504,4 @@ def test_a_text_that_repeats_itself_is_told_from_one_that_does_not(tmp_path: Pat
         path = tmp_path / f"{name}.txt.gz"
         path.write_bytes(gzip.compress(text.encode()))
         (source,) = expand_inputs([path])
-        assert counting._repeats_itself(source, ReadingOptions()) is expected
+        assert counting._repeats_itself(source, ReadingSettings()) is expected

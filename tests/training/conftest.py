@@ -62,10 +62,10 @@ def make_trainer(token_file, tmp_path):
         }
         return Trainer(
             model,
-            data=TokenDataset(token_file, split="train", sequence_length=16),
-            val_data=TokenDataset(token_file, split="val", sequence_length=16),
+            data=TokenDataset(token_file, split="train", seq_len=16),
+            val_data=TokenDataset(token_file, split="val", seq_len=16),
             eval_data={
-                key: TokenDataset(path, split="val", sequence_length=16)
+                key: TokenDataset(path, split="val", seq_len=16)
                 for key, path in (eval_files or {}).items()
             },
             model_name=name,

@@ -132,8 +132,8 @@ def make_small_trainer(root, **options):
         write_tokens(path, count=2000)
     return Trainer(
         model,
-        data=TokenDataset(path, split="train", sequence_length=16),
-        val_data=TokenDataset(path, split="val", sequence_length=16),
+        data=TokenDataset(path, split="train", seq_len=16),
+        val_data=TokenDataset(path, split="val", seq_len=16),
         model_name="run",
         checkpoints_dir=root,
         **{"batch_size": 4, "max_iters": 8, "save_interval": 4, "eval_iters": 2, "device": "cpu",

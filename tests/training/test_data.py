@@ -141,7 +141,7 @@ def test_every_part_of_a_run_is_opened_as_the_settings_say(
         replay_fraction=0.25,
         eval_dataset_dir=(f"web={tmp_path / 'd'}", f"file={tmp_path / 'f.npy'}"),
     )
-    common = {"sequence_length": 16, "dtype": "uint16", "val_fraction": 0.25}
+    common = {"seq_len": 16, "dtype": "uint16", "val_fraction": 0.25}
     common["vocab_size"] = data.tokenizer.vocab_size
     folder = str(tmp_path / "d")
     assert opened == [
@@ -229,7 +229,7 @@ def test_a_stream_is_opened_as_the_settings_say(
                 "stride",
                 "max_examples",
                 "val_fraction",
-                "text_column",
+                "text_field",
                 "split",
                 "seed",
                 "drop_last",
@@ -247,7 +247,7 @@ def test_a_stream_is_opened_as_the_settings_say(
             "stride": 8,
             "max_examples": 7,
             "val_fraction": 0.125,
-            "text_column": "body",
+            "text_field": "body",
             "split": "test",
             "seed": 3,
             "drop_last": world > 1,
@@ -258,9 +258,9 @@ def test_a_stream_is_opened_as_the_settings_say(
         }
         assert f"streaming {name}, tokenized on the fly" in notes
         assert opened.pop()[1]["split"] == "all"
-        expected = ("FileTexts", ([name],), {"text_column": "body", "reader_bytes": 1 << 30})
+        expected = ("FileTexts", ([name],), {"text_field": "body", "reader_bytes": 1 << 30})
         if not local:
-            expected = ("HubTexts", (name,), {"split": "test", "text_column": "body"})
+            expected = ("HubTexts", (name,), {"split": "test", "text_field": "body"})
         assert read.pop() == expected
 
 

@@ -27,8 +27,8 @@ SCRIPT = textwrap.dedent(
     for name, parallel, steps in json_runs:
         torch.manual_seed(11)
         config = GPTConfig(vocab_size=37, context_length=16, num_layers=2, width=32, num_heads=2)
-        data = TokenDataset(folder / "tokens.npy", split="train", sequence_length=16)
-        val = TokenDataset(folder / "tokens.npy", split="val", sequence_length=16)
+        data = TokenDataset(folder / "tokens.npy", split="train", seq_len=16)
+        val = TokenDataset(folder / "tokens.npy", split="val", seq_len=16)
         Trainer(
             GPT(config), data=data, val_data=val, model_name=name,
             checkpoints_dir=folder / "checkpoints", parallel=parallel, max_iters=steps,

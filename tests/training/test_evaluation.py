@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def dataset(tmp_path):
     np.save(tmp_path / "ids.npy", (np.arange(1001) % 7).astype(np.uint16))
-    return TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=10)
+    return TokenDataset(tmp_path / "ids.npy", split="all", seq_len=10)
 
 
 def test_windows_are_spread_over_all_of_it():

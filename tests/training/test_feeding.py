@@ -99,7 +99,7 @@ def test_on_a_gpu_the_next_batch_is_copied_while_this_one_is_computed(events, mo
 
 def test_a_dataset_is_loaded_as_the_settings_say(tmp_path):
     np.save(tmp_path / "ids.npy", np.arange(1000, dtype=np.uint16))
-    data = TokenDataset(tmp_path / "ids.npy", split="all", sequence_length=10)
+    data = TokenDataset(tmp_path / "ids.npy", split="all", seq_len=10)
     settings = train_settings(order="sequential", seed=5, num_workers=3, seq_len=10)
     group = ProcessGroup(1, 2, CPU)
     with open_batches(data, settings, group, rows=4) as loader:

@@ -32,7 +32,7 @@ SCRIPT = textwrap.dedent(
     folder, name, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     torch.set_num_threads(1)
     model = GPT(GPTConfig(2048, 128, 4, 256, 4))
-    data = TokenDataset(folder / name, split="all", sequence_length=128)
+    data = TokenDataset(folder / name, split="all", seq_len=128)
     trainer = Trainer(
         model, data=data, checkpoints_dir=folder, model_name="run-" + name, max_iters=2,
         order="random", eval_interval=10, save_interval=10, device="cpu", **options,

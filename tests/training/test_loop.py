@@ -226,7 +226,7 @@ def test_learning_by_heart_is_announced_once(make_trainer, tmp_path):
     notes = []
     trainer = make_trainer(max_iters=60, eval_interval=10, batch_size=32, learning_rate=1e-2)
     other = write_tokens(tmp_path / "other.npy", seed=5, step=3)
-    trainer.val_data = TokenDataset(other, split="all", sequence_length=16)
+    trainer.val_data = TokenDataset(other, split="all", seq_len=16)
     trainer._notify = notes.append
     trainer.fit()
     said = [number for number, note in enumerate(notes) if "learned by heart" in note]
@@ -337,8 +337,8 @@ def test_settings_that_make_no_sense_are_refused(make_trainer):
 def test_loaders_can_be_given_instead_of_datasets(make_trainer, token_file, tmp_path):
     plain = make_trainer("plain", batch_size=6, seed=5)
     plain.fit()
-    data = TokenDataset(token_file, split="train", sequence_length=16)
-    general = TokenDataset(token_file, split="val", sequence_length=16)
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    general = TokenDataset(token_file, split="val", seq_len=16)
     torch.manual_seed(11)
     trainer = Trainer(
         GPT(plain.model.config),
@@ -436,7 +436,7 @@ def test_what_a_run_comes_to(make_trainer):
 
 def test_options_come_from_what_is_given(make_trainer, token_file, tmp_path):
     model = make_trainer("other").model
-    data = TokenDataset(token_file, split="train", sequence_length=16)
+    data = TokenDataset(token_file, split="train", seq_len=16)
     options = {"checkpoints_dir": tmp_path, "device": "cpu"}
     trainer = Trainer(model, data=data, **options)
     assert trainer.settings.model.seq_len == 16 and trainer.goes_on is False

@@ -122,7 +122,7 @@ def fit_fresh(tmp_path, seed, **options):
     model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))
     trainer = Trainer(
         model,
-        data=TokenDataset(path, split="train", sequence_length=16),
+        data=TokenDataset(path, split="train", seq_len=16),
         checkpoints_dir=tmp_path / "checkpoints",
         **{"batch_size": 4, "max_iters": 3, "device": "cpu", **options},
     )
@@ -150,14 +150,14 @@ def test_a_fresh_model_is_not_given_an_old_result(tmp_path):
 def test_a_model_that_was_just_trained_goes_on(tmp_path):
     model, _ = fit_fresh(tmp_path, 1)
     options = {"batch_size": 4, "device": "cpu", "checkpoints_dir": tmp_path / "checkpoints"}
-    data = TokenDataset(tmp_path / "tokens.npy", split="train", sequence_length=16)
+    data = TokenDataset(tmp_path / "tokens.npy", split="train", seq_len=16)
     assert Trainer(model, data=data, max_iters=5, **options).fit().steps == 5
 
 
 def test_a_model_of_another_shape_is_refused(tmp_path):
     fit_fresh(tmp_path, 1)
     options = {"batch_size": 4, "device": "cpu", "checkpoints_dir": tmp_path / "checkpoints"}
-    data = TokenDataset(tmp_path / "tokens.npy", split="train", sequence_length=16)
+    data = TokenDataset(tmp_path / "tokens.npy", split="train", seq_len=16)
     with pytest.raises(UsageError, match="a model of another shape"):
         Trainer(GPT(GPTConfig(VOCAB, 16, 1, 16, 2)), data=data, **options).fit()
 

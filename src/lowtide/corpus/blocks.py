@@ -22,14 +22,14 @@ from lowtide import _native
 from lowtide.corpus.cleaning import (
     DOCUMENT_ROW_BYTES,
     HASH_ROW_BYTES,
-    CleaningOptions,
+    CleaningSettings,
     Report,
     clean_block,
     count_languages,
 )
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import (
-    ReadingOptions,
+    ReadingSettings,
     Stream,
     TextBlock,
     iter_blocks,
@@ -82,8 +82,8 @@ class CleanJob:
     """Everything the cleaning of a corpus depends on."""
 
     streams: list[Stream]
-    reading: ReadingOptions
-    cleaning: CleaningOptions
+    reading: ReadingSettings
+    cleaning: CleaningSettings
     folder: Path
     collect_characters: bool = False
     consumer: BlockConsumer | None = None
@@ -382,7 +382,7 @@ def write_block(
     return block.stored_bytes
 
 
-def hash_content(block: TextBlock, reading: ReadingOptions) -> list[tuple[int, str]]:
+def hash_content(block: TextBlock, reading: ReadingSettings) -> list[tuple[int, str]]:
     """Return hashes of what a block holds of each input: 0.4 ms for a block of 4 MiB."""
     seed = xxhash.xxh3_64_intdigest(reading.text_field.encode()) if block.kind == "jsonl" else 0
     view = memoryview(block.data)
@@ -433,7 +433,7 @@ def _ignore(text: str) -> None:
     pass
 
 
-def hash_input(source: InputFile, reading: ReadingOptions) -> str | None:
+def hash_input(source: InputFile, reading: ReadingSettings) -> str | None:
     """The hash that `BlockTable.contents` has of an input; None if nothing can be read of it."""
     contents = InputHashes()
     silent = replace(reading, on_notice=_ignore)

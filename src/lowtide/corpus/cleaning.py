@@ -22,7 +22,7 @@ from lowtide.corpus.quality import (
     native_masks,
     native_rules,
 )
-from lowtide.corpus.reading import ReadingOptions, TextBlock, extract_json_rows
+from lowtide.corpus.reading import ReadingSettings, TextBlock, extract_json_rows
 from lowtide.corpus.textblocks import Paths
 from lowtide.errors import UsageError
 from lowtide.flags import flag_name
@@ -35,7 +35,7 @@ __all__ = [
     "HASH_ROW_BYTES",
     "RULES",
     "RULE_TEXTS",
-    "CleaningOptions",
+    "CleaningSettings",
     "Report",
     "clean_block",
     "count_languages",
@@ -53,7 +53,7 @@ _SAMPLES_PER_RULE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CleaningOptions:
+class CleaningSettings:
     """What cleaning and filtering do; each field is a flag of `lowtide prepare`."""
 
     normalize: bool = True
@@ -149,10 +149,10 @@ class CleaningOptions:
         )
 
     @property
-    def cleaning(self) -> CleaningOptions:
+    def cleaning(self) -> CleaningSettings:
         """These options alone, of settings that have others too."""
-        names = CleaningOptions.__dataclass_fields__
-        return CleaningOptions(**{name: getattr(self, name) for name in names})
+        names = CleaningSettings.__dataclass_fields__
+        return CleaningSettings(**{name: getattr(self, name) for name in names})
 
 
 _QUALITY = (
@@ -166,12 +166,12 @@ _QUALITY = (
     "score_label",
     "keep_above",
 )
-_NUMBERS = tuple(name for name in CleaningOptions.__dataclass_fields__ if name not in _QUALITY)
+_NUMBERS = tuple(name for name in CleaningSettings.__dataclass_fields__ if name not in _QUALITY)
 """Options that the native core has by the same name."""
 
 
 def native_options(
-    options: CleaningOptions, *, collect_characters: bool = False
+    options: CleaningSettings, *, collect_characters: bool = False
 ) -> _native.CleanOptions:
     """The options as the native core takes them."""
     native = _native.CleanOptions()
@@ -265,7 +265,7 @@ class Report:
 
 
 def count_languages(
-    cleaned: _native.CleanedBlock, options: CleaningOptions
+    cleaned: _native.CleanedBlock, options: CleaningSettings
 ) -> dict[str, tuple[int, int]]:
     """Documents and bytes of a block by language, where a model told them."""
     models = options.models if cleaned.languages else None
@@ -277,8 +277,8 @@ def count_languages(
 
 def clean_block(
     block: TextBlock,
-    reading: ReadingOptions,
-    options: CleaningOptions,
+    reading: ReadingSettings,
+    options: CleaningSettings,
     *,
     paths: Paths,
     collect_characters: bool = False,
@@ -324,7 +324,7 @@ if TYPE_CHECKING:
 
 
 def _locate_rows(
-    block: TextBlock, reading: ReadingOptions, paths: Paths
+    block: TextBlock, reading: ReadingSettings, paths: Paths
 ) -> tuple[_native.Bytes, Rows]:
     """Return a block's bytes, and begins, ends, inputs, ordinals and flags of its documents."""
     if block.row_ends is None:

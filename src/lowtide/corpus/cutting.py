@@ -12,7 +12,7 @@ import os
 from typing import BinaryIO
 
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.corpus.textblocks import ReadingSettings
 
 __all__ = ["PROBE_BYTES", "cut_text", "find_cut", "read_at"]
 
@@ -32,7 +32,7 @@ def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 def find_cut(
-    file: BinaryIO, source: InputFile, nominal: int, options: ReadingOptions
+    file: BinaryIO, source: InputFile, nominal: int, options: ReadingSettings
 ) -> tuple[int, bool]:
     """Return where the block nominally ending at `nominal` ends, and whether inside a document."""
     if nominal <= 0:

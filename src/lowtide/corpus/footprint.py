@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.streams import window_bytes
-from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.corpus.textblocks import ReadingSettings
 
 __all__ = ["reader_bytes"]
 
 
-def reader_bytes(inputs: Sequence[InputFile], options: ReadingOptions) -> int:
+def reader_bytes(inputs: Sequence[InputFile], options: ReadingSettings) -> int:
     """The most that one reader holds besides its block, over all inputs.
 
     A later part of a file may need more than its beginning says; reading refuses it then.

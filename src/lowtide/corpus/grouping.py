@@ -13,7 +13,7 @@ from dataclasses import replace
 from lowtide.corpus.encodings import is_utf8
 from lowtide.corpus.inputs import InputFile, as_input_list
 from lowtide.corpus.longrows import has_long_rows
-from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
+from lowtide.corpus.textblocks import ReadingSettings, Segment, Stream, TextBlock
 
 __all__ = ["is_plain_text", "join_blocks", "join_small_blocks", "plan_streams"]
 
@@ -22,7 +22,7 @@ _EXPANSION = 8
 """A small compressed file is taken to hold at most so many times its size; if not, it is cut."""
 
 
-def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[Stream]:
+def plan_streams(inputs: Sequence[InputFile], options: ReadingSettings) -> list[Stream]:
     """Group inputs into streams: small files of one kind together, everything else alone."""
     files = as_input_list(inputs)
     streams: list[Stream] = []
@@ -60,7 +60,7 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingOptions) -> list[S
     return streams
 
 
-def _has_places(source: InputFile, options: ReadingOptions) -> bool:
+def _has_places(source: InputFile, options: ReadingSettings) -> bool:
     """Return whether a file can be read from any place."""
     return source.compression is None and source.format.is_cut and is_utf8(options.encoding)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from lowtide.corpus.inputs import InputFile
-    from lowtide.corpus.textblocks import ReadingOptions
+    from lowtide.corpus.textblocks import ReadingSettings
 
 __all__ = [
     "COMPRESSIONS",
@@ -37,10 +37,10 @@ class InputFormat:
     block_kind: Literal["text", "jsonl", "rows"]
     """What its blocks hold: text with separators, a JSON object a line, or texts one after the
     other, with their ends."""
-    iter_rows: Callable[[InputFile, ReadingOptions], Iterator[tuple[Any, int]]] | None = None
+    iter_rows: Callable[[InputFile, ReadingSettings], Iterator[tuple[Any, int]]] | None = None
     """Reads texts, each with its stored bytes, in order. None: blocks are cut out of the bytes, at
     any place of a file that is not compressed."""
-    reader_bytes: Callable[[InputFile, ReadingOptions], int] | None = None
+    reader_bytes: Callable[[InputFile, ReadingSettings], int] | None = None
     """What reading holds besides a block, where the compression does not say it."""
     expansion: float | None = None
     """Bytes of text for each stored byte, where the compression does not say it."""
@@ -64,19 +64,19 @@ class Compression:
 # Readers are imported when they are used: they know InputFile, which knows this table.
 
 
-def _iter_parquet_rows(source: InputFile, options: ReadingOptions) -> Iterator[tuple[Any, int]]:
+def _iter_parquet_rows(source: InputFile, options: ReadingSettings) -> Iterator[tuple[Any, int]]:
     from lowtide.corpus.rows import iter_parquet_rows
 
     return iter_parquet_rows(source, options)
 
 
-def _parquet_bytes(source: InputFile, options: ReadingOptions) -> int:
+def _parquet_bytes(source: InputFile, options: ReadingSettings) -> int:
     from lowtide.corpus.rows import parquet_bytes
 
     return parquet_bytes(source, options)
 
 
-def _iter_hub_rows(source: InputFile, options: ReadingOptions) -> Iterator[tuple[Any, int]]:
+def _iter_hub_rows(source: InputFile, options: ReadingSettings) -> Iterator[tuple[Any, int]]:
     from lowtide.corpus.hub import iter_hub_texts
 
     texts = iter_hub_texts(str(source.path), split=source.split, text_field=options.text_field)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.corpus.textblocks import Paths, ReadingOptions, Segment, TextBlock
+from lowtide.corpus.textblocks import Paths, ReadingSettings, Segment, TextBlock
 from lowtide.errors import DataError
 from lowtide.memory import format_size
 
@@ -32,7 +32,7 @@ __all__ = ["extract_json_rows"]
 _LONG_ROW = 1 << 18
 
 
-def extract_json_rows(block: TextBlock, options: ReadingOptions, paths: Paths) -> JsonRows:
+def extract_json_rows(block: TextBlock, options: ReadingSettings, paths: Paths) -> JsonRows:
     """The texts of a jsonl block, and of each where it ends, its row's first byte, its input.
 
     Rows without text in the field are an error, or a notice where they are to be skipped.
@@ -52,7 +52,7 @@ def extract_json_rows(block: TextBlock, options: ReadingOptions, paths: Paths) -
 
 
 def _extract_segment(
-    block: TextBlock, segment: Segment, options: ReadingOptions, path: Path | None
+    block: TextBlock, segment: Segment, options: ReadingSettings, path: Path | None
 ) -> JsonRows:
     data = block.data[segment.begin : segment.end]  # of a lone segment no copy
     text, ends, offsets, bad = _native.extract_jsonl(data, options.text_field)

@@ -15,7 +15,7 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.cutting import PROBE_BYTES, cut_text, read_at
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.textblocks import ReadingOptions, Segment, TextBlock
+from lowtide.corpus.textblocks import ReadingSettings, Segment, TextBlock
 from lowtide.errors import DataError
 from lowtide.memory import format_size
 
@@ -27,7 +27,7 @@ __all__ = ["has_long_rows", "iter_jsonl_blocks", "iter_text_parts"]
 _READ_BYTES = 1 << 20
 
 
-def has_long_rows(source: InputFile, options: ReadingOptions) -> bool:
+def has_long_rows(source: InputFile, options: ReadingSettings) -> bool:
     """True if a plain jsonl file has a row that no block holds; it is then read in order.
 
     One look of 16 KiB for every block, where rows are short.
@@ -59,13 +59,13 @@ def _has_line_end(file: BinaryIO, begin: int, end: int) -> bool:
 
 
 def iter_text_parts(
-    read: Callable[[int], bytes], size: int, options: ReadingOptions
+    read: Callable[[int], bytes], size: int, options: ReadingSettings
 ) -> Iterator[bytes]:
     """Cut a text of `size` bytes into parts of about a block; `read(n)` returns its next n bytes.
 
     >>> from io import BytesIO
     >>> text = b"one\\ntwo\\nsix\\nten"
-    >>> list(iter_text_parts(BytesIO(text).read, len(text), ReadingOptions(block_bytes=6)))
+    >>> list(iter_text_parts(BytesIO(text).read, len(text), ReadingSettings(block_bytes=6)))
     [b'one\\ntwo\\n', b'six\\nten']
     """
     start, window_bytes = options.block_bytes, options.window_bytes
@@ -83,7 +83,7 @@ def iter_text_parts(
 def iter_jsonl_blocks(
     stream: int,
     source: InputFile,
-    options: ReadingOptions,
+    options: ReadingSettings,
     reader: StreamReader,
     check: Callable[[bytes], None],
 ) -> Iterator[TextBlock]:
@@ -100,7 +100,7 @@ def iter_jsonl_blocks(
 
 class _JsonlBlocks:
     def __init__(
-        self, stream: int, source: InputFile, options: ReadingOptions, reader: StreamReader
+        self, stream: int, source: InputFile, options: ReadingSettings, reader: StreamReader
     ) -> None:
         self.stream = stream
         self.source = source

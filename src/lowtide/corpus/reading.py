@@ -36,7 +36,7 @@ from lowtide.corpus.textblocks import (
     BLOCK_BYTES,
     DEFAULT_SEPARATOR,
     Paths,
-    ReadingOptions,
+    ReadingSettings,
     Segment,
     Stream,
     StreamPaths,
@@ -49,7 +49,7 @@ __all__ = [
     "DEFAULT_SEPARATOR",
     "Document",
     "InputFile",
-    "ReadingOptions",
+    "ReadingSettings",
     "Segment",
     "Stream",
     "TextBlock",
@@ -81,7 +81,7 @@ class Document:
     is_last: bool = True
 
 
-def read_block(stream: Stream, number: int, options: ReadingOptions) -> TextBlock | None:
+def read_block(stream: Stream, number: int, options: ReadingSettings) -> TextBlock | None:
     """Read block `number` of a random-access stream; None when a neighbour holds all of it."""
     if stream.num_blocks == 1:
         return _read_group(stream, options)
@@ -115,7 +115,7 @@ def read_block(stream: Stream, number: int, options: ReadingOptions) -> TextBloc
     )
 
 
-def _read_group(stream: Stream, options: ReadingOptions) -> TextBlock:
+def _read_group(stream: Stream, options: ReadingSettings) -> TextBlock:
     blocks = [
         TextBlock(stream.index, 0, stream.inputs[0].format.block_kind, b"", (Segment(0, 0, 0, 0),))
     ]
@@ -143,7 +143,7 @@ def _require_size(source: InputFile, size: int, *, wanted: int | None = None) ->
 
 
 def _skip_bad(
-    source: InputFile, options: ReadingOptions, error: OSError | DataError, *, tell: bool = True
+    source: InputFile, options: ReadingSettings, error: OSError | DataError, *, tell: bool = True
 ) -> None:
     """Raise the error of a file that cannot be used; or only tell, where that was asked for."""
     problem = from_os_error(error) if isinstance(error, OSError) else error
@@ -169,7 +169,7 @@ def check_text(source: InputFile, probe: bytes) -> None:
         )
 
 
-def is_text(source: InputFile, head: bytes, options: ReadingOptions) -> bool:
+def is_text(source: InputFile, head: bytes, options: ReadingSettings) -> bool:
     """True if a file's head is text; if not, that is an error, or a notice where it is skipped."""
     try:
         check_text(source, head[:PROBE_BYTES])
@@ -180,7 +180,7 @@ def is_text(source: InputFile, head: bytes, options: ReadingOptions) -> bool:
 
 
 def iter_blocks(
-    stream: Stream, options: ReadingOptions, *, known: int = 0
+    stream: Stream, options: ReadingSettings, *, known: int = 0
 ) -> Iterator[TextBlock | None]:
     """Read a stream's blocks in order; the first `known` of them come as None, cheaply."""
     if stream.random_access:
@@ -191,7 +191,7 @@ def iter_blocks(
         yield None if number < known else block
 
 
-def _iter_in_order(stream: Stream, options: ReadingOptions) -> Iterator[TextBlock]:
+def _iter_in_order(stream: Stream, options: ReadingSettings) -> Iterator[TextBlock]:
     source = stream.inputs[0]
     if source.format.iter_rows is not None:
         rows = source.format.iter_rows(source, options)
@@ -207,7 +207,7 @@ def _iter_in_order(stream: Stream, options: ReadingOptions) -> Iterator[TextBloc
 
 
 def _until_damage(
-    items: Iterator[ItemT], source: InputFile, options: ReadingOptions
+    items: Iterator[ItemT], source: InputFile, options: ReadingSettings
 ) -> Iterator[ItemT]:
     """Return what can be read; where it ends too early is an error, or a notice on request."""
     try:
@@ -222,11 +222,11 @@ def _until_damage(
         _tell_damage(source, options, from_os_error(error))
 
 
-def _tell_damage(source: InputFile, options: ReadingOptions, error: LowtideError) -> None:
+def _tell_damage(source: InputFile, options: ReadingSettings, error: LowtideError) -> None:
     options.on_notice(f"{source.path}: {error.message}; the rest of it skipped")
 
 
-def _iter_stream(stream: int, source: InputFile, options: ReadingOptions) -> Iterator[TextBlock]:
+def _iter_stream(stream: int, source: InputFile, options: ReadingSettings) -> Iterator[TextBlock]:
     """Cut a compressed or re-encoded file into blocks, by the same rule as a plain one."""
     back = max(len(options.separator) - 1, 1)
     held = bytearray()
@@ -271,7 +271,7 @@ def _iter_stream(stream: int, source: InputFile, options: ReadingOptions) -> Ite
 
 
 def _cut_stream(
-    held: bytearray, nominal: int, ended: bool, options: ReadingOptions
+    held: bytearray, nominal: int, ended: bool, options: ReadingSettings
 ) -> tuple[int, bool]:
     """Return (end, inside a document) for the block that should end at `nominal`."""
     back = max(len(options.separator) - 1, 1)
@@ -285,7 +285,7 @@ def _cut_stream(
 
 
 def iter_documents(
-    inputs: Sequence[InputFile] | Iterable[str | Path], options: ReadingOptions | None = None
+    inputs: Sequence[InputFile] | Iterable[str | Path], options: ReadingSettings | None = None
 ) -> Iterator[Document]:
     """Return every document of the inputs in order; one too large for a block comes in parts.
 
@@ -295,7 +295,7 @@ def iter_documents(
     >>> [document.text for document in iter_documents([path])]
     [b'one', b'two']
     """
-    options = options or ReadingOptions()
+    options = options or ReadingSettings()
     rows = list(inputs)
     sources: Sequence[InputFile] = (
         [row for row in rows if isinstance(row, InputFile)]
@@ -310,7 +310,7 @@ def iter_documents(
                 yield from block_documents(block, options, paths)
 
 
-def block_documents(block: TextBlock, options: ReadingOptions, paths: Paths) -> Iterator[Document]:
+def block_documents(block: TextBlock, options: ReadingSettings, paths: Paths) -> Iterator[Document]:
     """Take a block apart into documents; empty ones are left out."""
     if block.kind == "jsonl":
         yield from _jsonl_documents(block, options, paths)
@@ -332,7 +332,7 @@ def block_documents(block: TextBlock, options: ReadingOptions, paths: Paths) -> 
         yield from _text_documents(block, options)
 
 
-def _text_documents(block: TextBlock, options: ReadingOptions) -> Iterator[Document]:
+def _text_documents(block: TextBlock, options: ReadingSettings) -> Iterator[Document]:
     for segment in block.segments:
         begin = segment.begin
         while begin <= segment.end:
@@ -350,7 +350,9 @@ def _text_documents(block: TextBlock, options: ReadingOptions) -> Iterator[Docum
             begin = end + len(options.separator)
 
 
-def _jsonl_documents(block: TextBlock, options: ReadingOptions, paths: Paths) -> Iterator[Document]:
+def _jsonl_documents(
+    block: TextBlock, options: ReadingSettings, paths: Paths
+) -> Iterator[Document]:
     text, ends, offsets, inputs = extract_json_rows(block, options, paths)
     begin = 0
     for end, offset, index in zip(ends.tolist(), offsets.tolist(), inputs.tolist(), strict=True):

@@ -24,7 +24,7 @@ from lowtide.corpus.largepages import Row, StoredText, iter_large_rows
 from lowtide.corpus.longrows import iter_text_parts
 from lowtide.corpus.pages import ColumnPages, PageError, read_column_pages
 from lowtide.corpus.streams import check_reader_bytes, open_stream, window_bytes
-from lowtide.corpus.textblocks import ReadingOptions, Segment, Stream, TextBlock
+from lowtide.corpus.textblocks import ReadingSettings, Segment, Stream, TextBlock
 from lowtide.errors import DataError
 from lowtide.memory import format_size
 from lowtide.packages import import_package
@@ -43,7 +43,7 @@ _ROW_GROUPS_PLANNED = 256
 
 
 def iter_row_blocks(
-    stream: Stream, options: ReadingOptions, rows: Iterator[tuple[Row | memoryview, int]]
+    stream: Stream, options: ReadingSettings, rows: Iterator[tuple[Row | memoryview, int]]
 ) -> Iterator[TextBlock]:
     """Gather rows (text, stored bytes) into blocks; a text larger than a block comes in parts."""
     texts: list[bytes | memoryview] = []
@@ -96,7 +96,7 @@ def _why_held(pages: ColumnPages, chunk: Any) -> str:
 
 
 def iter_parquet_rows(
-    source: InputFile, options: ReadingOptions
+    source: InputFile, options: ReadingSettings
 ) -> Iterator[tuple[Row | memoryview, int]]:
     """Return the texts of a parquet file's column, each with its share of the stored bytes."""
     pa = _import_pyarrow(source.path)
@@ -141,7 +141,7 @@ def iter_parquet_rows(
             ) from None
 
 
-def parquet_bytes(source: InputFile, options: ReadingOptions) -> int:
+def parquet_bytes(source: InputFile, options: ReadingSettings) -> int:
     """What reading a parquet file holds besides its block, as its first row groups say."""
     needed = window_bytes(source)
     if source.compression is not None:
@@ -158,7 +158,7 @@ def parquet_bytes(source: InputFile, options: ReadingOptions) -> int:
 
 
 @contextlib.contextmanager
-def _opened(source: InputFile, options: ReadingOptions) -> Generator[tuple[Any, BinaryIO]]:
+def _opened(source: InputFile, options: ReadingSettings) -> Generator[tuple[Any, BinaryIO]]:
     """Return a file as pyarrow reads it, and as it is stored."""
     pa = _import_pyarrow(source.path)
     pq = importlib.import_module("pyarrow.parquet")
@@ -198,7 +198,7 @@ def _find_chunk(file: Any, group: int, name: str) -> tuple[Any, bool]:
 
 
 @contextlib.contextmanager
-def _unpacked(source: InputFile, options: ReadingOptions) -> Generator[IO[bytes]]:
+def _unpacked(source: InputFile, options: ReadingSettings) -> Generator[IO[bytes]]:
     """Return a decompressed copy without a name: a parquet file has to be read from its end."""
     with tempfile.TemporaryFile() as copy:
         with open_stream(source, replace(options, encoding="utf-8")) as stream:

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from lowtide.corpus.encodings import explain_undecodable, make_decoder
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, DataError
 from lowtide.memory import format_size, smallest_budget
 from lowtide.settings import import_when_used
@@ -48,7 +48,7 @@ _OTHER_BYTES = 1 << 20  # buffers and tables of a decompressor
 
 def open_stream(
     source: InputFile,
-    options: ReadingOptions | None = None,
+    options: ReadingSettings | None = None,
     *,
     on_damage: Callable[[DataError], None] | None = None,
 ) -> StreamReader:
@@ -56,11 +56,11 @@ def open_stream(
 
     Damage is an error; or `on_damage` is told, and what came before it is all there is.
     """
-    return StreamReader(source, options or ReadingOptions(), on_damage)
+    return StreamReader(source, options or ReadingSettings(), on_damage)
 
 
 def check_reader_bytes(
-    needed: int, options: ReadingOptions, *, path: Path, what: str, remedy: str = ""
+    needed: int, options: ReadingSettings, *, path: Path, what: str, remedy: str = ""
 ) -> None:
     """Refuse what a reader cannot hold, with the budget that would do."""
     if needed <= options.reader_bytes:
@@ -203,7 +203,7 @@ class StreamReader:
     def __init__(
         self,
         source: InputFile,
-        options: ReadingOptions,
+        options: ReadingSettings,
         on_damage: Callable[[DataError], None] | None,
     ) -> None:
         self._source = source

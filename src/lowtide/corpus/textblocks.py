@@ -24,7 +24,7 @@ __all__ = [
     "BLOCK_BYTES",
     "DEFAULT_SEPARATOR",
     "Paths",
-    "ReadingOptions",
+    "ReadingSettings",
     "Segment",
     "Stream",
     "StreamPaths",
@@ -36,7 +36,7 @@ BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class ReadingOptions:
+class ReadingSettings:
     """How inputs become documents."""
 
     separator: bytes = DEFAULT_SEPARATOR.encode()

@@ -30,7 +30,7 @@ from lowtide.corpus.blocks import (
 from lowtide.corpus.inputs import InputList, expand_inputs
 from lowtide.corpus.reading import (
     BLOCK_BYTES,
-    ReadingOptions,
+    ReadingSettings,
     Segment,
     Stream,
     TextBlock,
@@ -175,7 +175,7 @@ def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prep
         input_files=settings.input_files,
         out_dir=info.root,
         skip_bad_inputs=settings.skip_bad_inputs,
-        processes=settings.processes,
+        num_workers=settings.num_workers,
         memory=settings.memory,
         text_field=settings.text_field,
     )
@@ -197,7 +197,7 @@ def _find_new(
     info: layout.DatasetInfo,
     inputs: InputList,
     stored: PrepareSettings,
-    reading: ReadingOptions,
+    reading: ReadingSettings,
     on_notice: Callable[[str], None],
 ) -> InputList:
     """Inputs the dataset was not made of yet, numbered after those it was."""

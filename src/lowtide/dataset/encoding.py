@@ -16,7 +16,7 @@ from typing import Any
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.blocks import BlockTable, Identity
-from lowtide.corpus.cleaning import CleaningOptions, native_options
+from lowtide.corpus.cleaning import CleaningSettings, native_options
 from lowtide.corpus.deduplication import RemovedLines
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
@@ -46,7 +46,7 @@ ENCODED_ROW_BYTES = 32
 class EncodeJob:
     """How cleaned blocks become ids."""
 
-    cleaning: CleaningOptions
+    cleaning: CleaningSettings
     coder: Coder
     shuffle: bool
     seed: int
@@ -185,7 +185,7 @@ class SourceCounts:
 
 
 def keep_block(
-    table: BlockTable, block: int, removed: RemovedLines | None, cleaning: CleaningOptions
+    table: BlockTable, block: int, removed: RemovedLines | None, cleaning: CleaningSettings
 ) -> _native.KeptDocuments:
     """Return a block's documents without their duplicates."""
     work = open_work_file(table.paths[block])

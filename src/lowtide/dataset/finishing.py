@@ -16,7 +16,7 @@ from lowtide.corpus.blocks import InputHashes
 from lowtide.corpus.classifiers import model_checksum
 from lowtide.corpus.cleaning import Report
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import SourceCounts
 from lowtide.dataset.identity import iter_sources, list_contents
@@ -41,7 +41,7 @@ __all__ = [
 _NOT_IN_PLAN = (
     "out_dir",
     "input_files",
-    "processes",
+    "num_workers",
     "memory",
     "dry_run",
     "restart",
@@ -143,7 +143,7 @@ class Made:
 def write_dataset(
     settings: PrepareSettings,
     inputs: Sequence[InputFile],
-    reading: ReadingOptions,
+    reading: ReadingSettings,
     tokenizer: Tokenizer,
     made: Made,
 ) -> layout.DatasetInfo:

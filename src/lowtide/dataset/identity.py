@@ -17,7 +17,7 @@ import xxhash
 from lowtide.corpus.blocks import InputHashes, hash_input
 from lowtide.corpus.differences import find_changed_input
 from lowtide.corpus.inputs import InputFile, InputList, changed_input, has_changed
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 
 __all__ = [
     "drop_copies",
@@ -32,7 +32,7 @@ _MOST_NOTICES = 20
 
 
 def iter_sources(
-    inputs: Iterable[InputFile], reading: ReadingOptions, contents: InputHashes
+    inputs: Iterable[InputFile], reading: ReadingSettings, contents: InputHashes
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """What the metadata keeps of each input, so that it is known again: its path, and the rest."""
     for source in inputs:
@@ -46,13 +46,13 @@ def list_contents(inputs: Sequence[InputFile], contents: InputHashes) -> Iterato
         yield contents.get(source.index) or f"{source.path}:{source.split}"
 
 
-def _stored(source: InputFile, reading: ReadingOptions) -> list[Any]:
+def _stored(source: InputFile, reading: ReadingSettings) -> list[Any]:
     # Of rows only one field is read, and of a Hugging Face dataset one split.
     field = "" if source.format.block_kind == "text" else reading.text_field
     return [source.size_bytes, source.modified_ns, field, source.split]
 
 
-def _is_same(source: InputFile, row: Mapping[str, Any], reading: ReadingOptions) -> bool:
+def _is_same(source: InputFile, row: Mapping[str, Any], reading: ReadingSettings) -> bool:
     """True if an input is the one that a row of the metadata describes."""
     stored = _stored(source, reading)
     known = row.get("stored")
@@ -68,7 +68,7 @@ def _is_same(source: InputFile, row: Mapping[str, Any], reading: ReadingOptions)
 def drop_known(
     inputs: Sequence[InputFile],
     rows: Iterable[Mapping[str, Any]],
-    reading: ReadingOptions,
+    reading: ReadingSettings,
     *,
     first_index: int = 0,
     on_notice: Callable[[str], None],
@@ -125,7 +125,7 @@ class _KnownInputs:
                 self._kinds.add(_hash_of(*kind))
                 self._by_content.setdefault(_hash_of(*kind, row["content"]), number)
 
-    def find(self, source: InputFile, reading: ReadingOptions) -> int | None:
+    def find(self, source: InputFile, reading: ReadingSettings) -> int | None:
         """The number of the row that describes an input."""
         stored = _stored(source, reading)
         number = self._by_place.get(_hash_of(str(source.path), *stored))
@@ -141,7 +141,7 @@ def _hash_of(*values: Any) -> int:
 
 
 def drop_copies(
-    inputs: Sequence[InputFile], reading: ReadingOptions, *, on_notice: Callable[[str], None]
+    inputs: Sequence[InputFile], reading: ReadingSettings, *, on_notice: Callable[[str], None]
 ) -> InputList:
     """Inputs without copies of earlier ones, numbered anew.
 
@@ -168,7 +168,7 @@ def drop_copies(
 
 
 def find_other_source(
-    inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]], reading: ReadingOptions
+    inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]], reading: ReadingSettings
 ) -> str | None:
     """Say how inputs differ from those that rows of metadata describe; None if they do not."""
 
@@ -180,7 +180,7 @@ def find_other_source(
 
 
 def require_unchanged(
-    inputs: Sequence[InputFile], contents: InputHashes, reading: ReadingOptions
+    inputs: Sequence[InputFile], contents: InputHashes, reading: ReadingSettings
 ) -> None:
     """Refuse an input that was overwritten while it was read; one only touched is fine."""
     for source in inputs:

@@ -36,7 +36,7 @@ from lowtide.corpus.inputs import (
     expand_inputs,
     has_changed,
 )
-from lowtide.corpus.reading import ReadingOptions, plan_streams
+from lowtide.corpus.reading import ReadingSettings, plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
@@ -219,7 +219,7 @@ def noticing_changes(inputs: Sequence[InputFile], forget: Callable[[], None]) ->
 
 
 def _require_same(
-    settings: PrepareSettings, reading: ReadingOptions | None = None
+    settings: PrepareSettings, reading: ReadingSettings | None = None
 ) -> PrepareResult:
     """Return the dataset that is there, if this very command would make it; else refuse."""
     root = settings.out_dir
@@ -239,7 +239,7 @@ def _require_same(
 
 
 def _find_difference(
-    settings: PrepareSettings, metadata: dict[str, Any], reading: ReadingOptions | None
+    settings: PrepareSettings, metadata: dict[str, Any], reading: ReadingSettings | None
 ) -> str | None:
     """Say what a finished dataset was made otherwise with, or of; None if nothing differs."""
     before = metadata.get("settings")

@@ -26,7 +26,7 @@ from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
 from lowtide.corpus.reading import (
-    ReadingOptions,
+    ReadingSettings,
     is_plain_text,
     iter_blocks,
     iter_documents,
@@ -256,7 +256,7 @@ def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
                     dtype,
                     workers,
                     budget,
-                    settings.processes,
+                    settings.num_workers,
                     progress.note,
                 )
                 count = plain.encode(phase.update, finish)
@@ -323,7 +323,7 @@ def _check_disk(source: InputFile, out: Path, dtype: np.dtype[Any]) -> None:
 
 
 def _load_tokenizer(
-    shared: _Shared, source: InputFile, reading: ReadingOptions, progress: Progress
+    shared: _Shared, source: InputFile, reading: ReadingSettings, progress: Progress
 ) -> Tokenizer:
     if shared.settings.tokenization != "char":
         return shared.named_tokenizer
@@ -335,8 +335,8 @@ def _load_tokenizer(
     return Tokenizer.from_characters(sorted(characters))
 
 
-def _reading(settings: PretokenizeSettings) -> ReadingOptions:
-    return ReadingOptions(
+def _reading(settings: PretokenizeSettings) -> ReadingSettings:
+    return ReadingSettings(
         text_field=settings.text_field,
         encoding=settings.encoding,
         block_bytes=_BLOCK_BYTES,
@@ -349,7 +349,7 @@ def _plan_workers(settings: PretokenizeSettings, budget: MemoryBudget, *, stream
     shares = {"windows and caches": _WORKER_BYTES, "reading": stream_bytes, "slack": _SLACK_BYTES}
     budget.require(shares)
     spare = budget.remaining_bytes - stream_bytes - _SLACK_BYTES
-    workers = min(settings.processes or usable_cores(), spare // _WORKER_BYTES)
+    workers = min(settings.num_workers or usable_cores(), spare // _WORKER_BYTES)
     for name, size in {**shares, "windows and caches": _WORKER_BYTES * workers}.items():
         budget.reserve(name, wanted_bytes=size)
     return workers
@@ -365,7 +365,7 @@ class _Plain:
     dtype: np.dtype[Any]
     workers: int
     budget: MemoryBudget
-    processes: int | None
+    num_workers: int | None
     """Workers that were asked for, where a number was given."""
     on_notice: Callable[[str], None]
 
@@ -404,7 +404,7 @@ class _Plain:
                 out=file.fileno(),
                 out_path=self.out,
                 id_bytes=self.dtype.itemsize,
-                num_threads=self.workers,
+                num_workers=self.workers,
                 out_offset=NPY_HEADER_BYTES,
                 done=done,
                 step_bytes=_STEP_BYTES,
@@ -414,7 +414,7 @@ class _Plain:
         except ValueError as error:  # no place to cut
             size = int(str(error).split()[0])
             # A larger budget is one for more workers too.
-            workers = (self.processes or usable_cores()) - self.workers
+            workers = (self.num_workers or usable_cores()) - self.workers
             needed = self.budget.total_bytes + size - largest + _WORKER_BYTES * workers
             raise BudgetError(
                 f"there is no place to cut in {format_size(size)} of text "
@@ -579,7 +579,7 @@ def _encode_documents(
 
 
 def _iter_batches(
-    source: InputFile, reading: ReadingOptions
+    source: InputFile, reading: ReadingSettings
 ) -> Iterator[tuple[list[bytes], list[bool]]]:
     texts: list[bytes] = []
     marks: list[bool] = []
@@ -595,13 +595,13 @@ def _iter_batches(
         yield texts, marks
 
 
-def _iter_parts(source: InputFile, reading: ReadingOptions) -> Iterator[tuple[bytes, bool]]:
+def _iter_parts(source: InputFile, reading: ReadingSettings) -> Iterator[tuple[bytes, bool]]:
     """Texts in order, each with whether a document ends behind it."""
     is_text = source.format.block_kind == "text"
     return _iter_pieces(source, reading) if is_text else _iter_rows(source, reading)
 
 
-def _iter_pieces(source: InputFile, reading: ReadingOptions) -> Iterator[tuple[bytes, bool]]:
+def _iter_pieces(source: InputFile, reading: ReadingSettings) -> Iterator[tuple[bytes, bool]]:
     """Return all of a text, cut at its separators: the same ids as of a plain file."""
     for stream in plan_streams([source], reading):
         for block in iter_blocks(stream, reading):
@@ -611,6 +611,6 @@ def _iter_pieces(source: InputFile, reading: ReadingOptions) -> Iterator[tuple[b
                 yield parts[-1], False
 
 
-def _iter_rows(source: InputFile, reading: ReadingOptions) -> Iterator[tuple[bytes, bool]]:
+def _iter_rows(source: InputFile, reading: ReadingSettings) -> Iterator[tuple[bytes, bool]]:
     for document in iter_documents([source], reading):
         yield document.text, document.is_last

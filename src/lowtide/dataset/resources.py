@@ -98,7 +98,7 @@ def plan_shares(
     settings: PrepareSettings, budget: MemoryBudget, inputs: Inputs = _NO_INPUTS
 ) -> Shares:
     """Divide the budget; one too small is refused with the smallest that would do."""
-    workers = settings.processes or usable_cores()
+    workers = settings.num_workers or usable_cores()
     held = BLOCK_BYTES_HELD + (RULES_BYTES_HELD if settings.rules else 0)
     block = settings.reading().block_bytes * held + inputs.package.thread_bytes
     budget.require(_smallest_shares(block, inputs))

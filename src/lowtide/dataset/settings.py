@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from lowtide.corpus.cleaning import CleaningOptions
-from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingOptions
+from lowtide.aliases import WORKER_FLAG
+from lowtide.corpus.cleaning import CleaningSettings
+from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
 from lowtide.errors import UsageError
 from lowtide.settings import import_when_used
 
@@ -25,13 +27,13 @@ __all__ = [
     "VerifySettings",
 ]
 
-_MOST_PROCESSES = 4096
+_MOST_WORKERS = 4096
 _ENGINES = ("threads", "files", "ray")
 
 
-def _check_processes(count: int | None) -> None:
-    if count is not None and not 1 <= count <= _MOST_PROCESSES:
-        raise UsageError(f"--processes {count} must be at least 1, and {_MOST_PROCESSES} at most")
+def _check_workers(count: int | None) -> None:
+    if count is not None and not 1 <= count <= _MOST_WORKERS:
+        raise UsageError(f"--processes {count} must be at least 1, and {_MOST_WORKERS} at most")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +64,20 @@ class _PrepareInputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareSettings(CleaningOptions, _PrepareInputs):
+class PrepareSettings(CleaningSettings, _PrepareInputs):
     """Text of any size to checked, shuffled shards of ids.
 
     Fields are inherited so that a cleaning option is declared once; the help shows them in the
     order inputs, cleaning, and what follows here.
     """
 
+    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
+
     shuffle: bool = True
     """Shuffle documents, all of them with all; else they stay in order."""
     seed: int = 0
     """Decides the shuffle."""
-    processes: int | None = None
+    num_workers: int | None = None
     """Workers; default: one for each core. The result does not depend on it."""
     memory: str | None = None
     """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
@@ -106,7 +110,7 @@ class PrepareSettings(CleaningOptions, _PrepareInputs):
             )
         if self.tokens_per_shard < 2:
             raise UsageError(f"--tokens-per-shard {self.tokens_per_shard} must be at least 2")
-        _check_processes(self.processes)
+        _check_workers(self.num_workers)
         if len(self.document_separator.encode(errors="replace")) > 1024:
             raise UsageError("--document-separator is longer than 1024 bytes")
         if any("\ud800" <= letter <= "\udfff" for letter in self.document_separator):
@@ -139,14 +143,14 @@ class PrepareSettings(CleaningOptions, _PrepareInputs):
 
     def reading(
         self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
-    ) -> ReadingOptions:
+    ) -> ReadingSettings:
         """The part of the settings that reading takes."""
-        return ReadingOptions(
+        return ReadingSettings(
             separator=self.document_separator.encode(),
             text_field=self.text_field,
             encoding=self.encoding,
             block_bytes=BLOCK_BYTES,
-            reader_bytes=reader_bytes or ReadingOptions.reader_bytes,
+            reader_bytes=reader_bytes or ReadingSettings.reader_bytes,
             budget_bytes=budget_bytes,
             skip_bad=self.skip_bad_inputs,
         )
@@ -155,6 +159,8 @@ class PrepareSettings(CleaningOptions, _PrepareInputs):
 @dataclass(frozen=True, kw_only=True)
 class PretokenizeSettings:
     """Text files to .npy files of ids beside them, one each."""
+
+    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     file: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """The text, one file or several: plain, or jsonl, parquet, .gz, .zst, .xz."""
@@ -168,7 +174,7 @@ class PretokenizeSettings:
     """The encoding of a text file."""
     skip_bad_inputs: bool = False
     """Leave out rows without text, and what cannot be read of a damaged archive."""
-    processes: int | None = None
+    num_workers: int | None = None
     """Workers; default: one for each core."""
     memory: str | None = None
     """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
@@ -178,7 +184,7 @@ class PretokenizeSettings:
         object.__setattr__(self, "file", paths)
         if not paths:
             raise UsageError("no file is named", next_step="lowtide pretokenize FILE")
-        _check_processes(self.processes)
+        _check_workers(self.num_workers)
         if self.out_path is not None:
             object.__setattr__(self, "out_path", Path(self.out_path))
 
@@ -186,6 +192,8 @@ class PretokenizeSettings:
 @dataclass(frozen=True, kw_only=True)
 class AppendSettings:
     """New text for a finished dataset, with its tokenizer and its settings."""
+
+    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
     """The dataset's folder."""
@@ -195,7 +203,7 @@ class AppendSettings:
     """The field of jsonl rows, the column of parquet files, that holds the text."""
     skip_bad_inputs: bool = False
     """Leave out files and rows that cannot be read (each is named) instead of stopping."""
-    processes: int | None = None
+    num_workers: int | None = None
     """Workers; default: one for each core."""
     memory: str | None = None
     """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
@@ -205,23 +213,25 @@ class AppendSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
         object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
-        _check_processes(self.processes)
+        _check_workers(self.num_workers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifySettings:
     """Every byte, id and document end of a dataset."""
 
+    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
+
     dataset_dir: Annotated[Path, tyro.conf.Positional]
     """The dataset's folder."""
-    processes: int | None = None
+    num_workers: int | None = None
     """Workers; default: one for each core."""
     memory: str | None = None
     """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
-        _check_processes(self.processes)
+        _check_workers(self.num_workers)
 
 
 OtherKind = Literal["nanogpt", "llmc", "megatron", "npy"]

@@ -70,7 +70,7 @@ def verify_dataset(settings: VerifySettings | None = None, /, **options: Any) ->
     budget = MemoryBudget.from_setting(settings.memory)
     budget.require({"tokenizer": _TOKENIZER_BYTES, "a worker": _WORKER_BYTES})
     budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES)
-    workers = min(settings.processes or usable_cores(), budget.remaining_bytes // _WORKER_BYTES)
+    workers = min(settings.num_workers or usable_cores(), budget.remaining_bytes // _WORKER_BYTES)
     metadata = layout.read_metadata(root)
     problems = _check_tokenizer(root, metadata)
     shards = _list_shards(root, metadata, problems)

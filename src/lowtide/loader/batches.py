@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from lowtide.aliases import takes_second_names
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.ordering import Order, check_order
 from lowtide.loader.windows import RowPlan, Tokens, TokenWindows, empty_array
@@ -43,7 +44,7 @@ class SampleSource(Protocol):
     """What a BatchLoader reads from: a TokenDataset or a Mixture."""
 
     @property
-    def sequence_length(self) -> int: ...
+    def seq_len(self) -> int: ...
     @property
     def output_dtype(self) -> np.dtype[Any]: ...
     @property
@@ -57,17 +58,17 @@ class SampleSource(Protocol):
 def planned_bytes(
     *,
     batch_size: int,
-    sequence_length: int,
+    seq_len: int,
     prefetch_batches: int = 4,
     item_bytes: int = 8,
     segments: bool = False,
 ) -> int:
     """Return the memory the batches of one loader take: inputs and targets, delivered and ahead.
 
-    >>> planned_bytes(batch_size=64, sequence_length=1024)
+    >>> planned_bytes(batch_size=64, seq_len=1024)
     5242880
     """
-    row_bytes = sequence_length * (2 * item_bytes + (8 if segments else 0))
+    row_bytes = seq_len * (2 * item_bytes + (8 if segments else 0))
     return batch_size * row_bytes * (prefetch_batches + 1)
 
 
@@ -147,7 +148,7 @@ class _BatchMaker:
 
     def make(self, share: Share) -> Any:
         """Read the rows of one rank."""
-        shape = (share.rank_count, self.dataset.sequence_length)
+        shape = (share.rank_count, self.dataset.seq_len)
         inputs = self.allocate(shape, self.dataset.output_dtype)
         targets = self.allocate(shape, self.dataset.output_dtype)
         plans = self.dataset.plan_rows(
@@ -180,13 +181,13 @@ class _Order:
 class _Workers:
     """Threads that make the batches they are asked for."""
 
-    def __init__(self, maker: _BatchMaker, num_threads: int) -> None:
+    def __init__(self, maker: _BatchMaker, num_workers: int) -> None:
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._threads = [
             threading.Thread(
                 target=_work, args=(maker, self._orders), name=f"lowtide-batch-{i}", daemon=True
             )
-            for i in range(num_threads)
+            for i in range(num_workers)
         ]
         for thread in self._threads:
             thread.start()
@@ -236,6 +237,7 @@ class BatchLoader:
     With `segments` each batch is a TokenWindows, which knows where documents begin.
     """
 
+    @takes_second_names
     def __init__(
         self,
         dataset: SampleSource,
@@ -244,7 +246,7 @@ class BatchLoader:
         order: Order = "shuffle",
         seed: int = 0,
         prefetch_batches: int = 4,
-        num_threads: int = 2,
+        num_workers: int = 2,
         rank: int = 0,
         world_size: int = 1,
         num_epochs: int | None = None,
@@ -255,7 +257,7 @@ class BatchLoader:
         for name, value, least in (
             ("batch_size", batch_size, 1),
             ("prefetch_batches", prefetch_batches, 0),
-            ("num_threads", num_threads, 1),
+            ("num_workers", num_workers, 1),
         ):
             if value < least:
                 raise UsageError(f"{name} is {value}, expected at least {least}")
@@ -273,7 +275,7 @@ class BatchLoader:
         self._planned = 0  # asked for, of which the queue holds those not delivered
         self._end = None if num_epochs is None else num_epochs * len(dataset)
         self._prefetch_batches = prefetch_batches
-        self._num_threads = num_threads
+        self._num_workers = num_workers
         self._maker = _BatchMaker(
             dataset, order, seed, segments, _pinned_allocator() if pin_memory else empty_array
         )
@@ -322,7 +324,7 @@ class BatchLoader:
             self._workers, self._finalizer, self._pid = None, None, os.getpid()
             self._drop_queue()
         if self._workers is None:
-            self._workers = _Workers(self._maker, self._num_threads)
+            self._workers = _Workers(self._maker, self._num_workers)
             self._finalizer = weakref.finalize(self, self._workers.stop)
         while len(self._queue) < self._prefetch_batches:
             share = self._share(self._planned)

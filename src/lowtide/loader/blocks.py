@@ -30,14 +30,14 @@ Ids = npt.NDArray[np.uint32]
 class Windowing:
     """How a stream of tokens is cut into windows and blocks."""
 
-    sequence_length: int
+    seq_len: int
     stride: int
     buffer_windows: int
     """Windows that are shuffled together; 1 or less leaves them in order."""
 
     def count_windows(self, num_tokens: int) -> int:
         """Return the windows over so many tokens; the last one ends with the last token."""
-        last_start = num_tokens - self.sequence_length - 1
+        last_start = num_tokens - self.seq_len - 1
         return 0 if last_start < 0 else -(-last_start // self.stride) + 1
 
 
@@ -135,7 +135,7 @@ def iter_token_blocks(
 def _block_tokens(windowing: Windowing) -> int:
     """Return the tokens of a full block and of the next one's first window."""
     windows = max(1, windowing.buffer_windows)
-    return windows * windowing.stride + windowing.sequence_length + 1
+    return windows * windowing.stride + windowing.seq_len + 1
 
 
 def _block_windows(windowing: Windowing, seed: int, held: _HeldTokens) -> int:
@@ -184,7 +184,7 @@ class _HeldTokens:
         if num_windows is None:
             windows = windowing.count_windows(len(tokens))
             return TokenBlock(self.start, tokens, windows, windowing, seed)
-        end = (num_windows - 1) * windowing.stride + windowing.sequence_length + 1
+        end = (num_windows - 1) * windowing.stride + windowing.seq_len + 1
         block = TokenBlock(self.start, tokens[:end].copy(), num_windows, windowing, seed)
         self._drop(num_windows * windowing.stride, tokens)
         return block

@@ -78,7 +78,7 @@ class Mixture:
         self._names = list(self.datasets)
         self._schedule = _native.MixtureSchedule([self.weights[name] for name in self._names])
         first = self.datasets[self._names[0]]
-        self.sequence_length = first.sequence_length
+        self.seq_len = first.seq_len
         self.output_dtype = first.output_dtype
         for name in self._names[1:]:
             self._check_alike(self._names[0], name)
@@ -89,7 +89,7 @@ class Mixture:
     def _check_alike(self, first_name: str, name: str) -> None:
         """Refuse datasets whose rows cannot stand in one batch, or whose ids mean other things."""
         first, other = self.datasets[first_name], self.datasets[name]
-        for what in ("sequence_length", "output_dtype", "vocab_size", "tokenizer_fingerprint"):
+        for what in ("seq_len", "output_dtype", "vocab_size", "tokenizer_fingerprint"):
             one, two = getattr(first, what), getattr(other, what)
             if one != two and one is not None and two is not None:
                 raise DataError(

@@ -64,7 +64,7 @@ def check_loading(
     path: str | Path,
     *,
     split: Split = "train",
-    sequence_length: int = 1024,
+    seq_len: int = 1024,
     batch_size: int = 32,
     seconds: float = 2.0,
     **options: Any,
@@ -74,19 +74,19 @@ def check_loading(
     Windows are shortened where the data holds less than one of them.
     """
     started = time.perf_counter()
-    data = _open(path, split, sequence_length, options)
+    data = _open(path, split, seq_len, options)
     with BatchLoader(data, batch_size=batch_size) as loader:
         first = next(loader)
         first_seconds = time.perf_counter() - started
         _check_batch(data, first, batch_size)
         checked = _check_order(data)
         _check_ranks_and_resume(data, batch_size)
-        read, elapsed, growth = _measure(loader, batch_size * data.sequence_length, seconds)
+        read, elapsed, growth = _measure(loader, batch_size * data.seq_len, seconds)
     return LoadingReport(
         description=data.describe(),
         num_tokens=data.num_tokens,
         num_windows=len(data),
-        batch_shape=(batch_size, data.sequence_length),
+        batch_shape=(batch_size, data.seq_len),
         first_batch_seconds=first_seconds,
         tokens_per_second=read / elapsed,
         checked_windows=checked,
@@ -100,7 +100,7 @@ def describe_tokens(
     path: str | Path, *, split: Split = "train", first: int = 0, count: int = 100, **options: Any
 ) -> str:
     """Say what a file of tokens holds, and show `count` ids of a split from `first` on."""
-    data = TokenDataset(path, split=split, sequence_length=1, **options)
+    data = TokenDataset(path, split=split, seq_len=1, **options)
     lines = data.describe().splitlines()[:-1]  # without the windows, which nobody chose
     first = min(max(0, first), data.num_tokens)
     ids = data.read_tokens(first, min(max(0, count), data.num_tokens - first))
@@ -109,17 +109,15 @@ def describe_tokens(
     return "\n".join(lines)
 
 
-def _open(
-    path: str | Path, split: Split, sequence_length: int, options: dict[str, Any]
-) -> TokenDataset:
-    shortest = TokenDataset(path, split=split, sequence_length=1, **options)
-    length = min(sequence_length, shortest.num_tokens - 1)
-    return TokenDataset(path, split=split, sequence_length=length, **options)
+def _open(path: str | Path, split: Split, seq_len: int, options: dict[str, Any]) -> TokenDataset:
+    shortest = TokenDataset(path, split=split, seq_len=1, **options)
+    length = min(seq_len, shortest.num_tokens - 1)
+    return TokenDataset(path, split=split, seq_len=length, **options)
 
 
 def _check_batch(data: TokenDataset, batch: Any, batch_size: int) -> None:
     inputs, targets = batch
-    expected = (batch_size, data.sequence_length)
+    expected = (batch_size, data.seq_len)
     if inputs.shape != expected or targets.shape != expected:
         raise DataError(f"batches are {inputs.shape} and {targets.shape}, expected {expected}")
     if not np.array_equal(inputs[:, 1:], targets[:, :-1]):

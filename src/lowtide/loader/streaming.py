@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lowtide.aliases import takes_second_names
 from lowtide.corpus.inputs import names_files
-from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
 from lowtide.loader.batches import Share, check_rank, rank_share
@@ -101,6 +102,7 @@ class StreamingDataLoader:
     `budget_bytes` are as in FileTexts.
     """
 
+    @takes_second_names
     def __init__(
         self,
         dataset_id: str | None = None,
@@ -114,7 +116,7 @@ class StreamingDataLoader:
         stride: int | None = None,
         max_examples: int | None = None,
         val_fraction: float = 0.0,
-        text_column: str = "text",
+        text_field: str = "text",
         split: str = "train",
         config_name: str | None = None,
         end_of_text: str = "<|endoftext|>",
@@ -123,7 +125,7 @@ class StreamingDataLoader:
         output_dtype: Literal["int32", "int64"] = "int32",
         rank: int = 0,
         world_size: int = 1,
-        reader_bytes: int = ReadingOptions.reader_bytes,
+        reader_bytes: int = ReadingSettings.reader_bytes,
         budget_bytes: int | None = None,
     ) -> None:
         check_rank(rank, world_size)
@@ -143,14 +145,14 @@ class StreamingDataLoader:
             HubTexts(
                 dataset_id,
                 split=split,
-                text_column=text_column,
+                text_field=text_field,
                 config_name=config_name,
                 streaming=streaming,
             )
             if dataset_id is not None
             else FileTexts(
                 _path_list(files),
-                text_column=text_column,
+                text_field=text_field,
                 reader_bytes=reader_bytes,
                 budget_bytes=budget_bytes,
             )
@@ -188,7 +190,7 @@ class StreamingDataLoader:
             return 0
         windowing = self._windowing
         held = planned_bytes(
-            seq_len=windowing.sequence_length,
+            seq_len=windowing.seq_len,
             shuffle_buffer_size=windowing.buffer_windows,
             stride=windowing.stride,
         )
@@ -354,7 +356,7 @@ class StreamingDataLoader:
         self._stored = TokenDataset(
             path,
             split="all",
-            sequence_length=self.seq_len,
+            seq_len=self.seq_len,
             stride=self._windowing.stride,
             dtype="uint32",
             output_dtype="int64" if self._dtype.itemsize == 8 else "int32",

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
+from lowtide.aliases import takes_second_names
 from lowtide.errors import UsageError
 from lowtide.loader.batches import check_rank, check_state, make_state, rank_share
 from lowtide.loader.ordering import Order
@@ -58,17 +59,18 @@ def _as_tensors(inputs: Tokens, targets: Tokens) -> Batch:
 class LocalTokenizedDatasetFixed(Dataset[Batch]):
     """A map-style dataset: item i is window i, as two tensors [T]."""
 
+    @takes_second_names
     def __init__(
         self,
         data_path: PathLike,
-        max_length: int = 1024,
+        seq_len: int = 1024,
         *,
         split: Split = "all",
         stride: int | None = None,
         dtype: npt.DTypeLike | None = None,
     ) -> None:
         self.data = TokenDataset(
-            data_path, split=split, sequence_length=max_length, stride=stride, dtype=dtype
+            data_path, split=split, seq_len=seq_len, stride=stride, dtype=dtype
         )
 
     def __len__(self) -> int:
@@ -92,10 +94,11 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
     with workers that stay and workers that do not; `set_epoch` sets the next one.
     """
 
+    @takes_second_names
     def __init__(
         self,
         data_path: PathLike,
-        max_length: int = 1024,
+        seq_len: int = 1024,
         *,
         shuffle: bool = True,
         seed: int = 42,
@@ -108,7 +111,7 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
     ) -> None:
         check_rank(rank, world_size)
         self.data = TokenDataset(
-            data_path, split=split, sequence_length=max_length, stride=stride, dtype=dtype
+            data_path, split=split, seq_len=seq_len, stride=stride, dtype=dtype
         )
         self.order: Order = "shuffle" if shuffle else "sequential"
         self.seed = seed
@@ -296,12 +299,13 @@ class TokenDataLoader(DataLoader[Batch]):
         self._resumed = True
 
 
+@takes_second_names
 def create_dataloaders(
     train_data_path: PathLike,
     val_data_path: PathLike | None = None,
     *,
     batch_size: int = 32,
-    max_length: int = 1024,
+    seq_len: int = 1024,
     num_workers: int = 4,
     prefetch_factor: int = 4,
     seed: int = 42,
@@ -322,7 +326,7 @@ def create_dataloaders(
         data = TokenDataset(
             path,
             split=split,
-            sequence_length=max_length,
+            seq_len=seq_len,
             stride=stride,
             dtype=dtype,
             val_fraction=val_fraction,

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from lowtide.aliases import takes_second_names
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.hub import (
     HUB_PREFIX,
@@ -28,7 +29,7 @@ from lowtide.corpus.hub import (
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import (
     BLOCK_BYTES,
-    ReadingOptions,
+    ReadingSettings,
     block_documents,
     iter_blocks,
     plan_streams,
@@ -94,17 +95,18 @@ class FileTexts:
     these are a part of, for the advice then.
     """
 
+    @takes_second_names
     def __init__(
         self,
         paths: Iterable[str | os.PathLike[str]],
         *,
-        text_column: str = "text",
+        text_field: str = "text",
         block_bytes: int = BLOCK_BYTES,
-        reader_bytes: int = ReadingOptions.reader_bytes,
+        reader_bytes: int = ReadingSettings.reader_bytes,
         budget_bytes: int | None = None,
     ) -> None:
-        self._options = ReadingOptions(
-            text_field=text_column,
+        self._options = ReadingSettings(
+            text_field=text_field,
             block_bytes=block_bytes,
             reader_bytes=reader_bytes,
             budget_bytes=budget_bytes,
@@ -170,21 +172,22 @@ def _file_fingerprint(source: InputFile) -> str:
 class HubTexts:
     """A dataset of the Hugging Face hub, or a local folder that their library reads."""
 
+    @takes_second_names
     def __init__(
         self,
         dataset_id: str,
         *,
         split: str = "train",
-        text_column: str = "text",
+        text_field: str = "text",
         config_name: str | None = None,
         streaming: bool = True,
     ) -> None:
         if dataset_id.startswith(HUB_PREFIX):  # as prepare and train-tokenizer take it
             dataset_id, split = parse_hub_name(dataset_id, split=split)
-        self._identity = f"{dataset_id}\n{config_name}\n{split}\n{text_column}"
+        self._identity = f"{dataset_id}\n{config_name}\n{split}\n{text_field}"
         self._dataset_id = dataset_id
         self._split = split
-        self._text_column = text_column
+        self._text_field = text_field
         self._rows = open_hub_rows(
             dataset_id, split=split, config_name=config_name, streaming=streaming
         )
@@ -209,7 +212,7 @@ class HubTexts:
             # A buffer of one: files are put in another order, rows stay as they are in them.
             rows = rows.shuffle(seed=seed % (1 << 32), buffer_size=1)
         rows = rows.skip(first)
-        name, column = self._dataset_id, self._text_column
+        name, column = self._dataset_id, self._text_field
         for number, row in enumerate(iter_hub_rows(rows, name), start=first):
             data = hub_text(row, name=name, number=number, text_field=column)
             yield Text(data, (number,))
@@ -230,7 +233,7 @@ def make_encoder(tokenizer: Any, *, end_of_text: str = END_OF_TEXT) -> TextEncod
     """Adapt a lowtide Tokenizer, a tokenizers.Tokenizer, or anything whose `encode` gives ids."""
     if hasattr(tokenizer, "fingerprint") and hasattr(tokenizer, "encode_batch"):
         is_own = isinstance(tokenizer, Tokenizer)
-        options = {"num_threads": ENCODING_THREADS} if is_own else {}
+        options = {"num_workers": ENCODING_THREADS} if is_own else {}
         specials = tokenizer.special_tokens
         name = find_end(specials) if end_of_text == END_OF_TEXT else end_of_text
         return TextEncoder(
@@ -270,7 +273,7 @@ def _iter_parts(tokenizer: Tokenizer, text: bytes) -> Iterator[Ids]:
         if end == 0:  # no place to cut: look further
             size *= 2
             continue
-        yield tokenizer.encode_batch([part[:end]], num_threads=ENCODING_THREADS)[0]
+        yield tokenizer.encode_batch([part[:end]], num_workers=ENCODING_THREADS)[0]
         begin, size = begin + end, _PART_BYTES
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import _native
+from lowtide.aliases import takes_second_names
 from lowtide.dataset.layout import DOCUMENTS_SUFFIX
 from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError, UsageError, from_os_error
@@ -55,9 +56,9 @@ class TokenWindows:
 
 
 class TokenDataset:
-    """Windows of `sequence_length` tokens over all shards of a split, read as one stream.
+    """Windows of `seq_len` tokens over all shards of a split, read as one stream.
 
-    Window i begins at token i * stride (default: sequence_length, so windows meet without overlap)
+    Window i begins at token i * stride (default: seq_len, so windows meet without overlap)
     and may cross shard borders; the last one ends with the last token, so no tail is lost. With
     `windows="documents"` each window moves forward to the first document that begins within its
     stride, if one does.
@@ -65,17 +66,18 @@ class TokenDataset:
     >>> import numpy, tempfile
     >>> path = tempfile.mkdtemp() + "/ids.npy"
     >>> numpy.save(path, numpy.arange(100, dtype="int32"))
-    >>> data = TokenDataset(path, split="train", sequence_length=4)
+    >>> data = TokenDataset(path, split="train", seq_len=4)
     >>> len(data), data[1]
     (23, (array([4, 5, 6, 7]), array([5, 6, 7, 8])))
     """
 
+    @takes_second_names
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
         split: Split = "train",
-        sequence_length: int = 1024,
+        seq_len: int = 1024,
         stride: int | None = None,
         dtype: npt.DTypeLike | None = None,
         val_fraction: float = 0.1,
@@ -85,7 +87,7 @@ class TokenDataset:
         windows: Windows = "stream",
         output_dtype: Literal["int64", "int32", "uint16"] = "int64",
     ) -> None:
-        for name, value in (("sequence_length", sequence_length), ("stride", stride)):
+        for name, value in (("seq_len", seq_len), ("stride", stride)):
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}, expected at least 1")
         if output_dtype not in _OUTPUT_LIMITS:
@@ -100,8 +102,8 @@ class TokenDataset:
             val_tokens=val_tokens,
             eval_only=eval_only,
         )
-        self.sequence_length = sequence_length
-        self.stride = stride or sequence_length
+        self.seq_len = seq_len
+        self.stride = stride or seq_len
         self.windows: Windows = windows
         self.output_dtype = np.dtype(output_dtype)
         self.num_tokens = self.source.num_tokens
@@ -121,12 +123,12 @@ class TokenDataset:
         return given if known is None else known
 
     def _check_windows(self) -> None:
-        if self.num_tokens < self.sequence_length + 1:
+        if self.num_tokens < self.seq_len + 1:
             raise DataError(
                 f"the {self.split} split holds {self.num_tokens} tokens, one window of "
-                f"{self.sequence_length} needs {self.sequence_length + 1}",
+                f"{self.seq_len} needs {self.seq_len + 1}",
                 path=self.source.path,
-                next_step="add text, or use shorter windows (--seq-len, sequence_length)",
+                next_step="add text, or use shorter windows (--seq-len, seq_len)",
             )
         if self.windows == "documents":
             self.require_documents()
@@ -162,7 +164,7 @@ class TokenDataset:
             self.source.fingerprint,
             self.split,
             self.num_tokens,
-            self.sequence_length,
+            self.seq_len,
             self.stride,
             self.windows,
         )
@@ -171,7 +173,7 @@ class TokenDataset:
     @property
     def last_start(self) -> int:
         """The last token a window can begin at."""
-        return self.num_tokens - self.sequence_length - 1
+        return self.num_tokens - self.seq_len - 1
 
     def __len__(self) -> int:
         return -(-self.last_start // self.stride) + 1
@@ -248,7 +250,7 @@ class TokenDataset:
 
     def gather(self, starts: Indices) -> tuple[Tokens, Tokens]:
         """Read a window from each start."""
-        shape = (len(starts), self.sequence_length)
+        shape = (len(starts), self.seq_len)
         inputs = empty_array(shape, self.output_dtype)
         targets = empty_array(shape, self.output_dtype)
         self.fill_rows(starts, None, inputs, targets)
@@ -298,7 +300,7 @@ class TokenDataset:
     def __repr__(self) -> str:
         return (
             f"TokenDataset({str(self.source.path)!r}, split={self.split!r}, "
-            f"sequence_length={self.sequence_length}, stride={self.stride}, windows={len(self)})"
+            f"seq_len={self.seq_len}, stride={self.stride}, windows={len(self)})"
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
     return config.num_layers * block + added + final + (tables if embeddings else 0)
 
 
-def flops_per_token(config: GPTConfig, sequence_length: int) -> float:
+def flops_per_token(config: GPTConfig, seq_len: int) -> float:
     """Return the arithmetic of training on one token, as model FLOP utilisation counts it.
 
     6 per parameter that multiplies (the output matrix included, the embedding look-up not), and
@@ -72,7 +72,7 @@ def flops_per_token(config: GPTConfig, sequence_length: int) -> float:
     convention of PaLM's appendix B and of nanoGPT, so that figures compare.
     """
     multiplying = count_parameters(config, embeddings=False) + config.vocab_size * config.width
-    attention = 12 * config.num_layers * config.num_heads * config.head_dim * sequence_length
+    attention = 12 * config.num_layers * config.num_heads * config.head_dim * seq_len
     return 6 * multiplying + attention
 
 

@@ -225,7 +225,7 @@ def _load_everything(path: Path) -> None:
     """Do as a first script does: all ids as a list, then as one array of int64; batches from it."""
     from lowtide.loader.windows import TokenDataset
 
-    data = TokenDataset(path, split="all", sequence_length=256)
+    data = TokenDataset(path, split="all", seq_len=256)
     ids: list[int] = []
     for first in range(0, len(data), 64):
         inputs, _ = data.get_batch(range(first, min(first + 64, len(data))))
@@ -241,7 +241,7 @@ def _load_batches(path: Path) -> None:
     from lowtide.loader.batches import BatchLoader
     from lowtide.loader.windows import TokenDataset
 
-    data = TokenDataset(path, split="all", sequence_length=256)
+    data = TokenDataset(path, split="all", seq_len=256)
     with BatchLoader(data, batch_size=32) as loader:
         for _ in range(_NUM_BATCHES):
             next(loader)

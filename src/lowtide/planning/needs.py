@@ -57,7 +57,7 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
         peak = tokenizer_footprint.planned_peak_bytes(
             text,
             vocab_size=data.vocab_size,
-            num_threads=machine.cores,
+            num_workers=machine.cores,
             distinct_bytes=data.distinct_bytes,
         )
         least = tokenizer_training.smallest_budget_bytes(machine.cores)
@@ -113,7 +113,7 @@ def loading_ways(
     [26300, 1000, 0]
     """
     text = int(num_tokens * bytes_per_token)
-    batch = batches.planned_bytes(batch_size=rows, sequence_length=seq_len)
+    batch = batches.planned_bytes(batch_size=rows, seq_len=seq_len)
     stream = streaming.planned_bytes(seq_len=seq_len, shuffle_buffer_size=_SHUFFLE_BUFFER)
     return [
         LoadingWay(

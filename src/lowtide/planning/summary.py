@@ -64,7 +64,7 @@ def _notes(plan: Plan) -> list[str]:
     return [
         "",
         "TPUs have not been tried (docs/jax.md). A loop of your own takes the same batches:",
-        f'  data = TokenDataset("{folder}", sequence_length={settings.model.seq_len}, '
+        f'  data = TokenDataset("{folder}", seq_len={settings.model.seq_len}, '
         'output_dtype="int32")',
         f"  for inputs, targets in BatchLoader(data, batch_size={settings.batch.rows_per_step}): …",
     ]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.corpus.inputs import InputFile, expand_inputs
-from lowtide.corpus.reading import ReadingOptions, iter_documents
+from lowtide.corpus.reading import ReadingSettings, iter_documents
 from lowtide.errors import DataError
 from lowtide.files import read_json
 from lowtide.memory import format_size
@@ -60,7 +60,7 @@ def measure_source(tokenizer: Tokenizer, source: InputFile, text_field: str) -> 
     num_bytes = num_characters = num_tokens = 0
     beginning = ""
     # A row cut off at a sample's end is no reason to show nothing.
-    for batch in _iter_batches(source, ReadingOptions(text_field=text_field, skip_bad=True)):
+    for batch in _iter_batches(source, ReadingSettings(text_field=text_field, skip_bad=True)):
         for ids in tokenizer.encode_batch(batch):
             num_tokens += len(ids)
             seen[ids] = True
@@ -85,7 +85,7 @@ def measure_source(tokenizer: Tokenizer, source: InputFile, text_field: str) -> 
     )
 
 
-def _iter_batches(source: InputFile, options: ReadingOptions) -> Iterator[list[bytes]]:
+def _iter_batches(source: InputFile, options: ReadingSettings) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = total = 0
     for document in iter_documents([source], options):

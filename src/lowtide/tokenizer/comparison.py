@@ -14,13 +14,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.inputs import InputFile, expand_inputs
-from lowtide.corpus.reading import ReadingOptions, block_documents, iter_blocks, plan_streams
+from lowtide.corpus.reading import ReadingSettings, block_documents, iter_blocks, plan_streams
 from lowtide.corpus.streams import open_stream
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.files import read_json, write_json
@@ -50,11 +51,13 @@ _WAY_NAMES: dict[Way, str] = {
 class CompareMemorySettings:
     """The same tokenizer trained in two ways."""
 
+    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
+
     input: tuple[str, ...]
     """Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs."""
     vocab_size: int = 1000
     """Tokens in all: special tokens, 256 bytes, and merges."""
-    processes: int | None = None
+    num_workers: int | None = None
     """Threads of each of the two; all cores by default."""
     special_tokens: tuple[str, ...] = (END_OF_TEXT,)
     """Never split, never counted, never merged across."""
@@ -152,8 +155,8 @@ def _run_way(way: Way, settings: CompareMemorySettings) -> WayResult:
         job, result = folder / "job.json", folder / "result.json"
         write_json(job, {"way": way, "settings": settings_as_json(settings)})
         environment = dict(os.environ, TOKENIZERS_PARALLELISM="true")
-        if settings.processes is not None:
-            environment["RAYON_NUM_THREADS"] = str(settings.processes)
+        if settings.num_workers is not None:
+            environment["RAYON_NUM_THREADS"] = str(settings.num_workers)
         started = time.monotonic()
         # Standard error is passed on: that is where progress is shown.
         process = subprocess.Popen(
@@ -206,7 +209,7 @@ def _train_with_lowtide(settings: CompareMemorySettings) -> Merges:
         vocab_size=settings.vocab_size,
         special_tokens=settings.special_tokens,
         pattern=settings.pattern,
-        processes=settings.processes,
+        num_workers=settings.num_workers,
         memory=settings.memory,
     )
     return trained.tokenizer.merges
@@ -261,7 +264,7 @@ def _iter_whole_texts(source: InputFile) -> Iterator[str]:
         with open_stream(source) as reader:
             yield b"".join(iter(lambda: reader.read(1 << 20), b"")).decode("utf-8", "replace")
         return
-    options = ReadingOptions()
+    options = ReadingSettings()
     for stream in plan_streams([source], options):
         for block in iter_blocks(stream, options):
             if block is not None:

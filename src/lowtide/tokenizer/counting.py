@@ -20,7 +20,7 @@ from lowtide.corpus.contents import ContentLog
 from lowtide.corpus.cutting import PROBE_BYTES
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import (
-    ReadingOptions,
+    ReadingSettings,
     block_documents,
     is_plain_text,
     is_text,
@@ -142,7 +142,7 @@ def count_pieces(
     inputs: Sequence[InputFile],
     *,
     specials: Sequence[str],
-    options: ReadingOptions,
+    options: ReadingSettings,
     checkpoints: CountCheckpoints,
     progress: Progress,
     batch_bytes: int,
@@ -181,7 +181,7 @@ def count_pieces(
 def count_inputs(
     counter: _native.PieceCounter,
     inputs: Sequence[InputFile],
-    options: ReadingOptions,
+    options: ReadingSettings,
     *,
     specials: Sequence[str],
     batch_bytes: int,
@@ -196,7 +196,7 @@ def count_inputs(
 
 
 def not_countable(
-    error: ValueError, counter: _native.PieceCounter, source: InputFile, options: ReadingOptions
+    error: ValueError, counter: _native.PieceCounter, source: InputFile, options: ReadingSettings
 ) -> BudgetError:
     """The error of a file with more text than the counter may hold, and no place to cut in it."""
     size = int(str(error).split()[0])
@@ -208,7 +208,7 @@ def _too_long_to_hold(
     largest: int,
     counter: _native.PieceCounter,
     source: InputFile,
-    options: ReadingOptions,
+    options: ReadingSettings,
 ) -> BudgetError:
     """Say how large a stretch without a place to cut is, and what budget would do."""
     budget = options.budget_bytes or 0
@@ -224,7 +224,7 @@ def _too_long_to_hold(
     )
 
 
-def _repeats_itself(source: InputFile, options: ReadingOptions) -> bool:
+def _repeats_itself(source: InputFile, options: ReadingSettings) -> bool:
     """Whether a text is one stretch again and again, whose tokens become as long as itself."""
     with open_stream(source, options) as reader:
         sample = reader.read(_SAMPLE_BYTES)
@@ -236,7 +236,7 @@ class _Job:
     counter: _native.PieceCounter
     inputs: Sequence[InputFile]
     specials: list[bytes]
-    options: ReadingOptions
+    options: ReadingSettings
     batch_bytes: int
     contents: ContentLog | None = None
 

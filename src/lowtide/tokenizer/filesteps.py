@@ -27,7 +27,7 @@ def iter_file_steps(
     out: int,
     out_path: str | Path,
     id_bytes: int,
-    num_threads: int,
+    num_workers: int,
     specials: bool = True,
     out_offset: int = 0,
     done: tuple[int, int] = (0, 0),
@@ -52,7 +52,7 @@ def iter_file_steps(
             output_offset=out_offset + count * id_bytes,
             id_bytes=id_bytes,
             specials=specials,
-            num_threads=num_threads,
+            num_threads=num_workers,
             window_bytes=window_bytes,
             largest_window=largest_window,
         )

@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 
 def planned_peak_bytes(
-    text_bytes: int, *, vocab_size: int, num_threads: int, distinct_bytes: int | None = None
+    text_bytes: int, *, vocab_size: int, num_workers: int, distinct_bytes: int | None = None
 ) -> int:
     """Estimate the peak of training on so much text, where the budget does not stop it before.
 
@@ -34,8 +34,8 @@ def planned_peak_bytes(
     """
     if distinct_bytes is None:
         distinct_bytes = int(67 * text_bytes**0.58)
-    counting = 2.25 * _MIB * num_threads + 15.4 * distinct_bytes
-    writing = (6 + 0.97 * num_threads) * _MIB + 700 * vocab_size + 16 * distinct_bytes
+    counting = 2.25 * _MIB * num_workers + 15.4 * distinct_bytes
+    writing = (6 + 0.97 * num_workers) * _MIB + 700 * vocab_size + 16 * distinct_bytes
     return int(26 * _MIB + max(counting, writing))
 
 

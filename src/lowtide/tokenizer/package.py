@@ -131,7 +131,7 @@ class PackageEncoder:
         return self.encode(data.decode("utf-8", "replace"))
 
     def encode_batch(
-        self, texts: Sequence[str | bytes], *, special: str, num_threads: int
+        self, texts: Sequence[str | bytes], *, special: str, num_workers: int
     ) -> list[Ids]:
         """The ids of each text, on several threads."""
 
@@ -139,9 +139,9 @@ class PackageEncoder:
             whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
             return self.encode(whole, special=special)
 
-        if min(len(texts), num_threads) < 2:
+        if min(len(texts), num_workers) < 2:
             return [encode(text) for text in texts]
-        with ThreadPoolExecutor(num_threads) as pool:
+        with ThreadPoolExecutor(num_workers) as pool:
             return list(pool.map(encode, texts))
 
     def iter_encoded(self, texts: Iterable[str | bytes], *, special: str = "text") -> Iterator[Ids]:

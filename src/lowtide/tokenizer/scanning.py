@@ -15,7 +15,7 @@ from functools import partial
 from lowtide.arrays import np
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import (
-    ReadingOptions,
+    ReadingSettings,
     block_documents,
     is_text,
     iter_blocks,
@@ -43,7 +43,7 @@ def scan_characters(
     inputs: Sequence[InputFile],
     *,
     specials: Iterable[str],
-    options: ReadingOptions,
+    options: ReadingSettings,
     phase: Phase,
 ) -> ScannedCharacters:
     """Read everything once and give every character that occurs outside special tokens.
@@ -69,12 +69,12 @@ def scan_characters(
     return ScannedCharacters(frozenset(map(chr, seen.nonzero()[0].tolist())), num_bytes)
 
 
-def _tell_damage(source: InputFile, options: ReadingOptions, error: DataError) -> None:
+def _tell_damage(source: InputFile, options: ReadingSettings, error: DataError) -> None:
     options.on_notice(f"{source.path}: {error.message}; the rest of it skipped")
 
 
 def _iter_texts(
-    source: InputFile, tokens: Sequence[bytes], options: ReadingOptions
+    source: InputFile, tokens: Sequence[bytes], options: ReadingSettings
 ) -> Iterator[tuple[bytes, int]]:
     """Return text with how far reading is; no character and no special token is cut."""
     if source.format.block_kind == "text":

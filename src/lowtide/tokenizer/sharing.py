@@ -22,7 +22,7 @@ from lowtide import _native
 from lowtide.corpus.contents import PART_BYTES, fold_parts, hash_parts
 from lowtide.corpus.cutting import PROBE_BYTES
 from lowtide.corpus.inputs import InputFile, InputList
-from lowtide.corpus.reading import ReadingOptions, is_plain_text, is_text
+from lowtide.corpus.reading import ReadingSettings, is_plain_text, is_text
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
@@ -92,7 +92,7 @@ class SharedCounting:
 
     inputs: InputList
     parts: Sequence[CountPart]
-    options: ReadingOptions
+    options: ReadingSettings
     specials: Sequence[str]
     batch_bytes: int
     records: Records

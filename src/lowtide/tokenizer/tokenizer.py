@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lowtide import _native
+from lowtide.aliases import takes_second_names
 from lowtide.arrays import np
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import atomic_file
@@ -233,18 +234,19 @@ class Tokenizer:
             self._refuse_specials(data)
         return self._native.encode(data, special == "allow")
 
+    @takes_second_names
     def encode_batch(
         self,
         texts: Sequence[str | bytes],
         *,
         special: SpecialMode = "text",
-        num_threads: int | None = None,
+        num_workers: int | None = None,
     ) -> list[Ids]:
         """Return the ids of each text, on several threads; the arrays share one block of memory."""
         self._check_mode(special)
         if self._package is not None:
             return self._package.encode_batch(
-                texts, special=special, num_threads=num_threads or usable_cores()
+                texts, special=special, num_workers=num_workers or usable_cores()
             )
         if self._native is None:
             return [self.encode(text, special=special) for text in texts]
@@ -252,7 +254,7 @@ class Tokenizer:
         if special == "forbid":
             for item in data:
                 self._refuse_specials(item)
-        threads = num_threads or usable_cores()
+        threads = num_workers or usable_cores()
         ids, ends = self._native.encode_many(data, special == "allow", threads)
         return np.split(ids, ends[:-1].astype(np.int64)) if len(data) else []
 
@@ -288,6 +290,7 @@ class Tokenizer:
         if held:
             yield self.encode(bytes(held), special=special)
 
+    @takes_second_names
     def encode_file(
         self,
         path: str | Path,
@@ -295,7 +298,7 @@ class Tokenizer:
         *,
         special: SpecialMode = "allow",
         dtype: npt.DTypeLike | None = None,
-        num_threads: int | None = None,
+        num_workers: int | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> int:
         """Encode a text file into a file of raw little-endian ids; give how many.
@@ -308,7 +311,7 @@ class Tokenizer:
             if self._native is None or special == "forbid":
                 return self._encode_file_slowly(path, out_path, special, item, on_progress)
             return self._encode_file_natively(
-                path, out_path, special, item, num_threads or usable_cores(), on_progress
+                path, out_path, special, item, num_workers or usable_cores(), on_progress
             )
         except OSError as error:
             raise from_os_error(error) from None
@@ -319,7 +322,7 @@ class Tokenizer:
         out_path: str | Path,
         special: SpecialMode,
         item: np.dtype[Any],
-        num_threads: int,
+        num_workers: int,
         on_progress: Callable[[int], None] | None,
     ) -> int:
         size = os.path.getsize(path)  # noqa: PTH202
@@ -333,7 +336,7 @@ class Tokenizer:
                 out_path=out_path,
                 id_bytes=item.itemsize,
                 specials=special == "allow",
-                num_threads=num_threads,
+                num_workers=num_workers,
             ):
                 count = ids
                 if on_progress is not None:

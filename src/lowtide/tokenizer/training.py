@@ -11,13 +11,14 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import xxhash
 
 from lowtide import __version__, _native, files
+from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.contents import (
     ContentLog,
     describe_inputs,
@@ -36,7 +37,7 @@ from lowtide.corpus.inputs import (
     has_changed,
     hash_inputs,
 )
-from lowtide.corpus.reading import ReadingOptions, is_plain_text
+from lowtide.corpus.reading import ReadingSettings, is_plain_text
 from lowtide.engine.leases import LEASE_SECONDS
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
@@ -85,6 +86,8 @@ _PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 class TokenizerTrainingSettings:
     """How to learn a tokenizer."""
 
+    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
+
     input: tuple[str, ...]
     """Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs."""
     out_dir: Path | None = None
@@ -107,7 +110,7 @@ class TokenizerTrainingSettings:
     """Encoding of text files."""
     skip_bad_inputs: bool = False
     """Leave out rows and rests of files that cannot be read, and say so, instead of stopping."""
-    processes: int | None = None
+    num_workers: int | None = None
     """Threads for counting; all cores by default."""
     memory: str | None = None
     """Memory budget of the whole command, such as 2GiB; half of what is available by default."""
@@ -135,8 +138,8 @@ class TokenizerTrainingSettings:
         check_encoding(self.encoding)
         if self.min_frequency < 1:
             raise UsageError(f"--min-frequency {self.min_frequency} is below 1")
-        if self.processes is not None and not 1 <= self.processes <= 4096:
-            raise UsageError(f"--processes {self.processes} must be at least 1, and 4096 at most")
+        if self.num_workers is not None and not 1 <= self.num_workers <= 4096:
+            raise UsageError(f"--processes {self.num_workers} must be at least 1, and 4096 at most")
 
     def _check_engine(self) -> None:
         if self.engine not in ("threads", "files"):
@@ -325,16 +328,16 @@ def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
     return "\n".join(lines)
 
 
-def smallest_budget_bytes(num_threads: int) -> int:
+def smallest_budget_bytes(num_workers: int) -> int:
     """Return the smallest budget that plain text can be trained on with."""
-    fixed = _fixed_bytes(num_threads, is_plain=True)
+    fixed = _fixed_bytes(num_workers, is_plain=True)
     return _PROGRAM_BYTES + sum(fixed.values()) + _SMALLEST_TABLES
 
 
-def _fixed_bytes(num_threads: int, *, is_plain: bool, reading: int = 0) -> dict[str, int]:
+def _fixed_bytes(num_workers: int, *, is_plain: bool, reading: int = 0) -> dict[str, int]:
     """Return what counting takes whatever the text is."""
     return {
-        "threads": num_threads * _THREAD_BYTES,
+        "threads": num_workers * _THREAD_BYTES,
         # Rows and compressed blocks are held twice.
         "batch of text": _BATCH_BYTES if is_plain else 4 * _BATCH_BYTES,
         "reading": reading,
@@ -350,7 +353,7 @@ def _paths_as_text(value: Any) -> Any:
 
 def _decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:
     """The settings that the result depends on."""
-    free = ("out_dir", "processes", "memory", "input", "engine", "work_dir")
+    free = ("out_dir", "num_workers", "memory", "input", "engine", "work_dir")
     return {key: item for key, item in settings_as_json(settings).items() if key not in free}
 
 
@@ -531,15 +534,15 @@ def _plan_counting(
     budget: MemoryBudget,
     progress: Progress,
     reading: int,
-) -> tuple[Callable[[Path], _native.PieceCounter], ReadingOptions]:
+) -> tuple[Callable[[Path], _native.PieceCounter], ReadingSettings]:
     """Divide the budget; return what makes a counter that spills into a folder, and how to read."""
-    num_threads = settings.processes or usable_cores()
+    num_workers = settings.num_workers or usable_cores()
     is_plain = all(is_plain_text(row, encoding=settings.encoding) for row in inputs)
     fixed = _fixed_bytes(1, is_plain=is_plain, reading=reading)
     budget.require({**fixed, "counting tables": _SMALLEST_TABLES})
     spare = budget.remaining_bytes - sum(fixed.values()) - _SMALLEST_TABLES
-    num_threads = min(num_threads, 1 + spare // _THREAD_BYTES)  # rather fewer than none at all
-    fixed["threads"] = num_threads * _THREAD_BYTES
+    num_workers = min(num_workers, 1 + spare // _THREAD_BYTES)  # rather fewer than none at all
+    fixed["threads"] = num_workers * _THREAD_BYTES
     for name, size in fixed.items():
         budget.reserve(name, wanted_bytes=size)
     table_bytes = budget.reserve(
@@ -552,7 +555,7 @@ def _plan_counting(
         return _native.PieceCounter(
             settings.pattern,
             [text.encode() for text in settings.special_tokens],
-            num_threads=num_threads,
+            num_threads=num_workers,
             table_bytes=table_bytes,
             window_bytes=_WINDOW_BYTES,
             spill_dir=str(folder),
@@ -567,8 +570,8 @@ def _plan_counting(
     return make_counter, options
 
 
-def _reading_options(settings: TokenizerTrainingSettings) -> ReadingOptions:
-    return ReadingOptions(
+def _reading_options(settings: TokenizerTrainingSettings) -> ReadingSettings:
+    return ReadingSettings(
         text_field=settings.text_field,
         encoding=settings.encoding,
         skip_bad=settings.skip_bad_inputs,

@@ -14,7 +14,7 @@ from typing import Any
 
 from lowtide import ranks
 from lowtide.corpus.inputs import names_files
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset.provenance import load_own_tokenizer, read_provenance, tokenizer_dir
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.mixtures import Mixture
@@ -112,9 +112,9 @@ def _open_stream(
     tokenizer = find_stream_tokenizer(settings, note, known)
     limits = _reading_limits(settings, tokenizer)
     texts = (
-        FileTexts([name], text_column=settings.data.text_column, **limits)
+        FileTexts([name], text_field=settings.data.text_column, **limits)
         if local
-        else HubTexts(name, split=settings.data.split, text_column=settings.data.text_column)
+        else HubTexts(name, split=settings.data.split, text_field=settings.data.text_column)
     )
     held = hold_out(settings, texts, tokenizer, note)
     world_size = ranks.world_size()
@@ -129,7 +129,7 @@ def _open_stream(
         stride=settings.data.stride,
         max_examples=settings.data.max_examples,
         val_fraction=held.fraction,
-        text_column=settings.data.text_column,
+        text_field=settings.data.text_column,
         split=settings.data.split,
         seed=settings.learning.seed,
         drop_last=world_size > 1,
@@ -153,7 +153,7 @@ def _reading_limits(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, 
     needed = stream_reading(settings.data).reader_bytes
     kind = open_backend(settings.computing.backend).device_kind(settings.machine.device)
     if settings.machine.memory is None or kind != "cpu":
-        return {"reader_bytes": max(needed, ReadingOptions.reader_bytes)}
+        return {"reader_bytes": max(needed, ReadingSettings.reader_bytes)}
     config = known_shape(settings.run)
     if config is None:
         config = model_config(settings.model, padded_vocab_size(tokenizer.vocab_size))
@@ -211,7 +211,7 @@ def _open(
     dataset = TokenDataset(
         path,
         split=split,
-        sequence_length=settings.model.seq_len,
+        seq_len=settings.model.seq_len,
         dtype=settings.data.dtype,
         val_fraction=settings.data.val_fraction,
         vocab_size=tokenizer.vocab_size,

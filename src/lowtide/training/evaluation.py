@@ -219,7 +219,7 @@ def _evaluate_all(
         dataset = TokenDataset(
             path,
             split=settings.split,
-            sequence_length=settings.seq_len or usual_tokens(model.config),
+            seq_len=settings.seq_len or usual_tokens(model.config),
             dtype=settings.dtype,
             vocab_size=tokenizer.vocab_size,
             eval_only=settings.split == "val" and Path(path).is_dir(),

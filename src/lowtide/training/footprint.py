@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import expand_inputs, names_files
-from lowtide.corpus.textblocks import ReadingOptions
+from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, LowtideError
 from lowtide.loader.batches import planned_bytes as loader_bytes
 from lowtide.loader.streaming import planned_bytes as stream_bytes
@@ -210,7 +210,7 @@ def _device_activations(
 def _batch_bytes(settings: TrainSettings) -> int:
     size = loader_bytes(
         batch_size=settings.batch.rows_per_step,
-        sequence_length=settings.model.seq_len,
+        seq_len=settings.model.seq_len,
         prefetch_batches=settings.machine.num_workers,
     )
     if settings.data.dataset_id is not None and settings.data.use_streaming:
@@ -245,7 +245,7 @@ def _look_at_files(name: str, text_column: str) -> StreamReading:
     except LowtideError:  # whoever reads them says what is wrong
         return StreamReading()
     return StreamReading(
-        reader_bytes(inputs, ReadingOptions(text_field=text_column)),
+        reader_bytes(inputs, ReadingSettings(text_field=text_column)),
         has_parquet=any(source.format.reader_bytes is not None for source in inputs),
     )
 

@@ -158,7 +158,7 @@ def _open(
     val = TokenDataset(
         folder / _TOKENS,
         split="all",
-        sequence_length=settings.model.seq_len,
+        seq_len=settings.model.seq_len,
         dtype="uint32",
         vocab_size=tokenizer.vocab_size,
     )

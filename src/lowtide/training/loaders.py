@@ -44,12 +44,8 @@ class GPTDataLoader:
     ) -> None:
         self.batch_size, self.seed = batch_size, seed
         length = config.context_length
-        self.val = TokenDataset(
-            dataset_dir, split="val", sequence_length=length, eval_only=eval_only
-        )
-        self.train = (
-            None if eval_only else TokenDataset(dataset_dir, split="train", sequence_length=length)
-        )
+        self.val = TokenDataset(dataset_dir, split="val", seq_len=length, eval_only=eval_only)
+        self.train = None if eval_only else TokenDataset(dataset_dir, split="train", seq_len=length)
         has_own = (Path(dataset_dir) / "tokenizer.json").is_file()
         self.tokenizer = tokenizer or (Tokenizer.load(dataset_dir) if has_own else None)
         if self.tokenizer is not None:

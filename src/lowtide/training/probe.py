@@ -36,7 +36,7 @@ def train_next_to_nothing(folder: Path, backend: Backend, *, part: str, device: 
     tokenizer = Tokenizer.from_characters(map(chr, range(0x100, 0x100 + _VOCABULARY)))
     ids = np.random.default_rng(0).integers(2, _VOCABULARY, 1000).astype(np.uint16)
     np.save(folder / "ids.npy", ids)
-    data = TokenDataset(folder / "ids.npy", split="all", sequence_length=16)
+    data = TokenDataset(folder / "ids.npy", split="all", seq_len=16)
     Trainer(
         backend.new_model(_SHAPE, seed=0),
         data=data,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lowtide.corpus.inputs import expand_inputs, names_files
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.dataset.provenance import (
     Provenance,
@@ -147,7 +147,7 @@ def find_stream_tokenizer(
     if known is not None and settings.data.vocab_size is None:
         return known
     if not names_files(name):
-        texts = HubTexts(name, split=settings.data.split, text_column=settings.data.text_column)
+        texts = HubTexts(name, split=settings.data.split, text_field=settings.data.text_column)
         return learn_from_head(settings, texts, note)
     if settings.data.vocab_size is not None:
         return learn_tokenizer(settings, name, note)
@@ -160,7 +160,7 @@ def _beginning(settings: TrainSettings, name: str) -> FileTexts:
     needed = stream_reading(settings.data).reader_bytes
     return FileTexts(
         [name],
-        text_column=settings.data.text_column,
+        text_field=settings.data.text_column,
         reader_bytes=max(needed, budget.remaining_bytes // 2),
         budget_bytes=budget.total_bytes,
     )
@@ -246,6 +246,6 @@ def _characters(path: Path) -> frozenset[str]:
         progress.phase("characters", total=size, unit="B") as phase,
     ):
         found = scan_characters(
-            inputs, specials=(END_OF_TEXT,), options=ReadingOptions(), phase=phase
+            inputs, specials=(END_OF_TEXT,), options=ReadingSettings(), phase=phase
         )
     return found.characters

@@ -95,7 +95,7 @@ def _time_step(
         ids = np.random.default_rng(0).integers(config.vocab_size, size=_NUM_IDS)
         ids.astype(np.uint32).tofile(path)
         data = TokenDataset(
-            path, split="all", sequence_length=settings.model.seq_len, dtype="uint32", stride=1
+            path, split="all", seq_len=settings.model.seq_len, dtype="uint32", stride=1
         )
         trainer = Trainer(GPT(config), data=data, settings=settings)
         with open_process_group(settings.machine.device) as group:

@@ -13,7 +13,7 @@ from lowtide import _native
 from lowtide.corpus.blocks import hash_content
 from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.inputs import InputList
-from lowtide.corpus.reading import ReadingOptions, Stream, TextBlock, plan_streams
+from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_streams
 from lowtide.corpus.textblocks import StreamPaths
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.parts import Part, cut_parts, iter_part
@@ -29,7 +29,7 @@ class StagedJob:
 
     settings: PrepareSettings
     inputs: InputList
-    reading: ReadingOptions
+    reading: ReadingSettings
     sizes: Sizes
     records: Records
     table_bytes: int

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lowtide.corpus.reading import (
-    ReadingOptions,
+    ReadingSettings,
     Stream,
     TextBlock,
     iter_blocks,
@@ -31,7 +31,7 @@ class Part:
     end: int | None = None
 
 
-def cut_parts(streams: Sequence[Stream], options: ReadingOptions, part_bytes: int) -> list[Part]:
+def cut_parts(streams: Sequence[Stream], options: ReadingSettings, part_bytes: int) -> list[Part]:
     """Cut streams into parts of about `part_bytes`; none that is read in order is cut."""
     blocks_in_part = max(part_bytes // options.block_bytes, 1)
     parts: list[Part] = []
@@ -64,7 +64,7 @@ def cut_parts(streams: Sequence[Stream], options: ReadingOptions, part_bytes: in
 def iter_part(
     streams: Sequence[Stream],
     part: Part,
-    options: ReadingOptions,
+    options: ReadingSettings,
     *,
     on_stream_notice: Callable[[str], None],
     on_block_notice: Callable[[str], None],

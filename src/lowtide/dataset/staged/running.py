@@ -22,7 +22,7 @@ import xxhash
 from lowtide import files
 from lowtide.corpus.cleaning import Report
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.reading import ReadingOptions
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
@@ -61,7 +61,7 @@ FINISH_STAGE = "finish"
 class StagedResult:
     """What a worker can say at the end."""
 
-    reading: ReadingOptions
+    reading: ReadingSettings
     seconds: float
     peak_bytes: int
     budget_bytes: int
@@ -125,7 +125,7 @@ def prepare_on_ray(settings: PrepareSettings) -> StagedResult:
             peak = run_on_ray(
                 partial(_work_in, Path.cwd(), worker),
                 address=settings.ray_address,
-                num_cpus=settings.processes,
+                num_cpus=settings.num_workers,
                 memory_bytes=memory,
                 on_poll=shown.update,
                 on_notice=progress.note,
