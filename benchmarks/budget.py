@@ -357,12 +357,13 @@ def measure(verb: str, source: Path, folder: Path, budget: str, limit: float) ->
             return (budget, "-", "-", "-", "FAILED: names no smallest budget")
     memory = named or budget
     outcome = run(words, memory, limit)
+    verdict = "kept"
     if named is not None and outcome.exit_code == 1:  # the input itself may need more: once
+        verdict = f"kept, but {named} was named first"
         named = named_budget(outcome.output)
         if named is not None:
             memory = named
             outcome = run(words, memory, limit)
-    verdict = "kept"
     if outcome.exit_code is None:
         verdict = f"FAILED: no end in {limit:.0f} s"
     elif outcome.exit_code == 1 and named is None and named_budget(outcome.output):

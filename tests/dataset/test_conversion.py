@@ -217,6 +217,25 @@ def test_an_interrupted_export_goes_on(
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
 
 
+@pytest.mark.parametrize("kind", ["nanogpt", "llmc", "megatron"])
+def test_a_finished_export_that_lost_a_file_is_made_once_more(
+    dataset: Path, tmp_path: Path, kind: Any
+) -> None:
+    out = tmp_path / "out"
+    convert_dataset(in_path=dataset, out_path=out, to=kind)
+    whole = snapshot(out)
+    record = files.read_json(out / "conversion.json")
+    first, last = (out / record["files"][place] for place in (0, -1))
+    first.unlink()
+    last.write_bytes(last.read_bytes()[:-2])
+    assert not convert_dataset(in_path=dataset, out_path=out, to=kind).was_there
+    assert snapshot(out) == whole
+    for damaged in ({"files": None}, {"files": ["../x"]}, {"bytes": [1]}, {"files": [[]]}):
+        files.write_json(out / "conversion.json", {**record, **damaged})
+        convert_dataset(in_path=dataset, out_path=out, to=kind)
+        assert snapshot(out) == whole
+
+
 def test_a_folder_with_something_else_in_it_is_refused(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(UsageError, match=r"not empty: it holds mine\.txt"):

@@ -62,9 +62,9 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
     out = settings.out_path
     wanted = {"to": settings.to, "dataset": info.fingerprint}
     total = sum(map(info.num_tokens, layout.SPLITS))
-    if _begin_export(out, wanted):
-        paths = sorted(out / name for name in files.read_json(out / _RECORD)["files"])
-        return ConvertResult(paths, total, was_there=True)
+    there = _begin_export(out, wanted)
+    if there is not None:
+        return ConvertResult(there, total, was_there=True)
     progress.metrics_path = out / METRICS_NAME
     paths: list[Path] = []
     write = FORMATS[settings.to].write
@@ -76,15 +76,16 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
             source = open_dataset(info, split)
             paths += write(out, split, source, info.dtype)
             phase.advance(source.num_tokens)
-    names = [path.name for path in paths]
-    files.write_json(out / _RECORD, {**wanted, "finished": True, "files": names})
+    names, sizes = [path.name for path in paths], [path.stat().st_size for path in paths]
+    record = {**wanted, "finished": True, "files": names, "bytes": sizes}
+    files.write_json(out / _RECORD, record)
     return ConvertResult(paths, total)
 
 
-def _begin_export(out: Path, wanted: Mapping[str, Any]) -> bool:
-    """True if this very export is finished; strangers' files and other exports are refused."""
+def _begin_export(out: Path, wanted: Mapping[str, Any]) -> list[Path] | None:
+    """The files of this very export if it is finished; strangers' and other exports are refused."""
     if (out / _RECORD).is_file():
-        stored = files.read_json(out / _RECORD)
+        stored: Any = files.read_json(out / _RECORD)
         difference = find_other_conversion(stored, wanted)
         if difference is not None:
             raise UsageError(
@@ -92,8 +93,9 @@ def _begin_export(out: Path, wanted: Mapping[str, Any]) -> bool:
                 path=out,
                 next_step="name another folder",
             )
-        if stored.get("finished"):
-            return True
+        there = _list_whole(out, stored) if stored.get("finished") else None
+        if there is not None:
+            return there
     else:
         ours = {METRICS_NAME, files.LOCK_NAME}
         strangers = sorted(path.name for path in out.iterdir() if path.name not in ours)
@@ -104,4 +106,28 @@ def _begin_export(out: Path, wanted: Mapping[str, Any]) -> bool:
                 next_step="name another folder",
             )
     files.write_json(out / _RECORD, {**wanted, "finished": False})
-    return False
+    return None
+
+
+def _list_whole(out: Path, stored: Mapping[str, Any]) -> list[Path] | None:
+    """The files that a record names, if all are there; else those that are not whole are removed.
+
+    An export that goes on leaves alone what has its name already.
+    """
+    names = stored.get("files")
+    if not isinstance(names, list) or not names:
+        return None
+    sizes = stored.get("bytes", [None] * len(names))  # earlier versions kept none
+    if not isinstance(sizes, list) or len(sizes) != len(names):
+        return None
+    if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        return None
+    lost = 0
+    for name, size in zip(names, sizes, strict=True):
+        path = out / name
+        if not path.is_file():
+            lost += 1
+        elif size is not None and path.stat().st_size != size:
+            path.unlink()
+            lost += 1
+    return None if lost else sorted(out / name for name in names)

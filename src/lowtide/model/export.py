@@ -124,8 +124,10 @@ def _is_there(settings: ExportSettings, folder: Path, target: Path) -> bool:
         return True
     reason = "nothing says what it was made of"
     if isinstance(stored, dict):
-        name = next(name for name in wanted if stored.get(name) != wanted[name])
-        reason = f"its {name} is {stored.get(name)}, now it is {wanted[name]}"
+        other = [name for name in wanted if stored.get(name) != wanted[name]]
+        if not other:  # a later version may say more
+            return True
+        reason = f"its {other[0]} is {stored.get(other[0])}, now it is {wanted[other[0]]}"
     raise UsageError(
         f"there is a model here already: {reason}",
         path=out_dir,
