@@ -426,3 +426,22 @@ def test_the_checksum_of_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         files.checksum_file(tmp_path / "pipe")
     with pytest.raises(IsADirectoryError):
         files.checksum_file(tmp_path)
+
+
+def test_a_folder_is_listed_once_for_many_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = files.unused_name(tmp_path / "a*.npy", "unfinished")
+    other = files.unused_name(tmp_path / "a*.npy", "partial")
+    for path in (left, other, tmp_path / ".a*.npy.unfinished", tmp_path / "b.npy"):
+        path.touch()
+    lists: list[object] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: lists.append(path) or scandir(path))
+    with files.listing_folders_once():
+        for _ in range(5):
+            assert files.list_leftovers(tmp_path / "a*.npy", "unfinished") == [left]
+            assert files.list_leftovers(tmp_path / "b.npy", "unfinished") == []
+    assert len(lists) == 1
+    assert files.list_leftovers(tmp_path / "a*.npy", "partial") == [other]
+    assert len(lists) == 2

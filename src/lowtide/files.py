@@ -41,6 +41,8 @@ __all__ = [
     "free_disk_bytes",
     "hold_lock",
     "json_bytes",
+    "list_leftovers",
+    "listing_folders_once",
     "open_file",
     "partial_path",
     "publish",
@@ -210,15 +212,44 @@ def _read_owner(descriptor: int) -> str:
 def _iter_leftovers(path: Path) -> Iterator[Path]:
     """Unfinished files that a killed writer left beside a file, or in a folder and its folders."""
     if not path.is_dir():
-        yield from path.parent.glob(f".{_escape(path.name)}.*.partial")
+        yield from list_leftovers(path, "partial")
         return
     for folder in [path, *(item for item in path.iterdir() if _is_plain_folder(item))]:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             yield from (folder / row.name for row in entries if _LEFTOVER.fullmatch(row.name))
 
 
-def _escape(name: str) -> str:
-    return re.sub(r"([*?[])", r"[\1]", name)
+_UNFINISHED_NAME = re.compile(r"\.(.+)\.[0-9a-f]{16}\.([a-z]+)")
+_listed: dict[Path, dict[tuple[str, str], list[str]]] | None = None
+
+
+def list_leftovers(path: Path, suffix: str) -> list[Path]:
+    """Hidden files beside `path` that an interrupted command left of it (see unused_name)."""
+    folder = path.parent
+    names = None if _listed is None else _listed.get(folder)
+    if names is None:
+        names = dict[tuple[str, str], list[str]]()
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if found := _UNFINISHED_NAME.fullmatch(entry.name):
+                    names.setdefault((found[1], found[2]), []).append(entry.name)
+        if _listed is not None:
+            _listed[folder] = names
+    return [folder / name for name in names.get((path.name, suffix), ())]
+
+
+@contextlib.contextmanager
+def listing_folders_once() -> Generator[None]:
+    """Within it a folder is listed once, however many of its files are written.
+
+    Else a folder of 200,000 files would be listed 200,000 times.
+    """
+    global _listed
+    before, _listed = _listed, {}
+    try:
+        yield
+    finally:
+        _listed = before
 
 
 def _is_plain_folder(path: Path) -> bool:

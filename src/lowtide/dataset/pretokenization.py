@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -129,8 +128,9 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
                 next_step="one at a time, with --out-path",
             )
     shared = _Shared(settings, sources)
-    for source in sources:
-        yield _pretokenize(shared, source, settings.out_path or npy_path(source.path))
+    with files.listing_folders_once():
+        for source in sources:
+            yield _pretokenize(shared, source, settings.out_path or npy_path(source.path))
 
 
 class _Shared:
@@ -470,8 +470,7 @@ def _open_unfinished(
     place = out.with_name(f".{out.name}.{_UNFINISHED}.json")
     journal = Journal(place, verb="pretokenize", version=1)
     identity = [source.size_bytes, source.modified_ns, tokenizer.fingerprint]
-    name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{16}}\.{_UNFINISHED}")
-    left = [path for path in out.parent.iterdir() if name.fullmatch(path.name)]
+    left = files.list_leftovers(out, _UNFINISHED)
     notes = journal.read(on_notice=on_notice)
     if notes is not None and notes["identity"] == identity:
         path = out.parent / notes["name"]
