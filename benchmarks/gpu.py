@@ -33,7 +33,9 @@ from lowtide.model.kernels import fused_loss_and_error
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.training.distributed import open_process_group
 from lowtide.training.footprint import planned_bytes
-from lowtide.training.loop import Trainer
+from lowtide.training.settings import TrainSettings
+from lowtide.training.steps import Steps
+from lowtide.training.trainer import Trainer
 from plain_gpt import PlainGPT
 
 PEAK_FLOPS = 989e12
@@ -128,8 +130,10 @@ class PlainLoop:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def make_trainer(config: GPTConfig, path: Path, **options: Any) -> Trainer:
-    """Return a Trainer ready to step, as `fit` would make it."""
+def make_steps(
+    config: GPTConfig, path: Path, *, notify: Any = None, **options: Any
+) -> tuple[Steps, TrainSettings]:
+    """Return what is ready to step, as `fit` would make it, and its settings."""
     torch.manual_seed(options.get("seed", 0))
     model = GPT(config)
     if options.get("zero_init"):
@@ -137,27 +141,32 @@ def make_trainer(config: GPTConfig, path: Path, **options: Any) -> Trainer:
     data = TokenDataset(path, split="all", seq_len=CONTEXT, dtype="uint16")
     folder = Path(tempfile.mkdtemp())
     trainer = Trainer(
-        model, data=data, max_iters=10**6, device="cuda", checkpoints_dir=folder, **options
+        model,
+        data=data,
+        max_iters=10**6,
+        device="cuda",
+        checkpoints_dir=folder,
+        notify=notify,
+        **options,
     )
     with open_process_group("cuda") as group:
-        trainer.prepare(group)
-    return trainer
+        return trainer.prepare(group), trainer.settings
 
 
-def finite_loss(trainer: Trainer) -> float:
+def finite_loss(ready: Steps) -> float:
     """Return the mean loss of the steps so far; a GPU is faster on numbers that are not finite."""
-    skipped = int(trainer.counters.bad)
+    skipped = int(ready.counters.bad)
     if skipped:
         raise RuntimeError(f"{skipped} steps had a loss or gradient that is not finite")
-    return float(trainer.counters.loss / trainer.counters.steps)
+    return float(ready.counters.loss / ready.counters.steps)
 
 
 class WaitedFeed:
-    """A trainer's feed, in its place, that counts the seconds the loop waits for batches."""
+    """A run's feed, in its place, that counts the seconds the loop waits for batches."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._feed, self.seconds = trainer.feed, 0.0
-        trainer.feed = self  # type: ignore[assignment]
+    def __init__(self, ready: Steps) -> None:
+        self._feed, self.seconds = ready.feed, 0.0
+        ready.feed = self  # type: ignore[assignment]
 
     def __next__(self) -> Any:
         start = time.perf_counter()
@@ -222,17 +231,17 @@ def measure_ours(
         options["gradient_accumulation_steps"] = max(
             1, TOKENS_PER_STEP // CONTEXT // options["batch_size"]
         )
-    trainer = make_trainer(config, path, **options)
-    feed = WaitedFeed(trainer)
-    times = time_steps(trainer.train_step, warm=3, steps=steps)
-    row = {"name": name, **_rates(config, trainer.settings.tokens_per_step, times)}
+    ready, settings = make_steps(config, path, **options)
+    feed = WaitedFeed(ready)
+    times = time_steps(ready.train_step, warm=3, steps=steps)
+    row = {"name": name, **_rates(config, settings.tokens_per_step, times)}
     row["waiting_share"] = feed.seconds / (
         times["first_step_seconds"] + (steps + 3) * row["step_seconds"]
     )
-    row["planned_bytes"] = planned_bytes(config, trainer.settings, on_gpu=True).device_bytes
-    row["loss"] = finite_loss(trainer)
+    row["planned_bytes"] = planned_bytes(config, settings, on_gpu=True).device_bytes
+    row["loss"] = finite_loss(ready)
     if profile is not None:
-        _profile(trainer.train_step, profile)
+        _profile(ready.train_step, profile)
     feed.close()
     return row
 
@@ -241,12 +250,13 @@ def measure_alternately(options: argparse.Namespace) -> None:
     """Measure the plain loop and all speed cases in turn, a few steps each, round after round."""
     plain = PlainLoop(SHAPES["gpt2"], options.data, micro=64)
     steps: dict[str, Any] = {PLAIN: plain.step}
-    trainers: list[Trainer] = []
+    runs: list[Steps] = []
     for name, (shape, changes) in SPEED_CASES.items():
         if options.only and not any(word in name for word in options.only.split("|")):
             continue
-        trainers.append(make_trainer(SHAPES[shape], options.data, **{**BASE, **changes}))
-        steps[name] = trainers[-1].train_step
+        ready, _ = make_steps(SHAPES[shape], options.data, **{**BASE, **changes})
+        runs.append(ready)
+        steps[name] = ready.train_step
     first: dict[str, float] = {}
     for name, step in steps.items():
         first[name] = _seconds(step)
@@ -256,9 +266,9 @@ def measure_alternately(options: argparse.Namespace) -> None:
         for name, step in steps.items():
             step()
             times[name] += _step_times(step, options.steps)
-    for trainer in trainers:
-        finite_loss(trainer)
-        trainer.feed.close()
+    for ready in runs:
+        finite_loss(ready)
+        ready.feed.close()
     base = statistics.median(times[PLAIN])
     for name, values in times.items():
         shape = SPEED_CASES[name][0] if name in SPEED_CASES else "gpt2"

@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 import torch
 
-from gpu import BASE, BLOCKS, CONTEXT, FLOAT8, SHAPES, WaitedFeed, append_row, free, make_trainer
+from gpu import BASE, BLOCKS, CONTEXT, FLOAT8, SHAPES, WaitedFeed, append_row, free, make_steps
 from lowtide.dataset.layout import ShardInfo, shard_name, write_metadata
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
@@ -32,7 +32,7 @@ from lowtide.model.sizing import count_parameters
 from lowtide.planning.plan import make_plan
 from lowtide.training.distributed import open_process_group
 from lowtide.training.footprint import planned_bytes
-from lowtide.training.loop import Trainer
+from lowtide.training.trainer import Trainer
 
 SMALL, LARGE = "qwen3, 6 heads", "750M"
 PLAIN = {"compile": False}
@@ -69,14 +69,14 @@ GRID: list[tuple[str, int, dict[str, Any]]] = [
 def check_peak(shape: str, rows: int, changes: dict[str, Any], path: Path) -> dict[str, Any]:
     """Take two steps of two micro-batches; compare the peak with the plan."""
     options = {**BASE, **changes, "batch_size": rows, "gradient_accumulation_steps": 2}
-    trainer = make_trainer(SHAPES[shape], path, **options)
+    ready, settings = make_steps(SHAPES[shape], path, **options)
     torch.cuda.reset_peak_memory_stats()
     for _ in range(2):
-        trainer.train_step()
+        ready.train_step()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated()
-    trainer.feed.close()
-    planned = planned_bytes(SHAPES[shape], trainer.settings, on_gpu=True)
+    ready.feed.close()
+    planned = planned_bytes(SHAPES[shape], settings, on_gpu=True)
     return {
         "name": f"{shape}, {rows} rows, {_words(changes)}",
         "shape": shape,
@@ -132,15 +132,14 @@ def _train_two_steps(
     data = TokenDataset(path, split="all", seq_len=CONTEXT, dtype="uint16")
     with torch.device("cuda"):
         model = GPT(config)
-    trainer = Trainer(model, data=data, settings=settings)
-    trainer._note = notes.append
+    trainer = Trainer(model, data=data, settings=settings, notify=notes.append)
     with open_process_group("cuda") as group:
-        trainer.prepare(group)
+        ready = trainer.prepare(group)
     torch.cuda.reset_peak_memory_stats()
     for _ in range(2):
-        trainer.train_step()
-    loss = float(trainer.counters.loss / trainer.counters.steps)
-    trainer.feed.close()
+        ready.train_step()
+    loss = float(ready.counters.loss / ready.counters.steps)
+    ready.feed.close()
     assert not notes, notes
     return torch.cuda.max_memory_allocated(), loss
 
@@ -177,14 +176,14 @@ def train_from_shards(folder: Path, steps: int) -> dict[str, Any]:
     options = {**BASE, **BLOCKS, **MUON, "gradient_accumulation_steps": 1}
     trainer = Trainer(GPT(SHAPES[SMALL]), data=loader, max_iters=10**6, device="cuda", **options)
     with open_process_group("cuda") as group:
-        trainer.prepare(group)
-    process, feed = psutil.Process(), WaitedFeed(trainer)
+        ready = trainer.prepare(group)
+    process, feed = psutil.Process(), WaitedFeed(ready)
     for _ in range(20):
-        trainer.train_step()
+        ready.train_step()
     torch.cuda.synchronize()
     before, feed.seconds, start = process.memory_info().rss, 0.0, time.perf_counter()
     for _ in range(steps):
-        trainer.train_step()
+        ready.train_step()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     feed.close()

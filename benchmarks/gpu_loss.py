@@ -18,10 +18,12 @@ from typing import Any
 
 import torch
 
-from gpu import CONTEXT, SHAPES, append_row, make_trainer
+from gpu import CONTEXT, SHAPES, append_row, make_steps
 from lowtide.loader.windows import TokenDataset
-from lowtide.training.loop import Trainer
+from lowtide.training.results import RunEvaluator
 from lowtide.training.schedule import RunLength
+from lowtide.training.settings import TrainSettings
+from lowtide.training.steps import Steps
 
 RECIPE: dict[str, Any] = {
     "use_mixed_precision": True,
@@ -46,37 +48,51 @@ RECIPE: dict[str, Any] = {
 TIMED_STEPS = 20
 
 
-def timed(trainer: Trainer, steps: int) -> float:
+def timed(ready: Steps, steps: int) -> float:
     """Return the seconds of `steps` steps, the device's work included."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(steps):
-        trainer.train_step()
+        ready.train_step()
     torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
 def train_for(
-    trainer: Trainer, val: TokenDataset, *, seconds: float, steps: int | None, points: int
+    ready: Steps,
+    settings: TrainSettings,
+    val: TokenDataset,
+    *,
+    seconds: float,
+    steps: int | None,
+    points: int,
 ) -> dict[str, Any]:
     """Train until the seconds are over, or so many steps; give the curve and the last loss."""
-    timed(trainer, 3)  # compiles; these steps count as three of the later ones
-    step_seconds = timed(trainer, TIMED_STEPS) / TIMED_STEPS
+    timed(ready, 3)  # compiles; these steps count as three of the later ones
+    step_seconds = timed(ready, TIMED_STEPS) / TIMED_STEPS
     used = step_seconds * (TIMED_STEPS + 3)
     steps = steps or int(seconds / step_seconds)
-    trainer.length = RunLength(trainer.settings.length, trainer.settings.learning, steps)
+    ready.length = RunLength(settings.length, settings.learning, steps)
+    evaluator = RunEvaluator(
+        ready.engine,
+        settings,
+        ready.group,
+        rows=settings.batch.rows_per_step,
+        datasets={},
+        tokenizer=None,
+    )
     curve: list[tuple[int, float, float, float]] = []
     for point in range(1, points + 1):
         until = steps * point // points
-        used += timed(trainer, max(0, until - trainer.state.step))
-        counters = trainer.counters
+        used += timed(ready, max(0, until - ready.state.step))
+        counters = ready.counters
         train_loss = float(counters.loss / counters.steps)
         counters.loss.zero_()
         counters.steps.zero_()
-        val_loss = trainer.evaluator.evaluate_one(val).loss
-        curve.append((trainer.state.step, round(used, 1), train_loss, val_loss))
+        val_loss = evaluator.evaluate_one(val, "val", lambda _: None).loss
+        curve.append((ready.state.step, round(used, 1), train_loss, val_loss))
         print(f"step {until} {used:.0f} s: train {train_loss:.4f} val {val_loss:.4f}", flush=True)
-    tokens = trainer.settings.tokens_per_step
+    tokens = settings.tokens_per_step
     return {
         "val_loss": curve[-1][3],
         "seconds": used,
@@ -114,12 +130,12 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     settings = {**RECIPE, **parse_changes(options.set)}
     config = SHAPES[options.shape].replace(dropout=settings.get("dropout", 0.0))
-    trainer = make_trainer(config, options.data, **settings)
+    ready, whole = make_steps(config, options.data, **settings)
     val = TokenDataset(options.val_data, split="all", seq_len=CONTEXT, dtype="uint16")
     row = train_for(
-        trainer, val, seconds=options.seconds, steps=options.steps, points=options.points
+        ready, whole, val, seconds=options.seconds, steps=options.steps, points=options.points
     )
-    trainer.feed.close()
+    ready.feed.close()
     append_row(
         options.out,
         "loss",

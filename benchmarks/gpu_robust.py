@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu import BASE, CONTEXT, SHAPES, append_row, free, make_trainer
+from gpu import BASE, CONTEXT, SHAPES, append_row, free, make_steps
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.gpt import GPT
-from lowtide.training.loop import Trainer
+from lowtide.training.trainer import Trainer
 
 STEPS = 24
 
@@ -35,19 +35,20 @@ def check_out_of_memory(path: Path) -> dict[str, Any]:
     torch.cuda.set_per_process_memory_fraction(cap / torch.cuda.mem_get_info()[1])
     torch.cuda.reset_peak_memory_stats()
     notes: list[str] = []
-    trainer = make_trainer(SHAPES["qwen3, 6 heads"], path, **{**BASE, "compile": False})
-    trainer._note = notes.append
+    ready, _ = make_steps(
+        SHAPES["qwen3, 6 heads"], path, notify=notes.append, **{**BASE, "compile": False}
+    )
     for _ in range(3):
-        trainer.train_step()
-    loss = float(trainer.counters.loss / trainer.counters.steps)
+        ready.train_step()
+    loss = float(ready.counters.loss / ready.counters.steps)
     peak = torch.cuda.max_memory_allocated()
-    trainer.feed.close()
+    ready.feed.close()
     torch.cuda.set_per_process_memory_fraction(1.0)
     assert notes, "nothing ran out of memory"
-    assert trainer.state.micro_batch < 64
+    assert ready.state.micro_batch < 64
     return {
         "name": "out of memory under 12 GiB",
-        "result": f"micro-batch 64 -> {trainer.state.micro_batch}, loss {loss:.3f}, "
+        "result": f"micro-batch 64 -> {ready.state.micro_batch}, loss {loss:.3f}, "
         f"peak {peak / 2**30:.1f} GiB",
     }
 
@@ -56,16 +57,16 @@ def check_precision(path: Path, precision: str) -> dict[str, Any]:
     """Train some steps in half precision; the loss must fall and few steps may be skipped."""
     options = {**BASE, "precision": precision, "batch_size": 32, "gradient_accumulation_steps": 1}
     options["warmup"] = 10
-    trainer = make_trainer(SHAPES["qwen3, 6 heads"], path, **options)
+    ready, _ = make_steps(SHAPES["qwen3, 6 heads"], path, **options)
     losses: list[float] = []
     for _ in range(6):
         for _ in range(10):
-            trainer.train_step()
-        losses.append(float(trainer.counters.loss / trainer.counters.steps))
-        trainer.counters.loss.zero_()
-        trainer.counters.steps.zero_()
-    bad = int(trainer.counters.bad)
-    trainer.feed.close()
+            ready.train_step()
+        losses.append(float(ready.counters.loss / ready.counters.steps))
+        ready.counters.loss.zero_()
+        ready.counters.steps.zero_()
+    bad = int(ready.counters.bad)
+    ready.feed.close()
     assert losses[-1] < losses[0] - 1.0, losses
     return {
         "name": f"60 steps in {precision}",

@@ -23,7 +23,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.training.distributed import open_process_group
-from lowtide.training.loop import Trainer
+from lowtide.training.trainer import Trainer
 from plain_gpt import PlainGPT
 
 SHAPES = {
@@ -80,7 +80,7 @@ class OurLoop:
 
     def __init__(self, config: GPTConfig, batch: int, path: Path, optimizer: str) -> None:
         torch.manual_seed(0)
-        self.trainer = Trainer(
+        trainer = Trainer(
             GPT(config),
             data=TokenDataset(path, split="all", seq_len=config.context_length),
             batch_size=batch,
@@ -92,13 +92,13 @@ class OurLoop:
             checkpoints_dir=path.parent,
         )
         with open_process_group("cpu") as group:
-            self.trainer.prepare(group)
+            self.ready = trainer.prepare(group)
 
     def run(self, steps: int) -> None:
         for step in range(steps):
-            self.trainer.train_step()
+            self.ready.train_step()
             if step % 10 == 0:
-                self.trainer.counters.loss.item()
+                self.ready.counters.loss.item()
 
 
 def main() -> None:
@@ -148,7 +148,7 @@ def main() -> None:
                 )
             for loop in loops.values():
                 if isinstance(loop, OurLoop):
-                    loop.trainer.feed.close()
+                    loop.ready.feed.close()
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from lowtide.tokenizer.training import train_tokenizer
     from lowtide.training.evaluation import evaluate
     from lowtide.training.loaders import GPTDataLoader
-    from lowtide.training.loop import Trainer
     from lowtide.training.start import train
+    from lowtide.training.trainer import Trainer
 
 __version__ = "0.1.0"
 
@@ -47,7 +47,7 @@ _HOMES = {
     "StreamingDataLoader": "lowtide.loader.streaming",
     "TokenDataset": "lowtide.loader.windows",
     "Tokenizer": "lowtide.tokenizer.tokenizer",
-    "Trainer": "lowtide.training.loop",
+    "Trainer": "lowtide.training.trainer",
     "UsageError": "lowtide.errors",
     "create_dataloaders": "lowtide.loader.tensors",
     "estimate_memory_usage": "lowtide.loader.streaming",

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import runs
 
+from lowtide.training.steps import Steps
+
 trainer = runs.make_trainer(Path(sys.argv[1]), "killed", max_iters=12)
-step = trainer.train_step
+step = Steps.train_step
 
 
-def die_at_seven():
-    step()
-    if trainer.state.step == 7:
+def die_at_seven(self):
+    step(self)
+    if self.state.step == 7:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-trainer.train_step = die_at_seven
+Steps.train_step = die_at_seven
 trainer.fit()

@@ -27,8 +27,8 @@ from lowtide.jaxtraining.backend import BACKEND as JAX
 from lowtide.jaxtraining.engine import compute_gradients
 from lowtide.jaxtraining.generation import iter_tokens
 from lowtide.jaxtraining.trees import JaxGPT, iter_named
-from lowtide.training.loop import Trainer
 from lowtide.training.state import RunState
+from lowtide.training.trainer import Trainer
 
 
 def make_engine(layout="qwen3", *, devices="cpu:0", micro=ROWS, **options):

@@ -4,9 +4,9 @@ import torch
 
 from lowtide.model.firstweights import iter_first_weights
 from lowtide.model.gpt import GPT
-from lowtide.training.loop import Trainer
 from lowtide.training.state import RunState
 from lowtide.training.torchbackend import BACKEND as TORCH
+from lowtide.training.trainer import Trainer
 
 from .cases import RATES, ROWS, SHAPES, losses_of, train_settings, trainer_options
 

@@ -7,7 +7,7 @@ import torch
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.training.loop import Trainer
+from lowtide.training.trainer import Trainer
 
 VOCAB = 37
 
@@ -28,6 +28,18 @@ def write_tokens(path, *, seed=0, count=6000, step=7):
     ids[noise] = random.integers(VOCAB, size=int(noise.sum()))
     np.save(path, ids.astype(np.uint16))
     return path
+
+
+def kept_steps(trainer):
+    """Keep what `fit` goes through from step to step, to look at when it is over."""
+    made, prepare = [], trainer.prepare
+
+    def keep(*given):
+        made.append(prepare(*given))
+        return made[-1]
+
+    trainer.prepare = keep
+    return made
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.training import checkpoints
 from lowtide.training.checkpoints import Checkpoint, RunFolder, readable_numbers
 from lowtide.training.hostcopies import all_tensors
-from lowtide.training.loop import Trainer
+from lowtide.training.trainer import Trainer
 
 from .conftest import VOCAB, write_tokens
 

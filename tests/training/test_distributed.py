@@ -18,7 +18,7 @@ SCRIPT = textwrap.dedent(
     from lowtide.loader.windows import TokenDataset
     from lowtide.model.config import GPTConfig
     from lowtide.model.gpt import GPT
-    from lowtide.training.loop import Trainer
+    from lowtide.training.trainer import Trainer
 
     folder = Path(sys.argv[1])
     if torch.distributed.is_torchelastic_launched():

@@ -27,7 +27,7 @@ SCRIPT = textwrap.dedent(
     from lowtide.model.config import GPTConfig
     from lowtide.model.gpt import GPT
     from lowtide.training.footprint import planned_bytes
-    from lowtide.training.loop import Trainer
+    from lowtide.training.trainer import Trainer
 
     folder, name, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     torch.set_num_threads(1)

@@ -10,17 +10,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lowtide.errors import LowtideError, UsageError
+from lowtide.flatsettings import setting_values
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.checksums import record_files
 from lowtide.model.gpt import GPT
 from lowtide.progress import Phase
-from lowtide.training import loop, stepping
+from lowtide.training import stepping
+from lowtide.training import trainer as trainers
 from lowtide.training.distributed import ProcessGroup, open_process_group
-from lowtide.training.loop import Trainer
 from lowtide.training.saving import CheckpointSaver
+from lowtide.training.trainer import Trainer
 
-from .conftest import VOCAB, write_tokens
+from .conftest import VOCAB, kept_steps, write_tokens
 
 
 def rows(trainer, event="step"):
@@ -103,8 +105,7 @@ def test_a_run_that_was_killed_ends_as_if_it_had_not_been(make_trainer, options)
     with pytest.raises(ConnectionAbortedError):
         killed.fit()
     again = make_trainer("killed", **options)
-    again.fit()
-    assert again.state.step == 12
+    assert again.fit().steps == 12
     assert losses(again) == losses(whole)
     evaluations = [row["val_loss"] for row in rows(again, "eval")]
     assert evaluations == [row["val_loss"] for row in rows(whole, "eval")]
@@ -182,8 +183,9 @@ def test_out_of_memory_halves_the_micro_batch_and_keeps_the_step(make_trainer):
         return forward(inputs, targets)
 
     short.model.forward = limited
+    ready = kept_steps(short)
     short.fit()
-    assert short.state.micro_batch == 2
+    assert ready[0].state.micro_batch == 2
     assert sum("out of memory" in note for note in notes) == 2
     assert "4 per step; a step still sees 8 rows" in "\n".join(notes)
     for (_, one), (_, other) in zip(losses(plain), losses(short), strict=True):
@@ -198,10 +200,11 @@ def test_mixed_precision_is_used_and_learns(make_trainer, precision, dtype):
     seen = set()
     layer = trainer.model.blocks[0].mlp.down
     layer.register_forward_hook(lambda *call: seen.add(call[2].dtype))
+    ready = kept_steps(trainer)
     result = trainer.fit()
     assert seen == {dtype}
     assert result.loss < 3.2
-    assert trainer.stepper.scale.value.item() == (65536.0 if precision == "fp16" else 1.0)
+    assert ready[0].engine.scale.value.item() == (65536.0 if precision == "fp16" else 1.0)
 
 
 def test_both_losses_are_logged_and_forgetting_is_announced(make_trainer, tmp_path):
@@ -303,11 +306,11 @@ def test_a_polite_signal_saves_and_the_run_goes_on(make_trainer):
 
 def test_the_last_checkpoints_and_the_best_are_kept(make_trainer):
     trainer = make_trainer(max_iters=20, save_interval=2, keep_checkpoints=3)
-    trainer.fit()
+    result = trainer.fit()
     names = [folder.name for folder in trainer.run.step_dirs()]
     assert names == ["step_00000016", "step_00000018", "step_00000020"]
     best = json.loads((trainer.run.best_dir / "best.json").read_text())
-    assert best["val_loss"] == trainer.state.best_val_loss
+    assert best["val_loss"] == result.best_val_loss
     newest = load_file(trainer.run.root / "model.safetensors")
     saved = load_file(trainer.run.step_dirs()[-1] / "model.safetensors")
     assert all(torch.equal(newest[name], saved[name]) for name in saved)
@@ -348,7 +351,7 @@ def test_loaders_can_be_given_instead_of_datasets(make_trainer, token_file, tmp_
         checkpoints_dir=tmp_path / "checkpoints",
         model_name="loaders",
         **{
-            name: getattr(plain.settings, name)
+            name: setting_values(plain.settings)[name]
             for name in (
                 "max_iters",
                 "learning_rate",
@@ -366,8 +369,7 @@ def test_loaders_can_be_given_instead_of_datasets(make_trainer, token_file, tmp_
 
 def test_a_loss_that_is_no_number_is_never_the_best(make_trainer):
     trainer = make_trainer(max_iters=6, eval_interval=3)
-    trainer.fit()
-    best = trainer.state.best_val_loss
+    best = trainer.fit().best_val_loss
     trainer = make_trainer(max_iters=8, eval_interval=2)
     path = trainer.run.step_dirs()[-1] / "model.safetensors"
     tensors = load_file(path)
@@ -390,9 +392,9 @@ def test_out_of_memory_before_fit_is_told(make_trainer, capsys):
 
     trainer.model.forward = too_large
     with open_process_group("cpu") as group:
-        trainer.prepare(group)
-        trainer.train_step()
-        trainer.feed.close()
+        ready = trainer.prepare(group)
+        ready.train_step()
+        ready.feed.close()
     assert "out of memory: micro-batches of 2 rows now" in capsys.readouterr().err
 
 
@@ -459,7 +461,7 @@ def test_rows_that_cannot_be_shared_are_refused(make_trainer):
 
 
 def test_notes_are_written_by_the_first_process_only(monkeypatch, capsys):
-    loop._to_stderr("one")
+    trainers._to_stderr("one")
     monkeypatch.setenv("RANK", "1")
-    loop._to_stderr("two")
+    trainers._to_stderr("two")
     assert capsys.readouterr().err == "one\n"

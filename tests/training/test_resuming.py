@@ -14,12 +14,13 @@ from lowtide.flatsettings import setting_fields
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.training.loop import Trainer
 from lowtide.training.resuming import RESUME_RULES, continued_settings
 from lowtide.training.settings import TrainSettings, train_settings
 from lowtide.training.start import train
+from lowtide.training.steps import Steps
+from lowtide.training.trainer import Trainer
 
-from .conftest import VOCAB, write_tokens
+from .conftest import VOCAB, kept_steps, write_tokens
 
 
 def rows(trainer):
@@ -45,9 +46,10 @@ def test_a_new_learning_rate_is_applied_and_announced(make_trainer, notes):
     again = make_trainer(
         max_iters=6, schedule="constant", warmup=0, learning_rate=1e-4, notify=notes.append
     )
+    ready = kept_steps(again)
     again.fit()
     assert [row["learning_rate"] for row in rows(again)] == pytest.approx([3e-3] * 4 + [1e-4] * 2)
-    assert again.stepper.optimizers.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-4)
+    assert ready[0].engine.optimizers.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-4)
     told = next(note for note in notes if note.startswith("changed from step 4 on"))
     assert "max_iters 4 -> 6" in told and "learning_rate 0.003 -> 0.0001" in told
     kept = settings_of(again)
@@ -59,8 +61,9 @@ def test_a_new_learning_rate_is_applied_and_announced(make_trainer, notes):
 def test_weight_decay_and_betas_are_those_given_now(make_trainer):
     make_trainer(max_iters=4).fit()
     again = make_trainer(max_iters=5, weight_decay=0.7, beta1=0.5)
+    ready = kept_steps(again)
     again.fit()
-    group = again.stepper.optimizers.optimizers[0].param_groups[0]
+    group = ready[0].engine.optimizers.optimizers[0].param_groups[0]
     assert group["weight_decay"] == 0.7 and group["betas"][0] == 0.5
 
 
@@ -169,7 +172,7 @@ def test_other_data_under_the_same_name_is_refused(make_trainer, token_file):
         make_trainer(max_iters=4).fit()
 
 
-def test_a_run_is_locked_from_start_to_end(make_trainer):
+def test_a_run_is_locked_from_start_to_end(make_trainer, monkeypatch):
     trainer = make_trainer(max_iters=2)
     trainer.run.root.mkdir(parents=True)
     code = (
@@ -179,14 +182,14 @@ def test_a_run_is_locked_from_start_to_end(make_trainer):
         "except BlockingIOError:\n    print('locked')\n"
     )
     seen = []
-    step = trainer.train_step
+    step = Steps.train_step
 
     def look(*arguments):
         command = [sys.executable, "-c", code, str(trainer.run.root / LOCK_NAME)]
         seen.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         return step(*arguments)
 
-    trainer.train_step = look
+    monkeypatch.setattr(Steps, "train_step", look)
     trainer.fit()
     assert seen == ["locked\n"] * 2
     with hold_lock(trainer.run.root):  # free again

@@ -22,7 +22,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import start
 from lowtide.training.backends import Backend, open_backend
-from lowtide.training.loop import Trainer
+from lowtide.training.trainer import Trainer
 
 __all__ = ["train_next_to_nothing"]
 

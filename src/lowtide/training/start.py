@@ -26,10 +26,10 @@ from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import model_config
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.identity import optimizer_of
-from lowtide.training.loop import Trainer, TrainResult
 from lowtide.training.resuming import continued_settings, run_exists
 from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 from lowtide.training.settings import TrainSettings
+from lowtide.training.trainer import Trainer, TrainResult
 
 __all__ = ["train"]
 

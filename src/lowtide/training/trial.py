@@ -26,8 +26,8 @@ from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.distributed import open_process_group
-from lowtide.training.loop import Trainer
 from lowtide.training.settings import TrainSettings
+from lowtide.training.trainer import Trainer
 
 __all__ = ["time_steps"]
 
@@ -99,18 +99,18 @@ def _time_step(
         )
         trainer = Trainer(GPT(config), data=data, settings=settings)
         with open_process_group(settings.machine.device) as group:
-            trainer.prepare(group)
+            ready = trainer.prepare(group)
             try:
-                trainer.train_step()  # it allocates, compiles and fills caches
+                ready.train_step()  # it allocates, compiles and fills caches
                 _wait()
                 steps, started = 0, time.monotonic()
                 while steps == 0 or time.monotonic() - started < seconds / 2:
-                    trainer.train_step()
+                    ready.train_step()
                     _wait()
                     steps += 1
                 return (time.monotonic() - started) / steps
             finally:
-                trainer.feed.close()
+                ready.feed.close()
 
 
 def _wait() -> None:

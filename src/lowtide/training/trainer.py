@@ -1,0 +1,355 @@
+"""A network, its data and its settings, ready to be trained: `Trainer(…).fit()`.
+
+In:      a network, a dataset to train on, datasets to evaluate on
+Out:     the run's folder, begun or continued; TrainResult
+Memory:  as the loop takes it (loop.py)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide import ranks
+from lowtide.answers import tell
+from lowtide.errors import UsageError
+from lowtide.loader.batches import BatchLoader, SampleSource
+from lowtide.loader.streaming import StreamingDataLoader
+from lowtide.loader.windows import TokenDataset
+from lowtide.memory import default_budget_bytes, parse_size
+from lowtide.model.program import Program, program_here
+from lowtide.model.sizing import count_parameters
+from lowtide.progress import Progress
+from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.backends import Group, Model, open_backend
+from lowtide.training.batches import BatchSource, open_batches
+from lowtide.training.checkpoints import RunFolder, readable_numbers
+from lowtide.training.diagnostics import Diagnostics
+from lowtide.training.footprint import fit_micro_batch
+from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
+from lowtide.training.loop import Loop
+from lowtide.training.reports import MetricSinks, describe_coverage
+from lowtide.training.results import ForgettingWatch, RunEvaluator
+from lowtide.training.resuming import (
+    change_settings,
+    continued_settings,
+    require_own_tokenizer,
+    run_exists,
+    write_settings,
+)
+from lowtide.training.saving import CheckpointSaver
+from lowtide.training.schedule import RunLength, total_steps
+from lowtide.training.settings import TrainSettings
+from lowtide.training.signals import StopSignals
+from lowtide.training.state import RunState
+from lowtide.training.steps import Steps
+
+__all__ = ["TrainResult", "Trainer"]
+
+
+def _to_stderr(text: str) -> None:
+    if ranks.is_first():
+        tell(text)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to."""
+
+    steps: int
+    loss: float
+    """Training loss of the last logged steps."""
+    val_loss: float | None
+    """Validation loss at the end."""
+    best_val_loss: float | None
+    skipped_steps: int
+    stopped: str
+    """finished, time, or forgetting."""
+
+
+class Trainer:
+    """Trains a network; the same object from Python and behind `lowtide train`.
+
+    `Trainer(model, data=dataset, eval_data={"general": other}, max_iters=1000).fit()`
+
+    `data` is a TokenDataset or a Mixture, a BatchLoader or StreamingDataLoader, or any iterator of
+    batches that has state_dict, load_state_dict and close; `eval_data` names TokenDatasets (or
+    BatchLoaders over them). Options are the fields of TrainSettings; `optimizer` may be a
+    torch optimizer too, whose learning rates are then the peaks.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        data: SampleSource | StreamingDataLoader | BatchSource,
+        val_data: TokenDataset | None = None,
+        eval_data: Mapping[str, Any] | None = None,
+        tokenizer: Tokenizer | None = None,
+        settings: TrainSettings | None = None,
+        notify: Callable[[str], None] | None = None,
+        **options: Any,
+    ) -> None:
+        options.setdefault("seq_len", model.config.context_length)
+        given = options.get("optimizer")
+        self._given_optimizer = given if hasattr(given, "param_groups") else None
+        if given is not None and self._given_optimizer is not None:
+            del options["optimizer"]
+            options.setdefault("learning_rate", float(given.param_groups[0]["lr"]))
+        options.setdefault("backend", getattr(model, "backend", "torch"))
+        if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
+            options.setdefault("batch_size", data.batch_size)
+        self.settings = settings or build_settings(TrainSettings, options)
+        self.backend = open_backend(self.settings.computing.backend)
+        self.model = model
+        self.data = data
+        self.val_data = val_data
+        self.eval_data: dict[str, Any] = {
+            name: other.dataset if isinstance(other, BatchLoader) else other
+            for name, other in (eval_data or {}).items()
+        }
+        self.tokenizer = tokenizer
+        # As measured before the data was opened: what that holds is counted by itself.
+        self.program: Program | None = None
+        self.run = RunFolder(self.settings.run.folder, keep=self.settings.saving.keep_checkpoints)
+        self._notify = notify
+        self._note: Callable[[str], None] = notify or _to_stderr
+        # Whether the run's own weights are meant, whatever the model holds.
+        self.goes_on = settings is not None or options.get("resume") is True
+
+    def fit(self) -> TrainResult:
+        """Train until the end, or go on with a run that was stopped."""
+        memory, device = self.settings.machine.memory, self.settings.machine.device
+        budget = parse_size(memory) if memory else default_budget_bytes()
+        with self.backend.open_group(device) as group, contextlib.ExitStack() as stack:
+            stack.enter_context(self.run.locked(wanted=group.is_first))
+            identity = self._claim(group)
+            where = Diagnostics(watch=self.settings.output.debug)
+            steps = self.prepare(group, where)
+            progress = stack.enter_context(
+                Progress(
+                    "train",
+                    budget_bytes=budget,
+                    device_memory=self.backend.device_memory(group),
+                    **({} if group.is_first else {"stream": None}),
+                )
+            )
+            self._note = self._notify or progress.note
+            loop = self._open_loop(steps, where, progress, stack)
+            self._fit_into_budget(steps, budget)
+            self._resume(loop, identity)
+            progress.metrics_path = self.run.metrics_path if group.is_first else None
+            if not loop.is_over():
+                self._describe(steps)
+                total, begun = steps.length.steps, steps.state.step
+                loop.train(
+                    stack.enter_context(
+                        progress.phase("training", total=total, unit="steps", start=begun)
+                    )
+                )
+            return _result(steps)
+
+    def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:
+        """Bring the model to its device and make everything that steps need."""
+        settings, config = self.settings, self.model.config
+        rows = _rows_of(settings, group)
+        state = RunState(micro_batch=min(settings.batch.batch_size, rows))
+        # Before it is divided, while its tensors are whole.
+        self.run.load_weights(functools.partial(self.backend.load_weights, self.model))
+        engine = self.backend.make_engine(
+            self.model,
+            settings,
+            state,
+            group,
+            rows=rows,
+            given=self._given_optimizer,
+            note=self._tell,
+        )
+        source = open_batches(self.data, settings, group, rows=rows)
+        return Steps(
+            state=state,
+            engine=engine,
+            feed=self.backend.make_feed(source, group, config),
+            counters=self.backend.make_counters(group),
+            length=self._length(),
+            group=group,
+            data=self.data,
+            where=where or Diagnostics(watch=False),
+        )
+
+    def _length(self) -> RunLength:
+        settings, data = self.settings, self.data
+        steps = total_steps(
+            settings.length,
+            count_parameters(self.model.config),
+            data,
+            rows_per_step=settings.batch.rows_per_step,
+            tokens_per_step=settings.tokens_per_step,
+        )
+        by_epochs = steps is None and settings.length.epochs is not None
+        is_sized = isinstance(data, StreamingDataLoader) and data.estimated_windows is not None
+        return RunLength(
+            settings.length, settings.learning, steps, follows_share=by_epochs and is_sized
+        )
+
+    def _open_loop(
+        self,
+        steps: Steps,
+        where: Diagnostics,
+        progress: Progress,
+        stack: contextlib.ExitStack,
+    ) -> Loop:
+        """Open what a run shows, keeps and watches; `stack` closes it."""
+        settings, group = self.settings, steps.group
+        sinks = stack.enter_context(MetricSinks(settings, progress, group.is_first))
+        stack.enter_context(where)
+        signals = stack.enter_context(StopSignals(self._tell))
+        stack.callback(steps.feed.close)
+        background = settings.saving.save_in_background
+        saver = stack.enter_context(
+            CheckpointSaver(
+                self.run,
+                background=group.saves_beside if background is None else background,
+                rename=self.backend.portable,
+                snapshot=self.backend.make_snapshot,
+            )
+        )
+        return Loop(
+            settings=settings,
+            config=self.model.config,
+            steps=steps,
+            evaluator=self._evaluator(steps),
+            watch=ForgettingWatch(
+                settings.evaluation.forgetting_tolerance,
+                learning_rate=steps.engine.learning_rate,
+            ),
+            run=self.run,
+            tokenizer=self.tokenizer,
+            saver=saver,
+            sinks=sinks,
+            signals=signals,
+            where=where,
+            note=self._tell,
+        )
+
+    def _evaluator(self, steps: Steps) -> RunEvaluator:
+        named = {f"eval_{name}": dataset for name, dataset in self.eval_data.items()}
+        return RunEvaluator(
+            steps.engine,
+            self.settings,
+            steps.group,
+            rows=_rows_of(self.settings, steps.group),
+            datasets={**({"val": self.val_data} if self.val_data is not None else {}), **named},
+            tokenizer=self.tokenizer,
+        )
+
+    def _claim(self, group: Group) -> dict[str, str]:
+        """Find out whether this begins the run or goes on with it, and refuse what is neither.
+
+        Returns what a run that begins is to be known by.
+        """
+        run, settings = self.run, self.settings
+        if group.is_first:
+            if settings.run.overwrite:
+                run.clear()
+            run.find_whole(self._tell, set_aside=True)
+        group.wait()
+        if run.find_whole(self._tell) is None:
+            return {} if self.goes_on else {"weights": weights_fingerprint(self.model)}
+        if not settings.run.resume:
+            raise run_exists(run.root)
+        if not self.goes_on:
+            require_same_model(run, self.model)
+        known = None if self._given_optimizer else optimizer_of(run.load_numbers())
+        self.settings = continued_settings(run.root, settings, optimizer=known)
+        own = run.root / "tokenizer.json"
+        if self.tokenizer is not None and own.is_file():
+            require_own_tokenizer(self.tokenizer, Tokenizer.load(run.root), run.root)
+        return {}
+
+    def _fit_into_budget(self, steps: Steps, budget_bytes: int) -> None:
+        """Choose micro-batches that keep the budget; on a GPU its own memory is the limit."""
+        settings = self.settings
+        if not steps.group.on_cpu:
+            return
+        held = self.backend.held_bytes(self.model)
+        program = self.program or program_here(
+            held, device=settings.machine.device, backend=settings.computing.backend
+        )
+        # A stream that the settings name is counted by them.
+        given = self.data if settings.data.dataset_id is None else None
+        rows = fit_micro_batch(
+            self.model.config,
+            settings,
+            budget_bytes,
+            program=program,
+            is_running=True,
+            data_bytes=given.memory_bytes if isinstance(given, StreamingDataLoader) else 0,
+        )
+        if rows < steps.state.micro_batch:
+            steps.state.micro_batch = rows
+            self._tell(
+                f"micro-batches of {rows} rows keep the budget; a step still sees "
+                f"{settings.batch.rows_per_step} rows"
+            )
+
+    def _resume(self, loop: Loop, identity: Mapping[str, str]) -> None:
+        """Start the run's folder, or take everything back from its newest checkpoint."""
+        run, steps = self.run, loop.steps
+        group = steps.group
+        if group.is_first:
+            run.create()
+        group.wait()
+        if not run.exists():
+            if group.is_first:
+                write_settings(run.root, self.settings, identity=identity)
+                if self.tokenizer is not None:
+                    run.save_tokenizer(self.tokenizer, self.model.config)
+            return
+        numbers = run.load_numbers()
+        with readable_numbers(run.newest_dir()):
+            folder = steps.engine.load_state(run, numbers)
+            loop.watch.load_state_dict(numbers["forgetting"])
+            steps.load_numbers(numbers)
+        if group.is_first:
+            change_settings(run.root, self.settings, step=steps.state.step, note=self._tell)
+            run.forget_metrics_after(steps.state.step, steps.state.evaluated_step)
+        self._tell(f"going on from step {steps.state.step} ({folder})")
+
+    def _describe(self, steps: Steps) -> None:
+        config, total = self.model.config, steps.length.steps
+        for line in describe_coverage(self.settings, config, total, self.data):
+            self._tell(line)
+        for line in steps.engine.notes:
+            self._tell(line)
+
+    def _tell(self, text: str) -> None:
+        self._note(text)  # looked up when there is something to tell: progress comes after prepare
+
+
+def _rows_of(settings: TrainSettings, group: Group) -> int:
+    """The rows of a step that one process has."""
+    rows, rest = divmod(settings.batch.rows_per_step, group.world_size)
+    if rest:
+        raise UsageError(
+            f"{settings.batch.rows_per_step} rows a step cannot be shared by "
+            f"{group.world_size} processes",
+            next_step="make batch size times accumulation a multiple of the processes",
+        )
+    return rows
+
+
+def _result(steps: Steps) -> TrainResult:
+    state = steps.state
+    return TrainResult(
+        steps=state.step,
+        loss=state.last_loss,
+        val_loss=state.last_val_loss,
+        best_val_loss=state.best_val_loss,
+        skipped_steps=int(steps.counters.bad.item()),
+        stopped=state.stopped or "finished",
+    )
