@@ -11,7 +11,6 @@ Memory:  weights; activations as sizing.activation_bytes counts them (one D per 
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -183,11 +182,6 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith(_RESIDUAL_WEIGHTS):
                 nn.init.zeros_(parameter)
-
-    def fit(self, data_loader: Any, **options: Any) -> Any:
-        """Train on a GPTDataLoader or on whatever Trainer takes; options are Trainer's."""
-        # By name: stages import only what comes before them, and training comes after the model.
-        return importlib.import_module("lowtide.training.loaders").fit(self, data_loader, **options)
 
     def next_logits(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Return the logits [B, V] for the token after the last one."""

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -38,10 +38,13 @@ __all__ = [
     "TensorFile",
     "find_model_dir",
     "load_model",
+    "load_network",
     "load_weights",
     "portable_tensors",
     "save_weights",
 ]
+
+NetworkT = TypeVar("NetworkT", bound=GPT)
 
 _KINDS = {
     torch.float64: "F64",
@@ -175,11 +178,22 @@ def load_model(
     Weights that are not what the run wrote are named by `note` (stderr if not given), and the
     newest checkpoint that is whole is taken.
     """
+    return load_network(GPT, folder, device=device, note=note)
+
+
+def load_network(
+    network: Callable[[GPTConfig], NetworkT],
+    folder: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    note: Callable[[str], None] | None = None,
+) -> NetworkT:
+    """Load weights as `load_model` does, into what `network` makes of their shape."""
     folder = find_intact(folder, note=note)
     config = load_config(folder)
     require_weights(folder, config)
     with torch.device("meta"):
-        model = GPT(config)
+        model = network(config)
     _allocate(model, device)
     model.reset_buffers()
     load_weights(model, folder, verify=False)

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from lowtide.errors import LowtideError, UsageError, printable
+from lowtide.errors import LowtideError, UsageError, printable, warn
 from lowtide.files import checksum_bytes
 from lowtide.reporting.pages import data_as_json, render_page
 from lowtide.reporting.reports import PageReader, open_reader
@@ -51,7 +51,7 @@ class PageServer(ThreadingHTTPServer):
         """Say nothing of connections that broke off: browsers do that all the time."""
         error = sys.exception()
         if not isinstance(error, OSError):
-            print(printable(f"a request failed: {error!r}"), file=sys.stderr)
+            warn(f"a request failed: {error!r}")
 
     @property
     def url(self) -> str:

@@ -1,0 +1,51 @@
+"""The public network: a GPT that can be told to train itself, as guides for newcomers do it.
+
+In:      a GPTConfig, or the folder of a run or a published model
+Out:     GPT with `fit`
+
+Networks know nothing of training; this one, which only the public names lead to, does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lowtide.model import gpt
+from lowtide.model.weights import load_network
+
+if TYPE_CHECKING:
+    from lowtide.training.trainer import TrainResult
+
+__all__ = ["GPT", "load_model"]
+
+
+class GPT(gpt.GPT):
+    """A network of the shape that a GPTConfig names, with its first weights.
+
+    `GPT(GPTConfig(vocab_size=50304, num_layers=2)).fit(GPTDataLoader(config, dataset_dir="data"))`
+    """
+
+    def fit(self, data_loader: Any, **options: Any) -> TrainResult:
+        """Train on a GPTDataLoader or on whatever Trainer takes; options are Trainer's."""
+        # Here, not above: a model that is only asked for text has no use for the loop.
+        from lowtide.training.loaders import fit
+
+        return fit(self, data_loader, **options)
+
+
+def load_model(
+    folder: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    note: Callable[[str], None] | None = None,
+) -> GPT:
+    """Load a network from the folder of a run or of a transformers model.
+
+    Weights that are not what the run wrote are named by `note` (stderr if not given), and the
+    newest checkpoint that is whole is taken.
+    """
+    return load_network(GPT, folder, device=device, note=note)
