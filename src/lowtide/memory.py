@@ -13,10 +13,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from lowtide.cgroups import headroom_bytes, quota_cores
 from lowtide.errors import BudgetError, UsageError
 
 __all__ = [
@@ -55,7 +56,6 @@ _UNITS = {
     "tib": 1 << 40,
 }
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
-_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
 
 
 def parse_size(text: str | int) -> int:
@@ -96,88 +96,10 @@ def format_size(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def _read_number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _cgroup_folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Return (version, folder) of each cgroup around us that has `controller`, innermost first."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    mount = root / "sys/fs/cgroup"
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            version, base = 2, mount
-        elif controller in controllers.split(","):
-            version = 1
-            base = mount / controllers if (mount / controllers).is_dir() else mount / controller
-        else:
-            continue
-        # Inside a container the group's own path often does not exist: its files are at the mount.
-        folder = base / group.lstrip("/")
-        for place in [folder, *folder.parents]:
-            yield version, place
-            if place == base:
-                break
-
-
-def _cgroup_headroom_bytes(root: Path = Path("/")) -> int | None:
-    """Return what the tightest enclosing cgroup (v1 or v2) still allows; None without a limit."""
-    headroom: list[int] = []
-    for version, folder in _cgroup_folders("memory", root):
-        if version == 2:
-            # Above memory.high the kernel slows a group down to nearly nothing: as hard as a limit.
-            limits = [_read_number(folder / name) for name in ("memory.max", "memory.high")]
-            used = _read_number(folder / "memory.current")
-        else:
-            limits = [_read_number(folder / "memory.limit_in_bytes")]
-            used = _read_number(folder / "memory.usage_in_bytes")
-        known = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
-        if known:
-            held = max(0, (used or 0) - _cgroup_reclaimable_bytes(folder / "memory.stat"))
-            headroom.append(max(0, min(known) - held))
-    return min(headroom, default=None)
-
-
-def _cgroup_cores(root: Path = Path("/")) -> float | None:
-    """Return the CPU quota of the tightest enclosing cgroup in cores; None without one."""
-    cores: list[float] = []
-    for version, folder in _cgroup_folders("cpu", root):
-        if version == 2:
-            try:
-                quota_text, period_text = (folder / "cpu.max").read_text().split()
-            except (OSError, ValueError):
-                continue
-            quota = int(quota_text) if quota_text.isdigit() else None
-            period = int(period_text) if period_text.isdigit() else None
-        else:
-            quota = _read_number(folder / "cpu.cfs_quota_us")  # -1, not a number here: no limit
-            period = _read_number(folder / "cpu.cfs_period_us")
-        if quota and period:
-            cores.append(quota / period)
-    return min(cores, default=None)
-
-
-def _cgroup_reclaimable_bytes(stat_path: Path) -> int:
-    """Return the page cache that a cgroup counts as used but gives back on demand."""
-    try:
-        rows = dict(line.split() for line in stat_path.read_text().splitlines())
-    except (OSError, ValueError):
-        return 0
-    return int(rows.get("total_inactive_file", rows.get("inactive_file", 0)))
-
-
 def available_bytes() -> int:
     """Return the memory this process can still take: the machine's, or its cgroup's if less."""
     machine = _machine_available_bytes()
-    headroom = _cgroup_headroom_bytes()
+    headroom = headroom_bytes()
     return machine if headroom is None else min(machine, headroom)
 
 
@@ -458,5 +380,5 @@ def smallest_budget(needed_bytes: int) -> str:
 def usable_cores() -> int:
     """Return how many cores this process may keep busy: its affinity, or its cgroup's quota."""
     cores = len(os.sched_getaffinity(0))
-    quota = _cgroup_cores()
+    quota = quota_cores()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))

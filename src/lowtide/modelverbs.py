@@ -1,0 +1,206 @@
+"""The verbs for models: plan, train, measure and use them, and look at what came out.
+
+In:      a verb's settings
+Out:     Answers; each stage is imported when its verb runs
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from lowtide import ranks
+from lowtide.answers import Answer, answer, to_json, wants_json
+from lowtide.errors import printable
+from lowtide.packages import require_package
+
+if TYPE_CHECKING:
+    from lowtide.demo.stages import DemoSettings
+    from lowtide.generation.settings import GenerateSettings
+    from lowtide.model.export import ExportSettings
+    from lowtide.planning.comparison import CompareSettings
+    from lowtide.planning.settings import PlanSettings
+    from lowtide.reporting.settings import ReportSettings
+    from lowtide.training.settings import EvaluateSettings, TrainSettings
+
+__all__ = [
+    "run_compare_memory",
+    "run_demo",
+    "run_evaluate",
+    "run_export",
+    "run_generate",
+    "run_plan",
+    "run_report",
+    "run_train",
+]
+
+
+def run_compare_memory(settings: CompareSettings) -> Answer:
+    """Do a job the ordinary way and the sparing way, peak memory side by side.
+
+    lowtide compare-memory --input books.txt
+    lowtide compare-memory --what loading checkpointing --picture memory.svg
+    """
+    from lowtide.planning.comparison import compare_ways, describe_pairs
+
+    pairs = compare_ways(settings)
+    return answer(describe_pairs(pairs), pairs=pairs)
+
+
+def run_plan(settings: PlanSettings) -> Answer:
+    """Say what a run will need, whether it fits, and which settings do.
+
+    lowtide plan --ram 8GiB --input-files books.txt --size 10M
+    lowtide plan --vram 24GiB --tokens 2B --config-file 150M_1024
+    """
+    from lowtide.planning import make_plan
+    from lowtide.planning.summary import describe_plan, plan_as_json
+
+    plan = make_plan(settings)
+    return Answer([printable(describe_plan(plan))], lambda: plan_as_json(plan))
+
+
+def run_train(settings: TrainSettings) -> Answer | None:
+    """Train a model on a prepared dataset, a text file, .npy files or a stream.
+
+    lowtide train --dataset-dir data/books --model-name books --target-params 10e6 --memory 4GiB
+    lowtide train --input-file notes.txt --tokenization char --model-name notes --max-iters 2000
+    """
+    if settings.output.slurm:
+        from lowtide.training.slurm import write_slurm_script
+
+        script = write_slurm_script(settings)
+        return answer(f"sbatch {script}", script=script)
+    # Registered first of all: without a handler SIGUSR1 ends the process, and users send it to see
+    # where a run is.
+    faulthandler.register(signal.SIGUSR1, file=2)
+
+    from lowtide.training.admission import admit
+
+    admit(settings)  # before torch: what cannot be in its memory is refused without it
+
+    from lowtide.training.start import train
+
+    result = train(settings)
+    if not ranks.is_first():  # under torchrun the first process speaks
+        return None
+    line = f"{settings.run.folder}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
+    if result.best_val_loss is not None:
+        line += f", best validation loss {result.best_val_loss:.4f}"
+    return answer(line, run_dir=settings.run.folder, **to_json(result))
+
+
+def run_generate(settings: GenerateSettings) -> Answer:
+    """Continue a prompt with a trained model.
+
+    lowtide generate --model-name books --prompt 'Once upon a time' --max-new-tokens 200
+    lowtide generate --model-name books --prompt-file prompts.txt --each-line --temperature 0
+    """
+    from lowtide.model.inference import refuse_hopeless
+
+    require_package("torch", "generating")
+    refuse_hopeless(
+        settings.model_name,
+        settings.checkpoints_dir,
+        settings.memory,
+        device=settings.device,
+        generates=True,
+    )
+
+    from lowtide.generation.decoding import generate
+
+    def parts() -> Iterator[str]:
+        for text in generate(settings):
+            yield printable(text) if sys.stdout.isatty() and not wants_json() else text
+
+    return Answer(parts(), field="text", end="")
+
+
+def run_evaluate(settings: EvaluateSettings) -> Answer:
+    """Measure a model's loss and bits per byte on datasets, and how often it answers right.
+
+    lowtide evaluate --model-name books --dataset-dir data/books --dataset-dir general=data/wiki
+    lowtide evaluate --model-name books --tasks arc_easy=tasks/ARC-Easy-Test.jsonl
+    """
+    from lowtide.model.inference import refuse_hopeless
+
+    require_package("torch", "evaluating")
+    refuse_hopeless(
+        settings.model_name,
+        settings.checkpoints_dir,
+        settings.memory,
+        device=settings.device,
+        tokens=settings.seq_len or (None if settings.dataset_dir else 1),
+    )
+
+    from lowtide.training.evaluation import evaluate
+    from lowtide.training.likelihood import TaskResult, describe_result
+
+    results = evaluate(settings)
+    lines: list[str] = []
+    answers: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
+    for name, result in results.items():
+        if isinstance(result, TaskResult):
+            lines.append(f"{name}: {describe_result(result)}")
+            answers[name] = to_json(result)
+            continue
+        rows[name] = {**to_json(result), "perplexity": result.perplexity}
+        bits = "" if result.bits_per_byte is None else f"  {result.bits_per_byte:.4f} bits/byte"
+        lines.append(
+            f"{name}: loss {result.loss:.4f}  perplexity {result.perplexity:.2f}{bits}  "
+            f"({result.num_tokens:,} tokens)"
+        )
+    return answer("\n".join(lines), datasets=rows, **({"tasks": answers} if answers else {}))
+
+
+def run_export(settings: ExportSettings) -> Answer:
+    """Write a model as a folder that transformers loads, or as a GGUF file for llama.cpp.
+
+    lowtide export --model-name books --out-dir hf/books
+    lowtide export --model-name books --out-dir gguf --to gguf --type q8_0
+    """
+    from lowtide.model.config import find_model_dir
+    from lowtide.model.export import export_model
+
+    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    was_there = settings.target(run_dir).exists()
+    path = export_model(settings)
+    text = f"{path}: is there already, nothing was touched" if was_there else path
+    return answer(text, path=path, was_there=was_there)
+
+
+def run_report(settings: ReportSettings) -> Answer | None:
+    """Make a page to look at of a run, a dataset or a tokenizer; --watch keeps it live.
+
+    lowtide report books --watch
+    lowtide report data/books
+    lowtide report tok/books --sample books.txt
+    """
+    from lowtide.memory import format_size
+    from lowtide.reporting.reports import make_report
+
+    if settings.watch:
+        from lowtide.reporting.watching import watch
+
+        watch(settings, announce=lambda url: print(f"{url}  (Ctrl-C ends it)", flush=True))
+        return None
+    result = make_report(settings)
+    text = f"{result.path}: {result.kind}, {format_size(result.num_bytes)}"
+    return answer(text, **to_json(result))
+
+
+def run_demo(settings: DemoSettings) -> Answer:
+    """Go the whole way on text every machine has: tokenizer, dataset, model, text.
+
+    lowtide demo --text books.txt
+    """
+    from lowtide.demo.running import describe_results, run_demo
+
+    require_package("torch", "the demo, which trains a model,")
+    results = run_demo(settings)
+    text = "\n" + describe_results(results, settings.out_dir)
+    return answer(text, out_dir=settings.out_dir, stages=results)

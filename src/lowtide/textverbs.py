@@ -1,0 +1,215 @@
+"""The verbs for text: from text to tokenizers, datasets, and other programs' files of ids.
+
+In:      a verb's settings
+Out:     Answers; each stage is imported when its verb runs
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lowtide.answers import Answer, answer, to_json
+from lowtide.counts import counted
+from lowtide.errors import DataError, UsageError, printable
+
+if TYPE_CHECKING:
+    from lowtide.dataset.settings import (
+        AppendSettings,
+        ConvertSettings,
+        InspectSettings,
+        PrepareSettings,
+        PretokenizeSettings,
+        VerifySettings,
+    )
+    from lowtide.tokenizer.training import TokenizerTrainingSettings
+
+__all__ = [
+    "run_append",
+    "run_convert",
+    "run_inspect",
+    "run_prepare",
+    "run_pretokenize",
+    "run_train_tokenizer",
+    "run_verify",
+]
+
+
+def run_train_tokenizer(settings: TokenizerTrainingSettings) -> Answer:
+    """Learn a BPE or character tokenizer from text of any size.
+
+    lowtide train-tokenizer --input books.txt --vocab-size 32000 --out-dir tok/books --memory 1GiB
+    lowtide train-tokenizer --input 'wiki/*.jsonl.zst' --out-dir tok/wiki
+    """
+    from lowtide.tokenizer.training import describe_trained, train_tokenizer
+
+    if settings.out_dir is None:
+        raise UsageError("no folder for the tokenizer", next_step="--out-dir tok/mine")
+    trained = train_tokenizer(settings)
+    return answer(
+        describe_trained(trained, settings.out_dir),
+        out_dir=settings.out_dir,
+        kind=trained.tokenizer.kind,
+        vocab_size=trained.tokenizer.vocab_size,
+        fingerprint=trained.tokenizer.fingerprint,
+        counts=trained.record["counts"],
+        was_there=trained.was_there,
+    )
+
+
+def run_prepare(settings: PrepareSettings) -> Answer:
+    """Turn text of any size into shuffled, deduplicated, checked shards of ids.
+
+    lowtide prepare --input-files books/ --tokenization tok/books --out-dir data/books --memory 1GiB
+    lowtide prepare --input-files 'logs/*.jsonl.zst' --text-field body --out-dir data/logs --dry-run
+    """
+    from lowtide.tokenizer.ahead import TokenizerAhead
+
+    tokenizer = None
+    if settings.tokenization != "char" and not settings.dry_run:
+        tokenizer = TokenizerAhead(settings.tokenization)
+
+    from lowtide.dataset.preparation import run_preparation
+    from lowtide.dataset.summary import dataset_facts, describe_preparation
+
+    load = None if tokenizer is None else tokenizer.result
+    result = run_preparation(settings, load_tokenizer=load)
+    return answer(
+        describe_preparation(result),
+        **dataset_facts(result.info),
+        was_there=result.was_there,
+        cleaning=result.report,
+        notices=result.notices,
+        seconds=result.seconds,
+        peak_bytes=result.peak_bytes,
+        budget_bytes=result.budget_bytes,
+    )
+
+
+def run_pretokenize(settings: PretokenizeSettings) -> Answer:
+    """Turn text files into .npy files of ids beside them.
+
+    lowtide pretokenize books.txt --tokenization gpt2
+    """
+    from lowtide.dataset.pretokenization import PretokenizeResult, iter_pretokenized
+    from lowtide.dataset.summary import describe_pretokenization
+
+    results: list[PretokenizeResult] = []
+
+    def parts() -> Iterator[str]:
+        for result in iter_pretokenized(settings):
+            results.append(result)
+            yield printable(describe_pretokenization(result))
+
+    return Answer(parts(), lambda: {"files": results})
+
+
+def run_append(settings: AppendSettings) -> Answer:
+    """Add new text to a finished dataset, without touching what is there.
+
+    lowtide append data/books --input-files more-books/
+    """
+    from lowtide.dataset.appending import append_to_dataset
+    from lowtide.dataset.summary import dataset_facts, describe_append
+
+    result = append_to_dataset(settings)
+    return answer(
+        describe_append(result),
+        **dataset_facts(result.info),
+        added_tokens=result.added_tokens,
+        added_shards=result.added_shards,
+        was_there=result.was_there,
+        cleaning=result.report,
+        notices=result.notices,
+    )
+
+
+def run_verify(settings: VerifySettings) -> Answer:
+    """Check every byte, id and document end of a dataset.
+
+    lowtide verify data/books
+    """
+    from lowtide.dataset.summary import describe_verification
+    from lowtide.dataset.verification import verify_dataset
+
+    result = verify_dataset(settings)
+    error = None
+    if result.problems:
+        count = counted(len(result.problems), "problem")
+        error = DataError(
+            "\n  ".join([f"{count}:", *result.problems]),
+            path=settings.dataset_dir,
+            next_step="bring back the files named, or prepare the text again",
+        )
+    text = printable(describe_verification(result))
+    return Answer([text], lambda: {"ok": error is None, **to_json(result)}, error=error)
+
+
+def run_convert(settings: ConvertSettings) -> Answer:
+    """Import ids of other programs as a dataset, or export a dataset for them.
+
+    lowtide convert data/books bin/books --to nanogpt
+    lowtide convert openwebtext/ data/owt --from nanogpt --to lowtide
+    """
+    from lowtide.dataset.conversion import convert_dataset
+
+    result = convert_dataset(settings)
+    first = "is there already, nothing was touched: " if result.was_there else ""
+    text = "\n".join([f"{first}{result.num_tokens:,} tokens", *map(str, result.paths)])
+    return answer(text, **to_json(result))
+
+
+def run_inspect(settings: InspectSettings) -> Answer:
+    """Show a dataset or a tokenizer at a glance, and text as tokens.
+
+    lowtide inspect data/books --start 1000 --tokens 50
+    lowtide inspect tok/books --text 'How is this split?'
+    lowtide inspect data/books --test-loading
+    lowtide inspect tokens.npy --test-loading
+    """
+    from lowtide.dataset.inspection import plan_inspection
+    from lowtide.progress import Progress
+
+    with Progress("inspect", budget_bytes=plan_inspection(settings)):
+        return _inspect_any(settings)
+
+
+def _inspect_any(settings: InspectSettings) -> Answer:
+    from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
+
+    path = settings.dataset_dir
+    if settings.test_loading:
+        from lowtide.loader.selftest import check_loading
+
+        report = check_loading(path, split=settings.split, dtype=settings.dtype)
+        return answer(report, kind="loading", **to_json(report))
+    if path.suffix in (".npy", ".bin"):
+        from lowtide.loader.selftest import describe_tokens
+
+        count = settings.tokens
+        text = describe_tokens(
+            path, split=settings.split, dtype=settings.dtype, first=settings.start, count=count
+        )
+        return answer(text, kind="tokens", path=path, description=text)
+    if is_tokenizer(path):
+        from lowtide.tokenizer.tokenizer import Tokenizer
+
+        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        text = inspect_tokenizer(path, sample=settings.sample, text=settings.text, color=color)
+        tokenizer = Tokenizer.load(path)
+        facts = {
+            "kind": f"{tokenizer.kind} tokenizer",
+            "path": path,
+            "vocab_size": tokenizer.vocab_size,
+            "special_tokens": tokenizer.special_tokens,
+            "fingerprint": tokenizer.fingerprint,
+        }
+        return Answer([text], lambda: facts)
+    from lowtide.dataset.inspection import inspect_dataset
+    from lowtide.dataset.layout import load_dataset_info
+    from lowtide.dataset.summary import dataset_facts
+
+    text = printable(inspect_dataset(settings))
+    return Answer([text], lambda: {"kind": "dataset", **dataset_facts(load_dataset_info(path))})
