@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, *, whole_process: bool = False)
 
 
 def _budget_passed(meter: PeakMeter) -> BudgetPassedError:
-    """Say what a command took that took too much; its output is whole nevertheless."""
+    """The error for a command that passed its budget; its output is whole nevertheless."""
     return BudgetPassedError(
         f"peak memory {format_size(meter.peak_bytes)} passed the budget of "
         f"{format_size(meter.budget_bytes or 0)} by {format_size(meter.excess_bytes)}",
@@ -118,7 +118,7 @@ def _run_words(words: list[str], meter: PeakMeter) -> int:
             return _tell_interrupted()
         if debug:
             traceback.print_exc()
-        if isinstance(error, BudgetError):  # refused: that it was passed too is no news
+        if isinstance(error, BudgetError):  # one message on the budget is enough
             meter.budget_bytes = None
         return _tell(error)
     return 0
@@ -154,7 +154,7 @@ def _tell_interrupted() -> int:
 
 
 def _tell(error: Exception) -> int:
-    """Print what went wrong and what to do next; give the exit code."""
+    """Print what went wrong and what to do next; return the exit code."""
     if isinstance(error, OSError):
         error = from_os_error(error)
     elif isinstance(error, MemoryError):

@@ -110,7 +110,7 @@ class _Field:
 
 
 def _describe(field: dataclasses.Field[Any]) -> _Field:
-    """Tell a field's kind by the text of its annotation, so that nothing has to be imported."""
+    """Read a field's kind from the text of its annotation, so that nothing has to be imported."""
     kind = field.type if isinstance(field.type, str) else ""
     positional = kind.startswith(_POSITIONAL[0]) and kind.endswith(_POSITIONAL[1])
     if positional:

@@ -220,7 +220,7 @@ def _wrong_type(value: Any, expected: str, name: str) -> UsageError:
 
 
 def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:
-    """Say that `name` is unknown, and which known name it resembles most."""
+    """A message that `name` is unknown, with the known name it resembles most."""
     known = sorted(known)
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"

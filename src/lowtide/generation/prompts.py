@@ -126,7 +126,7 @@ def count_prompts(settings: GenerateSettings) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _check(path: Path) -> int:
-    """Refuse what is no regular file of UTF-8; give its size."""
+    """Refuse what is no regular file of UTF-8; return its size."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):

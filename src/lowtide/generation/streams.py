@@ -45,7 +45,7 @@ class TextStream:
         self.finished = False
 
     def feed(self, token: int) -> str:
-        """Take one id; give the text that is certain now."""
+        """Add one id; return the text that is certain now."""
         if self.finished:
             return ""
         if token == self._tokenizer.end_of_text_id:
@@ -104,7 +104,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[in
 
 
 def note_unknown(tokenizer: Tokenizer, prompt: Prompt) -> None:
-    """Say which characters of a prompt a model by characters has never seen."""
+    """Warn of characters in a prompt that a model by characters has never seen."""
     unknown = set(not_text(tokenizer))
     if tokenizer.kind != "char" or not unknown:
         return

@@ -269,7 +269,7 @@ class JaxEngine:
         )
 
     def sample(self, tokenizer: Tokenizer) -> str:
-        """Continue the run's sample prompt; its dice are its own."""
+        """Continue the run's sample prompt; the run's own random numbers are not touched."""
         settings = self._settings
         return generate_text(
             self.model,

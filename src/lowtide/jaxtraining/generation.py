@@ -84,7 +84,7 @@ def choose_token(
     banned: Sequence[int] = (),
     dice: np.random.Generator,
 ) -> int:
-    """Return an id by the rules of generation/sampling.py; its dice are NumPy's."""
+    """Return an id by the rules of generation/sampling.py; NumPy draws the random numbers."""
     # A model that diverged has NaN logits: all tokens are then equally likely, instead of an error.
     logits = np.nan_to_num(logits.copy())
     logits[list(banned)] = -np.inf

@@ -58,7 +58,7 @@ class KVCache:
         self.length = 0
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store [B, K, T, E] after what is there; give everything up to the end."""
+        """Store [B, K, T, E] after what is there; return everything up to the end."""
         end = self.length + keys.shape[2]
         self.keys[layer][:, :, self.length : end] = keys
         self.values[layer][:, :, self.length : end] = values

@@ -20,7 +20,7 @@ __all__ = ["describe_to_compiler"]
 
 @functools.cache
 def describe_to_compiler() -> None:
-    """Tell it once; to be called before torch.compile is."""
+    """Register the operations with the compiler, once, before torch.compile is called."""
     # One call in the graph: what stands inside a function of its own is kept, not computed again,
     # where torch 2.11 compiles activation checkpointing.
     torch.compiler.allow_in_graph(float8_linear.multiply_normed)

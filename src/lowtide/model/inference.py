@@ -67,7 +67,7 @@ class InferenceNeed:
 def planned_bytes(
     config: GPTConfig, *, rows: int, tokens: int, program: Program, generates: bool = False
 ) -> InferenceNeed:
-    """Say what it takes to run `rows` rows of `tokens` tokens at once."""
+    """The memory it takes to run `rows` rows of `tokens` tokens at once."""
     at_once = rows * (min(tokens, PROMPT_PART) if generates else tokens)
     block = activation_bytes(
         _one_layer(config),

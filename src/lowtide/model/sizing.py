@@ -287,7 +287,7 @@ def _num_heads(width: int) -> int:
 
 
 def _no_network(target: int, config: GPTConfig) -> UsageError:
-    """Say that the vocabulary takes it all, and which of the two sizes to change to what."""
+    """An error: the vocabulary takes all parameters; its next step names the size to change."""
     suited, enough = suitable_vocabulary(target), target
     larger: GPTConfig | None = config
     while larger is None or not _is_network(larger):
@@ -308,7 +308,7 @@ def _no_network(target: int, config: GPTConfig) -> UsageError:
 
 
 def _no_shape(target: int, vocab_size: int, below: int, above: float) -> UsageError:
-    """Say which sizes there are instead; 0 and infinity stand for none."""
+    """An error that names the nearest size that exists; 0 and infinity stand for none."""
     if below:
         instead, advice = f"the largest has {below:,}", "give --num-layers and --width, or lower"
     else:

@@ -66,7 +66,7 @@ class ComputePlan:
         return self.planned_tokens / self.tokens_per_second if self.tokens_per_second else None
 
     def describe_best_size(self) -> str | None:
-        """Say what size the data there is would suit; None where no data is named."""
+        """Advice on the size that the data would suit; None where no data is named."""
         if self.train_tokens is None:
             return None
         by_rule = format_count(max(1, round(self.train_tokens / _TOKENS_PER_PARAM)))
@@ -77,7 +77,7 @@ class ComputePlan:
         )
 
     def describe_repetition(self) -> str | None:
-        """Say what helps where text is seen more than twice; None where it is not."""
+        """Advice on what helps where text is seen more than twice; None where it is not."""
         if self.epochs is None or self.epochs <= _FRESH_EPOCHS:
             return None
         return (
@@ -86,7 +86,7 @@ class ComputePlan:
         )
 
     def describe_epochs(self) -> str:
-        """Say what seeing the data so often means."""
+        """A sentence on what seeing the data so often means."""
         if self.epochs is None:
             return "no data is named"
         if self.epochs <= 1:

@@ -58,7 +58,7 @@ class JobReader:
 
 
 def describe_state(job: JobMetrics, now: float) -> dict[str, str]:
-    """Say how a job is, by the last it wrote."""
+    """The state of a job, by the last row it wrote."""
     if job.last_time is None:
         return {"text": "not started", "tone": "idle"}
     if job.last_event == "end" and job.is_over_budget:

@@ -173,7 +173,7 @@ class JobMetrics:
         last.seconds += finite_number(row.get("phase_seconds")) or 0
 
     def read(self, file: MetricsFile, take: Callable[[dict[str, Any]], None] | None = None) -> int:
-        """Add what a file has new; give the number of rows."""
+        """Add the new rows of a file; return how many there are."""
         before = self.num_rows
         for row in file.iter_rows():
             (take or self.add)(row)

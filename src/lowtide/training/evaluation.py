@@ -184,7 +184,7 @@ class _Task:
 def evaluate(
     settings: EvaluateSettings | None = None, /, **options: Any
 ) -> dict[str, EvalResult | TaskResult]:
-    """Evaluate a model on datasets; give a result per name."""
+    """Evaluate a model on datasets; return a result per name."""
     settings = settings or build_settings(EvaluateSettings, options)
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     device = pick_device(settings.device)

@@ -118,7 +118,7 @@ def planned_bytes(
     program: Program | None = None,
     data_bytes: int = 0,
 ) -> Footprint:
-    """Say what training needs with `micro_batch` rows at once (default: batch_size).
+    """The bytes that training needs with `micro_batch` rows at once (default: batch_size).
 
     `data_bytes` is what a loader takes that the settings do not know of.
     Without `program` it is that of the torch installed here: a probe measures it, the first time.

@@ -42,7 +42,7 @@ class HostCopy:
         self._locked = False
 
     def take(self, value: Any) -> tuple[Any, Callable[[], None]]:
-        """Begin to copy; give the copy, and what waits until it is there."""
+        """Begin to copy; return the copy, and a function that waits until it is there."""
         tensors = all_tensors(value)
         on_gpu = any(tensor.is_cuda for tensor in tensors)
         needed = sum(_aligned(tensor) for tensor in tensors)

@@ -37,7 +37,7 @@ _OVERFITTING_GAP = 0.3  # nats; noise of both losses, and dropout in one of them
 def describe_coverage(
     settings: TrainSettings, config: GPTConfig, total_steps: int | None, data: Any
 ) -> list[str]:
-    """Say what will be trained and how often the data will be seen."""
+    """Lines on what will be trained and how often the data will be seen."""
     parameters = count_parameters(config)
     lines = [
         f"model: {format_count(parameters)} parameters, {config.num_layers} layers, width "
@@ -87,7 +87,7 @@ def describe_evaluation(step: int, results: Mapping[str, EvalResult]) -> str:
 def describe_overfitting(
     settings: TrainSettings, *, epoch: float, train_loss: float, val_loss: float
 ) -> str | None:
-    """Say that training loss leaves validation loss behind on text seen again; None if it doesn't.
+    """A warning if training loss leaves validation loss behind on text seen again, else None.
 
     Nothing is said where dropout or a strong decay is there already.
     """

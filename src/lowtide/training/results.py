@@ -180,7 +180,7 @@ class RunEvaluator:
             )
 
     def sample(self) -> str:
-        """Write a little text with the weights as they are; its dice are its own."""
+        """Return a little text of the weights as they are, sampled by a generator of its own."""
         settings = self._settings
         is_divided = self._group.world_size > 1 and settings.machine.parallel == "fsdp"
         if not settings.output.sample_tokens or self._tokenizer is None or is_divided:
@@ -198,7 +198,7 @@ class ForgettingWatch:
         self.times_in_a_row = 0
 
     def check(self, losses: Mapping[str, float]) -> str | None:
-        """Take the losses of an evaluation; give a warning, or None when all is well."""
+        """Compare the losses of an evaluation with the first; return a warning, or None."""
         risen: list[str] = []
         for name, loss in losses.items():
             before = self.first.setdefault(name, loss)

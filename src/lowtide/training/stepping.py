@@ -140,7 +140,7 @@ class Stepper:
             )
 
     def sample(self, tokenizer: Tokenizer) -> str:
-        """Continue the run's sample prompt; its dice are its own."""
+        """Continue the run's sample prompt; the run's own random numbers are not touched."""
         settings = self._settings
         text = generate_text(
             self.model,
@@ -176,7 +176,7 @@ class Stepper:
         )
 
     def compute(self, inputs: Tensor, targets: Tensor, *, share_done: float = 0.0) -> Tensor:
-        """Add up the gradients of all micro-batches, halved when memory runs out; give the loss.
+        """Add up the gradients of all micro-batches, halved when memory runs out; return the loss.
 
         `share_done` of the run is over: what is learned beside the next token follows it.
         """
@@ -195,7 +195,7 @@ class Stepper:
             self._halve_micro_batch()
 
     def update(self, loss: Tensor, learning_rate_factor: float) -> tuple[Tensor, Tensor]:
-        """Take the step if all of it is finite; give the gradient's norm and 1 if it was skipped.
+        """Take the step if all of it is finite; return the gradient's norm, and 1 if skipped.
 
         Nothing here waits for the device.
         """

@@ -37,7 +37,7 @@ class Question:
 
 
 def iter_questions(path: Path) -> Iterator[Question]:
-    """Read a file line by line; a line that is none of the shapes is named."""
+    """Read a file line by line; a line of an unknown shape is an error that names it."""
     for number, line in _iter_lines(path):
         try:
             row = json.loads(line)

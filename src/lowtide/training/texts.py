@@ -104,7 +104,7 @@ def find_text_tokens(
 def _why_not_beside(
     data: DataSettings, path: Path, made: Provenance | None, known: Tokenizer | None
 ) -> str | None:
-    """Say why the .npy beside a text cannot stand for it; None when it can."""
+    """The reason why the .npy beside a text cannot stand for it; None when it can."""
     if made is None:  # of another program; what could not be checked is said where it is opened
         return None
     change = describe_source_change(made.source, path) if path.is_file() else None
