@@ -17,8 +17,8 @@ NATIVE := $(shell find native -type f)
 CPP    := $(filter %.cpp %.hpp,$(NATIVE)) $(wildcard tests/*/*.cpp)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test chance mutants damage torture fuzz check sanitize sanitize-threads format setup \
-  clean help
+.PHONY: demo test chance mutants damage torture fuzz check format-check sanitize sanitize-threads \
+  format setup clean help
 
 help:
 	@sed -n 's/^# \{0,3\}//p' Makefile | head -6
@@ -26,8 +26,11 @@ help:
 demo: $(STAMPS)/package-$(WERROR)
 	$(BIN)/lowtide demo $(DEMO_ARGS)
 
-test: check
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+# Types are looked at beside the tests: they take most of a minute, and one core.
+test: format-check
+	@$(BIN)/basedpyright > $(STAMPS)/types.log 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest $(PYTEST_ARGS); tests=$$?; \
+	wait $$types || tests=1; cat $(STAMPS)/types.log; exit $$tests
 
 # Texts and numbers that no run has tried before; a failure prints what brings it back.
 chance: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
@@ -49,10 +52,12 @@ TORTURE ?= --kills 200 --seed 0
 torture: $(STAMPS)/package-$(WERROR)
 	$(BIN)/python tests/torture/torture.py $(TORTURE)
 
-check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+check: format-check
+	$(BIN)/basedpyright
+
+format-check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 

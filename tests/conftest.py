@@ -1,12 +1,22 @@
-"""What holds for all tests: no luck, no clock, Ctrl-C, and a list of what could not be run."""
+"""What holds for all tests: no luck, no clock, Ctrl-C, and a list of what could not be run.
+
+Also who runs what: a file is run by one process, so that what its tests share is made once, and
+files that take long come first, so that no process waits for another at the end.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
+
+# Before anything imports torch. There are as many processes as cores: threads of one would take
+# turns with another's, and what programs take of the memory is measured once for all of them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
@@ -24,6 +34,40 @@ settings.load_profile("fixed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+_TOGETHER = ("tests/jaxtraining/test_",)
+# Files of ten seconds and more, longest first: what is handed out last must be short.
+_LONGEST = (
+    "tests/jaxtraining/test_parity.py",
+    "tests/jaxtraining/test_runs.py",
+    "tests/memory/test_models.py",
+    "tests/training/test_compiling.py",
+    "tests/memory/test_advice.py",
+    "tests/tokenizer/test_patterns.py",
+    "tests/docs/test_docs.py",
+    "tests/training/test_distributed.py",
+    "tests/equality/test_families.py",
+    "tests/training/test_loop.py",
+    "tests/tokenizer/test_merging.py",
+    "tests/tokenizer/test_tokenizer.py",
+    "tests/tokenizer/test_counting.py",
+    "tests/tokenizer/test_training.py",
+    "tests/planning/test_estimates.py",
+    "tests/planning/test_plan.py",
+    "tests/damage/test_damage.py",
+    "tests/model/test_gpt.py",
+    "tests/model/test_families.py",
+    "tests/training/test_guides.py",
+    "tests/resume/test_prepare.py",
+    "tests/memory/test_train_tokenizer.py",
+    "tests/memory/test_text_verbs.py",
+    "tests/memory/test_prepare.py",
+    "tests/model/test_rotation.py",
+    "tests/dataset/test_staged.py",
+    "tests/resume/test_training_kill.py",
+    "tests/test_packages.py",
+    "tests/readme/test_readme.py",
+)
 
 _CAPABILITIES_3 = 0x20080522  # the version of the call's structures; from linux/capability.h
 _ORDINARY_BYTES = 64 << 20  # what a command that trains nothing holds when it starts, about
@@ -64,6 +108,37 @@ def ordinary_process(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "tree_resident_bytes", lambda: measure() - surplus)
     measure_peak = memory.process_peak_bytes
     monkeypatch.setattr(memory, "process_peak_bytes", lambda: measure_peak() - surplus)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out whole files; the tests that share what JAX computed are one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return next((place for place in _TOGETHER if path.startswith(place)), path)
+
+    config.option.loadscopereorder = False
+    return Files(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first."""
+    ranks = {path: rank for rank, path in enumerate(_LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Look for no garbage while there is none: modules are imported to stay."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Look for it again, but not among a million objects of modules, which takes half a second."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""The numbers a stage is made with: constants of its modules, defaults of its functions.
+"""The numbers a stage is made with: constants of its modules, defaults of functions and fields.
 
 `python tests/numbers_of.py STAGE` writes tests/STAGE/test_numbers.py anew, for a change that is
 meant; the difference shows what else follows from it.
@@ -7,6 +7,7 @@ meant; the difference shows what else follows from it.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import pprint
@@ -71,14 +72,19 @@ def _constants(module: Any, tree: ast.Module) -> dict[str, Any]:
 
 
 def _defaults(module: Any) -> dict[str, Any]:
-    """Numbers that parameters of functions and methods default to, as `function(parameter)`."""
+    """Numbers that parameters and fields default to, as `function(parameter)` and `Class.field`."""
     found: dict[str, Any] = {}
     for name, owner in vars(module).items():
         if getattr(owner, "__module__", None) != module.__name__:
             continue
         methods = {"": owner}
         if inspect.isclass(owner):
-            is_made = hasattr(owner, "__dataclass_fields__")
+            is_made = dataclasses.is_dataclass(owner)
+            for part in dataclasses.fields(owner) if is_made else ():
+                if part.name in vars(owner).get("__annotations__", ()) and _has_number(
+                    part.default
+                ):
+                    found[f"{name}.{part.name}"] = part.default
             methods = {
                 f".{key}": value
                 for key, value in vars(owner).items()
@@ -126,7 +132,7 @@ def find_changes(stage: str, known: dict[str, dict[str, Any]]) -> dict[str, tupl
 if __name__ == "__main__":
     for stage in sys.argv[1:]:
         table = pprint.pformat(find_numbers(stage), sort_dicts=False, underscore_numbers=True)
-        table = re.sub(r"\binf\b", 'float("inf")', table)
+        table = re.sub(r"\b(inf|nan)\b", r'float("\1")', table)
         path = Path(__file__).parent / stage / "test_numbers.py"
         head = HEAD.format(stage=stage, table=table, dots=".." if stage else ".")
         path.write_text(head, encoding="utf-8")

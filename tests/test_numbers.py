@@ -12,6 +12,16 @@ from .numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "cli": {"_EXIT_INTERRUPTED": 130, "main(whole_process)": False},
+    "counts": {
+        "LARGEST_INT": 9_223_372_036_854_775_808,
+        "_UNITS": {
+            "k": 1_000,
+            "m": 1_000_000,
+            "b": 1_000_000_000,
+            "g": 1_000_000_000,
+            "t": 1_000_000_000_000,
+        },
+    },
     "errors": {
         "_OS_ADVICE": {
             28: ("the disk is full", "free some space, then give the same command again"),
@@ -43,12 +53,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "files": {
         "_BUFFER_BYTES": 1_048_576,
         "_MOST_WHOLE_BYTES": 1_073_741_824,
+        "publish(sync_folder)": True,
         "hold_lock(create_folder)": False,
         "atomic_path(sync_folder)": True,
         "atomic_file(sync_folder)": True,
         "write_bytes(sync_folder)": True,
     },
-    "flags": {"_LARGEST_INT": 9_223_372_036_854_775_808},
+    "helptext": {"_WIDEST": 100, "_INDENT": 26, "Flag.positional": False, "Flag.repeated": False},
     "longjson": {"_LONG_BYTES": 1_048_576, "_STEP_BYTES": 262_144},
     "memory": {
         "MIB": 1_048_576,
@@ -82,7 +93,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Phase.advance(count)": 1,
         "Progress.phase(start)": 0,
     },
-    "settings": {"_LARGEST_INT": 9_223_372_036_854_775_808},
 }
 
 

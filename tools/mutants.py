@@ -4,12 +4,14 @@ In:      src/lowtide (by its syntax tree) and, with --native, native/**/*.cpp (b
 Out:     one line per change: caught, survived or out of time; the survivors once more at the end
 Memory:  a copy of the repository per worker, beside the tests' own
 
-    python tools/mutants.py --count 60 --seed 1 [--stage corpus] [--native] [--workers 2]
+    python tools/mutants.py --count 60 --seed 1 [--stage corpus] [--native] [--workers 16]
     python tools/mutants.py --place corpus/grouping.py:100     every change of one line
     python tools/mutants.py --place corpus/grouping.py --own   by the module's own tests alone
+    python tools/mutants.py --again survivors.txt              what an earlier run printed
 
 Each change is made in a copy of the repository, so the working tree stays as it is. The copy's
-Python is imported in place of the installed one; a native change is built there first.
+Python is imported in place of the installed one; a native change is built there first. Lines come
+as the runs end, so that a sample that is cut off has shown what it found.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src/lowtide")
@@ -70,6 +72,9 @@ _NATIVE_SWAPS = [
 ]  # fmt: skip
 
 
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One change of one file: the bytes from `begin` to `end` become `after`."""
@@ -94,6 +99,24 @@ class Mutant:
     def __str__(self) -> str:
         before, after = (" ".join(part.split())[:100] for part in (self.before, self.after))
         return f"{self.path}:{self.line}: {before}  ->  {after}"
+
+
+class Copies:
+    """Copies of the repository, each lent to one run of the tests at a time."""
+
+    def __init__(self, root: Path, count: int) -> None:
+        self.count = count
+        self._free: SimpleQueue[Path] = SimpleQueue()
+        for number in range(count):
+            self._free.put(make_copy(root / str(number)))
+
+    def lend(self, use: Callable[[Path], Result]) -> Result:
+        """What `use` makes of a copy that nobody else has meanwhile."""
+        folder = self._free.get()
+        try:
+            return use(folder)
+        finally:
+            self._free.put(folder)
 
 
 Choose = Callable[[Mutant], list[str]]
@@ -234,6 +257,8 @@ def draw(arguments: argparse.Namespace) -> list[Mutant]:
         path = Path(name) if (ROOT / name).exists() else SOURCE / name
         make = python_mutants if path.suffix == ".py" else native_mutants
         return [mutant for mutant in make(path) if not line or mutant.line == int(line)]
+    if arguments.again:
+        return drawn_before(Path(arguments.again).read_text(encoding="utf-8"))
     if arguments.native:
         paths = sorted(path.relative_to(ROOT) for path in (ROOT / "native").rglob("*.cpp"))
         mutants = [mutant for path in paths for mutant in native_mutants(path)]
@@ -244,6 +269,24 @@ def draw(arguments: argparse.Namespace) -> list[Mutant]:
             mutants = [mutant for mutant in mutants if mutant.stage == arguments.stage]
     random.Random(arguments.seed).shuffle(mutants)
     return list(itertools.islice(filter(parses, mutants), arguments.count))
+
+
+def drawn_before(text: str) -> list[Mutant]:
+    """The changes that lines of an earlier run name, wherever their lines are by now."""
+    found: dict[Mutant, None] = {}
+    for line in text.splitlines():
+        match = re.search(r"((?:src|native)/\S+):(\d+): (.*)", line)
+        if match is None or line.startswith("caught"):
+            continue
+        path, number, change = Path(match[1]), int(match[2]), match[3]
+        make = python_mutants if path.suffix == ".py" else native_mutants
+        every = make(path) if (ROOT / path).exists() else []
+        same = [mutant for mutant in every if str(mutant).partition(": ")[2] == change]
+        if not same:
+            print(f"not there any more       {line}", flush=True)
+            continue
+        found[min(same, key=lambda mutant: abs(mutant.line - number))] = None
+    return list(found)
 
 
 def make_copy(folder: Path) -> Path:
@@ -258,16 +301,20 @@ def make_copy(folder: Path) -> Path:
     return folder
 
 
-def check_tests(mutants: list[Mutant], folder: Path, choose: Choose) -> None:
+def check_tests(mutants: list[Mutant], copies: Copies, choose: Choose) -> None:
     """Run the tests of everything drawn without a change: where they fail, nothing is proven."""
     chosen: dict[tuple[str, ...], Mutant] = {}
     for mutant in mutants:
         names = set(choose(mutant))  # a file whose folder is named too is run with it
         chosen[tuple(sorted(n for n in names if str(Path(n).parent) not in names))] = mutant
-    for tests, mutant in chosen.items():
-        code = run_pytest(list(tests), folder, None, seconds=1800)
-        if code != 0:
-            sys.exit(f"error: unchanged, the tests of {mutant.path} end with {code}")
+
+    def run(tests: tuple[str, ...]) -> int | None:
+        return copies.lend(lambda folder: run_pytest(list(tests), folder, None, seconds=1800))
+
+    with ThreadPoolExecutor(copies.count) as pool:
+        for mutant, code in zip(chosen.values(), pool.map(run, chosen), strict=True):
+            if code != 0:
+                sys.exit(f"error: unchanged, the tests of {mutant.path} end with {code}")
 
 
 def run_tests(mutant: Mutant, folder: Path, seconds: int, choose: Choose) -> str:
@@ -341,6 +388,27 @@ def installed_package() -> Path:
     return Path(native.__file__).parent
 
 
+def try_all(mutants: list[Mutant], copies: Copies, seconds: int, choose: Choose) -> list[Mutant]:
+    """Print what came of each change as soon as it is known; return those that none noticed."""
+    survivors: list[Mutant] = []
+
+    def try_one(mutant: Mutant) -> tuple[Mutant, str, float]:
+        def use(folder: Path) -> tuple[Mutant, str, float]:
+            begin = time.monotonic()
+            verdict = run_tests(mutant, folder, seconds, choose)
+            return mutant, verdict, time.monotonic() - begin
+
+        return copies.lend(use)
+
+    with ThreadPoolExecutor(copies.count) as pool:
+        for done in as_completed([pool.submit(try_one, mutant) for mutant in mutants]):
+            mutant, verdict, took = done.result()
+            print(f"{verdict:24} {took:4.0f} s  {mutant}", flush=True)
+            if not verdict.startswith("caught"):
+                survivors.append(mutant)
+    return survivors
+
+
 def judge(code: int | None) -> str:
     if code is None:
         return "OUT OF TIME"  # shows nothing: give more --seconds
@@ -354,6 +422,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--stage", default="", help="only this folder of src/lowtide")
     parser.add_argument("--place", default="", help="FILE[:LINE]: every change there instead")
+    parser.add_argument("--again", default="", help="a file of lines printed before: these instead")
     parser.add_argument("--native", action="store_true", help="the C++ core instead of Python")
     parser.add_argument("--workers", type=int, default=1, help="changes tried at a time")
     parser.add_argument("--seconds", type=int, default=1200, help="limit of one run of the tests")
@@ -369,27 +438,11 @@ def main() -> None:
     choose: Choose = (lambda mutant: [own_tests(mutant)]) if arguments.own else tests_of
     if arguments.tests:
         choose = lambda mutant: arguments.tests  # noqa: E731
-    survivors: list[Mutant] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
-        folders: SimpleQueue[Path] = SimpleQueue()
-        for number in range(arguments.workers):
-            folders.put(make_copy(Path(root) / str(number)))
+        copies = Copies(Path(root), arguments.workers)
         if not arguments.trust:
-            check_tests(mutants, Path(root) / "0", choose)
-
-        def try_one(mutant: Mutant) -> tuple[Mutant, str, float]:
-            folder, begin = folders.get(), time.monotonic()
-            try:
-                verdict = run_tests(mutant, folder, arguments.seconds, choose)
-                return mutant, verdict, time.monotonic() - begin
-            finally:
-                folders.put(folder)
-
-        with ThreadPoolExecutor(arguments.workers) as pool:
-            for mutant, verdict, took in pool.map(try_one, mutants):
-                print(f"{verdict:24} {took:4.0f} s  {mutant}", flush=True)
-                if not verdict.startswith("caught"):
-                    survivors.append(mutant)
+            check_tests(mutants, copies, choose)
+        survivors = try_all(mutants, copies, arguments.seconds, choose)
     caught = len(mutants) - len(survivors)
     print(f"\n{caught} of {len(mutants)} caught ({caught / max(len(mutants), 1):.0%}); survivors:")
     print(*survivors, sep="\n")

@@ -145,7 +145,7 @@ LINES = st.sampled_from(
 DOCUMENTS = st.lists(st.lists(LINES, min_size=1, max_size=5), min_size=1, max_size=5)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(DOCUMENTS, min_size=2, max_size=5), st.data())
 def test_any_split_of_the_inputs_keeps_what_one_preparation_would(
     tmp_path_factory: pytest.TempPathFactory, texts: list[list[list[str]]], data: st.DataObject

@@ -17,6 +17,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_BATCH_SIZE": 16,
         "_MODEL_FLAGS": {"--num-layers": 4, "--width": 128, "--num-heads": 4},
         "_NEW_TOKENS": 160,
+        "DemoSettings.vocab_size": 2_048,
+        "DemoSettings.max_iters": 400,
     },
     "demo.text": {"_ENOUGH_FILES": 50},
 }

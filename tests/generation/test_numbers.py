@@ -22,7 +22,19 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_READ_BYTES": 1_048_576,
         "_FIRST_END_BYTES": 16_384,
         "_LARGEST_END_BYTES": 8_388_608,
+        "Prompt.begin": 0,
+        "Prompt.size_bytes": 0,
         "_decode(final)": False,
+    },
+    "generation.settings": {
+        "SamplingSettings.temperature": 0.8,
+        "SamplingSettings.top_k": 50,
+        "SamplingSettings.top_p": 0.95,
+        "SamplingSettings.repetition_penalty": 1.1,
+        "GenerateSettings.each_line": False,
+        "GenerateSettings.best": False,
+        "GenerateSettings.max_new_tokens": 100,
+        "GenerateSettings.num_samples": 1,
     },
 }
 

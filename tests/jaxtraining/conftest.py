@@ -13,12 +13,12 @@ import torch
 HERE = Path(__file__).parent
 
 
-def run_jax(script, *arguments, check=True):
-    """Run a script of this folder with eight virtual devices."""
+def run_jax(script, *arguments, compiled, check=True):
+    """Run a script of this folder with eight virtual devices; `compiled` keeps JAX's programs."""
     # Compiling is most of the time: the kernels of so small a model need not be good ones.
     options = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     flags = {"XLA_FLAGS": options, "JAX_PLATFORMS": "cpu"}
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(arguments[0] / "compiled")}
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
     environment = {**os.environ, **flags, **cache, "PYTHONPATH": str(HERE)}
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
@@ -37,7 +37,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def found(folder):
+def compiled(folder, request):
+    """Where compiled programs stay for the next run of tests: JAX knows them by what they do."""
+    cache = getattr(request.config, "cache", None)  # not there where it is switched off
+    return cache.mkdir("jax") if cache is not None else folder / "compiled"
+
+
+@pytest.fixture(scope="session")
+def found(folder, compiled):
     """What JAX computed; runs that torch begins are there before, and one that was killed."""
     pytest.importorskip("jax")
     from .torchruns import begin_runs
@@ -48,6 +55,7 @@ def found(folder):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not answers.exists():
             begin_runs(folder)
-            assert run_jax("killed.py", folder, check=False).returncode == -9
-            answers.write_text(run_jax("runs.py", folder).stdout.splitlines()[-1])
+            assert run_jax("killed.py", folder, compiled=compiled, check=False).returncode == -9
+            done = run_jax("runs.py", folder, compiled=compiled)
+            answers.write_text(done.stdout.splitlines()[-1])
     return json.loads(answers.read_text())

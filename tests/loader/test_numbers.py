@@ -24,6 +24,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "BatchLoader.__init__(segments)": False,
         "BatchLoader.__init__(pin_memory)": False,
     },
+    "loader.blocks": {
+        "BlockStart.number": 0,
+        "BlockStart.skip_tokens": 0,
+        "BlockStart.documents": 0,
+    },
     "loader.mixtures": {"_MAX_TOTAL": 1_099_511_627_776},
     "loader.ordering": {
         "_MASK": 18_446_744_073_709_551_615,
@@ -43,6 +48,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "loader.sources": {
         "_SAMPLE_BYTES": 4_096,
+        "TokenSource.first_token": 0,
+        "TokenSource.total_tokens": 0,
         "find_tokens(val_fraction)": 0.1,
         "find_tokens(eval_only)": False,
     },
@@ -88,6 +95,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "loader.texts": {
         "ENCODING_THREADS": 2,
         "_PART_BYTES": 1_048_576,
+        "Text.ends_document": True,
+        "Text.begins_document": True,
         "FileTexts.__init__(block_bytes)": 4_194_304,
         "FileTexts.__init__(reader_bytes)": 1_073_741_824,
         "HubTexts.__init__(streaming)": True,

@@ -48,12 +48,14 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_GPT2_VOCABULARY": 50_257,
         "_VOCABULARIES": ((8, 8_000), (16, 16_000), (float("inf"), 32_000)),
         "_SMALLEST_VOCABULARY": 500,
+        "DataFacts.streams": False,
     },
     "planning.machine": {
         "_RAM_SHARE": 0.75,
         "_VRAM_SHARE": 0.92,
         "_CUDA_CONTEXT_BYTES": 629_145_600,
         "_USUAL_CORES": {8: 4, 16: 8, 32: 16},
+        "Machine.is_tpu": False,
     },
     "planning.needs": {
         "_INT64_BYTES": 8,
@@ -72,13 +74,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "planning.settings": {
         "_SMALLEST_VOCABULARY": 257,
         "_SMALLEST_MACHINE": 33_554_432,
-        "_COUNT_UNITS": {
-            "k": 1_000,
-            "m": 1_000_000,
-            "b": 1_000_000_000,
-            "g": 1_000_000_000,
-            "t": 1_000_000_000_000,
-        },
+        "PlanSettings.use_mixed_precision": False,
+        "PlanSettings.use_8bit_optimizer": False,
+        "PlanSettings.activation_checkpointing": False,
+        "PlanSettings.tpu": False,
+        "PlanSettings.measure": True,
     },
     "planning.trial": {"_TIMEOUT_SECONDS": 90, "run_trial(seconds)": 8.0},
 }

@@ -37,7 +37,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "2"},
+        env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
         check=False,

@@ -71,7 +71,7 @@ def learn_with(
 
 @TIE_BREAKS
 @given(counts=pieces_with_counts, target=st.integers(0, 60), min_frequency=st.integers(1, 6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_merges_equal_the_reference(
     tie_break: str, counts: dict[bytes, int], target: int, min_frequency: int
 ) -> None:
@@ -87,7 +87,7 @@ def test_merges_equal_the_reference(
     memory_bytes=st.sampled_from([20_000, 1 << 20]),
     rounds=st.sampled_from([_native.RoundLearner, _native.WideRoundLearner]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_merges_in_rounds_equal_the_reference(
     tie_break: str,
     counts: dict[bytes, int],
@@ -203,7 +203,7 @@ text_pieces = st.text(alphabet="ab", min_size=1, max_size=14) | st.text(
     counts=st.dictionaries(text_pieces.map(str.encode), st.integers(1, 4), max_size=12),
     target=st.integers(1, 60),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_merges_equal_hugging_face(counts: dict[bytes, int], target: int) -> None:
     ours = learn(counts, target=target, tie_break="huggingface")
     assert ours == train_with_hugging_face(counts, target=target)

@@ -12,12 +12,15 @@ from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "tokenizer.bytelevel": {"MAX_TOKENS": 16_777_216},
+    "tokenizer.comparison": {"CompareMemorySettings.vocab_size": 1_000},
     "tokenizer.counting": {
         "_SAMPLE_BYTES": 1_048_576,
         "_TAIL_BYTES": 4_096,
         "_ROUND_BYTES": 268_435_456,
         "_SMALL_FILE_BYTES": 1_048_576,
         "_CHECKPOINT_SECONDS": 30.0,
+        "InputPlace.input_index": 0,
+        "InputPlace.offset": 0,
     },
     "tokenizer.filesteps": {
         "WINDOW_BYTES": 1_048_576,
@@ -54,6 +57,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "PIECE_BYTES": 16_777_216,
         "_TABLE_TIMES": 24,
         "_PROGRAM_BYTES": 8_388_608,
+        "PackageNeeds.table_bytes": 0,
+        "PackageNeeds.thread_bytes": 0,
     },
     "tokenizer.package": {
         "SLOWER": 100,
@@ -67,8 +72,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "tokenizer.reference": {"_SMALL_IN_UNICODE_16": 661, "learn_merges(min_frequency)": 1},
     "tokenizer.scanning": {"_READ_BYTES": 1_048_576},
-    "tokenizer.sharing": {"_MOST_PARTS": 30_000, "_COPY_BYTES": 1_048_576},
+    "tokenizer.sharing": {"_MOST_PARTS": 30_000, "_COPY_BYTES": 1_048_576, "CountPart.begin": 0},
     "tokenizer.tokenizer": {"CACHE_BYTES": 16_777_216},
+    "tokenizer.tokentexts": {
+        "TokenTexts.is_byte_level": False,
+        "TokenTexts.has_bytes": False,
+        "TokenTexts.is_joined": True,
+    },
     "tokenizer.training": {
         "_WINDOW_BYTES": 1_048_576,
         "_THREAD_BYTES": 6_291_456,
@@ -79,10 +89,21 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_CHARACTER_BYTES": 900,
         "_FILE_BYTES": 450,
         "_PROGRAM_BYTES": 41_943_040,
+        "TokenizerTrainingSettings.vocab_size": 32_000,
+        "TokenizerTrainingSettings.min_frequency": 1,
+        "TokenizerTrainingSettings.skip_bad_inputs": False,
+        "TrainedTokenizer.was_there": False,
         "_train_together(lease_seconds)": 30.0,
         "_fixed_bytes(reading)": 0,
     },
-    "tokenizer.vocabulary": {"_MOST_UNUSED": 262_144},
+    "tokenizer.vocabulary": {
+        "_MOST_UNUSED": 262_144,
+        "AddedToken.special": True,
+        "AddedToken.lstrip": False,
+        "AddedToken.rstrip": False,
+        "AddedToken.normalized": False,
+        "Vocabulary.whole_pieces": False,
+    },
 }
 
 

@@ -47,7 +47,7 @@ def encode_by_reference(
 
 @pytest.mark.parametrize("pattern", PATTERN_NAMES)
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_encodes_as_the_reference(
     pattern: Pattern,
     data: st.DataObject,
@@ -64,7 +64,7 @@ def test_encodes_as_the_reference(
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_decoding_gives_every_byte_back(
     data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes], small_tokenizer: Tokenizer
 ) -> None:
@@ -77,7 +77,7 @@ def test_decoding_gives_every_byte_back(
 
 
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_batch_is_its_texts_one_by_one(
     data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes], small_tokenizer: Tokenizer
 ) -> None:
@@ -318,7 +318,7 @@ def merge_plainly(piece: bytes, merges: list[Pair]) -> list[bytes]:
 
 
 @given(data=st.data(), whole_pieces=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_ranked_vocabularies_merge_the_lowest_id_first(
     data: st.DataObject, whole_pieces: bool
 ) -> None:

@@ -40,13 +40,17 @@ SCRIPT = textwrap.dedent(
 )
 
 
-def launch(folder, runs, processes):
+def run_alone(folder, runs, monkeypatch):
+    """Run the script in this process, which torchrun did not start."""
+    monkeypatch.setattr(sys, "argv", ["script.py", str(folder)])
+    exec(compile(SCRIPT.replace("json_runs", repr(runs)), "script.py", "exec"), {})
+
+
+def launch_two(folder, runs):
     script = folder / "script.py"
     script.write_text(SCRIPT.replace("json_runs", repr(runs)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(processes)]
-    if processes == 1:
-        command = [sys.executable]
+    command += ["--nproc-per-node", "2"]
     log = folder / "log.txt"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -70,9 +74,9 @@ def losses(folder, name, key="loss", event="step"):
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
-def test_two_processes_train_like_one_and_resume_each_other(token_file, tmp_path):
-    launch(tmp_path, [("one", "ddp", 6), ("mixed", "ddp", 3)], 1)
-    launch(tmp_path, [("ddp", "ddp", 6), ("fsdp", "fsdp", 6), ("mixed", "fsdp", 6)], 2)
+def test_two_processes_train_like_one_and_resume_each_other(token_file, tmp_path, monkeypatch):
+    run_alone(tmp_path, [("one", "ddp", 6), ("mixed", "ddp", 3)], monkeypatch)
+    launch_two(tmp_path, [("ddp", "ddp", 6), ("fsdp", "fsdp", 6), ("mixed", "fsdp", 6)])
     expected = losses(tmp_path, "one")
     assert len(expected) == 6
     whole = load_file(tmp_path / "checkpoints/one/model.safetensors")

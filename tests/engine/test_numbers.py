@@ -1,0 +1,33 @@
+"""Sizes, limits and defaults by number.
+
+Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
+too (`python tests/numbers_of.py 'engine'` writes this anew).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..numbers_of import find_changes
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "engine.leases": {
+        "LEASE_SECONDS": 30.0,
+        "MOST_FAILURES": 3,
+        "MOST_LOSSES": 20,
+        "Leases.seconds": 30.0,
+        "Leases._beats": 0,
+    },
+    "engine.outputs": {"Output.read(begin)": 0, "Output.read_from(begin)": 0},
+    "engine.raynodes": {"_OBJECT_STORE_BYTES": 83_886_080, "_POLL_SECONDS": 0.5, "_MOST_LOSSES": 3},
+    "engine.records": {"_BUFFER_BYTES": 1_048_576},
+    "engine.shared": {
+        "_LONGEST_PAUSE": 1.0,
+        "_SHORTEST_PAUSE": 0.01,
+        "run_shared(lease_seconds)": 30.0,
+    },
+}
+
+
+def test_numbers_are_what_they_were() -> None:
+    assert find_changes("engine", NUMBERS) == {}
