@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lowtide.corpus import reading
+from lowtide.corpus import pages, reading
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.pages import ColumnPages, PageError, read_column_pages
@@ -93,3 +94,66 @@ def test_what_is_no_page_header_is_an_error(tmp_path: Path) -> None:
             with bad.open("rb") as stored, pytest.raises(PageError):
                 read_column_pages(stored, chunk)
         assert file.read(4) == b"PAR1"
+
+
+def varint(number: int) -> bytes:
+    found = b""
+    while number > 127:
+        found += bytes([number & 127 | 128])
+        number >>= 7
+    return found + bytes([number])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "read"),
+    [
+        (1, b"", True),
+        (2, b"", False),
+        (3, b"\x07", 7),
+        (4, varint(10), 5),
+        (5, varint(9), -5),
+        (6, varint(2 << 40), 1 << 40),
+        (7, b"12345678", None),
+        (8, varint(300) + b"s" * 300, None),
+        (9, b"\x25" + varint(8) + varint(400), None),
+        (10, b"\x33abc", None),
+        (9, b"\xf3" + varint(20) + b"t" * 20, None),
+        (12, b"\x15" + varint(6) + b"\x00", {1: 3}),
+    ],
+)
+def test_fields_of_every_kind_are_read_or_passed_by(kind: int, value: bytes, read: object) -> None:
+    """Before the sizes of a page, whose fields are 2 and 3: the next one is found after each."""
+    header = bytes([16 | kind]) + value + b"\x15" + varint(200) + b"\x15" + varint(180) + b"\0rest"
+    fields, end = pages._read_header(io.BytesIO(header), 0)
+    assert fields == {1: read, 2: 100, 3: 90}
+    assert header[end:] == b"rest"
+
+
+def test_a_field_may_name_its_number() -> None:
+    header = b"\x05" + varint(4) + varint(8) + b"\x05" + varint(6) + varint(10) + b"\0"
+    assert pages._read_header(io.BytesIO(header), 0) == ({2: 4, 3: 5}, len(header))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"\x25" + varint(1) + b"\x15" + varint(2) + b"\0",  # less than nothing when unpacked
+        b"\x25" + varint(2) + b"\x15" + varint(1) + b"\0",  # less than nothing as stored
+        b"\x25" + varint(2) + b"\0",  # no size
+        b"\x38" + varint(0) + b"\0",  # a size that is text
+        b"\x1b\0",  # a field of an unknown kind
+        b"\x15" + b"\x80" * 10 + b"\0",
+    ],
+)
+def test_what_is_no_header_is_refused(header: bytes) -> None:
+    with pytest.raises(pages.PageError, match="no page header"):
+        pages._read_header(io.BytesIO(header), 0)
+
+
+def test_a_long_header_is_read_whole() -> None:
+    size = pages._HEADER_BYTES + 100
+    header = (
+        b"\x18" + varint(size) + b"s" * size + b"\x15" + varint(4) + b"\x15" + varint(8) + b"\0"
+    )
+    assert pages._read_header(io.BytesIO(header), 0)[0] == {1: None, 2: 2, 3: 4}

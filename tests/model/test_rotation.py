@@ -4,10 +4,12 @@ import importlib.util
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 import torch
 
+from lowtide.model import rotation
 from lowtide.model.rotation import has_fused_rotation
 
 CHECK = textwrap.dedent(
@@ -45,6 +47,15 @@ CHECK = textwrap.dedent(
 
 def test_a_cpu_does_without():
     assert not has_fused_rotation(torch.zeros(1), 128)
+
+
+def test_heads_of_a_gpu_must_be_a_power_of_two_of_sixteen_at_least(monkeypatch):
+    on_gpu = types.SimpleNamespace(is_cuda=True)
+    monkeypatch.setattr(rotation, "_HAS_TRITON", True)
+    fitting = [size for size in range(1, 300) if has_fused_rotation(on_gpu, size)]
+    assert fitting == [16, 32, 64, 128, 256]
+    monkeypatch.setattr(rotation, "_HAS_TRITON", False)
+    assert not has_fused_rotation(on_gpu, 64)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")

@@ -110,11 +110,10 @@ def test_a_budget_that_is_too_small_is_told_first_and_the_advice_works(tmp_path:
 
 def test_text_is_taken_apart_at_the_longest_special_token(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
-    path.write_text("a<|e|>b<|e|><|x|>c<|x|>")
-    settings = comparison.CompareMemorySettings(
-        (str(path),), special_tokens=("<|x|>", "<|e|><|x|>")
-    )
-    assert comparison._read_everything(settings) == ["a<|e|>b", "c", ""]
+    path.write_text("a<|e|>b<|x|><|e|>c<|x|>")
+    for tokens in (("<|x|>", "<|x|><|e|>"), ("<|x|><|e|>", "<|x|>")):
+        settings = comparison.CompareMemorySettings((str(path),), special_tokens=tokens)
+        assert comparison._read_everything(settings) == ["a<|e|>b", "c", ""]
     plain = comparison.CompareMemorySettings((str(path),), special_tokens=())
     assert comparison._read_everything(plain) == [path.read_text()]
     path.write_text("")

@@ -1,0 +1,94 @@
+"""Rows of jsonl: texts, ends and places, and what is said of every kind of row without text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lowtide.corpus import jsonrows
+from lowtide.corpus.jsonrows import extract_json_rows
+from lowtide.corpus.textblocks import ReadingOptions, Segment, TextBlock
+from lowtide.errors import DataError
+
+PATHS = {3: Path("a.jsonl"), 4: Path("b.jsonl")}
+
+
+def make_block(*parts: bytes, first_offset: int = 0) -> TextBlock:
+    """A block of one segment for each part, from inputs 3, 4 and so on."""
+    data = b"".join(parts)
+    segments: list[Segment] = []
+    begin = 0
+    for index, part in enumerate(parts, start=3):
+        segments.append(Segment(index, first_offset, begin, begin + len(part)))
+        begin += len(part)
+    return TextBlock(0, 0, "jsonl", data, tuple(segments))
+
+
+def explain(line: bytes, **options: object) -> str:
+    with pytest.raises(DataError) as caught:
+        extract_json_rows(make_block(line + b"\n"), ReadingOptions(**options), PATHS)
+    assert str(caught.value.path) == "a.jsonl"
+    assert caught.value.next_step == (
+        "name the field with --text-field, or skip such rows with --skip-bad-inputs"
+    )
+    begin, _, reason = caught.value.message.partition(": ")
+    assert begin == "row at byte 0"
+    return reason
+
+
+def test_texts_of_several_inputs_are_one_after_the_other() -> None:
+    rows = [b'{"text": "ab"}\n{"text": "c"}\n', b'{"text": "def"}\n']
+    text, ends, offsets, inputs = extract_json_rows(
+        make_block(*rows, first_offset=100), ReadingOptions(), PATHS
+    )
+    assert bytes(text) == b"abcdef"
+    assert ends.tolist() == [2, 3, 6]
+    assert offsets.tolist() == [100, 115, 100]
+    assert inputs.tolist() == [3, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"[1, 2]", "no JSON object with text in field 'text', but a list"),
+        (b'{"text": 5}', "field 'text' is no text, but a int"),
+        (b'{"text": null}', "field 'text' is no text, but a NoneType"),
+        (b"{}", "no JSON object with text in field 'text'; its fields: none"),
+        (b'{"b": 1}', "no JSON object with text in field 'text'; its fields: 'b'"),
+    ],
+)
+def test_what_a_row_has_instead_is_said(line: bytes, reason: str) -> None:
+    assert explain(line) == reason
+
+
+@pytest.mark.parametrize(("line", "word"), [(b"{oops", "Expecting"), (b"[" * 100_000, "recursion")])
+def test_what_is_no_json_is_called_so(line: bytes, word: str) -> None:
+    reason = explain(line)
+    assert reason.startswith("not JSON: ") and word in reason
+
+
+def test_eight_names_of_fields_are_named() -> None:
+    names = [f"f{number}" for number in range(9)]
+    rows = ["{" + ", ".join(f'"{name}": 1' for name in names[:count]) + "}" for count in (8, 9)]
+    listed = ", ".join(map(repr, names[:8]))
+    assert explain(rows[0].encode()).endswith(f"its fields: {listed}")
+    assert explain(rows[1].encode()).endswith(f"its fields: {listed}, ...")
+
+
+def test_a_long_row_is_not_taken_apart() -> None:
+    fill = jsonrows._LONG_ROW - len(b'{"b": ""}')
+    assert explain(b'{"b": "' + b"x" * fill + b'"}').endswith("its fields: 'b'")
+    longer = explain(b'{"b": "' + b"x" * (fill + 1) + b'"}')
+    assert longer == "256.0 KiB that are no JSON object with text in field 'text'"
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (2, " (and 1 more in the same block)")])
+def test_skipped_rows_are_told_once(count: int, more: str) -> None:
+    told: list[str] = []
+    rows = b'{"text": "a"}\n' + b"5\n" * count
+    options = ReadingOptions(skip_bad=True, on_notice=told.append)
+    text, ends, _, _ = extract_json_rows(make_block(rows, first_offset=7), options, PATHS)
+    assert (bytes(text), ends.tolist()) == (b"a", [1])
+    reason = "no JSON object with text in field 'text', but a int"
+    assert told == [f"a.jsonl: row at byte 21: {reason}; skipped{more}"]

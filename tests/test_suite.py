@@ -1,0 +1,143 @@
+"""Tests that could not fail: without an assertion, or with a patch of a name that nothing reads."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parent / "src" / "lowtide"
+# What fails by itself where something is wrong: the modules are run, or another judges.
+_JUDGES = {"raises", "warns", "fail", "exec", "check_call", "check_output"}
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def files_of_tests() -> list[Path]:
+    return sorted(path for path in HERE.rglob("*.py") if path.name != Path(__file__).name)
+
+
+def called_name(call: ast.Call) -> str:
+    function = call.func
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def calls_of(function: ast.AST) -> set[str] | None:
+    """Names of what it calls; None if it fails by itself: it asserts, raises, or checks a run."""
+    names: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert | ast.Raise):
+            return None
+        if isinstance(node, ast.Call):
+            name = called_name(node)
+            if "assert" in name or any(word.arg == "check" for word in node.keywords):
+                return None
+            names.add(name)
+    return names
+
+
+def test_every_test_can_fail() -> None:
+    calls = {
+        (path, node.lineno, node.name): calls_of(node)
+        for path in files_of_tests()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef)
+    }
+    judges = set(_JUDGES)
+    for _ in range(5):  # also by what it calls, and what that calls
+        judges |= {name for (_, _, name), called in calls.items()
+                   if called is None or called & judges}  # fmt: skip
+    idle = [
+        f"{path.relative_to(HERE)}:{line} {name}"
+        for (path, line, name), called in calls.items()
+        if name.startswith("test_") and called is not None and not called & judges
+    ]
+    assert len(calls) > 1000
+    assert idle == []
+
+
+def imported_modules(tree: ast.Module) -> dict[str, str]:
+    """The modules of lowtide that a file of tests imports, by the names it has for them."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            for name in node.names:
+                found[name.asname or name.name] = f"{node.module}.{name.name}"
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                if name.asname:
+                    found[name.asname] = name.name
+    return {name: module for name, module in found.items() if module.startswith("lowtide.")}
+
+
+def iter_patches(path: Path) -> Iterator[tuple[int, str, str]]:
+    """(line, module, name) of each name of one of our modules that a file of tests replaces."""
+    modules = imported_modules(parsed(path))
+    for node in ast.walk(parsed(path)):
+        if not (isinstance(node, ast.Call) and called_name(node) == "setattr" and node.args):
+            continue
+        first, *rest = node.args
+        if isinstance(first, ast.Constant) and str(first.value).startswith("lowtide."):
+            module, _, name = str(first.value).rpartition(".")
+            yield node.lineno, module, name
+        elif rest and isinstance(rest[0], ast.Constant) and ast.unparse(first) in modules:
+            yield node.lineno, modules[ast.unparse(first)], str(rest[0].value)
+
+
+def is_read(module: str, name: str) -> bool:
+    """Whether a function of the module, or code that names the module, looks the name up late.
+
+    A default of a parameter, and a name that another module has imported, are what they were.
+    """
+    for node in ast.walk(parsed(path_of(module))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            body: list[Any] = node.body if isinstance(node.body, list) else [node.body]
+            for inner in (inner for part in body for inner in ast.walk(part)):
+                if isinstance(inner, ast.Name) and inner.id == name:
+                    return True
+    late = rf"^ +from {re.escape(module)} import .*\b{name}\b"  # inside of a function
+    named = f"{module.rpartition('.')[2]}.{name}"
+    return named in all_code() or re.search(late, all_code(), re.MULTILINE) is not None
+
+
+@functools.cache
+def all_code() -> str:
+    places = [*SOURCE.rglob("*.py"), *files_of_tests()]
+    return "\n".join(place.read_text(encoding="utf-8") for place in places)
+
+
+def path_of(module: str) -> Path:
+    """Where a module would be."""
+    path = SOURCE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def test_a_name_that_is_replaced_is_read() -> None:
+    """Else the test shows what happens without the replacement, whatever it says."""
+    idle: list[str] = []
+    count = 0
+    for path in files_of_tests():
+        for line, module, name in iter_patches(path):
+            if not path_of(module).exists():  # a class: its attributes are read by whoever has it
+                continue
+            count += 1
+            if not is_read(module, name):
+                idle.append(f"{path.relative_to(HERE)}:{line} {module}.{name}")
+    assert count > 100
+    assert idle == []
+
+
+def test_the_judge_can_say_no() -> None:
+    assert is_read("lowtide.corpus.jsonrows", "_LONG_ROW")
+    assert not is_read("lowtide.corpus.textblocks", "DEFAULT_SEPARATOR")  # a default of a field
+    assert calls_of(ast.parse("def test(): x = 1 == 1")) == set()
+    assert calls_of(ast.parse("def test(): judge(1)")) == {"judge"}
+    assert calls_of(ast.parse("def test(): assert 1")) is None
