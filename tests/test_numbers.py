@@ -59,7 +59,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "atomic_file(sync_folder)": True,
         "write_bytes(sync_folder)": True,
     },
+    "flatsettings": {"setting_types(marked)": False},
     "helptext": {"_WIDEST": 100, "_INDENT": 26, "Flag.positional": False, "Flag.repeated": False},
+    "journal": {"_TAIL_BYTES": 64},
     "longjson": {"_LONG_BYTES": 1_048_576, "_STEP_BYTES": 262_144},
     "memory": {
         "MIB": 1_048_576,

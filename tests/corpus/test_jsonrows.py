@@ -8,7 +8,7 @@ import pytest
 
 from lowtide.corpus import jsonrows
 from lowtide.corpus.jsonrows import extract_json_rows
-from lowtide.corpus.textblocks import ReadingOptions, Segment, TextBlock
+from lowtide.corpus.textblocks import ReadingSettings, Segment, TextBlock
 from lowtide.errors import DataError
 
 PATHS = {3: Path("a.jsonl"), 4: Path("b.jsonl")}
@@ -27,7 +27,7 @@ def make_block(*parts: bytes, first_offset: int = 0) -> TextBlock:
 
 def explain(line: bytes, **options: object) -> str:
     with pytest.raises(DataError) as caught:
-        extract_json_rows(make_block(line + b"\n"), ReadingOptions(**options), PATHS)
+        extract_json_rows(make_block(line + b"\n"), ReadingSettings(**options), PATHS)
     assert str(caught.value.path) == "a.jsonl"
     assert caught.value.next_step == (
         "name the field with --text-field, or skip such rows with --skip-bad-inputs"
@@ -40,7 +40,7 @@ def explain(line: bytes, **options: object) -> str:
 def test_texts_of_several_inputs_are_one_after_the_other() -> None:
     rows = [b'{"text": "ab"}\n{"text": "c"}\n', b'{"text": "def"}\n']
     text, ends, offsets, inputs = extract_json_rows(
-        make_block(*rows, first_offset=100), ReadingOptions(), PATHS
+        make_block(*rows, first_offset=100), ReadingSettings(), PATHS
     )
     assert bytes(text) == b"abcdef"
     assert ends.tolist() == [2, 3, 6]
@@ -87,7 +87,7 @@ def test_a_long_row_is_not_taken_apart() -> None:
 def test_skipped_rows_are_told_once(count: int, more: str) -> None:
     told: list[str] = []
     rows = b'{"text": "a"}\n' + b"5\n" * count
-    options = ReadingOptions(skip_bad=True, on_notice=told.append)
+    options = ReadingSettings(skip_bad=True, on_notice=told.append)
     text, ends, _, _ = extract_json_rows(make_block(rows, first_offset=7), options, PATHS)
     assert (bytes(text), ends.tolist()) == (b"a", [1])
     reason = "no JSON object with text in field 'text', but a int"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.textblocks import ReadingOptions, Stream, StreamPaths
+from lowtide.corpus.textblocks import ReadingSettings, Stream, StreamPaths
 from lowtide.errors import UsageError
 
 
@@ -33,12 +33,12 @@ def test_between_two_streams_nobody_is_named() -> None:
 
 
 def test_a_block_looks_half_its_size_further() -> None:
-    options = ReadingOptions(block_bytes=100)
+    options = ReadingSettings(block_bytes=100)
     assert (options.window_bytes, options.longest_bytes) == (50, 150)
 
 
 @pytest.mark.parametrize("letter", ["\ud800", "\udfff"])
 def test_a_field_that_no_file_can_have_is_refused(letter: str) -> None:
     with pytest.raises(UsageError, match="is not text in UTF-8"):
-        ReadingOptions(text_field=f"a{letter}")
-    ReadingOptions(text_field="\ud7ff\ue000")
+        ReadingSettings(text_field=f"a{letter}")
+    ReadingSettings(text_field="\ud7ff\ue000")

@@ -211,6 +211,7 @@ def test_killed_anywhere_ends_the_same(tmp_path: Path, monkeypatch: pytest.Monke
         pass
 
     real = os.replace
+    kills = 0
     for limit in range(1, 60, 7):
         copy = tmp_path / f"copy{limit}"
         shutil.copytree(root, copy)
@@ -227,9 +228,11 @@ def test_killed_anywhere_ends_the_same(tmp_path: Path, monkeypatch: pytest.Monke
             patch.setattr(Path, "replace", lambda self, target: counted(self, target))
             with contextlib.suppress(Killed):
                 append_to_dataset(dataset_dir=copy, input_files=[extra], processes=1)
+        kills += count == limit
         if (copy / ".work").exists():
             append_to_dataset(dataset_dir=copy, input_files=[extra])
         assert snapshot(copy) == expected, f"after rename {limit}"
+    assert kills >= 2, "hardly anything was killed"
 
 
 def test_killed_while_cleaning_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

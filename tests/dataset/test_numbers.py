@@ -27,7 +27,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "dataset.identity": {"_MOST_NOTICES": 20, "drop_known(first_index)": 0},
     "dataset.inspection": {"_TOKENIZER_BYTES": 33_554_432, "_TOKEN_BYTES": 64},
-    "dataset.workfolder": {"_VERSION": 3},
     "dataset.layout": {"FORMAT_VERSION": 1},
     "dataset.preparation": {"PrepareResult.was_there": False, "run_encoding(first_block)": 0},
     "dataset.pretokenization": {
@@ -57,7 +56,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "dataset.seen": {"ROW_BYTES": 12, "_STEP_ROWS": 65_536, "write_seen(all_lines)": False},
     "dataset.settings": {
-        "_MOST_PROCESSES": 4_096,
+        "_MOST_WORKERS": 4_096,
         "_PrepareInputs.tokens_per_shard": 10_000_000,
         "_PrepareInputs.val_fraction": 0.1,
         "_PrepareInputs.skip_bad_inputs": False,
@@ -132,6 +131,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_WORKER_BYTES": 10_485_760,
         "_TOKENIZER_BYTES": 33_554_432,
     },
+    "dataset.workfolder": {"_VERSION": 3},
 }
 
 

@@ -161,9 +161,10 @@ def test_little_data_gets_a_small_model():
 
 
 def test_bfloat16_is_never_advised_for_a_cpu():
-    for ram in ("1GiB", "2GiB", "4GiB"):
-        plan = make_plan(ram=ram, size="100M", tokens="1G")
-        assert plan.chosen is None or not plan.chosen.settings.computing.use_mixed_precision
+    plans = [make_plan(ram=ram, size="100M", tokens="1G") for ram in ("1GiB", "2GiB", "4GiB")]
+    chosen = [plan.chosen for plan in plans if plan.chosen is not None]
+    assert chosen  # one of them is large enough
+    assert not any(way.settings.computing.use_mixed_precision for way in chosen)
 
 
 def test_tokens_and_epochs():

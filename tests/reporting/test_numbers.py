@@ -21,6 +21,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "reporting.metrics": {
         "_GAP_SECONDS": 30.0,
         "_MAX_LINE_BYTES": 1_048_576,
+        "_LAST_BYTES": 4_096,
         "_MAX_PHASES": 60,
         "_MAX_RESUMES": 100,
         "PhaseTime.done": 0,

@@ -64,8 +64,10 @@ def test_a_stored_model_needs_no_vocabulary(tmp_path, monkeypatch):
 
 
 def test_a_gpu_has_its_own_memory(tmp_path):
-    program = Program(300 * MIB, 320 * MIB, device="cuda")
-    refuse_hopeless(train_settings(memory="1MiB", checkpoints_dir=tmp_path), program=program)
+    settings = train_settings(memory="1MiB", checkpoints_dir=tmp_path)
+    with pytest.raises(BudgetError):
+        refuse_hopeless(settings, program=Program(300 * MIB, 320 * MIB))
+    refuse_hopeless(settings, program=Program(300 * MIB, 320 * MIB, device="cuda"))
 
 
 def test_a_run_that_goes_on_keeps_its_tokens_where_flags_are_left_out(tmp_path, monkeypatch):
