@@ -11,6 +11,7 @@ from typing import Any
 from .numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
+    "cgroups": {"_UNLIMITED": 1_152_921_504_606_846_976},
     "cli": {"_EXIT_INTERRUPTED": 130, "main(whole_process)": False},
     "counts": {
         "LARGEST_INT": 9_223_372_036_854_775_808,
@@ -82,7 +83,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "gib": 1_073_741_824,
             "tib": 1_099_511_627_776,
         },
-        "_UNLIMITED": 1_152_921_504_606_846_976,
         "_KCMP": {"x86_64": 312, "aarch64": 272},
         "_KCMP_VM": 1,
         "PeakMeter.__init__(whole_process)": False,

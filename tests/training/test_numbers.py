@@ -59,6 +59,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "GPTDataLoader.__init__(batch_size)": 32,
         "GPTDataLoader.__init__(seed)": 1_337,
     },
+    "training.loop": {"Loop.has_warned": False},
     "training.muon": {"Muon.__init__(cautious)": False},
     "training.muonnumbers": {
         "STACK_BYTES": 268_435_456,
