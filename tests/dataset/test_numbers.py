@@ -28,18 +28,20 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.identity": {"_MOST_NOTICES": 20, "drop_known(first_index)": 0},
     "dataset.inspection": {"_TOKENIZER_BYTES": 33_554_432, "_TOKEN_BYTES": 64},
     "dataset.layout": {"FORMAT_VERSION": 1},
-    "dataset.preparation": {"PrepareResult.was_there": False, "run_encoding(first_block)": 0},
-    "dataset.pretokenization": {
+    "dataset.npywriting": {
+        "WORKER_BYTES": 25_165_824,
         "_STEP_BYTES": 67_108_864,
         "_WINDOW_BYTES": 1_048_576,
-        "_WORKER_BYTES": 25_165_824,
         "_BATCH_BYTES": 2_097_152,
+        "_Unfinished.position": 0,
+        "_Unfinished.count": 0,
+    },
+    "dataset.preparation": {"PrepareResult.was_there": False, "run_encoding(first_block)": 0},
+    "dataset.pretokenization": {
         "_BLOCK_BYTES": 1_048_576,
         "_SLACK_BYTES": 16_777_216,
         "_STREAM_BYTES": 46_137_344,
         "PretokenizeResult.was_there": False,
-        "_Unfinished.position": 0,
-        "_Unfinished.count": 0,
     },
     "dataset.provenance": {"_VERSION": 1},
     "dataset.resources": {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.dataset import pretokenization
+from lowtide.dataset import npywriting, pretokenization
 from lowtide.dataset.pretokenization import pretokenize_file, pretokenize_files
 from lowtide.dataset.summary import describe_pretokenization
 from lowtide.errors import BudgetError, DataError, UsageError
@@ -41,8 +41,8 @@ def test_the_ids_of_the_whole_file(tmp_path: Path) -> None:
 
 def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
-    monkeypatch.setattr(pretokenization, "_STEP_BYTES", 5000)
-    monkeypatch.setattr(pretokenization, "_WINDOW_BYTES", 1000)
+    monkeypatch.setattr(npywriting, "_STEP_BYTES", 5000)
+    monkeypatch.setattr(npywriting, "_WINDOW_BYTES", 1000)
     real = Journal.write
     steps: list[int] = []
 
@@ -102,7 +102,7 @@ def test_a_second_command_at_the_same_time_is_refused_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenization: str
 ) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
-    real = pretokenization._finish
+    real = npywriting._finish
     refused: list[str] = []
 
     def interfere(*arguments: Any) -> None:
@@ -111,7 +111,7 @@ def test_a_second_command_at_the_same_time_is_refused_and_changes_nothing(
         refused.append(caught.value.message)
         real(*arguments)
 
-    monkeypatch.setattr(pretokenization, "_finish", interfere)
+    monkeypatch.setattr(npywriting, "_finish", interfere)
     pretokenize_file(file=path, tokenization=tokenization)
     assert len(refused) == 1 and f"process {os.getpid()} " in refused[0]
     tokenizer = Tokenizer.load("gpt2" if tokenization == "gpt2" else tmp_path / "a.tokenizer")
@@ -126,7 +126,7 @@ def test_a_text_that_changes_under_way_is_refused(
 ) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
     data = path.read_bytes()
-    real = pretokenization._finish
+    real = npywriting._finish
 
     def change_text(*arguments: Any) -> None:
         texts = {"grown": data + b"x", "cut": data[:-9], "other bytes": data[::-1], "gone": b""}
@@ -135,7 +135,7 @@ def test_a_text_that_changes_under_way_is_refused(
             path.unlink()
         real(*arguments)
 
-    monkeypatch.setattr(pretokenization, "_finish", change_text)
+    monkeypatch.setattr(npywriting, "_finish", change_text)
     with pytest.raises(DataError, match="was changed while it was read") as caught:
         pretokenize_file(file=path, tokenization=tokenization)
     assert caught.value.path == path
@@ -150,13 +150,13 @@ def test_a_text_that_was_only_touched_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
-    real = pretokenization._finish
+    real = npywriting._finish
 
     def touch(*arguments: Any) -> None:
         os.utime(path, ns=(1, 1))
         real(*arguments)
 
-    monkeypatch.setattr(pretokenization, "_finish", touch)
+    monkeypatch.setattr(npywriting, "_finish", touch)
     assert pretokenize_file(file=path).num_tokens
 
 
@@ -272,8 +272,8 @@ def test_ids_are_on_the_disk_before_the_note_that_counts_them(
 ) -> None:
     """Else a power cut leaves a hole that the next run takes for ids."""
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
-    monkeypatch.setattr(pretokenization, "_STEP_BYTES", 5000)
-    monkeypatch.setattr(pretokenization, "_WINDOW_BYTES", 1000)
+    monkeypatch.setattr(npywriting, "_STEP_BYTES", 5000)
+    monkeypatch.setattr(npywriting, "_WINDOW_BYTES", 1000)
     events: list[str] = []
     sync, write = os.fsync, Journal.write
 

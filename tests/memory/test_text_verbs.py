@@ -24,7 +24,7 @@ import re, sys
 held = []
 if sys.argv[1] == "hold":
     from lowtide.corpus import blocks
-    from lowtide.dataset import pretokenization
+    from lowtide.dataset import npywriting
     from lowtide.tokenizer import counting
 
     def keeping(function, text_of):
@@ -44,7 +44,7 @@ if sys.argv[1] == "hold":
 
     blocks.write_block = keeping(blocks.write_block, keep_block)
     counting._Job._count_plain = keeping(counting._Job._count_plain, keep_file)
-    pretokenization._Plain.iter_steps = keeping(pretokenization._Plain.iter_steps, keep_text)
+    npywriting.PlainFile.iter_steps = keeping(npywriting.PlainFile.iter_steps, keep_text)
 from lowtide.cli import main
 code = main(sys.argv[2:])
 status = open("/proc/self/status").read()

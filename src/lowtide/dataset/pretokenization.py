@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import functools
 import os
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -27,9 +26,15 @@ from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_c
 from lowtide.corpus.reading import (
     ReadingSettings,
     is_plain_text,
-    iter_blocks,
     iter_documents,
-    plan_streams,
+)
+from lowtide.dataset.npywriting import (
+    WORKER_BYTES,
+    PlainFile,
+    encode_batches,
+    encode_documents,
+    iter_batches,
+    iter_parts,
 )
 from lowtide.dataset.provenance import (
     Provenance,
@@ -41,29 +46,20 @@ from lowtide.dataset.provenance import (
     write_provenance,
 )
 from lowtide.dataset.settings import PretokenizeSettings
-from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES, npy_header
-from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.journal import Journal
+from lowtide.errors import DataError, UsageError
 from lowtide.memory import (
     MemoryBudget,
     format_size,
-    smallest_budget,
     usable_cores,
 )
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
-from lowtide.tokenizer.filesteps import iter_file_steps
 from lowtide.tokenizer.needs import NO_PACKAGE, package_needs
 from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = ["PretokenizeResult", "iter_pretokenized", "pretokenize_file", "pretokenize_files"]
 
-_STEP_BYTES = 64 << 20
-_WINDOW_BYTES = 1 << 20
-_UNFINISHED = "unfinished"
-_WORKER_BYTES = 24 << 20  # a cache, a window and its ids, and what merging a long piece takes
-_BATCH_BYTES = 2 << 20
 _BLOCK_BYTES = 1 << 20
 _SLACK_BYTES = 16 << 20  # the vocabulary, and what Python grows by
 _STREAM_BYTES = 44 << 20  # a block a few times, a batch of them, and its ids
@@ -239,17 +235,17 @@ def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
         finish = _Finish(settings, source, out, tokenizer, dtype)
         with progress.phase("encode", total=source.size_bytes, unit="B") as phase:
             if tokenizer.kind == "package":
-                count = _encode_documents(
-                    _iter_parts(source, reading),
+                count = encode_documents(
+                    iter_parts(source, reading),
                     source,
                     out,
                     tokenizer,
                     dtype,
                     phase.update,
-                    finish,
+                    finish.write,
                 )
             elif tokenizer.kind == "bpe" and is_plain:
-                plain = _Plain(
+                plain = PlainFile(
                     source,
                     out,
                     tokenizer,
@@ -259,11 +255,11 @@ def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
                     settings.num_workers,
                     progress.note,
                 )
-                count = plain.encode(phase.update, finish)
+                count = plain.encode(phase.update, finish.write)
             else:
-                batches = _iter_batches(source, reading)
-                count = _encode_batches(
-                    batches, source, out, tokenizer, dtype, phase.update, finish
+                batches = iter_batches(source, reading)
+                count = encode_batches(
+                    batches, source, out, tokenizer, dtype, phase.update, finish.write
                 )
     return PretokenizeResult(
         path=out,
@@ -346,270 +342,10 @@ def _reading(settings: PretokenizeSettings) -> ReadingSettings:
 
 def _plan_workers(settings: PretokenizeSettings, budget: MemoryBudget, *, stream_bytes: int) -> int:
     """How many workers the budget allows; one too small for a single one is refused."""
-    shares = {"windows and caches": _WORKER_BYTES, "reading": stream_bytes, "slack": _SLACK_BYTES}
+    shares = {"windows and caches": WORKER_BYTES, "reading": stream_bytes, "slack": _SLACK_BYTES}
     budget.require(shares)
     spare = budget.remaining_bytes - stream_bytes - _SLACK_BYTES
-    workers = min(settings.num_workers or usable_cores(), spare // _WORKER_BYTES)
-    for name, size in {**shares, "windows and caches": _WORKER_BYTES * workers}.items():
+    workers = min(settings.num_workers or usable_cores(), spare // WORKER_BYTES)
+    for name, size in {**shares, "windows and caches": WORKER_BYTES * workers}.items():
         budget.reserve(name, wanted_bytes=size)
     return workers
-
-
-@dataclass(frozen=True)
-class _Plain:
-    """Encoding a plain file natively, on all cores, straight into the output."""
-
-    source: InputFile
-    out: Path
-    tokenizer: Tokenizer
-    dtype: np.dtype[Any]
-    workers: int
-    budget: MemoryBudget
-    num_workers: int | None
-    """Workers that were asked for, where a number was given."""
-    on_notice: Callable[[str], None]
-
-    def encode(self, on_progress: Callable[[int], None], finish: _Finish) -> int:
-        """Encode all of the file; an interrupted run goes on."""
-        work = _open_unfinished(self.source, self.out, self.tokenizer, self.on_notice)
-        count = work.count
-        digest = _Digest(self.source.path)
-        with os.fdopen(work.descriptor, "r+b") as file:
-            for position, so_far in self.iter_steps(file, (work.position, work.count)):
-                count = so_far
-                digest.advance(position)
-                if position < self.source.size_bytes:
-                    os.fsync(file.fileno())
-                    work.note(position, count)
-                on_progress(position)
-            _finish(file, count, self.dtype)
-            finish.write(count, digest.finish())
-            file.flush()
-            os.fsync(file.fileno())
-        work.path.replace(self.out)
-        files.sync_directory(self.out.parent)
-        work.journal.remove()
-        return count
-
-    def iter_steps(self, file: BinaryIO, done: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Encode some of the file, and again; (bytes read, ids written) so far."""
-        source, largest = self.source, max(self.budget.remaining_bytes, 4 * _WINDOW_BYTES)
-        if self.tokenizer.data.normalizer != "none":  # text and what it becomes are held at once
-            largest = max(largest // 2, 4 * _WINDOW_BYTES)
-        try:
-            yield from iter_file_steps(
-                self.tokenizer.native,
-                source.path,
-                size=source.size_bytes,
-                out=file.fileno(),
-                out_path=self.out,
-                id_bytes=self.dtype.itemsize,
-                num_workers=self.workers,
-                out_offset=NPY_HEADER_BYTES,
-                done=done,
-                step_bytes=_STEP_BYTES,
-                window_bytes=_WINDOW_BYTES,
-                largest_window=largest,
-            )
-        except ValueError as error:  # no place to cut
-            size = int(str(error).split()[0])
-            # A larger budget is one for more workers too.
-            workers = (self.num_workers or usable_cores()) - self.workers
-            needed = self.budget.total_bytes + size - largest + _WORKER_BYTES * workers
-            raise BudgetError(
-                f"there is no place to cut in {format_size(size)} of text "
-                f"({str(error).partition('cut ')[2]}), which are held at once",
-                path=source.path,
-                next_step=f"{smallest_budget(needed)}, or put line ends into it if it may be cut",
-            ) from None
-
-
-class _Digest:
-    """The checksum of a file, a step behind its reader, while the text is still in the cache."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._digest = xxhash.xxh3_128()
-        self._done = 0
-
-    def advance(self, position: int) -> None:
-        with self._path.open("rb", buffering=0) as file:
-            file.seek(self._done)
-            while self._done < position:
-                part = file.read(min(1 << 20, position - self._done))
-                if not part:
-                    return  # cut short meanwhile, which its size will tell
-                self._digest.update(part)
-                self._done += len(part)
-
-    def finish(self) -> str:
-        return self._digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class _Unfinished:
-    """Ids that have no final name yet."""
-
-    path: Path
-    journal: Journal
-    descriptor: int
-    identity: list[Any]
-    position: int = 0
-    count: int = 0
-
-    def note(self, position: int, count: int) -> None:
-        """Keep the place: so many bytes of text are so many ids, which are on the disk."""
-        place = {"position": position, "count": count}
-        self.journal.write({"identity": self.identity, "name": self.path.name, **place})
-
-
-def _open_unfinished(
-    source: InputFile, out: Path, tokenizer: Tokenizer, on_notice: Callable[[str], None]
-) -> _Unfinished:
-    """Open what an interrupted command left, if it was of the same text; else begin anew."""
-    place = out.with_name(f".{out.name}.{_UNFINISHED}.json")
-    journal = Journal(place, verb="pretokenize", version=1)
-    identity = [source.size_bytes, source.modified_ns, tokenizer.fingerprint]
-    left = files.list_leftovers(out, _UNFINISHED)
-    notes = journal.read(on_notice=on_notice)
-    if notes is not None and notes["identity"] == identity:
-        path = out.parent / notes["name"]
-        descriptor = _open_regular(path) if path in left else None
-        if descriptor is not None:
-            return _Unfinished(
-                path, journal, descriptor, identity, notes["position"], notes["count"]
-            )
-    for path in left:
-        path.unlink(missing_ok=True)
-    journal.remove()
-    path = files.unused_name(out, _UNFINISHED)
-    return _Unfinished(path, journal, files.create_file(path), identity)
-
-
-def _open_regular(path: Path) -> int | None:
-    """Open a file for writing, if it is one of its own and no link that somebody put there."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _finish(file: BinaryIO, count: int, dtype: np.dtype[Any]) -> None:
-    file.seek(0)
-    file.write(npy_header(count, dtype))
-    file.truncate(NPY_HEADER_BYTES + count * dtype.itemsize)
-
-
-def _encode_batches(
-    batches: Iterator[tuple[list[bytes], list[bool]]],
-    source: InputFile,
-    out: Path,
-    tokenizer: Tokenizer,
-    dtype: np.dtype[Any],
-    on_progress: Callable[[int], None],
-    finish: _Finish,
-) -> int:
-    """Encode text by text, with end-of-text after those that are marked."""
-    count = done = 0
-    checksum = files.checksum_file(source.path)
-    with files.atomic_file(out) as file:
-        file.write(npy_header(0, dtype))
-        for texts, marks in batches:
-            for ids, marked in zip(tokenizer.encode_batch(texts), marks, strict=True):
-                file.write(np.ascontiguousarray(ids, dtype=dtype).data)
-                count += len(ids)
-                if marked and tokenizer.end_of_text_id is not None:
-                    file.write(np.array([tokenizer.end_of_text_id], dtype=dtype).tobytes())
-                    count += 1
-            done += sum(map(len, texts))
-            on_progress(min(done, source.size_bytes))
-        _finish(file, count, dtype)  # pyright: ignore[reportArgumentType]
-        finish.write(count, checksum)
-    return count
-
-
-def _encode_documents(
-    parts: Iterator[tuple[bytes, bool]],
-    source: InputFile,
-    out: Path,
-    tokenizer: Tokenizer,
-    dtype: np.dtype[Any],
-    on_progress: Callable[[int], None],
-    finish: _Finish,
-) -> int:
-    """Encode document by document, however many parts one has, with end-of-text behind each."""
-    count = done = 0
-    checksum = files.checksum_file(source.path)
-    end = tokenizer.end_of_text_id
-    for_end = np.array([] if end is None else [end], dtype=dtype)
-    parts = iter(parts)
-    left = next(parts, None)
-
-    def one_document() -> Iterator[bytes]:
-        nonlocal left, done
-        marked = False
-        while left is not None and not marked:
-            text, marked = left
-            yield text
-            done += len(text)
-            left = next(parts, None)
-        if marked:
-            ends.append(True)
-
-    with files.atomic_file(out) as file:
-        file.write(npy_header(0, dtype))
-        while left is not None:
-            ends: list[bool] = []
-            for ids in tokenizer.iter_encoded(one_document(), special="text"):
-                file.write(np.ascontiguousarray(ids, dtype=dtype).data)
-                count += len(ids)
-                on_progress(min(done, source.size_bytes))
-            if ends:
-                file.write(for_end.tobytes())
-                count += len(for_end)
-        _finish(file, count, dtype)  # pyright: ignore[reportArgumentType]
-        finish.write(count, checksum)
-    return count
-
-
-def _iter_batches(
-    source: InputFile, reading: ReadingSettings
-) -> Iterator[tuple[list[bytes], list[bool]]]:
-    texts: list[bytes] = []
-    marks: list[bool] = []
-    held = 0
-    for text, marked in _iter_parts(source, reading):
-        if held and held + len(text) > _BATCH_BYTES:
-            yield texts, marks
-            texts, marks, held = [], [], 0
-        texts.append(text)
-        marks.append(marked)
-        held += len(text)
-    if texts:
-        yield texts, marks
-
-
-def _iter_parts(source: InputFile, reading: ReadingSettings) -> Iterator[tuple[bytes, bool]]:
-    """Texts in order, each with whether a document ends behind it."""
-    is_text = source.format.block_kind == "text"
-    return _iter_pieces(source, reading) if is_text else _iter_rows(source, reading)
-
-
-def _iter_pieces(source: InputFile, reading: ReadingSettings) -> Iterator[tuple[bytes, bool]]:
-    """Return all of a text, cut at its separators: the same ids as of a plain file."""
-    for stream in plan_streams([source], reading):
-        for block in iter_blocks(stream, reading):
-            if block is not None:
-                parts = block.data.split(reading.separator)
-                yield from ((part, True) for part in parts[:-1])
-                yield parts[-1], False
-
-
-def _iter_rows(source: InputFile, reading: ReadingSettings) -> Iterator[tuple[bytes, bool]]:
-    for document in iter_documents([source], reading):
-        yield document.text, document.is_last
