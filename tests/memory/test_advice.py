@@ -54,6 +54,7 @@ VERBS = {
     "train": _TRAIN + "--dataset-dir {data} --num-workers 3",
     "train on a long row": _TRAIN + "--dataset-id {rows}",
     "train on a large cell": _TRAIN + "--dataset-id {cell}",
+    "train on a tokenized cell": _TRAIN + "--input-file {cell} --tokenization gpt2",
     "evaluate": "evaluate --model-name {model} --dataset-dir {data} --eval-iters 1 --device cpu",
     "generate": "generate --model-name {model} --prompt words --max-new-tokens 2 --device cpu",
 }

@@ -163,6 +163,10 @@ def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: 
         use_8bit=eight, compiles=compiles, recomputes=again, backend=settings.computing.backend
     )
     parquet = stream_reading(settings.data).has_parquet
+    if settings.data.input_file is not None:  # tokenized in the process that trains
+        parquet = _look_at_files(
+            str(settings.data.input_file), settings.data.text_column
+        ).has_parquet
     size = program.bytes_for(
         use_8bit=eight, compiles=compiles, recomputes=again, reads_parquet=parquet
     )
