@@ -140,7 +140,7 @@ def commit_and_die(self, task, **more):
 Records.commit_record = commit_and_die
 settings = training.TokenizerTrainingSettings(
     input=(sys.argv[2],), out_dir=Path("shared/tok"), vocab_size=700, engine="files",
-    memory="1GiB", processes=2,
+    memory="1GiB", num_workers=2,
 )
 training._train_together(settings, expand_inputs(settings.input), part_bytes=9000)
 """

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from lowtide import files
 from lowtide.cli import main
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.textblocks import ReadingSettings
@@ -206,6 +207,31 @@ def test_characters_across_blocks(tmp_path: Path) -> None:
     path.write_text("é中😀" * 1_200_000)
     trained = train_tokenizer(input=[path], kind="char")
     assert trained.tokenizer.vocab_size == 5
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_a_kill_while_the_files_are_written_is_survived(
+    tmp_path: Path, text_file: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"input": [text_file], "kind": kind, "vocab_size": 300 if kind == "bpe" else None}
+    given = {name: value for name, value in given.items() if value is not None}
+    whole = train_tokenizer(**given, out_dir=tmp_path / "whole").tokenizer
+    write = files.publish
+    for last in ("training.json", "vocab.json", "merges.txt", "tokenizer.json"):
+        out = tmp_path / last
+
+        def stop(partial: Path, path: Path, last: str = last, **options: Any) -> None:
+            if path.name == last:
+                raise KeyboardInterrupt
+            write(partial, path, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "publish", stop)
+            if (tmp_path / "whole" / last).exists():
+                with pytest.raises(KeyboardInterrupt):
+                    train_tokenizer(**given, out_dir=out)
+        again = train_tokenizer(**given, out_dir=out).tokenizer
+        assert again.fingerprint == whole.fingerprint
 
 
 def test_a_finished_tokenizer_is_left_alone(tmp_path: Path, text_file: Path) -> None:

@@ -288,7 +288,7 @@ def _train_together(
         commit_plan(plan, records)
 
         def is_finished() -> bool:
-            return (out_dir / _RECORD).exists()
+            return (out_dir / "tokenizer.json").exists()
 
         def learn() -> None:
             with hold_lock(out_dir, create_folder=True), records.scratch_folder() as folder:
@@ -389,6 +389,8 @@ def _load_finished(
                 next_step="choose another --out-dir",
             )
         return None
+    if not (out_dir / "tokenizer.json").exists():
+        return None  # killed while it wrote its files
     record = read_long_json(out_dir / _RECORD, ("input_files",))
     difference = _find_difference(settings, inputs, record)
     if difference is None:
@@ -613,8 +615,11 @@ def _scan_characters(
 
 
 def _write(tokenizer: Tokenizer, out_dir: Path, record: dict[str, Any]) -> None:
-    """Write all files; the record last, since its presence means that the others are whole."""
-    tokenizer.save(out_dir)
+    """Write all files; tokenizer.json last, since its presence means that the others are whole.
+
+    The record before it: a kill in between must not leave a tokenizer that nobody knows.
+    """
+    write_long_json(out_dir / _RECORD, record)
     if tokenizer.kind == "bpe":
         tokenizer.save_vocabulary(out_dir)
-    write_long_json(out_dir / _RECORD, record)
+    tokenizer.save(out_dir)
