@@ -115,7 +115,7 @@ def test_the_same_bytes_as_by_threads(corpus: Path, options: dict[str, Any]) -> 
 def test_neither_workers_nor_sizes_change_a_byte(corpus: Path, workers: int, sizes: Sizes) -> None:
     expected = by_threads(corpus)
     out_dir = corpus.parent / "staged"
-    prepare_shared(settings_of(out_dir, corpus, engine="files", processes=workers), sizes=sizes)
+    prepare_shared(settings_of(out_dir, corpus, engine="files", num_workers=workers), sizes=sizes)
     assert snapshot(out_dir) == expected
 
 
@@ -326,7 +326,7 @@ def commit_and_die(self, task, **more):
 Records.commit_record = commit_and_die
 prepare_shared(
     PrepareSettings(input_files=(sys.argv[2],), out_dir=Path("staged"), tokenization=sys.argv[3],
-                    tokens_per_shard=4000, engine="files", memory="1GiB", processes=1),
+                    tokens_per_shard=4000, engine="files", memory="1GiB", num_workers=1),
     sizes=Sizes(6 << 10, 3, num_buckets=16, group_bytes=5000),
 )
 """
