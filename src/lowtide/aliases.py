@@ -106,7 +106,7 @@ def takes_second_names(function: Callable[P, R]) -> Callable[P, R]:
     >>> @takes_second_names
     ... def show(*, seq_len: int) -> int:
     ...     return seq_len
-    >>> cast("Any", show)(max_length=8)
+    >>> show(**{"max_length": 8})
     8
     """
     code = function.__code__

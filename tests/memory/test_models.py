@@ -21,6 +21,7 @@ import torch
 from lowtide.files import write_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.model.program import find_program
 from lowtide.model.weights import portable_tensors, save_weights
 from lowtide.tokenizer import Tokenizer
 
@@ -208,6 +209,12 @@ def peak_of(verb: str, path: Path, model: Path, mutation: str = "") -> int:
     )
     assert done.returncode in ((0, 3) if mutation else (0,)), done.stderr
     return int(re.findall(r"^peak (\d+)$", done.stdout, re.MULTILINE)[-1])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _program_is_known() -> None:
+    """Have torch measured already: the first command that plans with it would be its probe too."""
+    find_program("cpu")
 
 
 @pytest.mark.parametrize("verb", CASES)
