@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
+#include "model/packed_states.hpp"
 #include "model/row_kernels.hpp"
 #include "model/thread_pool.hpp"
 
@@ -199,9 +200,48 @@ void bind_heads(nb::module_& m) {
         });
 }
 
+using States = std::array<Address, 6>;     // weights, rests, codes and scales of both moments
+using StepNumbers = std::array<float, 9>;  // as PackedStep has them, up to its seed
+
+void bind_packed(nb::module_& m) {
+  m.def("adamw_packed", [](const States& states, Address gradients, const StepNumbers& numbers,
+                           uint32_t seed, uint32_t position, size_t size, size_t num_threads) {
+    require_threads(num_threads);
+    require(size % kPackedBlock == 0, "packed states come in whole blocks");
+    for (const Address address : states) require(address != 0, "a tensor has no address");
+    require(gradients != 0, "a tensor has no address");
+    const nb::gil_scoped_release unlocked;
+    const PackedStep step{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4],
+                          numbers[5], numbers[6], numbers[7], numbers[8], seed};
+    run_blocks(size / kPackedBlock, 128, num_threads, [&](size_t first, size_t end) {
+      const size_t start = first * kPackedBlock;
+      const PackedStates part{reinterpret_cast<uint16_t*>(states[0]) + start,
+                              reinterpret_cast<int8_t*>(states[1]) + start,
+                              reinterpret_cast<int8_t*>(states[2]) + start,
+                              reinterpret_cast<uint8_t*>(states[3]) + start,
+                              room(states[4]) + first,
+                              room(states[5]) + first};
+      adamw_packed(part, reinterpret_cast<const uint16_t*>(gradients) + start, step,
+                   position + static_cast<uint32_t>(start), end - first);
+    });
+  });
+  m.def("unpack_weights",
+        [](Address weights, Address rests, Address out, size_t size, size_t num_threads) {
+          require_threads(num_threads);
+          require(weights != 0 && rests != 0 && out != 0, "a tensor has no address");
+          const nb::gil_scoped_release unlocked;
+          run_blocks(size, 16384, num_threads, [&](size_t first, size_t end) {
+            unpack_weights(reinterpret_cast<const uint16_t*>(weights) + first,
+                           reinterpret_cast<const int8_t*>(rests) + first, room(out) + first,
+                           end - first);
+          });
+        });
+}
+
 }  // namespace
 
 void bind_model(nb::module_& m) {
+  bind_packed(m);
   bind_norm(m);
   bind_activations(m);
   bind_loss(m);

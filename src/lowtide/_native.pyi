@@ -428,6 +428,17 @@ def turn_heads(
     num_threads: int,
     /,
 ) -> None: ...
+def adamw_packed(
+    states: Sequence[int],
+    gradients: int,
+    numbers: Sequence[float],
+    seed: int,
+    position: int,
+    size: int,
+    num_threads: int,
+    /,
+) -> None: ...
+def unpack_weights(weights: int, rests: int, out: int, size: int, num_threads: int, /) -> None: ...
 def turn_heads_backward(
     gradients: Sequence[int],
     strides: Sequence[int],

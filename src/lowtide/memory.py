@@ -30,6 +30,7 @@ __all__ = [
     "process_peak_bytes",
     "release_free_memory",
     "reset_process_peak",
+    "return_large_blocks",
     "round_up_mib",
     "smallest_budget",
     "tree_resident_bytes",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 MIB = 1 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _SAMPLE_SECONDS = 0.05
 
 _UNITS = {
@@ -209,6 +211,20 @@ def release_free_memory() -> None:
 
     with contextlib.suppress(OSError, AttributeError):  # a C library other than glibc
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def return_large_blocks() -> None:
+    """Have the C library return blocks of a megabyte and more when they are freed.
+
+    It begins to keep them once some were freed, up to 32 MiB each, for the next time: memory that
+    a budget has to hold beside what is used.
+    """
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):  # a C library other than glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        for threshold in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+            mallopt(threshold, 1 << 20)
 
 
 def process_peak_bytes() -> int:

@@ -239,7 +239,8 @@ def test_every_part_of_a_plan_is_as_it_was_fitted(options, on_gpu, expected):
     config = GPTConfig(5000, 128, 3, 256, 8, num_kv_heads=2)
     settings = train_settings(**{"batch_size": 8, "seq_len": 128, **options})
     plan = planned_bytes(config, settings, on_gpu=on_gpu, program=PROGRAM)
-    assert astuple(plan) == expected
+    assert astuple(plan)[:-1] == expected  # without --offload nothing is offloaded
+    assert plan.offloaded is None
     rows = planned_bytes(config, settings, micro_batch=8, on_gpu=on_gpu, program=PROGRAM)
     assert rows == plan
 

@@ -110,6 +110,7 @@ DEFAULTS = {
     "device": "auto",
     "parallel": "ddp",
     "num_workers": 4,
+    "offload": "none",
     "eval_dataset_dir": (),
     "eval_interval": 500,
     "eval_iters": 50,

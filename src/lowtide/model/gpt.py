@@ -30,7 +30,7 @@ from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.model.targets import cap_logits, targets_ahead
 from lowtide.model.tide_blocks import TideAttention, TideBlock
 
-__all__ = ["GPT"]
+__all__ = ["GPT", "rotary_tables"]
 
 _FIRST_POSITIONS = 8192  # of rotary tables
 _RESIDUAL_WEIGHTS = ("attention.output.weight", "mlp.down.weight")
@@ -89,7 +89,7 @@ class GPT(nn.Module):
 
     def _make_tables(self, positions: int) -> None:
         with torch.inference_mode(False):  # training may go on with what a sample made longer
-            cos, sin = _rotary_tables(self.config, positions)
+            cos, sin = rotary_tables(self.config, positions)
             self.cos, self.sin = cos.to(self.device), sin.to(self.device)
 
     @property
@@ -221,7 +221,8 @@ def _autocast(x: Tensor) -> bool:
     return torch.is_autocast_enabled(x.device.type)
 
 
-def _rotary_tables(config: GPTConfig, positions: int) -> tuple[Tensor, Tensor]:
+def rotary_tables(config: GPTConfig, positions: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [positions, E / 2] of the angles that queries and keys are turned by."""
     places = torch.arange(positions, dtype=torch.float32)
     if config.layout in ("qwen3", "tide") and config.rope_scaling is None:
         # To the bit what runs began with; elsewhere rounded once, from float64.

@@ -18,7 +18,7 @@ from lowtide.model.float8 import Float8Head, fits_float8
 from lowtide.model.kernels import fused_loss_and_error, has_fused_loss
 from lowtide.model.targets import plain_loss_and_error
 
-__all__ = ["chunked_cross_entropy"]
+__all__ = ["PlainHead", "chunked_cross_entropy"]
 
 
 def _loss_and_error(
@@ -33,7 +33,7 @@ def _loss_and_error(
     return total, error.to(logits.dtype)
 
 
-class _PlainHead:
+class PlainHead:
     """An output matrix in the precision of the hidden states."""
 
     def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
@@ -81,13 +81,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ]
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
-            head = _PlainHead(weight, hidden.dtype)
+            head = PlainHead(weight, hidden.dtype)
             for part in chunks:
                 total += head.loss(hidden[part], targets[part], cap=cap)
             return total / num_tokens
         float8 = float8 and fits_float8(min(num_tokens, chunk_tokens), weight)
         float8 = float8 and fits_float8(num_tokens % chunk_tokens, weight)
-        head = Float8Head(weight) if float8 else _PlainHead(weight, hidden.dtype)
+        head = Float8Head(weight) if float8 else PlainHead(weight, hidden.dtype)
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         for part in chunks:

@@ -26,10 +26,11 @@ from lowtide.training.saving import Snapshot
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
-__all__ = ["Backend", "Counters", "Engine", "Feed", "Group", "Model", "open_backend"]
+__all__ = ["Backend", "Counters", "Engine", "Feed", "Group", "Model", "backend_of", "open_backend"]
 
 _MODULES = {
     "torch": "lowtide.training.torchbackend",
+    "ladder": "lowtide.ladder.backend",
     "jax": "lowtide.jaxtraining.backend",
 }
 
@@ -135,8 +136,15 @@ class Backend(Protocol):
     def portable(self, weights: Mapping[str, Any], config: GPTConfig) -> dict[str, Any]: ...
 
 
+def backend_of(settings: TrainSettings) -> Backend:
+    """What computes a run of these settings."""
+    return open_backend(
+        "ladder" if settings.machine.offload != "none" else settings.computing.backend
+    )
+
+
 @functools.cache
-def open_backend(name: Literal["torch", "jax"]) -> Backend:
+def open_backend(name: Literal["torch", "ladder", "jax"]) -> Backend:
     """Import what a name means; a package that is missing is named, with what installs it."""
-    with naming_missing_packages(f"--backend {name}"):
+    with naming_missing_packages(f"--backend {'jax' if name == 'jax' else 'torch'}"):
         return importlib.import_module(_MODULES[name]).BACKEND

@@ -26,7 +26,7 @@ from lowtide.model.config import padded_vocab_size
 from lowtide.model.program import program_here
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import known_shape
-from lowtide.training.backends import open_backend
+from lowtide.training.backends import backend_of
 from lowtide.training.choosing import model_config
 from lowtide.training.footprint import planned_bytes, stream_reading
 from lowtide.training.heldout import hold_out
@@ -151,7 +151,7 @@ def _reading_limits(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, 
     The advice of a refusal is a budget that the whole batch and the longer row fit into.
     """
     needed = stream_reading(settings.data).reader_bytes
-    kind = open_backend(settings.computing.backend).device_kind(settings.machine.device)
+    kind = backend_of(settings).device_kind(settings.machine.device)
     if settings.machine.memory is None or kind != "cpu":
         return {"reader_bytes": max(needed, ReadingSettings.reader_bytes)}
     config = known_shape(settings.run)

@@ -27,6 +27,7 @@ from lowtide.model.sizing import (
 )
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.muonnumbers import STACK_BYTES
+from lowtide.training.offloading import OffloadBytes, offload_bytes
 from lowtide.training.settinggroups import ComputeSettings, DataSettings
 from lowtide.training.settings import TrainSettings
 
@@ -63,6 +64,8 @@ class Footprint:
     """Interpreter, torch and what they load, as measured (program.py)."""
     tokenizer: int = 0
     """The vocabulary as it is loaded, and as it is written into the run's folder."""
+    offloaded: OffloadBytes | None = None
+    """With --offload: what the device does not hold, and how large a checkpoint is."""
 
     @property
     def device_bytes(self) -> int:
@@ -73,12 +76,16 @@ class Footprint:
     @property
     def host_bytes(self) -> int:
         """What the host must hold when a GPU trains: its program, copies of what it saves."""
+        if self.offloaded is not None:  # which is saved out of its places
+            return self.batches + self.program + self.tokenizer + self.offloaded.host
         saved = self.checkpoint_bytes + self.weights  # the best weights have their own place
         return self.batches + self.program + self.tokenizer + saved
 
     @property
     def checkpoint_bytes(self) -> int:
         """What one checkpoint takes."""
+        if self.offloaded is not None:
+            return self.offloaded.checkpoint
         return self.weights + self.optimizer
 
     @property
@@ -124,6 +131,23 @@ def planned_bytes(
     Without `program` it is that of the torch installed here: a probe measures it, the first time.
     """
     rows = micro_batch or settings.batch.batch_size
+    batches = _batch_bytes(settings) + data_bytes
+    program_bytes = _program_bytes(settings, program, on_gpu=on_gpu)
+    tokenizer = config.vocab_size * TOKEN_BYTES
+    if settings.machine.offload != "none":
+        parts = offload_bytes(config, settings, rows=rows, on_gpu=on_gpu)
+        return Footprint(
+            weights=parts.weights,
+            gradients=parts.gradients,
+            optimizer=parts.optimizer,
+            activations=parts.activations,
+            loss=parts.loss,
+            update=0,
+            batches=batches,
+            program=program_bytes,
+            tokenizer=tokenizer,
+            offloaded=parts,
+        )
     tokens = rows * settings.model.seq_len
     count = count_parameters(config)
     loss = _loss_bytes(config, settings.computing, tokens, on_gpu=on_gpu)
@@ -147,9 +171,9 @@ def planned_bytes(
         activations=activations,
         loss=loss,
         update=update,
-        batches=_batch_bytes(settings) + data_bytes,
-        program=_program_bytes(settings, program, on_gpu=on_gpu),
-        tokenizer=config.vocab_size * TOKEN_BYTES,
+        batches=batches,
+        program=program_bytes,
+        tokenizer=tokenizer,
     )
 
 

@@ -45,7 +45,7 @@ def optimizer_of(numbers: Mapping[str, Any]) -> str | None:
     kinds = {row.get("kind") for row in rows if isinstance(row, dict)}
     if "Muon" in kinds:
         return "muon"
-    return "adamw" if kinds in ({"AdamW"}, {"AdamW8bit"}) else None
+    return "adamw" if kinds in ({"AdamW"}, {"AdamW8bit"}, {"PackedAdamW"}) else None
 
 
 def require_same_model(run: RunFolder, model: Model) -> None:

@@ -321,9 +321,16 @@ class MachineSettings:
     """Batches prepared ahead."""
     memory: str | None = None
     """Budget of resident memory, such as 8GiB; half of what is available if not given."""
+    offload: Literal["none", "packed", "gradients", "optimizer", "layers", "disk"] = "none"
+    """Train in 7 bytes a parameter (packed), and keep on the host, each with what is before it:
+    gradients, the optimizer's states, all layers; disk: states in a file. AdamW."""
+    offload_dir: Path | None = None
+    """Where --offload disk keeps its scratch file; the run's folder if not given."""
 
     def __post_init__(self) -> None:
         _zero_or_more(self, "num_workers")
+        apart = self.offload_dir is None or self.offload == "disk"
+        require(apart, "offload_dir", self.offload_dir, "--offload disk beside it")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lowtide.training.settinggroups import (
     RunSettings,
     SavingSettings,
 )
-from lowtide.training.torchoptions import refuse_torch_options
+from lowtide.training.torchoptions import refuse_options
 
 if TYPE_CHECKING:
     import tyro
@@ -77,7 +77,7 @@ class TrainSettings:
         require(
             not queued, "overwrite", True, "no --slurm beside it: each restart would begin anew"
         )
-        refuse_torch_options(self)
+        refuse_options(self)
 
     @property
     def tokens_per_step(self) -> int:

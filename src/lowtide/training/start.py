@@ -21,7 +21,7 @@ from lowtide.model.tensorfiles import require_weights
 from lowtide.settings import build_settings, require
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import refuse_hopeless
-from lowtide.training.backends import Group, open_backend
+from lowtide.training.backends import Group, backend_of
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import model_config
 from lowtide.training.data import TrainingData, open_training_data
@@ -56,7 +56,7 @@ def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResu
     # One meter for all of it: text tokenized before the first step counts too.
     with (
         PeakMeter(),
-        open_backend(settings.computing.backend).open_group(settings.machine.device) as group,
+        backend_of(settings).open_group(settings.machine.device) as group,
         run.locked(wanted=group.is_first),
     ):
         return _train(settings, run, group)
@@ -106,7 +106,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
     config = _shape(settings, run, data, base_dir)
     if run.exists() or base_dir is not None:
         require_weights(base_dir or run.newest_dir(), config)
-    backend = open_backend(settings.computing.backend)
+    backend = backend_of(settings)
     model = backend.new_model(
         config, seed=settings.learning.seed, zero_init=settings.learning.zero_init
     )

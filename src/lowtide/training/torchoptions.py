@@ -1,8 +1,9 @@
-"""Options that only torch has: one table, and one error where JAX is to train."""
+"""Options that exclude each other: what only torch has, what --offload cannot do; a table each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from lowtide.errors import UsageError
 from lowtide.flatsettings import setting_values
@@ -10,7 +11,7 @@ from lowtide.flatsettings import setting_values
 if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings
 
-__all__ = ["refuse_torch_options"]
+__all__ = ["refuse_options"]
 
 _TORCH_ONLY = {
     "layout": ("tide",),
@@ -27,18 +28,36 @@ _TORCH_ONLY = {
 """By field the values that JAX cannot do: its compiler is always there and has its own kernels,
 bfloat16 needs no scale, TensorBoard's writer and the processes of a cluster are torch's."""
 _TORCH_ONLY_ABOVE_ZERO = ("ahead_weight",)
+_NOT_OFFLOADED = {
+    "layout": ("tide",),
+    "optimizer": ("muon",),
+    "use_8bit_optimizer": (True,),
+    "compile_whole": (True,),
+    "attention": ("cudnn", "flash"),
+    "float8_head": (True,),
+    "float8_blocks": (True,),
+    "precision": ("fp16",),
+    "backend": ("jax",),
+    "device": ("mps",),
+    "parallel": ("fsdp",),
+    "save_in_background": (True,),
+}
+"""By field the values that --offload cannot do: blocks come one by one and have packed states of
+their own, which are saved out of their places."""
 
 
-def refuse_torch_options(settings: TrainSettings) -> None:
-    """Refuse, for JAX, everything in the table at once."""
+def refuse_options(settings: TrainSettings) -> None:
+    """Refuse everything in a table at once, for JAX and for --offload."""
+    values = setting_values(settings)
+    offload = settings.machine.offload
+    if offload != "none" and (found := _find(values, _NOT_OFFLOADED)):
+        raise UsageError(
+            f"{', '.join(found)}: not with --offload {offload}",
+            next_step="leave it out, or leave --offload out",
+        )
     if settings.computing.backend != "jax":
         return
-    values = setting_values(settings)
-    found = [
-        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
-        for name, only in _TORCH_ONLY.items()
-        if (value := values[name]) in only
-    ]
+    found = _find(values, _TORCH_ONLY)
     found += [f"--{name.replace('_', '-')}" for name in _TORCH_ONLY_ABOVE_ZERO if values[name] > 0]
     if found:
         raise UsageError(
@@ -46,3 +65,11 @@ def refuse_torch_options(settings: TrainSettings) -> None:
             "--backend is jax",
             next_step="leave it out, or give --backend torch",
         )
+
+
+def _find(values: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]]) -> list[str]:
+    return [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        for name, only in table.items()
+        if (value := values[name]) in only
+    ]

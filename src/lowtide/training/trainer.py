@@ -25,7 +25,7 @@ from lowtide.model.sizing import count_parameters
 from lowtide.progress import Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.backends import Group, Model, open_backend
+from lowtide.training.backends import Group, Model, backend_of
 from lowtide.training.batches import BatchSource, open_batches
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
@@ -104,7 +104,7 @@ class Trainer:
         if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
             options.setdefault("batch_size", data.batch_size)
         self.settings = settings or build_settings(TrainSettings, options)
-        self.backend = open_backend(self.settings.computing.backend)
+        self.backend = backend_of(self.settings)
         self.model = model
         self.data = data
         self.val_data = val_data

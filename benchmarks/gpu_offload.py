@@ -1,0 +1,152 @@
+"""How large a model a part of a GPU trains: steps on each rung of --offload, memory and speed.
+
+The allocator is capped (600 MiB of the GPU are left for its context); every step sees other rows of
+the data. First weights are drawn on the GPU, which is quicker and gives other numbers than a run.
+
+    python benchmarks/gpu_offload.py --vram 8 --params 7e9 --offload layers --rows 2 --parts 8
+    python benchmarks/gpu_offload.py --vram 0 --params 2.5e9 --offload packed   (the whole GPU)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import resource
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Before torch begins: less of a small memory is lost between tensors.
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lowtide.ladder import network
+from lowtide.ladder.engine import LadderEngine
+from lowtide.ladder.network import PackedGPT
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.sizing import count_parameters, shape_for_parameters
+from lowtide.training.distributed import ProcessGroup
+from lowtide.training.offloading import offload_bytes
+from lowtide.training.settings import train_settings
+from lowtide.training.state import RunState
+
+VOCAB, CONTEXT = 50304, 1024
+CONTEXT_GIB = 0.6
+LARGE = {14: (48, 4864), 17: (48, 5376), 20: (48, 5888)}  # billions: layers, width
+
+
+def first_weights(config: GPTConfig, seed: int, *, zero_init: bool) -> Iterator[tuple[str, Tensor]]:
+    """Draw weights on the GPU, some at a time."""
+    with torch.device("meta"):
+        outline = GPT(config)
+    generator = torch.Generator("cuda").manual_seed(seed)
+    for name, parameter in outline.named_parameters():
+        if parameter.ndim < 2:
+            yield name, torch.full(parameter.shape, 0.0 if name.endswith("bias") else 1.0)
+            continue
+        residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
+        std = 0.02 / math.sqrt(2 * config.num_layers) if residual else 0.02
+        value = torch.empty(parameter.shape)
+        for part in value.flatten().split(1 << 24):
+            part.copy_(torch.randn(part.numel(), generator=generator, device="cuda") * std)
+        yield name, value
+
+
+def batch(path: Path, rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows from anywhere in a file of uint16 ids."""
+    ids = np.memmap(path, np.uint16, "r")
+    starts = np.random.default_rng(seed).integers(0, len(ids) - CONTEXT - 1, rows)
+    found = np.stack([ids[start : start + CONTEXT + 1].astype(np.int64) for start in starts])
+    there = torch.from_numpy(found).cuda()
+    return there[:, :-1].contiguous(), there[:, 1:].contiguous()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Take some steps; return losses, times and peaks beside what was planned."""
+    billions = round(options.params / 1e9)
+    if billions in LARGE:
+        layers, width = LARGE[billions]
+        config = GPTConfig(VOCAB, CONTEXT, layers, width, width // 128)
+    else:
+        config = shape_for_parameters(options.params, vocab_size=VOCAB, context_length=CONTEXT)
+    settings = train_settings(
+        offload=options.offload,
+        batch_size=options.rows,
+        gradient_accumulation_steps=options.parts,
+        seq_len=CONTEXT,
+        learning_rate=options.learning_rate,
+        use_mixed_precision=True,
+        compile=options.compile,
+        **({"offload_dir": options.offload_dir} if options.offload == "disk" else {}),
+    )
+    state, rows = RunState(micro_batch=options.rows), options.rows * options.parts
+    group = ProcessGroup(0, 1, torch.device("cuda"))
+    engine = LadderEngine(PackedGPT(config, seed=1), settings, state, group, rows=rows, note=print)
+    losses, seconds = [], []
+    for step in range(options.steps):
+        inputs, targets = batch(options.data, rows, step)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        loss = engine.compute(inputs, targets)
+        engine.update(loss, min(1.0, (step + 1) / 5))
+        engine.wait()
+        seconds.append(time.perf_counter() - start)
+        losses.append(round(loss.item(), 3))
+        state.step += 1
+    plan = offload_bytes(config, settings, rows=state.micro_batch, on_gpu=True)
+    planned = plan.weights + plan.gradients + plan.optimizer + plan.activations + plan.loss
+    tokens = rows * CONTEXT
+    return {
+        "vram": options.vram,
+        "params": count_parameters(config),
+        "shape": [config.num_layers, config.width],
+        "offload": options.offload,
+        "rows": options.rows,
+        "parts": options.parts,
+        "compile": options.compile,
+        "losses": losses,
+        "tokens_per_second": round(tokens / statistics.median(seconds[2:])),
+        "device_peak_bytes": torch.cuda.max_memory_allocated(),
+        "planned_device_bytes": planned,
+        "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "planned_host_bytes": plan.host,
+    }
+
+
+def main() -> None:
+    """Measure one case and keep its row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vram", type=float, default=0.0, help="GiB; 0 for all there is")
+    parser.add_argument("--params", type=float, required=True)
+    parser.add_argument("--offload", default="packed")
+    parser.add_argument("--offload-dir", type=Path, default=Path())
+    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--learning-rate", type=float, default=3e-6)
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--data", type=Path, default=Path("carry/data/train.bin"))
+    parser.add_argument("--out", type=Path, default=Path("offload.jsonl"))
+    options = parser.parse_args()
+    options.params = int(options.params)
+    if options.vram:
+        total = torch.cuda.get_device_properties(0).total_memory
+        share = (options.vram - CONTEXT_GIB) * 2**30 / total
+        torch.cuda.set_per_process_memory_fraction(share)
+    network._first_weights = first_weights
+    row = measure(options)
+    print(json.dumps(row))
+    with options.out.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

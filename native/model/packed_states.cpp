@@ -1,0 +1,106 @@
+#include "model/packed_states.hpp"
+
+#include <bit>
+#include <cmath>
+
+// As in row_kernels.cpp; this file is compiled without fused multiplication and addition, which
+// only some of these processors have.
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define LOWTIDE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define LOWTIDE_CLONES
+#endif
+
+namespace lowtide {
+namespace {
+
+constexpr float kWhole = 12582912.0f;       // 1.5 * 2^23: added, it leaves the nearest whole number
+constexpr int32_t kWholeBits = 0x4B400000;  // in the low bits
+constexpr float kFirstUnit = 1.0f / 127.0f, kSecondUnit = 1.0f / 255.0f;
+
+inline int32_t nearest(float x) { return std::bit_cast<int32_t>(x + kWhole) - kWholeBits; }
+
+inline float widen(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+inline float join(uint16_t weight, int8_t rest) {
+  return std::bit_cast<float>(((uint32_t{weight} << 8) + static_cast<uint32_t>(int32_t{rest}))
+                              << 8);
+}
+
+// Eight bits of chance for a number of a step.
+inline uint32_t chance(uint32_t place, uint32_t seed) {
+  uint32_t x = (place * 0x9E3779B1u) ^ seed;
+  x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
+  x = (x ^ (x >> 13)) * 0xC2B2AE35u;
+  return (x ^ (x >> 16)) & 0xFFu;
+}
+
+}  // namespace
+
+LOWTIDE_CLONES
+void adamw_packed(const PackedStates& states, const uint16_t* gradients, const PackedStep& step,
+                  uint32_t position, size_t num_blocks) {
+  float first[kPackedBlock], second[kPackedBlock];
+  for (size_t block = 0; block < num_blocks; ++block) {
+    const size_t start = block * kPackedBlock;
+    uint16_t* const weights = states.weights + start;
+    int8_t* const rests = states.rests + start;
+    int8_t* const first_codes = states.first + start;
+    uint8_t* const second_codes = states.second + start;
+    const uint16_t* const gradient = gradients + start;
+    const float first_scale = states.first_scales[block];
+    const float second_scale = states.second_scales[block];
+    const uint32_t place = position + static_cast<uint32_t>(start);
+#pragma omp simd
+    for (size_t i = 0; i < kPackedBlock; ++i) {
+      const float g = widen(gradient[i]) * step.factor;
+      const float code = static_cast<float>(first_codes[i]) * kFirstUnit;
+      const float m = code / (2.0f - std::fabs(code)) * first_scale;
+      first[i] = step.beta1 * m + step.rest1 * g;
+      float root = static_cast<float>(second_codes[i]) * kSecondUnit;
+      root = root * root;
+      const float v = root * root * second_scale;
+      second[i] = step.beta2 * v + step.rest2 * (g * g);
+    }
+#pragma omp simd
+    for (size_t i = 0; i < kPackedBlock; ++i) {
+      const float root = std::sqrt(second[i]) * step.root_factor + step.eps;
+      const float weight =
+          join(weights[i], rests[i]) * step.kept - step.step_size * (first[i] / root);
+      const uint32_t bits =
+          std::bit_cast<uint32_t>(weight) + chance(place + static_cast<uint32_t>(i), step.seed);
+      const uint32_t kept = bits >> 8;
+      const uint32_t high = (kept + 0x80u) >> 8;
+      weights[i] = static_cast<uint16_t>(high);
+      rests[i] = static_cast<int8_t>(kept - (high << 8));
+    }
+    float first_max = 0.0f, second_max = 0.0f;
+#pragma omp simd reduction(max : first_max, second_max)
+    for (size_t i = 0; i < kPackedBlock; ++i) {
+      first_max = std::fmax(first_max, std::fabs(first[i]));
+      second_max = std::fmax(second_max, second[i]);
+    }
+    states.first_scales[block] = first_max;
+    states.second_scales[block] = second_max;
+    // Zeros only: any divisor gives their code, zero.
+    const float first_by = first_max > 0.0f ? first_max : 1.0f;
+    const float second_by = second_max > 0.0f ? second_max : 1.0f;
+#pragma omp simd
+    for (size_t i = 0; i < kPackedBlock; ++i) {
+      const float x = first[i] / first_by;
+      first_codes[i] = static_cast<int8_t>(nearest((x + x) / (1.0f + std::fabs(x)) * 127.0f));
+      const int32_t code = nearest(std::sqrt(std::sqrt(second[i] / second_by)) * 255.0f);
+      // Never zero beside a gradient that was not: a mean of nothing would divide by eps alone.
+      second_codes[i] = static_cast<uint8_t>(code + (code == 0 && second[i] > 0.0f ? 1 : 0));
+    }
+  }
+}
+
+LOWTIDE_CLONES
+void unpack_weights(const uint16_t* weights, const int8_t* rests, float* out, size_t size) {
+#pragma omp simd
+  for (size_t i = 0; i < size; ++i) out[i] = join(weights[i], rests[i]);
+}
+
+}  // namespace lowtide

@@ -1,0 +1,41 @@
+// Weights and moments of AdamW in five bytes a number: a bfloat16 and eight more bits of the weight,
+// eight bits of each moment, and a float32 scale of each moment for every 128 numbers.
+//
+// What a step computes is defined to the bit, so that it is the same on any number of threads and
+// in the GPU's kernel (lowtide/ladder/kernels.py): float32, no fused multiply and add, divisions
+// and roots rounded as IEEE 754 says. Nothing here allocates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lowtide {
+
+constexpr size_t kPackedBlock = 128;  // numbers that share the scale of a moment
+
+struct PackedStates {
+  uint16_t* weights;  // bfloat16
+  int8_t* rests;      // the next eight bits, signed
+  int8_t* first;      // mean of gradients: 2x / (1 + |x|) of x = m / scale, in 127ths
+  uint8_t* second;    // mean of squares: fourth root of v / scale, in 255ths
+  float *first_scales, *second_scales;
+};
+
+struct PackedStep {
+  float factor;        // of gradients: what clipping makes of them
+  float beta1, rest1;  // and one minus it
+  float beta2, rest2;
+  float step_size;    // learning rate over the first moment's correction
+  float root_factor;  // one over the root of the second moment's correction
+  float eps, kept;    // what decay leaves of a weight
+  uint32_t seed;      // of the step: weights are rounded up or down by chance, fairly
+};
+
+// One step of AdamW over `num_blocks` blocks; `position` is the first number's place in the model.
+void adamw_packed(const PackedStates& states, const uint16_t* gradients, const PackedStep& step,
+                  uint32_t position, size_t num_blocks);
+
+// The float32 numbers that pairs of weights and rests stand for.
+void unpack_weights(const uint16_t* weights, const int8_t* rests, float* out, size_t size);
+
+}  // namespace lowtide

@@ -1,0 +1,104 @@
+"""The backend of a run with --offload: torch's devices and batches, a packed network.
+
+In:      shapes, settings, folders with weights
+Out:     BACKEND, which the loop speaks to (training/backends.py)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lowtide.errors import UsageError
+from lowtide.ladder.engine import LadderEngine
+from lowtide.ladder.network import PackedGPT, portable_form
+from lowtide.model.config import GPTConfig
+from lowtide.model.devices import device_memory, pick_device
+from lowtide.training.batches import BatchSource
+from lowtide.training.counters import Counters
+from lowtide.training.distributed import ProcessGroup, open_process_group
+from lowtide.training.feeding import Feed
+from lowtide.training.settings import TrainSettings
+from lowtide.training.state import RunState
+
+__all__ = ["BACKEND"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Alone(ProcessGroup):
+    """One process, which writes checkpoints out of the places themselves: nothing is copied."""
+
+    @property
+    def saves_beside(self) -> bool:
+        return False
+
+
+class _InPlace:
+    """No copies: tensors are read from their places while nothing moves."""
+
+    def take(self, value: Any) -> tuple[Any, Callable[[], None]]:
+        return value, lambda: None
+
+    def close(self) -> None:
+        pass
+
+
+class _LadderBackend:
+    """Packed networks; what each method is for, Backend says."""
+
+    def device_kind(self, device: str) -> str:
+        return pick_device(device).type
+
+    @contextmanager
+    def open_group(self, device: str) -> Generator[ProcessGroup]:
+        with open_process_group(device) as group:
+            yield _Alone(group.rank, group.world_size, group.device)
+
+    def device_memory(self, group: ProcessGroup) -> Callable[[], tuple[int, int]] | None:
+        return device_memory(group.device)
+
+    def new_model(self, config: GPTConfig, *, seed: int, zero_init: bool = False) -> PackedGPT:
+        return PackedGPT(config, seed=seed, zero_init=zero_init)
+
+    def load_weights(self, model: PackedGPT, folder: Path, *, verify: bool = True) -> None:
+        model.load_weights(folder, verify=verify)
+
+    def held_bytes(self, model: PackedGPT) -> int:
+        return 0  # nothing is held before the engine settles it
+
+    def make_engine(
+        self,
+        model: Any,
+        settings: TrainSettings,
+        state: RunState,
+        group: ProcessGroup,
+        *,
+        rows: int,
+        given: Any,
+        note: Callable[[str], None],
+    ) -> LadderEngine:
+        if not isinstance(model, PackedGPT):
+            raise UsageError(
+                f"offload is {settings.machine.offload!r}, which trains a network of its own, not "
+                f"a {type(model).__name__} that is there already",
+                next_step="lowtide.train(offload=…, …), or `lowtide train --offload`",
+            )
+        return LadderEngine(model, settings, state, group, rows=rows, note=note)
+
+    def make_counters(self, group: ProcessGroup) -> Counters:
+        return Counters.zeros(group.device)
+
+    def make_feed(self, source: BatchSource, group: ProcessGroup, config: GPTConfig) -> Feed:
+        return Feed(source, group.device)
+
+    def make_snapshot(self) -> _InPlace:
+        return _InPlace()
+
+    def portable(self, weights: Mapping[str, Any], config: GPTConfig) -> dict[str, Any]:
+        return portable_form(weights, config)
+
+
+BACKEND = _LadderBackend()

@@ -1,0 +1,251 @@
+"""One run of a packed network: gradients block by block, a step chunk by chunk.
+
+In:      a PackedGPT, one batch
+Out:     new weights, and the step's loss, gradient norm and whether it was skipped
+Memory:  as its rung says (places.py, executor.py)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowtide.errors import UsageError
+from lowtide.generation.prompts import Prompt
+from lowtide.generation.sampling import choose_tokens
+from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.streams import encode_prompt, ends
+from lowtide.ladder.executor import Executor
+from lowtide.ladder.network import PackedGPT
+from lowtide.ladder.packing import StepNumbers, take_step
+from lowtide.ladder.places import Places, Rung
+from lowtide.model.sizing import count_parameters, loss_chunk_tokens
+from lowtide.model.targets import ahead_weights
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.checkpoints import RunFolder
+from lowtide.training.distributed import ProcessGroup
+from lowtide.training.evaluation import LossSums, token_byte_counts
+from lowtide.training.microbatches import halve_micro_batch
+from lowtide.training.offloading import GPU_CHUNK_TOKENS
+from lowtide.training.schedule import default_learning_rate
+from lowtide.training.settings import TrainSettings
+from lowtide.training.state import RunState
+
+__all__ = ["LadderEngine"]
+
+_KIND = "PackedAdamW"
+_EPS = 1e-8
+
+
+class LadderEngine:
+    """One run's network and optimizer, wherever they live."""
+
+    def __init__(
+        self,
+        model: PackedGPT,
+        settings: TrainSettings,
+        state: RunState,
+        group: ProcessGroup,
+        *,
+        rows: int,
+        note: Callable[[str], None],
+    ) -> None:
+        self.model, self.state = model, state
+        self._settings, self._group, self._rows, self._note = settings, group, rows, note
+        half = settings.computing.use_mixed_precision
+        rung: Rung = settings.machine.offload  # pyright: ignore[reportAssignmentType]
+        model.settle(
+            rung,
+            group.device,
+            in_float32=not half,
+            scratch_dir=settings.machine.offload_dir or settings.run.folder,
+        )
+        assert model.places is not None and model.smalls is not None
+        self._places: Places = model.places
+        self._smalls = model.smalls
+        self.learning_rate = settings.learning.learning_rate or default_learning_rate(
+            count_parameters(model.config),
+            "adamw",
+            adapting=settings.run.init_from_model is not None,
+        )
+        self._executor = Executor(
+            model.outline,
+            self._places,
+            self._smalls,
+            dtype=torch.bfloat16 if half else torch.float32,
+            chunk_tokens=settings.computing.loss_chunk_tokens
+            or (
+                loss_chunk_tokens(model.config.vocab_size, on_gpu=False)
+                if group.on_cpu
+                else GPU_CHUNK_TOKENS
+            ),
+            compiled=settings.computing.compile,
+        )
+        model.outline.train()
+        self._steps = torch.zeros((), dtype=torch.float64, device=group.device)
+        self._norm = torch.zeros((), device=group.device)
+        self._counts: Tensor | None = None
+
+    # -- a step ------------------------------------------------------------------------------
+
+    def compute(self, inputs: Any, targets: Any, *, share_done: float = 0.0) -> Tensor:
+        """Compute the gradients of a batch, in halves when memory runs out; return the loss."""
+        self._executor.ahead = ahead_weights(self._settings.learning.ahead_weight, share_done)
+        key = (self._settings.learning.seed, self.state.step)
+        while True:
+            try:
+                loss, self._norm = self._executor.compute(
+                    inputs, targets, rows=self.state.micro_batch, key=key
+                )
+                return loss
+            except torch.OutOfMemoryError:
+                pass
+            if self._group.device.type == "cuda":
+                torch.cuda.empty_cache()
+            halve_micro_batch(
+                self.state,
+                self._settings,
+                rows=self._rows,
+                can_halve=self.state.micro_batch > 1,
+                note=self._note,
+            )
+
+    @torch.no_grad()
+    def update(self, loss: Tensor, learning_rate_factor: float) -> tuple[Tensor, Tensor]:
+        """Take the step if all of it is finite; return the gradient's norm and 1 if it was not."""
+        settings, norm = self._settings, self._norm
+        goes = (norm.isfinite() & loss.isfinite()).double()
+        self._steps += goes
+        factor = torch.ones((), dtype=torch.float64, device=norm.device)
+        if settings.learning.grad_clip > 0:
+            factor = (settings.learning.grad_clip / norm.double()).clamp(max=1.0)
+        rate = self.learning_rate * learning_rate_factor
+        tables = self._numbers(
+            factor,
+            goes,
+            rate * settings.learning.embedding_rate,
+            settings.learning.weight_decay
+            if settings.learning.embedding_decay is None
+            else settings.learning.embedding_decay,
+        )
+        blocks = self._numbers(factor, goes, rate, settings.learning.weight_decay)
+        for moving in self._places.iter_moving():
+            numbers = tables if moving.unit.layer is None else blocks
+            take_step(
+                moving.weights, moving.chunk, moving.gradients, numbers, position=moving.position
+            )
+        self._move_smalls(self._numbers(factor, goes, rate, 0.0))
+        return norm, (1 - goes).float()
+
+    def _numbers(self, factor: Tensor, goes: Tensor, rate: float, decay: float) -> StepNumbers:
+        settings = self._settings
+        # A first step that is skipped has no corrections yet: those of one step do no harm.
+        steps = self._steps.clamp(min=1.0)
+        first = 1 - torch.pow(settings.learning.beta1, steps)
+        second = 1 - torch.pow(settings.learning.beta2, steps)
+        kept = torch.full_like(factor, 1 - rate * decay)
+        scalars = torch.stack([factor, goes, rate / first, second.rsqrt(), kept]).float()
+        seed = hash((settings.learning.seed, self.state.step)) & 0xFFFFFFFF
+        return StepNumbers(settings.learning.beta1, settings.learning.beta2, _EPS, seed, scalars)
+
+    def _move_smalls(self, numbers: StepNumbers) -> None:
+        smalls = self._smalls
+        factor, goes, step_size, root_factor, _ = numbers.scalars.unbind()
+        gradient = torch.where(goes > 0, smalls.gradients * factor, 0.0)
+        first = smalls.first + (gradient - smalls.first) * (1 - numbers.beta1)
+        second = numbers.beta2 * smalls.second + (1 - numbers.beta2) * gradient.square()
+        moved = smalls.values - step_size * first / (second.sqrt() * root_factor + numbers.eps)
+        for place, value in (
+            (smalls.first, first),
+            (smalls.second, second),
+            (smalls.values, moved),
+        ):
+            place.copy_(torch.where(goes > 0, value, place))
+
+    # -- what the loop asks for ----------------------------------------------------------------
+
+    @property
+    def notes(self) -> list[str]:
+        """What cannot be had here."""
+        return []
+
+    def weights(self) -> dict[str, Any]:
+        """The weights under our names, each read when it is written."""
+        return self.model.state_dict()
+
+    def moments(self) -> dict[str, Any]:
+        """The optimizer's tensors by name, each read when it is written."""
+        return self.model.moments()
+
+    def numbers(self) -> dict[str, Any]:
+        """What of the state is no tensor."""
+        return {
+            "loss_scale": {"value": 1.0, "good_steps": 0.0},
+            "optimizers": [{"kind": _KIND, "values": {"": {"steps": self._steps.item()}}}],
+        }
+
+    def load_state(self, run: RunFolder, numbers: dict[str, Any]) -> Path:
+        """Take the moments of the newest checkpoint back; any rung's."""
+        rows = numbers["optimizers"]
+        kinds = [row["kind"] for row in rows]
+        if kinds != [_KIND]:
+            raise UsageError(
+                f"the run has moments of {' and '.join(kinds)}, --offload keeps its own",
+                path=run.root,
+                next_step="leave out --offload, or start another run from its weights: "
+                "--init-from-model",
+            )
+        folder, tensors, _ = run.load()
+        self.model.load_moments(tensors)
+        self._steps.fill_(rows[0]["values"][""]["steps"])
+        return folder
+
+    @contextlib.contextmanager
+    def eval_sums(self, tokenizer: Tokenizer | None, *, batch_size: int) -> Generator[LossSums]:
+        """Sums of losses of the weights as they are, in the run's precision."""
+        if self._counts is None and tokenizer is not None:
+            self._counts = token_byte_counts(tokenizer)
+        self.model.outline.eval()
+        yield LossSums(
+            self._executor.loss,
+            device=self._group.device,
+            batch_size=batch_size,
+            byte_counts=self._counts,
+        )
+        self.model.outline.train()
+
+    def sample(self, tokenizer: Tokenizer) -> str:
+        """Continue the run's sample prompt, all of it computed again for every token."""
+        settings = self._settings
+        context = self.model.config.context_length
+        ids = encode_prompt(tokenizer, Prompt(settings.output.sample_prompt), context)
+        stops = set(ends(tokenizer))
+        generator = torch.Generator(self._group.device).manual_seed(settings.learning.seed)
+        self.model.outline.eval()
+        for _ in range(settings.output.sample_tokens):
+            seen = torch.tensor([ids[-context:]], device=self._group.device)
+            chosen = choose_tokens(
+                self._executor.next_logits(seen),
+                seen,
+                SamplingSettings(),
+                vocab_size=tokenizer.vocab_size,
+                generator=generator,
+            )
+            if (token := int(chosen.item())) in stops:
+                break
+            ids.append(token)
+        self.model.outline.train()
+        return tokenizer.decode(ids)
+
+    def device_peak_bytes(self) -> int | None:
+        """The most that was held on a GPU; None on a CPU."""
+        return torch.cuda.max_memory_allocated() if self._group.device.type == "cuda" else None
+
+    def wait(self) -> None:
+        """Wait until the device has done all it was given."""
+        self._places.wait()

@@ -1,0 +1,465 @@
+"""A step with one block on the device at a time: layers outside, micro-batches inside.
+
+In:      ids and targets of a step; weights wherever they live (places.py)
+Out:     the loss; gradients of every unit, rounded to bfloat16 once, where the rung keeps them
+Memory:  one block's weights, gradient sum and recomputed activations; the inputs of all blocks for
+         all tokens of the step (2 * layers * tokens * width bytes), on the device or the host; a
+         chunk of logits; the tables with their gradient sums in float32
+
+Each block's weights are fetched twice a step, however many micro-batches there are. Forward, every
+micro-batch passes a block before the next block is fetched, and only its input is kept; backward,
+the block is computed again. Sums over micro-batches are in float32; their norm is taken of the
+rounded gradients, unit by unit in one order, so that every rung computes the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lowtide.ladder.homes import HostMemory
+from lowtide.ladder.places import Places
+from lowtide.ladder.units import Unit
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT, rotary_tables
+from lowtide.model.loss import PlainHead, chunked_cross_entropy
+from lowtide.model.targets import cap_logits, targets_ahead
+
+__all__ = ["Executor"]
+
+_MOST_POSITIONS = 1 << 20
+
+
+class Smalls:
+    """Gains and biases: float32 numbers on the device, with their moments and gradients."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]], device: torch.device) -> None:
+        self.shapes = shapes
+        size = sum(torch.Size(shape).numel() for shape in shapes.values())
+        self.values, self.first, self.second, self.gradients = (
+            torch.zeros(size, device=device) for _ in range(4)
+        )
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Parts of one of the four by name."""
+        sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
+        parts = flat.split(sizes)
+        return {n: p.view(s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
+
+
+class Executor:
+    """Computes losses and gradients of a network whose blocks come and go."""
+
+    def __init__(
+        self,
+        outline: GPT,
+        places: Places,
+        smalls: Smalls,
+        *,
+        dtype: torch.dtype,
+        chunk_tokens: int,
+        compiled: bool = False,
+    ) -> None:
+        self.config: GPTConfig = outline.config
+        self._outline, self._places, self._smalls = outline, places, smalls
+        self._dtype, self._chunk_tokens = dtype, chunk_tokens
+        self._blocks = [u for u in places.units.values() if u.layer is not None]
+        # Blocks differ in their weights and windows only: one of each kind is called, and compiled.
+        kinds = {self.config.window_of(n): block for n, block in enumerate(outline.blocks)}
+        self._kinds = [kinds[self.config.window_of(n)] for n in range(self.config.num_layers)]
+        self._inputs: _Inputs = _HostInputs() if places.host_inputs else _Inputs()
+        self._tables: tuple[Tensor, Tensor] | None = None
+        self._run: Callable[..., Tensor] = _run_block
+        if compiled:
+            self._run = torch.compile(_run_block, dynamic=False)
+        self.ahead: tuple[float, ...] = ()
+
+    # -- pieces of the network -------------------------------------------------------------------
+
+    def _small_parts(self, prefix: str) -> dict[str, Tensor]:
+        return {
+            n: v for n, v in self._smalls.named(self._smalls.values).items() if n.startswith(prefix)
+        }
+
+    def _angles(self, tokens: int) -> tuple[Tensor | None, Tensor | None]:
+        if self.config.family.learned_positions:
+            return None, None
+        if self._tables is None or self._tables[0].shape[0] < tokens:
+            cos, sin = rotary_tables(self.config, tokens)
+            device = self._places.device
+            self._tables = cos.to(device, self._dtype), sin.to(device, self._dtype)
+        return self._tables[0][:tokens], self._tables[1][:tokens]
+
+    def _embed(self, ids: Sequence[Tensor]) -> list[Tensor]:
+        with self._places.weights(self._places.units["embedding"]) as tables:
+            xs = [nn.functional.embedding(part, tables["embedding.weight"]) for part in ids]
+        if self.config.family.learned_positions:
+            with self._places.weights(self._places.units["positions"]) as tables:
+                xs = [x + tables["positions.weight"][: x.shape[1]] for x in xs]
+        return xs
+
+    def _call(
+        self, unit: Unit, weights: dict[str, Tensor], smalls: dict[str, Tensor], x: Tensor
+    ) -> Tensor:
+        assert unit.layer is not None
+        prefix = f"{unit.name}."
+        named = {n.removeprefix(prefix): v for n, v in (weights | smalls).items()}
+        return self._run(self._kinds[unit.layer], named, x, *self._angles(x.shape[1]), self._casts)
+
+    @property
+    def _casts(self) -> bool:
+        """Whether gains must be in the precision of the activations: those of a layer norm."""
+        return self.config.family.norm == "layer"
+
+    def _seed(self, key: Any) -> None:
+        if self.config.dropout > 0 and self._outline.training:
+            torch.manual_seed(hash(key) & (2**63 - 1))
+
+    # -- without gradients -----------------------------------------------------------------------
+
+    @torch.no_grad()
+    def hidden(self, ids: Tensor) -> Tensor:
+        """The last hidden states [B, T, D], normed."""
+        x = self._embed([ids])[0]
+        for number, unit in enumerate(self._blocks):
+            with self._places.weights(unit) as weights:
+                if number + 1 < len(self._blocks):
+                    self._places.begin(self._blocks[number + 1])
+                x = self._call(unit, weights, self._small_parts(f"{unit.name}."), x)
+        return self._final_norm(x, self._small_parts("final_norm."))
+
+    def _final_norm(self, x: Tensor, smalls: dict[str, Tensor]) -> Tensor:
+        named = {n.removeprefix("final_norm."): v for n, v in smalls.items()}
+        if self._casts:
+            named = {n: v.to(x.dtype) for n, v in named.items()}
+        return _call_with(self._outline.final_norm, named, x)
+
+    @torch.no_grad()
+    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of some rows, in nats per token."""
+        x = self.hidden(ids)
+        with self._places.weights(self._head) as tables:
+            return chunked_cross_entropy(
+                x.flatten(0, 1),
+                tables[self._head.matrices[0].name],
+                targets.flatten(),
+                self._chunk_tokens,
+                cap=self.config.cap,
+            )
+
+    @torch.no_grad()
+    def next_logits(self, ids: Tensor) -> Tensor:
+        """The logits [B, V] of the token after the last one."""
+        x = self.hidden(ids)[:, -1]
+        with self._places.weights(self._head) as tables:
+            logits = nn.functional.linear(x, tables[self._head.matrices[0].name])
+        return cap_logits(logits.float(), self.config.cap)
+
+    @property
+    def _head(self) -> Unit:
+        return self._places.units["embedding" if self.config.tie_weights else "head"]
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def compute(
+        self, ids: Tensor, targets: Tensor, *, rows: int, key: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the gradients of a step, `rows` rows at a time; return the loss and their norm.
+
+        `key` decides what is dropped out, with the micro-batch and the block.
+        """
+        parts = [slice(start, start + rows) for start in range(0, ids.shape[0], rows)]
+        self._smalls.gradients.zero_()
+        squares: list[Tensor] = []
+        try:
+            xs = self._forward([ids[part] for part in parts], key)
+            loss, table, others = self._head_backward(
+                xs, [targets[part] for part in parts], squares
+            )
+            self._backward(others, key, squares)
+        finally:
+            self._inputs.clear()
+        self._table_backward([ids[part] for part in parts], others, table, squares)
+        squares.append(self._smalls.gradients.double().square().sum())
+        return loss, torch.stack(squares).sum().sqrt().float()
+
+    @torch.no_grad()
+    def _forward(self, ids: Sequence[Tensor], key: Any) -> list[Tensor]:
+        xs = self._embed(ids)
+        for number, unit in enumerate(self._blocks):
+            with self._places.weights(unit) as weights:
+                if number + 1 < len(self._blocks):
+                    self._places.begin(self._blocks[number + 1])
+                smalls = self._small_parts(f"{unit.name}.")
+                for k, x in enumerate(xs):
+                    self._inputs.keep((number, k), x)
+                    self._seed((*key, k, number))
+                    xs[k] = self._call(unit, weights, smalls, x)
+        return xs
+
+    def _head_backward(
+        self, xs: list[Tensor], targets: Sequence[Tensor], squares: list[Tensor]
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Loss, gradient sum of the output matrix, and gradients of the blocks' results."""
+        count = sum(part.numel() for part in targets)
+        head, device = self._head, self._places.device
+        total = torch.zeros((), device=device)
+        sums = torch.zeros(head.size, device=device)
+        matrix_sum = sums[head.matrices[0].where].view(head.matrices[0].shape)
+        smalls = {n: v.requires_grad_() for n, v in self._small_parts("final_norm.").items()}
+        own = self._smalls.named(self._smalls.gradients)
+        with self._places.weights(head) as tables:
+            for k, wanted in enumerate(targets):
+                x = xs[k].requires_grad_()
+                normed = self._final_norm(x, smalls)
+                loss, error = self._loss_and_error(
+                    normed.detach().flatten(0, 1), wanted, tables[head.matrices[0].name], matrix_sum
+                )
+                total += loss
+                error = (error.float() / count).to(self._dtype).view_as(normed)
+                found = _gradients(normed, [x, *smalls.values()], error)
+                xs[k] = found[0]
+                for name, gradient in zip(smalls, found[1:], strict=True):
+                    own[name] += gradient
+        matrix_sum /= count
+        if not self.config.tie_weights:
+            self._keep_gradient(head, sums, squares)
+            sums = torch.empty(0, device=device)
+        return total / count, sums, xs
+
+    @torch.no_grad()
+    def _loss_and_error(
+        self, states: Tensor, targets: Tensor, matrix: Tensor, total: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        head = PlainHead(matrix, states.dtype)
+        ahead = self.ahead
+        wanted = targets_ahead(targets, len(ahead)) if ahead else targets.flatten()
+        wanted = wanted if wanted.ndim == 2 else wanted[:, None]
+        error = torch.empty_like(states)
+        loss = torch.zeros((), device=states.device)
+        for start in range(0, len(states), self._chunk_tokens):
+            part = slice(start, start + self._chunk_tokens)
+            own, error[part] = head.chunk(
+                states[part], wanted[part], total, cap=self.config.cap, ahead=ahead
+            )
+            loss += own
+        return loss, error
+
+    def _backward(self, others: list[Tensor], key: Any, squares: list[Tensor]) -> None:
+        """From the last block to the first; `others` become the gradients of the blocks' inputs."""
+        own = self._smalls.named(self._smalls.gradients)
+        for number in reversed(range(len(self._blocks))):
+            unit = self._blocks[number]
+            with self._places.weights(unit) as weights:
+                if number > 0:
+                    self._places.begin(self._blocks[number - 1])
+                weights = {n: w.detach().requires_grad_() for n, w in weights.items()}
+                smalls = {
+                    n: v.detach().requires_grad_()
+                    for n, v in self._small_parts(f"{unit.name}.").items()
+                }
+                sums = _Sums(unit, wide=len(others) > 1, dtype=self._dtype)
+                for k, gradient in enumerate(others):
+                    x = self._inputs.get((number, k)).requires_grad_()
+                    self._seed((*key, k, number))
+                    y = self._call(unit, weights, smalls, x)
+                    found = _gradients(y, [x, *weights.values(), *smalls.values()], gradient)
+                    del y, x
+                    others[k] = found[0]
+                    sums.add(dict(zip(weights, found[1:], strict=False)))
+                    for name, part in zip(smalls, found[1 + len(weights) :], strict=True):
+                        own[name] += part
+                    del found
+            self._keep_gradient(unit, sums.flat, squares)
+
+    @torch.no_grad()
+    def _keep_gradient(self, unit: Unit, flat: Tensor, squares: list[Tensor]) -> None:
+        """Round a unit's gradient, measure it, and put it where it waits for the step."""
+        with self._places.gradient_room(unit) as room:
+            room.copy_(flat)
+            norm = torch.linalg.vector_norm(room, dtype=torch.float32)
+            squares.append(norm.double().square())
+
+    @torch.no_grad()
+    def _table_backward(
+        self, ids: Sequence[Tensor], others: list[Tensor], sums: Tensor, squares: list[Tensor]
+    ) -> None:
+        unit = self._places.units["embedding"]
+        if sums.numel() == 0:
+            sums = torch.zeros(unit.size, device=self._places.device)
+        table = sums[unit.matrices[0].where].view(unit.matrices[0].shape)
+        for part, gradient in zip(ids, others, strict=True):
+            _add_rows(table, part.flatten(), gradient.flatten(0, 1).float())
+        self._keep_gradient(unit, sums, squares)
+        if self.config.family.learned_positions:
+            unit = self._places.units["positions"]
+            sums = torch.zeros(unit.size, device=self._places.device)
+            table = sums[unit.matrices[0].where].view(unit.matrices[0].shape)
+            for gradient in others:
+                table[: gradient.shape[1]] += gradient.float().sum(dim=0)
+            self._keep_gradient(unit, sums, squares)
+
+
+def _run_block(
+    block: nn.Module,
+    named: dict[str, Tensor],
+    x: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    casts: bool,
+) -> Tensor:
+    named = {
+        n: v.to(x.dtype) if v.ndim < 2 and (casts or n.endswith("bias")) else v
+        for n, v in named.items()
+    }
+    return _call_with(block, named, x, cos, sin, None)
+
+
+def _call_with(module: nn.Module, named: dict[str, Tensor], *arguments: Any) -> Tensor:
+    """Call a module with these tensors as its parameters.
+
+    torch's own way to do it imports sympy, 45 MiB; but its compiler, which has it, knows that way.
+    """
+    if torch.compiler.is_compiling():
+        from torch.func import functional_call
+
+        return functional_call(module, named, arguments)
+    for name, value in named.items():
+        path, _, leaf = name.rpartition(".")
+        module.get_submodule(path)._parameters[leaf] = value  # pyright: ignore[reportArgumentType, reportPrivateUsage]
+    try:
+        return module(*arguments)
+    finally:
+        for name in named:
+            path, _, leaf = name.rpartition(".")
+            module.get_submodule(path)._parameters[leaf] = None  # pyright: ignore[reportPrivateUsage]
+
+
+class _Handed(torch.autograd.Function):
+    """A number whose gradient goes on as one that is known already.
+
+    torch.autograd.grad takes such gradients too, but compares their shapes by way of sympy: 45 MiB.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(gradient)
+        return y.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, one: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ctx.saved_tensors[0], None
+
+
+def _gradients(y: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of what y depends on, given that of y."""
+    return torch.autograd.grad(_Handed.apply(y, gradient), inputs)  # pyright: ignore[reportArgumentType, reportReturnType]
+
+
+def _add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Add to rows of a table, some of them several times, always in the same order.
+
+    torch has two ways to do it: one adds in any order on a GPU, the other one on a CPU.
+    """
+    if table.is_cuda:
+        table.index_put_((rows,), values, accumulate=True)
+    else:
+        table.index_add_(0, rows, values)
+
+
+class _Sums:
+    """The gradients of a unit over micro-batches, in float32 where there are several."""
+
+    def __init__(self, unit: Unit, *, wide: bool, dtype: torch.dtype) -> None:
+        self._unit, self._dtype = unit, torch.float32 if wide else dtype
+        self.flat = torch.empty(0)
+
+    def add(self, gradients: dict[str, Tensor]) -> None:
+        """Add those of a micro-batch."""
+        if self.flat.numel() == 0:
+            device = next(iter(gradients.values())).device
+            self.flat = torch.zeros(self._unit.size, dtype=self._dtype, device=device)
+        for matrix in self._unit.matrices:
+            self.flat[matrix.where] += gradients[matrix.name].flatten()
+
+
+class _Inputs:
+    """What each block was given, on the device."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], Tensor] = {}
+
+    def keep(self, key: tuple[int, int], x: Tensor) -> None:
+        self._kept[key] = x
+
+    def get(self, key: tuple[int, int]) -> Tensor:
+        return self._kept.pop(key).detach()
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+class _HostInputs(_Inputs):
+    """The same in page-locked host memory, copied there beside the computing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory: dict[tuple[int, int], HostMemory] = {}
+        self._shapes: dict[tuple[int, int], tuple[torch.Size, torch.dtype]] = {}
+        self._outward: Any = None
+        self._leaving: list[tuple[Any, Tensor]] = []
+        self._ahead: dict[tuple[int, int], tuple[Tensor, Any]] = {}
+        self._micro_batches = 0
+
+    def keep(self, key: tuple[int, int], x: Tensor) -> None:
+        if self._outward is None:
+            self._outward, self._inward = torch.cuda.Stream(x.device), torch.cuda.Stream(x.device)
+        size = x.numel() * x.element_size()
+        if key not in self._memory or self._memory[key].bytes.numel() != size:
+            self._memory[key] = HostMemory(size)
+        self._shapes[key] = x.shape, x.dtype
+        self._micro_batches = max(self._micro_batches, key[1] + 1)
+        self._outward.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(self._outward):
+            there = self._memory[key].bytes.view(x.dtype).view(x.shape)
+            there.copy_(x.detach(), non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._leaving.append((event, x))  # its memory must not be used again before
+        while len(self._leaving) > 2:
+            self._leaving.pop(0)[0].synchronize()
+
+    def _begin(self, key: tuple[int, int], device: torch.device) -> None:
+        if key in self._ahead or key not in self._shapes:
+            return
+        shape, dtype = self._shapes.pop(key)
+        with torch.cuda.stream(self._inward):
+            self._inward.wait_stream(self._outward)
+            x = torch.empty(shape, dtype=dtype, device=device)
+            x.copy_(self._memory[key].bytes.view(dtype).view(shape), non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._ahead[key] = x, event
+
+    def get(self, key: tuple[int, int]) -> Tensor:
+        device = torch.device("cuda", torch.cuda.current_device())
+        while self._leaving:
+            self._leaving.pop(0)[0].synchronize()
+        self._begin(key, device)
+        x, event = self._ahead.pop(key)
+        current = torch.cuda.current_stream()
+        current.wait_event(event)
+        x.record_stream(current)
+        number, k = key
+        following = (number, k + 1) if k + 1 < self._micro_batches else (number - 1, 0)
+        self._begin(following, device)
+        return x
+
+    def clear(self) -> None:
+        while self._leaving:
+            self._leaving.pop(0)[0].synchronize()
+        self._shapes.clear()
+        self._ahead.clear()

@@ -1,0 +1,132 @@
+"""A step of AdamW over packed states as one kernel of a GPU, to the bit what native code computes.
+
+In:      packed states, bfloat16 gradients, the step's numbers on the device
+Out:     packed states, in place
+Memory:  none
+"""
+
+# pyright: basic, reportUndefinedVariable=false, reportMissingImports=false
+# ruff: noqa: N803, F821  (Triton's constants are capitals; its names are known inside kernels only)
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["adamw_on_gpu", "has_kernel"]
+
+_ROWS = 8  # blocks of 128 numbers that one program moves
+
+
+def has_kernel(tensor: Tensor) -> bool:
+    """Return whether the kernel can be used where a tensor is."""
+    return tensor.is_cuda and importlib.util.find_spec("triton") is not None
+
+
+def adamw_on_gpu(
+    weights: Tensor, chunk: Any, gradients: Tensor, numbers: Any, *, position: int
+) -> None:
+    """Move one chunk; see packing.take_step."""
+    rows = weights.numel() // 128
+    _kernel()[(-(-rows // _ROWS),)](
+        weights.view(torch.int16),
+        chunk.rests,
+        chunk.first,
+        chunk.second,
+        chunk.first_scales,
+        chunk.second_scales,
+        gradients.view(torch.int16),
+        numbers.scalars,
+        numbers.beta1,
+        1.0 - numbers.beta1,
+        numbers.beta2,
+        1.0 - numbers.beta2,
+        numbers.eps,
+        _signed(numbers.seed),
+        _signed(position),
+        rows,
+        ROWS=_ROWS,
+        num_warps=4,
+        # Two roundings, as on a CPU: a fused multiplication and addition has one.
+        enable_fp_fusion=False,
+    )
+
+
+def _signed(number: int) -> int:
+    number &= 0xFFFFFFFF
+    return number - (1 << 32) if number >> 31 else number
+
+
+@functools.cache
+def _kernel() -> Any:
+    """Make the kernel; Triton is imported only where there is a GPU."""
+    import triton
+    import triton.language as tl
+
+    # Compiled from its source, in which these names are looked up as the module's.
+    globals()["tl"] = tl
+    return triton.jit(_step_rows)
+
+
+def _step_rows(
+    weights, rests, first_codes, second_codes, first_scales, second_scales, gradients, scalars,
+    beta1, rest1, beta2, rest2, eps, seed, position, num_rows,
+    ROWS: tl.constexpr,
+):  # type: ignore[name-defined]  # fmt: skip
+    goes = tl.load(scalars + 1)
+    factor = tl.load(scalars)
+    step_size = tl.load(scalars + 2)
+    root_factor = tl.load(scalars + 3)
+    kept = tl.load(scalars + 4)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < num_rows * goes.to(tl.int32)  # none of them in a step that is skipped
+    # In 64 bits: a chunk may have more than 2^31 bytes before it.
+    places = rows.to(tl.int64)[:, None] * 128 + tl.arange(0, 128)[None, :]
+    mask = inside[:, None]
+    bits = tl.load(gradients + places, mask=mask, other=0).to(tl.int32) << 16
+    g = bits.to(tl.float32, bitcast=True) * factor
+    first_scale = tl.load(first_scales + rows, mask=inside, other=0.0)
+    second_scale = tl.load(second_scales + rows, mask=inside, other=0.0)
+    code = tl.load(first_codes + places, mask=mask, other=0).to(tl.float32) * 0.007874015718698502
+    m = tl.div_rn(code, 2.0 - tl.abs(code)) * first_scale[:, None]
+    first = beta1 * m + rest1 * g
+    root = tl.load(second_codes + places, mask=mask, other=0).to(tl.float32) * 0.003921568859368563
+    root = root * root
+    v = root * root * second_scale[:, None]
+    second = beta2 * v + rest2 * (g * g)
+    # The weights.
+    high = tl.load(weights + places, mask=mask, other=0).to(tl.int32) << 8
+    rest = tl.load(rests + places, mask=mask, other=0).to(tl.int32)
+    weight = ((high + rest) << 8).to(tl.float32, bitcast=True)
+    divisor = tl.sqrt_rn(second) * root_factor + eps
+    weight = weight * kept - step_size * tl.div_rn(first, divisor)
+    # Chance: the same mixing of bits as in native code.
+    x = (places.to(tl.int32) + position) * -1640531535
+    x = (x ^ seed).to(tl.uint32, bitcast=True)
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13)) * 0xC2B2AE35
+    x = (x ^ (x >> 16)) & 0xFF
+    bits = (weight.to(tl.int32, bitcast=True) + x.to(tl.int32)) >> 8
+    high = (bits + 0x80) >> 8
+    tl.store(weights + places, high.to(tl.int16), mask=mask)
+    tl.store(rests + places, (bits - (high << 8)).to(tl.int8), mask=mask)
+    # The moments.
+    first_max = tl.max(tl.abs(first), 1)
+    second_max = tl.max(second, 1)
+    tl.store(first_scales + rows, first_max, mask=inside)
+    tl.store(second_scales + rows, second_max, mask=inside)
+    first_by = tl.where(first_max > 0.0, first_max, 1.0)[:, None]
+    second_by = tl.where(second_max > 0.0, second_max, 1.0)[:, None]
+    x = tl.div_rn(first, tl.broadcast_to(first_by, first.shape))
+    bent = tl.div_rn(x + x, 1.0 + tl.abs(x)) * 127.0
+    whole = (bent + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
+    tl.store(first_codes + places, whole.to(tl.int8), mask=mask)
+    share = tl.div_rn(second, tl.broadcast_to(second_by, second.shape))
+    bent = tl.sqrt_rn(tl.sqrt_rn(share)) * 255.0
+    whole = (bent + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
+    whole = tl.where((whole == 0) & (second > 0.0), 1, whole)
+    tl.store(second_codes + places, whole.to(tl.uint8), mask=mask)

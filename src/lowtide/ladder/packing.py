@@ -1,0 +1,156 @@
+"""Weights in 24 bits and moments in 8: how they are written, read, and moved by a step of AdamW.
+
+    weight  bfloat16 and a signed byte: float32 rounded to 24 bits, nothing is lost by repeating it
+    first   mean of gradients: a byte, 2x / (1 + |x|) of x = m / scale
+    second  mean of squared gradients: a byte, the fourth root of v / scale
+    scales  the largest of each moment among 128 numbers, float32
+
+In:      float32 weights; packed states and bfloat16 gradients
+Out:     packed states
+Memory:  for packing some 20 bytes for each of `PIECE` numbers; a step takes none
+
+A step is defined to the bit: native code on a CPU and the kernel of a GPU give the same bytes
+(native/model/packed_states.hpp). Weights are rounded up or down by chance, keyed by step and place,
+so that steps too small for the last bit still count on average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lowtide import _native
+from lowtide.ladder.kernels import adamw_on_gpu, has_kernel
+
+__all__ = [
+    "BLOCK",
+    "Chunk",
+    "StepNumbers",
+    "chunk_bytes",
+    "pack_weights",
+    "take_step",
+    "unpack_weights",
+    "view_chunk",
+]
+
+BLOCK = 128
+PIECE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A run of numbers whose states lie together in memory."""
+
+    rests: Tensor
+    first: Tensor
+    second: Tensor
+    first_scales: Tensor
+    second_scales: Tensor
+
+
+def chunk_bytes(count: int, *, with_rests: bool = True) -> int:
+    """Bytes of both moments and their scales, and of the rest of the weights."""
+    return (3 if with_rests else 2) * count + 2 * 4 * (count // BLOCK)
+
+
+def view_chunk(memory: Tensor, count: int, *, rests: Tensor | None = None) -> Chunk:
+    """The parts of a chunk of `count` numbers that lies in `memory` (bytes).
+
+    Scales come first, then the moments, then the rests if they are not elsewhere.
+    """
+    blocks = count // BLOCK
+    scales, codes = memory[: 8 * blocks].view(torch.float32), memory[8 * blocks :]
+    return Chunk(
+        codes[2 * count : 3 * count].view(torch.int8) if rests is None else rests,
+        codes[:count].view(torch.int8),
+        codes[count : 2 * count],
+        scales[:blocks],
+        scales[blocks:],
+    )
+
+
+def pack_weights(values: Tensor, weights: Tensor, rests: Tensor) -> None:
+    """Round float32 numbers to 24 bits, the nearest, and write them as bfloat16 and rest."""
+    for start in range(0, values.numel(), PIECE):
+        part = slice(start, start + PIECE)
+        bits = values[part].view(torch.int32)
+        kept = (bits + 0x7F + ((bits >> 8) & 1)) >> 8
+        high = (kept + 0x80) >> 8
+        weights[part] = high.to(torch.int16).view(torch.bfloat16)
+        rests[part] = (kept - (high << 8)).to(torch.int8)
+
+
+def unpack_weights(weights: Tensor, rests: Tensor, out: Tensor) -> Tensor:
+    """Write the float32 numbers that weights and rests stand for."""
+    if weights.device.type == "cpu":
+        _native.unpack_weights(
+            weights.data_ptr(), rests.data_ptr(), out.data_ptr(), out.numel(), _num_threads()
+        )
+        return out
+    for start in range(0, out.numel(), PIECE):
+        part = slice(start, start + PIECE)
+        high = weights[part].view(torch.int16).to(torch.int32) << 8
+        out[part] = ((high + rests[part]) << 8).view(torch.float32)
+    return out
+
+
+@dataclass(frozen=True)
+class StepNumbers:
+    """What a step of AdamW is, beside the gradients."""
+
+    beta1: float
+    beta2: float
+    eps: float
+    seed: int
+    """A number of 32 bits for the step."""
+    scalars: Tensor
+    """On the device, float32: factor of the gradients, 1 or 0 for a step that is skipped, learning
+    rate over the first correction, 1 over the root of the second, what decay leaves."""
+
+
+def take_step(
+    weights: Tensor, chunk: Chunk, gradients: Tensor, numbers: StepNumbers, *, position: int
+) -> None:
+    """Move weights and moments of a chunk by a step; nothing where the step is skipped.
+
+    `position` is the place of its first number in the model: chance depends on it.
+    """
+    if has_kernel(weights):
+        adamw_on_gpu(weights, chunk, gradients, numbers, position=position)
+        return
+    factor, goes, step_size, root_factor, kept = numbers.scalars.tolist()
+    if not goes:
+        return
+    states = (
+        weights,
+        chunk.rests,
+        chunk.first,
+        chunk.second,
+        chunk.first_scales,
+        chunk.second_scales,
+    )
+    _native.adamw_packed(
+        [tensor.data_ptr() for tensor in states],
+        gradients.data_ptr(),
+        [
+            factor,
+            numbers.beta1,
+            1.0 - numbers.beta1,
+            numbers.beta2,
+            1.0 - numbers.beta2,
+            step_size,
+            root_factor,
+            numbers.eps,
+            kept,
+        ],
+        numbers.seed,
+        position & 0xFFFFFFFF,
+        weights.numel(),
+        _num_threads(),
+    )
+
+
+def _num_threads() -> int:
+    return torch.get_num_threads()

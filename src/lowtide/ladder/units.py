@@ -1,0 +1,92 @@
+"""What is fetched, computed and moved as one: a block's matrices, or a table, one after the other.
+
+In:      a network's outline
+Out:     units with the place of every matrix in them; the small parameters (gains and biases)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from lowtide.ladder.packing import BLOCK
+from lowtide.training.offloading import CHUNK
+
+__all__ = ["Matrix", "Unit", "small_shapes", "units_of"]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A parameter's place in its unit; the next one begins at a whole block."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def size(self) -> int:
+        """Numbers of it."""
+        return math.prod(self.shape)
+
+    @property
+    def where(self) -> slice:
+        """Its numbers among those of the unit."""
+        return slice(self.start, self.start + self.size)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Matrices that are together wherever they are."""
+
+    name: str
+    matrices: tuple[Matrix, ...]
+    size: int
+    """Numbers, with what fills up blocks."""
+    position: int
+    """Place of the first number among those of all units."""
+    layer: int | None
+    """The block it is; None for tables."""
+
+    def chunks(self) -> Iterator[slice]:
+        """The numbers whose states lie together."""
+        for start in range(0, self.size, CHUNK):
+            yield slice(start, min(start + CHUNK, self.size))
+
+
+def units_of(outline: nn.Module) -> list[Unit]:
+    """The tables first, then the blocks in their order."""
+    groups: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for name, parameter in outline.named_parameters():
+        if parameter.ndim >= 2:
+            groups.setdefault(_unit_name(name), []).append((name, tuple(parameter.shape)))
+    units: list[Unit] = []
+    position = 0
+    for name in sorted(
+        groups, key=lambda name: (_layer(name) is not None, _layer(name) or 0, name)
+    ):
+        matrices: list[Matrix] = []
+        start = 0
+        for full, shape in groups[name]:
+            matrices.append(Matrix(full, shape, start))
+            start += -(-math.prod(shape) // BLOCK) * BLOCK
+        units.append(Unit(name, tuple(matrices), start, position, _layer(name)))
+        position += start
+    return units
+
+
+def small_shapes(outline: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what stays in float32 on the device: gains and biases."""
+    return {n: tuple(p.shape) for n, p in outline.named_parameters() if p.ndim < 2}
+
+
+def _unit_name(name: str) -> str:
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "blocks" else parts[0]
+
+
+def _layer(unit: str) -> int | None:
+    first, _, number = unit.partition(".")
+    return int(number) if first == "blocks" else None

@@ -1,0 +1,126 @@
+"""What a run with --offload holds on its device, on the host and in its file; no torch here.
+
+In:      GPTConfig and TrainSettings
+Out:     OffloadBytes, by part
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import (
+    activation_bytes,
+    count_parameters,
+    device_activation_bytes,
+    loss_chunk_tokens,
+)
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["CHUNK", "GPU_CHUNK_TOKENS", "OffloadBytes", "offload_bytes"]
+
+CHUNK = 1 << 23
+"""Numbers whose states are moved at once: 24 MiB, and 16 MiB of gradients."""
+GPU_CHUNK_TOKENS = 2048
+"""Tokens whose logits exist at once: 200 MB of GPT-2's vocabulary, and large enough a product."""
+_SCALES = 8 / 128  # bytes a number: two float32 for every 128
+
+
+@dataclass(frozen=True)
+class OffloadBytes:
+    """Bytes of a run, by part; what is on a CPU's device is all in one memory."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    loss: int
+    host: int
+    """Beside the device, where a GPU trains."""
+    file: int
+    checkpoint: int
+    """Weights in float32, moments packed."""
+
+
+def offload_bytes(
+    config: GPTConfig, settings: TrainSettings, *, rows: int, on_gpu: bool
+) -> OffloadBytes:
+    """Count what is held with `rows` rows at once."""
+    rung, half = settings.machine.offload, settings.computing.use_mixed_precision
+    tables = count_parameters(config) - count_parameters(config, embeddings=False)
+    block = count_parameters(config, embeddings=False) // config.num_layers
+    whole = tables + config.num_layers * block
+    weight = 2 if half else 3  # computing in float32 takes all 24 bits of the weights
+    state = 5 - weight + _SCALES
+    blocks = whole - tables
+    step_inputs = _step_inputs(config, settings, half=half)
+    host = file = 0
+    weights, gradients, optimizer = weight * whole, 2 * whole, state * whole
+    if on_gpu and rung != "packed":
+        gradients, host = 2 * tables + 4 * block, 2 * blocks + step_inputs
+    if on_gpu and rung in ("optimizer", "layers", "disk"):
+        optimizer = 3 * state * min(CHUNK, max(tables, block))
+        host += state * whole if rung != "disk" else optimizer
+        file += state * whole if rung == "disk" else 0
+    if on_gpu and rung in ("layers", "disk"):
+        weights = weight * (tables + 2 * block)
+        host += weight * blocks
+    if not on_gpu and rung == "disk":
+        file = (weight + 2) * blocks + state * whole
+        weights = weight * (tables + 2 * block)
+        gradients = 2 * (tables + 2 * block)
+        optimizer = 3 * state * min(CHUNK, max(tables, block))
+    on_device = 0 if on_gpu and rung != "packed" else step_inputs
+    computing, loss = _computing(config, settings, rows, block, tables, on_gpu=on_gpu)
+    return OffloadBytes(
+        weights=weights,
+        gradients=gradients,
+        optimizer=int(optimizer),
+        activations=on_device + computing,
+        loss=loss,
+        host=int(host),
+        file=int(file),
+        checkpoint=int((4 + 2 + _SCALES) * whole),
+    )
+
+
+def _step_inputs(config: GPTConfig, settings: TrainSettings, *, half: bool) -> int:
+    """What every block is given, for all tokens of a step."""
+    number = 2 if half else 4
+    return config.num_layers * settings.tokens_per_step * config.width * number
+
+
+def _computing(
+    config: GPTConfig,
+    settings: TrainSettings,
+    rows: int,
+    block: int,
+    tables: int,
+    *,
+    on_gpu: bool,
+) -> tuple[int, int]:
+    """One block forward and backward for some rows, beside what runs between blocks; the loss."""
+    half = settings.computing.use_mixed_precision
+    number = 2 if half else 4
+    tokens = rows * settings.model.seq_len
+    one = config.replace(num_layers=1)
+    if on_gpu:
+        compiled = settings.computing.compile
+        kept, later = device_activation_bytes(
+            one, tokens=tokens, half=half, wide_residual=not half, checkpointing=True,
+            compiled=compiled,
+        )  # fmt: skip
+        computed = kept + later
+    else:
+        computed = activation_bytes(one, tokens=tokens, half=half, checkpointing=False)
+    running = 2 * settings.tokens_per_step * config.width * number
+    # A block's weights in the precision it computes in, its gradients, and their sum.
+    beside = (0 if half else 4 * block) + number * block + 4 * block
+    chunk_tokens = settings.computing.loss_chunk_tokens or (
+        GPU_CHUNK_TOKENS if on_gpu else loss_chunk_tokens(config.vocab_size, on_gpu=False)
+    )
+    per_logit = (2 if on_gpu else 10) if half else 4
+    logits = min(tokens, chunk_tokens) * config.vocab_size * per_logit
+    # The table's gradient sum, and in float32 the table itself.
+    table = 4 * tables + (0 if half else 4 * tables)
+    return computed + running, max(beside, logits + table)

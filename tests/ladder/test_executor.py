@@ -1,0 +1,97 @@
+"""Block by block gives the loss and the gradients of the whole network, wherever blocks live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lowtide.ladder.executor import Executor
+from lowtide.ladder.network import PackedGPT
+from lowtide.ladder.places import Rung
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+
+SHAPES = {
+    "qwen3": {},
+    "gpt2": {"layout": "gpt2"},
+    "llama, untied": {"layout": "llama", "tie_weights": False, "num_kv_heads": 1},
+    "qwen2": {"layout": "qwen2"},
+    "olmo2": {"layout": "olmo2"},
+}
+
+
+def _config(**changes: object) -> GPTConfig:
+    shape = {"vocab_size": 96, "context_length": 16, "num_layers": 3, "width": 32, "num_heads": 2}
+    return GPTConfig(**{**shape, **changes})  # pyright: ignore[reportArgumentType]
+
+
+def _settled(config: GPTConfig, rung: Rung, folder: Path) -> tuple[PackedGPT, Executor]:
+    model = PackedGPT(config, seed=3)
+    model.settle(rung, torch.device("cpu"), in_float32=True, scratch_dir=folder)
+    assert model.places is not None and model.smalls is not None
+    executor = Executor(
+        model.outline, model.places, model.smalls, dtype=torch.float32, chunk_tokens=24
+    )
+    return model, executor
+
+
+def _batch(config: GPTConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(config.vocab_size, (4, 17), generator=generator)
+    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+def _gradients(model: PackedGPT) -> dict[str, torch.Tensor]:
+    assert model.places is not None and model.smalls is not None
+    found = dict(model.smalls.named(model.smalls.gradients))
+    for unit in model.units:
+        flat = model.places._gradient_home(unit).get(unit.name).view(torch.bfloat16)
+        for matrix in unit.matrices:
+            found[matrix.name] = flat[matrix.where].view(matrix.shape).float()
+        model.places._gradient_home(unit).drop(unit.name)
+    return found
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_first_weights_are_those_of_the_network(name: str, tmp_path: Path) -> None:
+    config = _config(**SHAPES[name])
+    torch.manual_seed(3)
+    whole = GPT(config)
+    model, _ = _settled(config, "packed", tmp_path)
+    for key, value in model.state_dict().items():
+        own = value.read() if hasattr(value, "read") else value
+        torch.testing.assert_close(own, whole.state_dict()[key], rtol=2.0**-16, atol=0)
+
+
+@pytest.mark.parametrize("rung", ["packed", "disk"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_loss_and_gradients_are_those_of_the_network(name: str, rung: Rung, tmp_path: Path) -> None:
+    config = _config(**SHAPES[name])
+    torch.manual_seed(3)
+    whole = GPT(config)
+    model, executor = _settled(config, rung, tmp_path)
+    with torch.no_grad():
+        for key, value in whole.state_dict().items():
+            own = model.state_dict()[key]
+            value.copy_(own.read() if hasattr(own, "read") else own)
+    ids, targets = _batch(config)
+    loss, norm = executor.compute(ids, targets, rows=2, key=(1, 2))
+    expected = whole(ids, targets)
+    expected.backward()
+    torch.testing.assert_close(loss, expected.detach(), rtol=1e-5, atol=1e-5)
+    found = _gradients(model)
+    for key, parameter in whole.named_parameters():
+        assert parameter.grad is not None
+        scale = float(parameter.grad.abs().max())
+        torch.testing.assert_close(
+            found[key], parameter.grad, rtol=2.0**-7, atol=1e-5 * scale + 1e-9
+        )
+    total = torch.nn.utils.get_total_norm(
+        [p.grad for p in whole.parameters() if p.grad is not None]
+    )
+    torch.testing.assert_close(norm, total, rtol=1e-3, atol=0)
+    torch.testing.assert_close(executor.loss(ids, targets), expected.detach(), rtol=1e-5, atol=1e-5)
+    model.places.close()  # pyright: ignore[reportOptionalMemberAccess]
+    assert list(tmp_path.iterdir()) == []

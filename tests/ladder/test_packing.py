@@ -1,0 +1,183 @@
+"""Packed weights and moments: what they hold, what a step does, and that all ways give its bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lowtide.ladder import kernels
+from lowtide.ladder.packing import (
+    BLOCK,
+    Chunk,
+    StepNumbers,
+    chunk_bytes,
+    pack_weights,
+    take_step,
+    unpack_weights,
+    view_chunk,
+)
+
+SIZE = 40 * BLOCK
+
+
+def _numbers(
+    *, goes: float = 1.0, factor: float = 1.0, seed: int = 7, lr: float = 1e-3
+) -> StepNumbers:
+    scalars = torch.tensor([factor, goes, lr / 0.1, 1 / 0.05**0.5, 1 - lr * 0.1])
+    return StepNumbers(0.9, 0.95, 1e-8, seed, scalars)
+
+
+def _packed(values: torch.Tensor) -> tuple[torch.Tensor, Chunk, torch.Tensor]:
+    weights = torch.empty(values.numel(), dtype=torch.bfloat16)
+    memory = torch.zeros(chunk_bytes(values.numel()), dtype=torch.uint8)
+    chunk = view_chunk(memory, values.numel())
+    pack_weights(values, weights, chunk.rests)
+    return weights, chunk, memory
+
+
+def test_weights_keep_24_bits() -> None:
+    generator = torch.Generator().manual_seed(1)
+    bits = torch.randint(-(2**31), 2**31 - 1, (SIZE,), generator=generator, dtype=torch.int64)
+    values = (bits.to(torch.int32) & ~0xFF).view(torch.float32)
+    values = torch.where(values.isfinite(), values, torch.ones(()))
+    weights, chunk, _ = _packed(values)
+    assert torch.equal(
+        unpack_weights(weights, chunk.rests, torch.empty(SIZE)).view(torch.int32),
+        values.view(torch.int32),
+    )
+
+
+def test_weights_are_rounded_to_the_nearest() -> None:
+    values = torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
+    weights, chunk, _ = _packed(values)
+    back = unpack_weights(weights, chunk.rests, torch.empty(SIZE))
+    assert ((back - values).abs() <= values.abs() * 2.0**-16).all()
+    assert ((weights.float() - values).abs() <= values.abs() * 2.0**-8).all()
+    again = _packed(back)
+    assert torch.equal(again[0], weights)
+    assert torch.equal(again[1].rests, chunk.rests)
+
+
+def test_a_step_is_that_of_adamw() -> None:
+    generator = torch.Generator().manual_seed(3)
+    start = torch.randn(SIZE, generator=generator) * 0.02
+    weights, chunk, _ = _packed(start)
+    plain = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.AdamW([plain], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    for step in range(1, 9):
+        gradient = (torch.randn(SIZE, generator=generator) * 0.01).bfloat16()
+        plain.grad = gradient.float()
+        optimizer.step()
+        corrections = 1 - 0.9**step, (1 - 0.95**step) ** 0.5
+        scalars = torch.tensor([1.0, 1.0, 1e-3 / corrections[0], 1 / corrections[1], 1 - 1e-4])
+        take_step(weights, chunk, gradient, StepNumbers(0.9, 0.95, 1e-8, step, scalars), position=0)
+    moved = unpack_weights(weights, chunk.rests, torch.empty(SIZE)) - start
+    wanted = plain.detach() - start
+    assert (moved - wanted).norm() < 0.02 * wanted.norm()
+
+
+def test_chance_is_fair_and_follows_step_and_place() -> None:
+    # A decay too small for the last bit: only by chance does it show.
+    start = torch.full((SIZE,), 1.0)
+    scalars = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0 - 2.0**-19])
+    weights, chunk, _ = _packed(start)
+    gradient = torch.zeros(SIZE, dtype=torch.bfloat16)
+    for step in range(64):
+        seed = step * 2654435761 & 0xFFFFFFFF
+        take_step(weights, chunk, gradient, StepNumbers(0.9, 0.95, 1e-8, seed, scalars), position=0)
+    back = unpack_weights(weights, chunk.rests, torch.empty(SIZE))
+    assert (1 - back).mean().item() == pytest.approx(64 * 2.0**-19, rel=0.05)
+    assert back.unique().numel() > 3
+    first, second = _packed(start), _packed(start)
+    take_step(first[0], first[1], gradient, StepNumbers(0.9, 0.95, 1e-8, 5, scalars), position=0)
+    take_step(
+        second[0], second[1], gradient, StepNumbers(0.9, 0.95, 1e-8, 5, scalars), position=BLOCK
+    )
+    assert not torch.equal(first[2], second[2])
+    assert torch.equal(first[1].rests[BLOCK:], second[1].rests[:-BLOCK])
+
+
+def test_a_skipped_step_changes_no_byte() -> None:
+    weights, chunk, memory = _packed(torch.randn(SIZE, generator=torch.Generator().manual_seed(4)))
+    before = weights.clone(), memory.clone()
+    gradient = torch.full((SIZE,), torch.nan, dtype=torch.bfloat16)
+    take_step(weights, chunk, gradient, _numbers(goes=0.0), position=0)
+    assert torch.equal(before[0].view(torch.int16), weights.view(torch.int16))
+    assert torch.equal(before[1], memory)
+
+
+def test_no_second_moment_is_zero_beside_a_gradient() -> None:
+    weights, chunk, _ = _packed(torch.zeros(BLOCK))
+    gradient = torch.full((BLOCK,), 1e-12)
+    gradient[0] = 1.0
+    take_step(weights, chunk, gradient.bfloat16(), _numbers(), position=0)
+    assert (chunk.second > 0).all()
+    assert chunk.second[0] == 255
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_and_cuts_change_nothing(threads: int) -> None:
+    values = torch.randn(SIZE, generator=torch.Generator().manual_seed(5))
+    gradient = torch.randn(SIZE, generator=torch.Generator().manual_seed(6)).bfloat16()
+    whole, cut = _packed(values), _packed(values)
+    take_step(whole[0], whole[1], gradient, _numbers(), position=12345)
+    was = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for start in range(0, SIZE, 8 * BLOCK):
+            part, blocks = (
+                slice(start, start + 8 * BLOCK),
+                slice(start // BLOCK, start // BLOCK + 8),
+            )
+            piece = Chunk(
+                cut[1].rests[part], cut[1].first[part], cut[1].second[part],
+                cut[1].first_scales[blocks], cut[1].second_scales[blocks],
+            )  # fmt: skip
+            take_step(cut[0][part], piece, gradient[part], _numbers(), position=12345 + start)
+    finally:
+        torch.set_num_threads(was)
+    assert torch.equal(whole[0], cut[0])
+    assert torch.equal(whole[2], cut[2])
+
+
+def compare_with_kernel(device: str) -> None:
+    """Three steps by the kernel and by native code, on gradients large, tiny and zero."""
+    generator = torch.Generator().manual_seed(8)
+    for scale in (1.0, 1e-6, 1e-20, 0.0):
+        values = torch.randn(SIZE, generator=generator) * 0.02
+        native = _packed(values)
+        weights, memory = native[0].to(device, copy=True), native[2].to(device, copy=True)
+        for step in range(3):
+            gradient = torch.randn(SIZE, generator=generator) * scale
+            gradient[: 2 * BLOCK] = 0
+            seed, gradient = 0x9ABCDEF0 + step, gradient.bfloat16()
+            numbers = _numbers(factor=0.7, seed=seed)
+            take_step(native[0], native[1], gradient, numbers, position=2**32 - 1000)
+            there = dataclasses.replace(numbers, scalars=numbers.scalars.to(device))
+            kernels.adamw_on_gpu(
+                weights,
+                view_chunk(memory, SIZE),
+                gradient.to(device),
+                there,
+                position=2**32 - 1000,
+            )
+            assert torch.equal(native[0].view(torch.int16), weights.view(torch.int16).cpu())
+            assert torch.equal(native[2], memory.cpu())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_the_kernel_gives_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, by Triton's interpreter, which must be chosen before Triton is imported."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    command = f"import runpy; runpy.run_path({__file__!r})['compare_with_kernel']('cpu')"
+    subprocess.run([sys.executable, "-c", command], check=True, timeout=120)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
+def test_a_gpu_gives_the_same_bytes() -> None:
+    compare_with_kernel("cuda")
