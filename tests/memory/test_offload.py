@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-WORDS = ["train", "--tokenization", "char", "--num-layers", "8", "--width", "448", "--num-heads", "7", "--seq-len", "32", "--batch-size", "2", "--max-iters", "2", "--eval-interval", "100", "--eval-iters", "1", "--sample-tokens", "0", "--device", "cpu", "--input-file", "text.txt", "--model-name"]
+WORDS = [
+    "train", "--tokenization", "char", "--num-layers", "8", "--width", "448", "--num-heads", "7",
+    "--seq-len", "32", "--batch-size", "2", "--max-iters", "2", "--eval-interval", "100",
+    "--eval-iters", "1", "--sample-tokens", "0", "--device", "cpu", "--input-file", "text.txt",
+    "--model-name",
+]  # fmt: skip
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
