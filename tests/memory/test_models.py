@@ -21,7 +21,6 @@ import torch
 from lowtide.files import write_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.program import find_program
 from lowtide.model.weights import portable_tensors, save_weights
 from lowtide.tokenizer import Tokenizer
 
@@ -211,12 +210,6 @@ def peak_of(verb: str, path: Path, model: Path, mutation: str = "") -> int:
     return int(re.findall(r"^peak (\d+)$", done.stdout, re.MULTILINE)[-1])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _program_is_known() -> None:
-    """Have torch measured already: the first command that plans with it would be its probe too."""
-    find_program("cpu")
-
-
 @pytest.mark.parametrize("verb", CASES)
 def test_ten_times_the_input_takes_no_more_and_holding_it_is_found_out(
     verb: str, tmp_path: Path, model: Path
@@ -225,6 +218,8 @@ def test_ten_times_the_input_takes_no_more_and_holding_it_is_found_out(
     write_input(verb, tmp_path / "small", case.small_bytes)
     write_input(verb, tmp_path / "large", 10 * case.small_bytes)
     slack = int(0.45 * 9 * case.small_bytes)
+    if verb == "plan":  # the first of all measures torch, by a process that counts too
+        peak_of(verb, tmp_path / "small", model)
     small, large = (peak_of(verb, tmp_path / name, model) for name in ("small", "large"))
     assert large - small < slack
     size = int(float(case.budget[:-3]) * (1 << (30 if case.budget.endswith("GiB") else 20)))
