@@ -207,7 +207,8 @@ void bind_packed(nb::module_& m) {
   m.def("adamw_packed", [](const States& states, Address gradients, const StepNumbers& numbers,
                            uint32_t seed, uint32_t position, size_t size, size_t num_threads) {
     require_threads(num_threads);
-    require(size % kPackedBlock == 0, "packed states come in whole blocks");
+    require(checked_product(size, sizeof(double)) > 0 && size % kPackedBlock == 0,
+            "packed states come in whole blocks");
     for (const Address address : states) require(address != 0, "a tensor has no address");
     require(gradients != 0, "a tensor has no address");
     const nb::gil_scoped_release unlocked;
@@ -225,17 +226,18 @@ void bind_packed(nb::module_& m) {
                    position + static_cast<uint32_t>(start), end - first);
     });
   });
-  m.def("unpack_weights",
-        [](Address weights, Address rests, Address out, size_t size, size_t num_threads) {
-          require_threads(num_threads);
-          require(weights != 0 && rests != 0 && out != 0, "a tensor has no address");
-          const nb::gil_scoped_release unlocked;
-          run_blocks(size, 16384, num_threads, [&](size_t first, size_t end) {
-            unpack_weights(reinterpret_cast<const uint16_t*>(weights) + first,
-                           reinterpret_cast<const int8_t*>(rests) + first, room(out) + first,
-                           end - first);
-          });
-        });
+  m.def("unpack_weights", [](Address weights, Address rests, Address out, size_t size,
+                             size_t num_threads) {
+    require_threads(num_threads);
+    require(checked_product(size, sizeof(float)) == 0 || (weights != 0 && rests != 0 && out != 0),
+            "a tensor has no address");
+    const nb::gil_scoped_release unlocked;
+    run_blocks(size, 16384, num_threads, [&](size_t first, size_t end) {
+      unpack_weights(reinterpret_cast<const uint16_t*>(weights) + first,
+                     reinterpret_cast<const int8_t*>(rests) + first, room(out) + first,
+                     end - first);
+    });
+  });
 }
 
 }  // namespace

@@ -95,3 +95,39 @@ def test_loss_and_gradients_are_those_of_the_network(name: str, rung: Rung, tmp_
     torch.testing.assert_close(executor.loss(ids, targets), expected.detach(), rtol=1e-5, atol=1e-5)
     model.places.close()  # pyright: ignore[reportOptionalMemberAccess]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("layout", ["gpt2", "qwen3"])
+def test_the_backward_pass_drops_what_the_forward_pass_did(layout: str, tmp_path: Path) -> None:
+    model, executor = _settled(_config(layout=layout, dropout=0.3), "packed", tmp_path)
+    model.outline.train()
+    assert model.places is not None and model.smalls is not None
+    ids, targets = _batch(model.config)
+    loss, _ = executor.compute(ids, targets, rows=2, key=(1, 2))
+    assert torch.equal(loss, executor.compute(ids, targets, rows=2, key=(1, 2))[0])
+    assert not torch.equal(loss, executor.compute(ids, targets, rows=2, key=(1, 3))[0])
+    executor.compute(ids, targets, rows=2, key=(1, 2))
+    gradients, step = _gradients(model), 2.0**-6
+    for name in ("embedding.weight", "blocks.0.attention_norm.weight"):
+        own = model.state_dict()[name]
+        value = own.read() if hasattr(own, "read") else own.clone()
+        slope = float((gradients[name] * value).sum())
+        found = []
+        for factor in (1 + step, 1 - step):
+            _set(model, name, value * factor)
+            found.append(float(executor.compute(ids, targets, rows=2, key=(1, 2))[0]))
+        _set(model, name, value)
+        assert (found[0] - found[1]) / (2 * step) == pytest.approx(slope, rel=0.03, abs=1e-4)
+
+
+def _set(model: PackedGPT, name: str, value: torch.Tensor) -> None:
+    """Give a parameter other numbers."""
+    assert model.places is not None and model.smalls is not None
+    smalls = model.smalls.named(model.smalls.values)
+    if name in smalls:
+        smalls[name].copy_(value)
+        return
+    unit = next(unit for unit in model.units if unit.matrices[0].name == name)
+    wide = torch.zeros(unit.size)
+    wide[unit.matrices[0].where] = value.flatten()
+    model._fill(unit, wide)

@@ -500,6 +500,28 @@ def call_model() -> None:
                 1,
             )
     call("turn_heads", _native.turn_heads, 0, [at] * 4, 1e-6, [1, 1, 1, 1, 2], [at] * 3, 1)
+    call_packed(at, numbers)
+
+
+def call_packed(at: int, numbers: tuple[int, ...]) -> None:
+    good: dict[str, Any] = {
+        "states": [at] * 6,
+        "gradients": at,
+        "numbers": [0.5] * 9,
+        "seed": 1,
+        "position": 0,
+        "size": 128,
+        "num_threads": 1,
+    }
+    step = _native.adamw_packed
+    vary("adamw_packed", step, good, ("size", "num_threads"), (*numbers, 127), positional=True)
+    vary("adamw_packed", step, good, ("gradients", "seed"), (0, -1, 1 << 70), positional=True)
+    for states in ([0] * 6, [at] * 5, [-1] * 6):
+        call("adamw_packed", step, states, at, [0.5] * 9, 1, 0, 128, 1)
+    good = {"weights": at, "rests": at, "out": at, "size": 2, "num_threads": 1}
+    unpack = _native.unpack_weights
+    vary("unpack_weights", unpack, good, ("size", "num_threads"), numbers, positional=True)
+    vary("unpack_weights", unpack, good, ("weights", "rests", "out"), (0,), positional=True)
 
 
 def main() -> None:

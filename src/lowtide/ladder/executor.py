@@ -20,8 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lowtide.ladder.homes import HostMemory
+from lowtide.ladder.calling import call_with, gradients_of, run_block
+from lowtide.ladder.inputs import HostInputs, Inputs
 from lowtide.ladder.places import Places
+from lowtide.ladder.smalls import Smalls
 from lowtide.ladder.units import Unit
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT, rotary_tables
@@ -29,25 +31,6 @@ from lowtide.model.loss import PlainHead, chunked_cross_entropy
 from lowtide.model.targets import cap_logits, targets_ahead
 
 __all__ = ["Executor"]
-
-_MOST_POSITIONS = 1 << 20
-
-
-class Smalls:
-    """Gains and biases: float32 numbers on the device, with their moments and gradients."""
-
-    def __init__(self, shapes: dict[str, tuple[int, ...]], device: torch.device) -> None:
-        self.shapes = shapes
-        size = sum(torch.Size(shape).numel() for shape in shapes.values())
-        self.values, self.first, self.second, self.gradients = (
-            torch.zeros(size, device=device) for _ in range(4)
-        )
-
-    def named(self, flat: Tensor) -> dict[str, Tensor]:
-        """Parts of one of the four by name."""
-        sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
-        parts = flat.split(sizes)
-        return {n: p.view(s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
 
 
 class Executor:
@@ -70,11 +53,11 @@ class Executor:
         # Blocks differ in their weights and windows only: one of each kind is called, and compiled.
         kinds = {self.config.window_of(n): block for n, block in enumerate(outline.blocks)}
         self._kinds = [kinds[self.config.window_of(n)] for n in range(self.config.num_layers)]
-        self._inputs: _Inputs = _HostInputs() if places.host_inputs else _Inputs()
+        self._inputs: Inputs = HostInputs() if places.host_inputs else Inputs()
         self._tables: tuple[Tensor, Tensor] | None = None
-        self._run: Callable[..., Tensor] = _run_block
+        self._run: Callable[..., Tensor] = run_block
         if compiled:
-            self._run = torch.compile(_run_block, dynamic=False)
+            self._run = torch.compile(run_block, dynamic=False)
         self.ahead: tuple[float, ...] = ()
 
     # -- pieces of the network -------------------------------------------------------------------
@@ -93,13 +76,24 @@ class Executor:
             self._tables = cos.to(device, self._dtype), sin.to(device, self._dtype)
         return self._tables[0][:tokens], self._tables[1][:tokens]
 
-    def _embed(self, ids: Sequence[Tensor]) -> list[Tensor]:
+    def _embed(self, ids: Sequence[Tensor], key: Any = ()) -> list[Tensor]:
         with self._places.weights(self._places.units["embedding"]) as tables:
             xs = [nn.functional.embedding(part, tables["embedding.weight"]) for part in ids]
         if self.config.family.learned_positions:
             with self._places.weights(self._places.units["positions"]) as tables:
                 xs = [x + tables["positions.weight"][: x.shape[1]] for x in xs]
-        return xs
+        return self._drop_first(xs, key)
+
+    def _drop_first(self, xs: list[Tensor], key: Any) -> list[Tensor]:
+        """GPT-2 drops what its tables give, too; gradients drop out as the numbers did."""
+        dropout = self.config.dropout if self._outline.training else 0.0
+        if dropout == 0 or not self.config.family.learned_positions:
+            return xs
+        dropped: list[Tensor] = []
+        for k, x in enumerate(xs):
+            self._seed((*key, k, -1))
+            dropped.append(nn.functional.dropout(x, dropout))
+        return dropped
 
     def _call(
         self, unit: Unit, weights: dict[str, Tensor], smalls: dict[str, Tensor], x: Tensor
@@ -135,7 +129,7 @@ class Executor:
         named = {n.removeprefix("final_norm."): v for n, v in smalls.items()}
         if self._casts:
             named = {n: v.to(x.dtype) for n, v in named.items()}
-        return _call_with(self._outline.final_norm, named, x)
+        return call_with(self._outline.final_norm, named, x)
 
     @torch.no_grad()
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
@@ -182,13 +176,14 @@ class Executor:
             self._backward(others, key, squares)
         finally:
             self._inputs.clear()
+        others = self._drop_first(others, key)
         self._table_backward([ids[part] for part in parts], others, table, squares)
         squares.append(self._smalls.gradients.double().square().sum())
         return loss, torch.stack(squares).sum().sqrt().float()
 
     @torch.no_grad()
     def _forward(self, ids: Sequence[Tensor], key: Any) -> list[Tensor]:
-        xs = self._embed(ids)
+        xs = self._embed(ids, key)
         for number, unit in enumerate(self._blocks):
             with self._places.weights(unit) as weights:
                 if number + 1 < len(self._blocks):
@@ -220,7 +215,7 @@ class Executor:
                 )
                 total += loss
                 error = (error.float() / count).to(self._dtype).view_as(normed)
-                found = _gradients(normed, [x, *smalls.values()], error)
+                found = gradients_of(normed, [x, *smalls.values()], error)
                 xs[k] = found[0]
                 for name, gradient in zip(smalls, found[1:], strict=True):
                     own[name] += gradient
@@ -266,7 +261,7 @@ class Executor:
                     x = self._inputs.get((number, k)).requires_grad_()
                     self._seed((*key, k, number))
                     y = self._call(unit, weights, smalls, x)
-                    found = _gradients(y, [x, *weights.values(), *smalls.values()], gradient)
+                    found = gradients_of(y, [x, *weights.values(), *smalls.values()], gradient)
                     del y, x
                     others[k] = found[0]
                     sums.add(dict(zip(weights, found[1:], strict=False)))
@@ -303,62 +298,6 @@ class Executor:
             self._keep_gradient(unit, sums, squares)
 
 
-def _run_block(
-    block: nn.Module,
-    named: dict[str, Tensor],
-    x: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    casts: bool,
-) -> Tensor:
-    named = {
-        n: v.to(x.dtype) if v.ndim < 2 and (casts or n.endswith("bias")) else v
-        for n, v in named.items()
-    }
-    return _call_with(block, named, x, cos, sin, None)
-
-
-def _call_with(module: nn.Module, named: dict[str, Tensor], *arguments: Any) -> Tensor:
-    """Call a module with these tensors as its parameters.
-
-    torch's own way to do it imports sympy, 45 MiB; but its compiler, which has it, knows that way.
-    """
-    if torch.compiler.is_compiling():
-        from torch.func import functional_call
-
-        return functional_call(module, named, arguments)
-    for name, value in named.items():
-        path, _, leaf = name.rpartition(".")
-        module.get_submodule(path)._parameters[leaf] = value  # pyright: ignore[reportArgumentType, reportPrivateUsage]
-    try:
-        return module(*arguments)
-    finally:
-        for name in named:
-            path, _, leaf = name.rpartition(".")
-            module.get_submodule(path)._parameters[leaf] = None  # pyright: ignore[reportPrivateUsage]
-
-
-class _Handed(torch.autograd.Function):
-    """A number whose gradient goes on as one that is known already.
-
-    torch.autograd.grad takes such gradients too, but compares their shapes by way of sympy: 45 MiB.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.save_for_backward(gradient)
-        return y.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, one: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return ctx.saved_tensors[0], None
-
-
-def _gradients(y: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of what y depends on, given that of y."""
-    return torch.autograd.grad(_Handed.apply(y, gradient), inputs)  # pyright: ignore[reportArgumentType, reportReturnType]
-
-
 def _add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
     """Add to rows of a table, some of them several times, always in the same order.
 
@@ -384,82 +323,3 @@ class _Sums:
             self.flat = torch.zeros(self._unit.size, dtype=self._dtype, device=device)
         for matrix in self._unit.matrices:
             self.flat[matrix.where] += gradients[matrix.name].flatten()
-
-
-class _Inputs:
-    """What each block was given, on the device."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[int, int], Tensor] = {}
-
-    def keep(self, key: tuple[int, int], x: Tensor) -> None:
-        self._kept[key] = x
-
-    def get(self, key: tuple[int, int]) -> Tensor:
-        return self._kept.pop(key).detach()
-
-    def clear(self) -> None:
-        self._kept.clear()
-
-
-class _HostInputs(_Inputs):
-    """The same in page-locked host memory, copied there beside the computing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._memory: dict[tuple[int, int], HostMemory] = {}
-        self._shapes: dict[tuple[int, int], tuple[torch.Size, torch.dtype]] = {}
-        self._outward: Any = None
-        self._leaving: list[tuple[Any, Tensor]] = []
-        self._ahead: dict[tuple[int, int], tuple[Tensor, Any]] = {}
-        self._micro_batches = 0
-
-    def keep(self, key: tuple[int, int], x: Tensor) -> None:
-        if self._outward is None:
-            self._outward, self._inward = torch.cuda.Stream(x.device), torch.cuda.Stream(x.device)
-        size = x.numel() * x.element_size()
-        if key not in self._memory or self._memory[key].bytes.numel() != size:
-            self._memory[key] = HostMemory(size)
-        self._shapes[key] = x.shape, x.dtype
-        self._micro_batches = max(self._micro_batches, key[1] + 1)
-        self._outward.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(self._outward):
-            there = self._memory[key].bytes.view(x.dtype).view(x.shape)
-            there.copy_(x.detach(), non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-        self._leaving.append((event, x))  # its memory must not be used again before
-        while len(self._leaving) > 2:
-            self._leaving.pop(0)[0].synchronize()
-
-    def _begin(self, key: tuple[int, int], device: torch.device) -> None:
-        if key in self._ahead or key not in self._shapes:
-            return
-        shape, dtype = self._shapes.pop(key)
-        with torch.cuda.stream(self._inward):
-            self._inward.wait_stream(self._outward)
-            x = torch.empty(shape, dtype=dtype, device=device)
-            x.copy_(self._memory[key].bytes.view(dtype).view(shape), non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-        self._ahead[key] = x, event
-
-    def get(self, key: tuple[int, int]) -> Tensor:
-        device = torch.device("cuda", torch.cuda.current_device())
-        while self._leaving:
-            self._leaving.pop(0)[0].synchronize()
-        self._begin(key, device)
-        x, event = self._ahead.pop(key)
-        current = torch.cuda.current_stream()
-        current.wait_event(event)
-        x.record_stream(current)
-        number, k = key
-        following = (number, k + 1) if k + 1 < self._micro_batches else (number - 1, 0)
-        self._begin(following, device)
-        return x
-
-    def clear(self) -> None:
-        while self._leaving:
-            self._leaving.pop(0)[0].synchronize()
-        self._shapes.clear()
-        self._ahead.clear()

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from lowtide.errors import UsageError
-from lowtide.ladder.executor import Smalls
 from lowtide.ladder.packing import BLOCK, Chunk, pack_weights, unpack_weights
 from lowtide.ladder.places import Places, Rung
+from lowtide.ladder.smalls import Smalls
 from lowtide.ladder.units import Matrix, Unit, small_shapes, units_of
 from lowtide.memory import release_free_memory, return_large_blocks
 from lowtide.model.arrayfiles import StoredForm, iter_weights, stored_form

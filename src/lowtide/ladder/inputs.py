@@ -1,0 +1,97 @@
+"""What every block of a step was given, kept until its backward pass.
+
+In:      the inputs of blocks, by block and micro-batch
+Out:     the same, once, in the opposite order
+Memory:  2 * layers * tokens * width bytes in bfloat16, on the device or page-locked on the host,
+         where two of them are on their way at a time
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowtide.ladder.homes import HostMemory
+
+__all__ = ["HostInputs", "Inputs"]
+
+
+class Inputs:
+    """What each block was given, on the device."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], Tensor] = {}
+
+    def keep(self, key: tuple[int, int], x: Tensor) -> None:
+        self._kept[key] = x
+
+    def get(self, key: tuple[int, int]) -> Tensor:
+        return self._kept.pop(key).detach()
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+class HostInputs(Inputs):
+    """The same in page-locked host memory, copied there beside the computing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory: dict[tuple[int, int], HostMemory] = {}
+        self._shapes: dict[tuple[int, int], tuple[torch.Size, torch.dtype]] = {}
+        self._outward: Any = None
+        self._leaving: list[tuple[Any, Tensor]] = []
+        self._ahead: dict[tuple[int, int], tuple[Tensor, Any]] = {}
+        self._micro_batches = 0
+
+    def keep(self, key: tuple[int, int], x: Tensor) -> None:
+        if self._outward is None:
+            self._outward, self._inward = torch.cuda.Stream(x.device), torch.cuda.Stream(x.device)
+        size = x.numel() * x.element_size()
+        if key not in self._memory or self._memory[key].bytes.numel() != size:
+            self._memory[key] = HostMemory(size)
+        self._shapes[key] = x.shape, x.dtype
+        self._micro_batches = max(self._micro_batches, key[1] + 1)
+        self._outward.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(self._outward):
+            there = self._memory[key].bytes.view(x.dtype).view(x.shape)
+            there.copy_(x.detach(), non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._leaving.append((event, x))  # its memory must not be used again before
+        while len(self._leaving) > 2:
+            self._leaving.pop(0)[0].synchronize()
+
+    def _begin(self, key: tuple[int, int], device: torch.device) -> None:
+        if key in self._ahead or key not in self._shapes:
+            return
+        shape, dtype = self._shapes.pop(key)
+        with torch.cuda.stream(self._inward):
+            self._inward.wait_stream(self._outward)
+            x = torch.empty(shape, dtype=dtype, device=device)
+            x.copy_(self._memory[key].bytes.view(dtype).view(shape), non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._ahead[key] = x, event
+
+    def get(self, key: tuple[int, int]) -> Tensor:
+        device = torch.device("cuda", torch.cuda.current_device())
+        while self._leaving:
+            self._leaving.pop(0)[0].synchronize()
+        self._begin(key, device)
+        x, event = self._ahead.pop(key)
+        current = torch.cuda.current_stream()
+        current.wait_event(event)
+        x.record_stream(current)
+        number, k = key
+        following = (number, k + 1) if k + 1 < self._micro_batches else (number - 1, 0)
+        self._begin(following, device)
+        return x
+
+    def clear(self) -> None:
+        while self._leaving:
+            self._leaving.pop(0)[0].synchronize()
+        self._shapes.clear()
+        self._ahead.clear()
