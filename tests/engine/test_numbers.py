@@ -19,6 +19,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Leases._beats": 0,
     },
     "engine.outputs": {"Output.read(begin)": 0, "Output.read_from(begin)": 0},
+    "engine.plans": {"_MOST_LOOKS": 100},
     "engine.raynodes": {"_OBJECT_STORE_BYTES": 83_886_080, "_POLL_SECONDS": 0.5, "_MOST_LOSSES": 3},
     "engine.records": {"_BUFFER_BYTES": 1_048_576},
     "engine.shared": {

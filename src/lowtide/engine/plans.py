@@ -13,10 +13,11 @@ from typing import Any
 
 from lowtide import files
 from lowtide.engine.records import PLAN_NAME, Records
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, LowtideError, UsageError
 
 __all__ = ["commit_plan", "read_plan"]
 
+_MOST_LOOKS = 100
 _START_OVER = "remove the work folder, and give the command again: it starts over"
 
 
@@ -38,11 +39,11 @@ def read_plan(records: Records) -> dict[str, Any] | None:
 
 def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
     """Create the plan in the work folder, or see that the one there is the same."""
-    records.folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(plan, sort_keys=True, indent=1)
-    if records.create(PLAN_NAME, text.encode() + b"\n"):
+    found = _create_or_read(records, text.encode() + b"\n")
+    if found is None:
         return
-    difference = next(_iter_differences(read_plan(records) or {}, json.loads(text)), None)
+    difference = next(_iter_differences(found, json.loads(text)), None)
     if difference is not None:
         raise UsageError(
             f"the work here is of another plan: {difference}",
@@ -50,6 +51,26 @@ def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
             next_step="start every worker with the same command, the same inputs and the same "
             "version; or choose another --work-dir",
         )
+
+
+def _create_or_read(records: Records, data: bytes) -> dict[str, Any] | None:
+    """Create the plan and return None, or return the one that is there.
+
+    A worker that ends the work removes the folder, perhaps between two looks of this one: then
+    there is nothing to disagree with, and it is made anew.
+    """
+    for _ in range(_MOST_LOOKS):
+        try:
+            records.folder.mkdir(parents=True, exist_ok=True)
+            if records.create(PLAN_NAME, data):
+                return None
+        except FileNotFoundError:
+            continue
+        if (found := read_plan(records)) is not None:
+            return found
+    raise LowtideError(
+        "the work folder comes and goes", path=records.folder, next_step="give the command again"
+    )
 
 
 _IN_WORDS = {
