@@ -3,14 +3,9 @@
 #include <bit>
 #include <cmath>
 
-// As in row_kernels.cpp; this file is compiled without fused multiplication and addition, which
-// only some of these processors have.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define LOWTIDE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define LOWTIDE_CLONES
-#endif
+#include "system/clones.hpp"
+
+// Compiled without fused multiplication and addition, which only some processors have.
 
 namespace lowtide {
 namespace {

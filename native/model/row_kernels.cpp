@@ -4,14 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-// The compiler makes each function once per generation of processors; the right one is chosen when
-// the module is loaded: too early for a sanitizer. Elsewhere the baseline is what there is.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define LOWTIDE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define LOWTIDE_CLONES
-#endif
+#include "system/clones.hpp"
 
 namespace lowtide {
 namespace {

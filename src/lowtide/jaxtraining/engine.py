@@ -26,12 +26,12 @@ from lowtide.jaxtraining.muon import half_precision
 from lowtide.jaxtraining.network import Form, loss_of
 from lowtide.jaxtraining.optimizers import Rules
 from lowtide.jaxtraining.trees import JaxGPT, Tree, iter_named
-from lowtide.model.sizing import count_parameters, loss_chunk_tokens
+from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import choose_optimizer
+from lowtide.training.choosing import choose_optimizer, peak_learning_rate
 from lowtide.training.microbatches import halve_micro_batch
-from lowtide.training.schedule import default_learning_rate, momentum_at
+from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
@@ -106,9 +106,7 @@ class JaxEngine:
         self._settings, self._group, self._rows, self._note = settings, group, rows, note
         config, computing, learning = model.config, settings.computing, settings.learning
         optimizer = choose_optimizer(learning, config, settings.tokens_per_step)
-        self.learning_rate = learning.learning_rate or default_learning_rate(
-            count_parameters(config), optimizer, adapting=settings.run.init_from_model is not None
-        )
+        self.learning_rate = peak_learning_rate(settings, config, optimizer)
         self.rules = Rules(
             config.replace(dropout=0.0),
             optimizer,

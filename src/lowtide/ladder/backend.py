@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lowtide.errors import UsageError
 from lowtide.ladder.engine import LadderEngine
-from lowtide.ladder.network import PackedGPT, portable_form
+from lowtide.ladder.kernels import has_kernel
+from lowtide.ladder.network import PackedGPT
+from lowtide.model.arrayfiles import iter_portable
 from lowtide.model.config import GPTConfig
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.training.batches import BatchSource
@@ -44,6 +48,20 @@ class _InPlace:
 
     def close(self) -> None:
         pass
+
+
+def _require_device(group: ProcessGroup) -> None:
+    """Refuse devices that cannot move packed states, and processes that would each train alone."""
+    if group.world_size > 1:
+        raise UsageError(
+            f"--offload trains in one process, and these are {group.world_size}",
+            next_step="start it without torchrun, or leave out --offload",
+        )
+    if not group.on_cpu and not has_kernel(torch.empty(0, device=group.device)):
+        raise UsageError(
+            f"--offload on {group.device.type} needs an NVIDIA GPU and Triton",
+            next_step="pip install triton, or give --device cpu, or leave out --offload",
+        )
 
 
 class _LadderBackend:
@@ -86,6 +104,7 @@ class _LadderBackend:
                 f"a {type(model).__name__} that is there already",
                 next_step="lowtide.train(offload=…, …), or `lowtide train --offload`",
             )
+        _require_device(group)
         return LadderEngine(model, settings, state, group, rows=rows, note=note)
 
     def make_counters(self, group: ProcessGroup) -> Counters:
@@ -98,7 +117,7 @@ class _LadderBackend:
         return _InPlace()
 
     def portable(self, weights: Mapping[str, Any], config: GPTConfig) -> dict[str, Any]:
-        return portable_form(weights, config)
+        return dict(iter_portable(weights, config))
 
 
 BACKEND = _LadderBackend()

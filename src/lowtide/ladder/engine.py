@@ -24,15 +24,15 @@ from lowtide.ladder.executor import Executor
 from lowtide.ladder.network import PackedGPT
 from lowtide.ladder.packing import StepNumbers, take_step
 from lowtide.ladder.places import Places, Rung
-from lowtide.model.sizing import count_parameters, loss_chunk_tokens
+from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.model.targets import ahead_weights
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
+from lowtide.training.choosing import peak_learning_rate
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.evaluation import LossSums, token_byte_counts
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.offloading import GPU_CHUNK_TOKENS
-from lowtide.training.schedule import default_learning_rate
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
@@ -68,11 +68,7 @@ class LadderEngine:
         assert model.places is not None and model.smalls is not None
         self._places: Places = model.places
         self._smalls = model.smalls
-        self.learning_rate = settings.learning.learning_rate or default_learning_rate(
-            count_parameters(model.config),
-            "adamw",
-            adapting=settings.run.init_from_model is not None,
-        )
+        self.learning_rate = peak_learning_rate(settings, model.config, "adamw")
         self._executor = Executor(
             model.outline,
             self._places,
@@ -105,6 +101,7 @@ class LadderEngine:
                 return loss
             except torch.OutOfMemoryError:
                 pass
+            self._places.drop_all()
             if self._group.device.type == "cuda":
                 torch.cuda.empty_cache()
             halve_micro_batch(
@@ -171,8 +168,14 @@ class LadderEngine:
 
     @property
     def notes(self) -> list[str]:
-        """What cannot be had here."""
-        return []
+        """What of the settings cannot be had on this device."""
+        found: list[str] = []
+        rung = self._settings.machine.offload
+        if self._group.on_cpu and rung in ("gradients", "optimizer", "layers"):
+            found.append(f"--offload {rung} is packed on a CPU, which has one memory")
+        if not self._places.is_locked:
+            found.append("the system page-locks no more memory: copies to the GPU are slower")
+        return found
 
     def weights(self) -> dict[str, Any]:
         """The weights under our names, each read when it is written."""

@@ -53,6 +53,7 @@ class Executor:
         # Blocks differ in their weights and windows only: one of each kind is called, and compiled.
         kinds = {self.config.window_of(n): block for n, block in enumerate(outline.blocks)}
         self._kinds = [kinds[self.config.window_of(n)] for n in range(self.config.num_layers)]
+        self._own_smalls = smalls.by_owner()
         self._inputs: Inputs = HostInputs() if places.host_inputs else Inputs()
         self._tables: tuple[Tensor, Tensor] | None = None
         self._run: Callable[..., Tensor] = run_block
@@ -61,11 +62,6 @@ class Executor:
         self.ahead: tuple[float, ...] = ()
 
     # -- pieces of the network -------------------------------------------------------------------
-
-    def _small_parts(self, prefix: str) -> dict[str, Tensor]:
-        return {
-            n: v for n, v in self._smalls.named(self._smalls.values).items() if n.startswith(prefix)
-        }
 
     def _angles(self, tokens: int) -> tuple[Tensor | None, Tensor | None]:
         if self.config.family.learned_positions:
@@ -122,8 +118,8 @@ class Executor:
             with self._places.weights(unit) as weights:
                 if number + 1 < len(self._blocks):
                     self._places.begin(self._blocks[number + 1])
-                x = self._call(unit, weights, self._small_parts(f"{unit.name}."), x)
-        return self._final_norm(x, self._small_parts("final_norm."))
+                x = self._call(unit, weights, self._own_smalls[unit.name], x)
+        return self._final_norm(x, self._own_smalls["final_norm"])
 
     def _final_norm(self, x: Tensor, smalls: dict[str, Tensor]) -> Tensor:
         named = {n.removeprefix("final_norm."): v for n, v in smalls.items()}
@@ -188,7 +184,7 @@ class Executor:
             with self._places.weights(unit) as weights:
                 if number + 1 < len(self._blocks):
                     self._places.begin(self._blocks[number + 1])
-                smalls = self._small_parts(f"{unit.name}.")
+                smalls = self._own_smalls[unit.name]
                 for k, x in enumerate(xs):
                     self._inputs.keep((number, k), x)
                     self._seed((*key, k, number))
@@ -204,7 +200,7 @@ class Executor:
         total = torch.zeros((), device=device)
         sums = torch.zeros(head.size, device=device)
         matrix_sum = sums[head.matrices[0].where].view(head.matrices[0].shape)
-        smalls = {n: v.requires_grad_() for n, v in self._small_parts("final_norm.").items()}
+        smalls = _leaves(self._own_smalls["final_norm"])
         own = self._smalls.named(self._smalls.gradients)
         with self._places.weights(head) as tables:
             for k, wanted in enumerate(targets):
@@ -251,11 +247,7 @@ class Executor:
             with self._places.weights(unit) as weights:
                 if number > 0:
                     self._places.begin(self._blocks[number - 1])
-                weights = {n: w.detach().requires_grad_() for n, w in weights.items()}
-                smalls = {
-                    n: v.detach().requires_grad_()
-                    for n, v in self._small_parts(f"{unit.name}.").items()
-                }
+                weights, smalls = _leaves(weights), _leaves(self._own_smalls[unit.name])
                 sums = _Sums(unit, wide=len(others) > 1, dtype=self._dtype)
                 for k, gradient in enumerate(others):
                     x = self._inputs.get((number, k)).requires_grad_()
@@ -296,6 +288,11 @@ class Executor:
             for gradient in others:
                 table[: gradient.shape[1]] += gradient.float().sum(dim=0)
             self._keep_gradient(unit, sums, squares)
+
+
+def _leaves(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors as those that gradients are wanted of."""
+    return {name: value.detach().requires_grad_() for name, value in named.items()}
 
 
 def _add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:

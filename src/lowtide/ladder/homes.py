@@ -11,6 +11,7 @@ event after which it may be read again, so nothing overtakes anything.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -26,8 +27,9 @@ from torch import Tensor
 from lowtide.errors import LowtideError
 from lowtide.files import free_disk_bytes
 from lowtide.memory import format_size
+from lowtide.training.hostcopies import lock_pages, unlock_pages
 
-__all__ = ["DeviceHome", "FileHome", "Home", "HostHome"]
+__all__ = ["DeviceHome", "FileHome", "Home", "HostHome", "HostMemory"]
 
 _PAGE = 4096
 
@@ -53,6 +55,10 @@ class Home(Protocol):
 
     def drop(self, key: Hashable) -> None:
         """Be done with a record that was only read."""
+        ...
+
+    def drop_all(self) -> None:
+        """Be done with all that are in use, after an error."""
         ...
 
     def read(self, key: Hashable) -> Tensor:
@@ -100,6 +106,9 @@ class DeviceHome:
     def drop(self, key: Hashable) -> None:
         pass
 
+    def drop_all(self) -> None:
+        pass
+
     def read(self, key: Hashable) -> Tensor:
         return self._records[key].cpu()
 
@@ -112,6 +121,22 @@ class DeviceHome:
     def close(self) -> None:
         self._records.clear()
         self._memory.clear()
+
+
+class _Ring:
+    """Which slot a record in use has; they are taken in turn."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots, self._next = slots, 0
+        self.held: dict[Hashable, int] = {}
+
+    def take(self, key: Hashable) -> int:
+        """A slot for a record; the one that was taken longest ago."""
+        slot = self._next % self._slots
+        assert slot not in self.held.values(), "more records in use than slots"
+        self._next += 1
+        self.held[key] = slot
+        return slot
 
 
 class _Slot:
@@ -134,23 +159,15 @@ class HostHome:
         self.is_locked = all(memory.is_locked for memory in self._memory.values())
         largest = max(sizes.values(), default=0)
         self._slots = [_Slot(largest, device) for _ in range(slots)]
-        self._next = 0
-        self._held: dict[Hashable, _Slot] = {}
+        self._ring = _Ring(slots)
         self._written: dict[Hashable, Any] = {}
         self._inward = torch.cuda.Stream(device)
         self._outward = torch.cuda.Stream(device)
 
-    def _take_slot(self, key: Hashable) -> _Slot:
-        slot = self._slots[self._next % len(self._slots)]
-        assert slot not in self._held.values(), "more records in use than slots"
-        self._next += 1
-        self._held[key] = slot
-        return slot
-
     def begin(self, key: Hashable) -> None:
-        if key in self._held:
+        if key in self._ring.held:
             return
-        slot = self._take_slot(key)
+        slot = self._slots[self._ring.take(key)]
         for event in (slot.free, self._written.get(key)):
             if event is not None:
                 self._inward.wait_event(event)
@@ -161,18 +178,18 @@ class HostHome:
 
     def get(self, key: Hashable) -> Tensor:
         self.begin(key)
-        slot = self._held[key]
+        slot = self._slots[self._ring.held[key]]
         torch.cuda.current_stream(self._device).wait_event(slot.ready)
         return slot.memory[: self._sizes[key]]
 
     def room(self, key: Hashable) -> Tensor:
-        slot = self._take_slot(key)
+        slot = self._slots[self._ring.take(key)]
         if slot.free is not None:
             torch.cuda.current_stream(self._device).wait_event(slot.free)
         return slot.memory[: self._sizes[key]]
 
     def put(self, key: Hashable) -> None:
-        slot = self._held.pop(key)
+        slot = self._slots[self._ring.held.pop(key)]
         self._outward.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._outward):
             self._memory[key].bytes.copy_(slot.memory[: self._sizes[key]], non_blocking=True)
@@ -181,9 +198,14 @@ class HostHome:
         slot.free = self._written[key] = event
 
     def drop(self, key: Hashable) -> None:
-        slot = self._held.pop(key)
+        slot = self._slots[self._ring.held.pop(key)]
         slot.free = torch.cuda.Event()
         slot.free.record(torch.cuda.current_stream(self._device))
+
+    def drop_all(self) -> None:
+        self.wait()  # what is on its way to a slot arrives first
+        for key in list(self._ring.held):
+            self.drop(key)
 
     def read(self, key: Hashable) -> Tensor:
         return self._memory[key].bytes
@@ -215,22 +237,16 @@ class HostMemory:
         lock = lock and torch.cuda.is_available()
         if lock:
             self.bytes.zero_()  # touched by all threads; locking would do it with one
-        self.is_locked = lock and _lock(self._array)
-        # Unlocked before the system can give the same addresses to somebody else.
-        self.close = weakref.finalize(self, _unlock, self._array, self.is_locked)
+        self.is_locked = lock and lock_pages(self._array)
+        if lock and not self.is_locked:
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device="cuda")  # which takes the refusal off the device
+        self._unlock = weakref.finalize(self, unlock_pages, self._array) if self.is_locked else None
 
-
-def _lock(array: Any) -> bool:
-    """Page-lock memory; where the system allows no more of it, copies are slower, not wrong."""
-    # Not pin_memory, which takes the next power of two and keeps it.
-    runtime: Any = torch.cuda.cudart()
-    return int(runtime.cudaHostRegister(array.ctypes.data, array.size, 0)) == 0
-
-
-def _unlock(array: Any, is_locked: bool) -> None:
-    if is_locked:
-        runtime: Any = torch.cuda.cudart()
-        runtime.cudaHostUnregister(array.ctypes.data)
+    def close(self) -> None:
+        """Give up the lock; the memory goes with its last user."""
+        if self._unlock is not None:
+            self._unlock()
 
 
 class FileHome:
@@ -257,7 +273,8 @@ class FileHome:
             )
         self._file = _open_scratch(path)
         path.unlink()  # its room comes back when this process ends, however it ends
-        os.posix_fallocate(self._file, 0, max(end, 1))
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._file, 0, max(end, 1))
         largest = _paged(max(sizes.values(), default=0))
         self._staging = [HostMemory(largest) for _ in range(slots)]
         self._on_device = (
@@ -266,24 +283,16 @@ class FileHome:
             else [memory.bytes for memory in self._staging]
         )
         self._busy: list[Future[None] | None] = [None] * slots
-        self._next = 0
-        self._held: dict[Hashable, int] = {}
+        self._ring = _Ring(slots)
         self._reading: dict[Hashable, Future[None]] = {}
         self._writing: dict[Hashable, Future[None]] = {}
         self._reader = ThreadPoolExecutor(1, "lowtide-read")
         self._writer = ThreadPoolExecutor(1, "lowtide-write")
 
-    def _take_slot(self, key: Hashable) -> int:
-        slot = self._next % len(self._staging)
-        assert slot not in self._held.values(), "more records in use than slots"
-        self._next += 1
-        self._held[key] = slot
-        return slot
-
     def begin(self, key: Hashable) -> None:
-        if key in self._held:
+        if key in self._ring.held:
             return
-        slot = self._take_slot(key)
+        slot = self._ring.take(key)
         before = [self._busy[slot], self._writing.get(key)]
         self._reading[key] = self._reader.submit(self._read_into, key, slot, before)
 
@@ -305,19 +314,19 @@ class FileHome:
         return self._device_copy(key, fill=True)
 
     def room(self, key: Hashable) -> Tensor:
-        slot = self._take_slot(key)
+        slot = self._ring.take(key)
         self._finish(self._busy[slot])
         return self._device_copy(key, fill=False)
 
     def _device_copy(self, key: Hashable, *, fill: bool) -> Tensor:
-        slot, size = self._held[key], self._sizes[key]
+        slot, size = self._ring.held[key], self._sizes[key]
         there = self._on_device[slot][:size]
         if fill and self._device.type == "cuda":
             there.copy_(self._staging[slot].bytes[:size], non_blocking=True)
         return there
 
     def put(self, key: Hashable) -> None:
-        slot, size = self._held.pop(key), self._sizes[key]
+        slot, size = self._ring.held.pop(key), self._sizes[key]
         event = None
         if self._device.type == "cuda":
             self._staging[slot].bytes[:size].copy_(self._on_device[slot][:size], non_blocking=True)
@@ -335,11 +344,16 @@ class FileHome:
             done += os.pwritev(self._file, [place[done:].data], self._offsets[key] + done)
 
     def drop(self, key: Hashable) -> None:
-        slot = self._held.pop(key)
+        slot = self._ring.held.pop(key)
         if self._device.type == "cuda":
             event = torch.cuda.Event()
             event.record()
             self._busy[slot] = self._reader.submit(event.synchronize)
+
+    def drop_all(self) -> None:
+        for key in list(self._ring.held):
+            self._finish(self._reading.pop(key, None))
+            self.drop(key)
 
     def _finish(self, task: Future[None] | None) -> None:
         """Wait for a task; what the disk says about it is an error with its name."""

@@ -7,6 +7,7 @@ Memory:  beside the places one unit in float32
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,9 +28,9 @@ from lowtide.model.arrayfiles import StoredForm, iter_weights, stored_form
 from lowtide.model.checksums import verify_folder
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.tensors import ModelTensor, iter_tensors
+from lowtide.model.tensors import iter_tensors
 
-__all__ = ["PackedGPT", "Stored", "portable_form"]
+__all__ = ["PackedGPT", "Stored"]
 
 _KEYS = {"first": "I8", "second": "U8", "first_scales": "F32", "second_scales": "F32"}
 
@@ -51,6 +52,16 @@ class Stored:
     def nbytes(self) -> int:
         """Its size in a file."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    def __getitem__(self, rows: slice) -> Stored:
+        """Some of its rows."""
+        count = len(range(*rows.indices(self.shape[0])))
+        return Stored(self.kind, (count, *self.shape[1:]), lambda: self.read()[rows])
+
+    @property
+    def T(self) -> Stored:  # noqa: N802  (as arrays of all frameworks call it)
+        """The same turned."""
+        return Stored(self.kind, self.shape[::-1], lambda: self.read().t())
 
 
 @stored_form.register
@@ -81,11 +92,6 @@ class PackedGPT:
         self.places: Places | None = None
         self.smalls: Smalls | None = None
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of weights and states, wherever they are."""
-        return sum(5 * unit.size + 8 * (unit.size // BLOCK) for unit in self.units)
-
     def load_weights(self, folder: Path, *, verify: bool = True) -> None:
         """Take the weights of a folder, when there is a place for them."""
         if verify:
@@ -115,8 +121,9 @@ class PackedGPT:
                 values[name].copy_(value)
                 continue
             unit, matrix = matrices[name]
-            wide = pending.setdefault(unit.name, torch.zeros(unit.size))
-            wide[matrix.where] = value.flatten()
+            if unit.name not in pending:
+                pending[unit.name] = torch.zeros(unit.size)
+            pending[unit.name][matrix.where] = value.flatten()
             missing[unit.name] -= 1
             if missing[unit.name] == 0:
                 self._fill(unit, pending.pop(unit.name))
@@ -134,56 +141,30 @@ class PackedGPT:
 
     def state_dict(self) -> dict[str, Any]:
         """The weights under our names, float32, each read when it is written."""
-        found: dict[str, Any] = {}
-        for unit in self.units:
-            for matrix in unit.matrices:
-                read = _reader(self._read_weights, unit, matrix)
-                found[matrix.name] = Stored("F32", matrix.shape, read)
         assert self.smalls is not None
+        last = _LastRead(self)
+        found = {
+            matrix.name: Stored("F32", matrix.shape, functools.partial(last.weights, unit, matrix))
+            for unit in self.units
+            for matrix in unit.matrices
+        }
         return {**found, **self.smalls.named(self.smalls.values)}
 
-    def _read_weights(self, unit: Unit, matrix: Matrix) -> Tensor:
-        assert self.places is not None
-        weights, chunks = self.places.read(unit)
-        out = torch.empty(matrix.size)
-        for part, chunk in chunks:
-            begin, end = max(part.start, matrix.start), min(part.stop, matrix.where.stop)
-            if begin < end:
-                inside = slice(begin - part.start, end - part.start)
-                unpack_weights(
-                    weights[begin:end].contiguous(),
-                    chunk.rests[inside].contiguous(),
-                    out[begin - matrix.start : end - matrix.start],
-                )
-        return out.view(matrix.shape)
-
     def moments(self) -> dict[str, Any]:
-        """The optimizer's tensors as `moments.PARAMETER.KEY`."""
+        """The optimizer's tensors as `moments.PARAMETER.KEY`, each read when it is written."""
+        assert self.smalls is not None
+        last = _LastRead(self)
         found: dict[str, Any] = {}
         for unit in self.units:
             for matrix in unit.matrices:
                 for key, kind in _KEYS.items():
-                    count = matrix.size if "scales" not in key else -(-matrix.size // BLOCK)
-                    read = _reader(self._read_moment, unit, matrix, key)
+                    count = -(-matrix.size // _numbers_by(key))
+                    read = functools.partial(last.moment, unit, matrix, key)
                     found[f"moments.{matrix.name}.{key}"] = Stored(kind, (count,), read)
-        assert self.smalls is not None
         for key in ("first", "second"):
             for name, value in self.smalls.named(getattr(self.smalls, key)).items():
                 found[f"moments.{name}.{key}"] = value
         return found
-
-    def _read_moment(self, unit: Unit, matrix: Matrix, key: str) -> Tensor:
-        assert self.places is not None
-        _, chunks = self.places.read(unit)
-        by = BLOCK if "scales" in key else 1
-        first, last = matrix.start // by, -(-matrix.where.stop // by)
-        parts: list[Tensor] = []
-        for part, chunk in chunks:
-            begin, end = max(part.start // by, first), min(part.stop // by, last)
-            if begin < end:
-                start = part.start // by
-                parts.append(getattr(chunk, key)[begin - start : end - start].clone())
-        return torch.cat(parts)
 
     def load_moments(self, tensors: Mapping[str, Any]) -> None:
         """Take moments back, unit by unit."""
@@ -205,32 +186,60 @@ class PackedGPT:
             for matrix in unit.matrices:
                 for key in _KEYS:
                     value = torch.from_numpy(np.array(tensors[f"moments.{matrix.name}.{key}"]))
-                    by = BLOCK if "scales" in key else 1
-                    first = matrix.start // by
-                    for part, chunk in chunks:
-                        start = part.start // by
-                        begin, end = max(start, first), min(part.stop // by, first + len(value))
-                        if begin < end:
-                            place = getattr(chunk, key)[begin - start : end - start]
-                            place.copy_(value[begin - first : end - first])
+                    for chunk, there, here in _overlaps(matrix, chunks, _numbers_by(key)):
+                        getattr(chunk, key)[there] = value[here]
 
         self.places.fill(unit, change)
 
 
-def portable_form(state: Mapping[str, Any], config: GPTConfig) -> dict[str, Any]:
-    """Tensors of a state dict under transformers' names, each read when it is written."""
+class _LastRead:
+    """Reads matrices out of their places; the unit that was read last is kept for the next one.
 
-    def read(part: ModelTensor) -> Tensor:
-        whole = state[part.ours]
-        value = whole.read() if isinstance(whole, Stored) else whole
-        rows = value if part.rows is None else value[part.rows]
-        return rows.t() if part.transposed else rows
+    Files are written in the order of names, in which a unit's tensors stand together.
+    """
 
-    return {p.name: Stored("F32", p.shape, _reader(read, p)) for p in iter_tensors(config)}
+    def __init__(self, model: PackedGPT) -> None:
+        assert model.places is not None
+        self._places = model.places
+        self._unit: Unit | None = None
+        self._found: tuple[Tensor, list[tuple[slice, Chunk]]] | None = None
+
+    def _read(self, unit: Unit) -> tuple[Tensor, list[tuple[slice, Chunk]]]:
+        if self._found is None or self._unit is not unit:
+            self._found = None  # before there is another one
+            self._unit, self._found = unit, self._places.read(unit)
+        return self._found
+
+    def weights(self, unit: Unit, matrix: Matrix) -> Tensor:
+        """A matrix in float32."""
+        weights, chunks = self._read(unit)
+        out = torch.empty(matrix.size)
+        for chunk, there, here in _overlaps(matrix, chunks, 1):
+            own = weights[matrix.start + here.start : matrix.start + here.stop]
+            unpack_weights(own, chunk.rests[there], out[here])
+        return out.view(matrix.shape)
+
+    def moment(self, unit: Unit, matrix: Matrix, key: str) -> Tensor:
+        """One of its moments, or the scales of one."""
+        parts = _overlaps(matrix, self._read(unit)[1], _numbers_by(key))
+        return torch.cat([getattr(chunk, key)[there] for chunk, there, _ in parts])
 
 
-def _reader(read: Callable[..., Tensor], *arguments: Any) -> Callable[[], Tensor]:
-    return lambda: read(*arguments)
+def _numbers_by(key: str) -> int:
+    """Numbers of a matrix for each number of a moment's part."""
+    return BLOCK if key.endswith("scales") else 1
+
+
+def _overlaps(
+    matrix: Matrix, chunks: list[tuple[slice, Chunk]], by: int
+) -> Iterator[tuple[Chunk, slice, slice]]:
+    """Chunks that hold some of a matrix, where in them, and where in the matrix it is."""
+    first, last = matrix.start // by, -(-matrix.where.stop // by)
+    for part, chunk in chunks:
+        start = part.start // by
+        begin, end = max(start, first), min(part.stop // by, last)
+        if begin < end:
+            yield chunk, slice(begin - start, end - start), slice(begin - first, end - first)
 
 
 def _folder_weights(folder: Path, config: GPTConfig) -> Iterator[tuple[str, Tensor]]:

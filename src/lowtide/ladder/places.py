@@ -201,6 +201,16 @@ class Places:
         for (part, _), memory in zip(chunks, memories, strict=True):
             self._states.write((unit.name, part.start), memory)
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether all host memory that is copied from is page-locked."""
+        return all(home.is_locked for home in self._homes if isinstance(home, HostHome))
+
+    def drop_all(self) -> None:
+        """Be done with what is on the device, after a computation that failed."""
+        for home in self._homes:
+            home.drop_all()
+
     def wait(self) -> None:
         """Come back when everything is where it belongs."""
         if self.device.type == "cuda":

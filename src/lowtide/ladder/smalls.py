@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lowtide.ladder.units import unit_name
+
 __all__ = ["Smalls"]
 
 
@@ -23,3 +25,10 @@ class Smalls:
         sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
         parts = flat.split(sizes)
         return {n: p.view(s) for (n, s), p in zip(self.shapes.items(), parts, strict=True)}
+
+    def by_owner(self) -> dict[str, dict[str, Tensor]]:
+        """The numbers themselves, by the block or norm that they belong to."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, value in self.named(self.values).items():
+            found.setdefault(unit_name(name), {})[name] = value
+        return found

@@ -15,7 +15,7 @@ from torch import nn
 from lowtide.ladder.packing import BLOCK
 from lowtide.training.offloading import CHUNK
 
-__all__ = ["Matrix", "Unit", "small_shapes", "units_of"]
+__all__ = ["Matrix", "Unit", "small_shapes", "unit_name", "units_of"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def units_of(outline: nn.Module) -> list[Unit]:
     groups: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for name, parameter in outline.named_parameters():
         if parameter.ndim >= 2:
-            groups.setdefault(_unit_name(name), []).append((name, tuple(parameter.shape)))
+            groups.setdefault(unit_name(name), []).append((name, tuple(parameter.shape)))
     units: list[Unit] = []
     position = 0
     for name in sorted(
@@ -82,7 +82,8 @@ def small_shapes(outline: nn.Module) -> dict[str, tuple[int, ...]]:
     return {n: tuple(p.shape) for n, p in outline.named_parameters() if p.ndim < 2}
 
 
-def _unit_name(name: str) -> str:
+def unit_name(name: str) -> str:
+    """The block, table or norm that a parameter is part of."""
     parts = name.split(".")
     return ".".join(parts[:2]) if parts[0] == "blocks" else parts[0]
 

@@ -6,14 +6,18 @@ Out:     GPTConfig, a name, a number
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters, shape_for_parameters, suitable_vocabulary
+from lowtide.training.schedule import default_learning_rate
 from lowtide.training.settinggroups import SHAPE_FIELDS, LearningSettings, ModelSettings
 
-__all__ = ["choose_optimizer", "learned_vocabulary", "model_config"]
+if TYPE_CHECKING:
+    from lowtide.training.settings import TrainSettings
+
+__all__ = ["choose_optimizer", "learned_vocabulary", "model_config", "peak_learning_rate"]
 
 
 def choose_optimizer(
@@ -30,6 +34,13 @@ def choose_optimizer(
     if learning.use_8bit_optimizer:
         return "adamw"
     return "muon" if 5 * config.width <= tokens_per_step else "adamw"
+
+
+def peak_learning_rate(settings: TrainSettings, config: GPTConfig, optimizer: str) -> float:
+    """The learning rate that was asked for, or the one that suits a shape and an optimizer."""
+    return settings.learning.learning_rate or default_learning_rate(
+        count_parameters(config), optimizer, adapting=settings.run.init_from_model is not None
+    )
 
 
 def model_config(model: ModelSettings, vocab_size: int) -> GPTConfig:

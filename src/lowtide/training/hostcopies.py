@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["HostCopy", "all_tensors"]
+__all__ = ["HostCopy", "all_tensors", "lock_pages", "unlock_pages"]
 
 _ALIGNMENT = 64
 
@@ -49,7 +49,7 @@ class HostCopy:
         if needed > self._memory.size:
             self.close()
             self._memory = np.empty(needed, np.uint8)
-            self._locked = on_gpu and _lock(self._memory)
+            self._locked = on_gpu and lock_pages(self._memory)
         starts = iter(np.cumsum([0, *(_aligned(tensor) for tensor in tensors)]).tolist())
         copy = self._copy(value, starts)
         if not on_gpu:
@@ -79,7 +79,7 @@ class HostCopy:
     def close(self) -> None:
         """Return the memory back."""
         if self._locked:
-            _cuda_runtime().cudaHostUnregister(self._memory.ctypes.data)
+            unlock_pages(self._memory)
             self._locked = False
         self._memory = np.empty(0, np.uint8)
 
@@ -93,7 +93,12 @@ def _cuda_runtime() -> Any:
     return torch.cuda.cudart()
 
 
-def _lock(memory: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
+def lock_pages(memory: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
     """Page-lock memory; where the system allows no more of it, copies are slower, not wrong."""
-    # Not pin_memory, which takes the next power of two.
+    # Not pin_memory, which takes the next power of two and keeps it.
     return int(_cuda_runtime().cudaHostRegister(memory.ctypes.data, memory.size, 0)) == 0
+
+
+def unlock_pages(memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    """Undo it; before the system can give the same addresses to somebody else."""
+    _cuda_runtime().cudaHostUnregister(memory.ctypes.data)

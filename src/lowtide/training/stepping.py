@@ -19,18 +19,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lowtide.generation.decoding import generate_text
 from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
-from lowtide.model.sizing import count_parameters, loss_chunk_tokens
+from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.model.targets import ahead_weights
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import choose_optimizer
+from lowtide.training.choosing import choose_optimizer, peak_learning_rate
 from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
 from lowtide.training.evaluation import LossSums, token_byte_counts, without_dropout
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.oldstates import load_moments
 from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
-from lowtide.training.schedule import default_learning_rate, momentum_at
+from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
@@ -73,11 +73,7 @@ class Stepper:
         )
         self._network = wrap_model(model, group, parallel=settings.machine.parallel)
         optimizer = choose_optimizer(learning, model.config, settings.tokens_per_step)
-        self.learning_rate = learning.learning_rate or default_learning_rate(
-            count_parameters(model.config),
-            optimizer,
-            adapting=settings.run.init_from_model is not None,
-        )
+        self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
         self.optimizers = (
             OptimizerSet([given], model=model)
             if given is not None
