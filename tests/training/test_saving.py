@@ -150,7 +150,7 @@ def test_memory_for_a_gpu_is_locked_and_unlocked_where_the_system_allows_it(monk
     monkeypatch.setattr(hostcopies, "_cuda_runtime", lambda: runtime)
     copies = HostCopy()
     copies._memory = np.zeros(128, np.uint8)
-    copies._locked = hostcopies._lock(copies._memory)
+    copies._locked = hostcopies.lock_pages(copies._memory)
     place = copies._memory.ctypes.data
     assert copies._locked is (answer == 0)
     copies.close()
