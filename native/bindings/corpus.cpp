@@ -167,11 +167,24 @@ void bind_rules(nb::module_& m) {
         require(language == nullptr || wanted.empty() || wanted.size() == language->labels().size(),
                 "not one mark for each language");
         require(score == nullptr || score_label < score->labels().size(), "no such label");
-        self.models = {std::move(language), std::move(score), std::move(wanted),
-                       min_language_score,  keep_above,       score_label};
+        ModelOptions& models = self.models;
+        models.language = std::move(language);
+        models.score = std::move(score);
+        models.wanted = std::move(wanted);
+        models.min_language_score = min_language_score;
+        models.keep_above = keep_above;
+        models.score_label = score_label;
       },
       "language"_a.none(), "wanted"_a, "min_language_score"_a, "score"_a.none(), "score_label"_a,
       "keep_above"_a, "Which models judge documents, and by what.");
+  options.def(
+      "set_rank",
+      [](CleanOptions& self, bool collect_keys, uint64_t cut) {
+        self.models.by_rank = true;
+        self.models.collect_keys = collect_keys;
+        self.models.cut = cut;
+      },
+      "collect_keys"_a, "cut"_a, "Documents stay by the rank of their score, once a cut is known.");
   nb::list presets, limits;
 #define LOWTIDE_PRESET(enumerator, name, text) presets.append(nb::make_tuple(name, text));
 #include "quality/limits.inc"
@@ -230,6 +243,10 @@ void bind_corpus(nb::module_& m) {
       .def_prop_ro("characters",
                    [](BlockCleaner& self) {
                      return view_bytes(self.characters.data(), self.characters.size(), self);
+                   })
+      .def_prop_ro("score_keys",
+                   [](BlockCleaner& self) {
+                     return view_bytes(self.score_keys.data(), self.score_keys.size(), self);
                    })
       .def_prop_ro("counts", [](BlockCleaner& self) { return list_counts(self.counts); })
       .def_prop_ro("samples", [](BlockCleaner& self) { return list_samples(self.samples); })

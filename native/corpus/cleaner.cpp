@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "corpus/line_scan.hpp"
@@ -18,7 +19,7 @@ constexpr size_t kSampleBytes = 160;
 constexpr uint32_t kMaxEmptyLines = 2;
 constexpr size_t kRepetitionBytes = 64;  // shorter lines are not judged
 constexpr size_t kPhraseBytes = 384;     // twice as many are looked at for repeated phrases
-constexpr uint64_t kLineSeed = 1, kDocumentSeed = 2;
+constexpr uint64_t kLineSeed = 1, kDocumentSeed = 2, kRankSeed = 3;
 
 constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
@@ -37,6 +38,14 @@ bool has_fewer_chars(std::string_view text, uint64_t limit) {
 
 bool has_more_chars(std::string_view text, uint64_t limit) {  // a limit of 0 is none
   return limit > 0 && text.size() > limit && count_code_points(text.data(), text.size()) > limit;
+}
+
+// Orders documents by score, equal scores by a hash of the text. A hash of its own: that of the
+// document decides its split, and would favour one among documents of the same score.
+uint64_t make_rank_key(float score, std::string_view document) {
+  const uint64_t hash = hash128(document.data(), document.size(), kRankSeed).high;
+  const float known = score > 0 ? score : 0;  // what is no number, too
+  return uint64_t{std::bit_cast<uint32_t>(known)} << 32 | hash >> 32;
 }
 
 bool writes_without_blanks(uint32_t code) {
@@ -393,8 +402,14 @@ bool BlockCleaner::has_language(std::string_view document) {
 bool BlockCleaner::has_score(std::string_view document) {
   const ModelOptions& models = options_.models;
   models.score->predict(document, model_scratch_, scores_);
-  if (scores_[models.score_label] >= models.keep_above) return true;
-  return drop(kRuleLowScore, document), false;
+  const float score = scores_[models.score_label];
+  if (!models.by_rank) {
+    if (score >= models.keep_above) return true;
+    return drop(kRuleLowScore, document), false;
+  }
+  const uint64_t key = make_rank_key(score, document);
+  if (models.collect_keys) return score_keys.push_back(key), false;
+  return key >= models.cut || (drop(kRuleLowScore, document), false);
 }
 
 bool BlockCleaner::meets_rules(std::string_view document) {
@@ -433,7 +448,7 @@ void BlockCleaner::end_document(uint64_t input_index, uint64_t ordinal, uint64_t
   }
   const bool whole = flags == (kDocumentFirst | kDocumentLast);
   std::string_view document(text.data() + document_begin_, text.size() - document_begin_);
-  if (!keep_document(document, whole) || !is_good(whole)) {
+  if (!keep_document(document, whole) || !is_good(whole) || options_.models.collect_keys) {
     text.resize(document_begin_);
     hashes.resize(hash_mark_);
     line_number_ = line_base_;

@@ -25,6 +25,9 @@ struct ModelOptions {
   std::vector<uint8_t> wanted;  // by label of the language model; empty: all
   double min_language_score = 0, keep_above = 0;
   size_t score_label = 0;
+  // By rank: documents stay whose key is at least `cut`; while keys are collected, none stays.
+  bool by_rank = false, collect_keys = false;
+  uint64_t cut = 0;
 };
 
 struct CleanOptions {
@@ -79,6 +82,7 @@ class BlockCleaner {
   std::vector<Sample> samples;
   std::vector<RuleCount> languages;  // documents judged, by label of the language model
   std::vector<uint64_t> characters;  // a bit per code point, when collected
+  std::vector<uint64_t> score_keys;  // of documents judged, when collected
   uint64_t documents_in = 0, bytes_in = 0, lines_in = 0;
 
  private:

@@ -113,7 +113,7 @@ def test_a_model_of_a_quarter_of_the_budget_stays_inside_of_it(tmp_path: Path) -
     write_text(tmp_path / "text.txt", size_bytes=12 * MIB, separator="<|endoftext|>")
     peak = peak_of(
         tmp_path / "text.txt", tmp_path / "out", "--score", str(tmp_path / "model.bin"),
-        "--score-label", "a", "--keep-above", "0",
+        "--score-label", "a", "--keep-top", "1",
     )  # fmt: skip
     assert 61_000_000 < peak < BUDGET
 

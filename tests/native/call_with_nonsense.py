@@ -224,6 +224,7 @@ def call_corpus() -> None:
         call("FastTextModel", _native.FastTextModel, path)
     for label in NUMBERS:
         call("clean_block", options.set_models, None, [], 0.5, None, label, 0.5)
+        call("clean_block", options.set_rank, False, label)
     for data in (b"", b"\xff\xfe don't", b"x" * 100_000 + b"-y", None, "text"):
         call("split_words", _native.split_words, data)
     options = _native.CleanOptions()

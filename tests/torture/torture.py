@@ -78,7 +78,7 @@ CASES = [
         "prepare judged",
         "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000 "
         "--rules refinedweb --mask email,phone --language-model language.bin --languages x "
-        "--min-language-score 0.4 --score score.bin --keep-above 0.4",
+        "--min-language-score 0.4 --score score.bin --keep-top 0.4",
         "out",
         ("text", "tok", "language.bin", "score.bin"),
     ),

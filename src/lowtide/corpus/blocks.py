@@ -28,6 +28,7 @@ from lowtide.corpus.cleaning import (
     count_languages,
 )
 from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.ranking import ScoreCut, find_cut
 from lowtide.corpus.reading import (
     ReadingSettings,
     Stream,
@@ -48,6 +49,7 @@ __all__ = [
     "InputHashes",
     "OpenDocument",
     "clean_corpus",
+    "find_score_cut",
     "has_many_streams",
     "hash_content",
     "hash_input",
@@ -86,6 +88,10 @@ class CleanJob:
     cleaning: CleaningSettings
     folder: Path
     collect_characters: bool = False
+    collect_scores: bool = False
+    """Only the keys of scores are kept of a block (`ranking`)."""
+    cut: ScoreCut | None = None
+    """With `keep_top`: which scores stay."""
     consumer: BlockConsumer | None = None
     is_encoded: Callable[[Path], bool] | None = None
     """Returns whether an earlier command encoded a block; only then it can do without its text."""
@@ -353,9 +359,19 @@ def write_block(
     notices = [] if notices is None else notices
     reading = replace(job.reading, on_notice=notices.append)
     cleaned = clean_block(
-        block, reading, job.cleaning, paths=job.paths, collect_characters=job.collect_characters
+        block,
+        reading,
+        job.cleaning,
+        paths=job.paths,
+        collect_characters=job.collect_characters,
+        collect_scores=job.collect_scores,
+        cut=job.cut,
     )
     path = job.block_path(block.stream, number)
+    if job.collect_scores:
+        known = {"has_text": True, "content": hash_content(block, job.reading)}
+        write_work_file(path, known, {"keys": cleaned.score_keys})
+        return block.stored_bytes
     if job.consumer is not None and job.consumer.take(place, path, block, cleaned):
         keep_text = False
     header = {
@@ -444,8 +460,18 @@ def hash_input(source: InputFile, reading: ReadingSettings) -> str | None:
     return contents.finish().get(source.index)
 
 
-def load_block_table(job: CleanJob) -> BlockTable:
-    """Read what every block says of itself."""
+def find_score_cut(job: CleanJob, share: float) -> tuple[ScoreCut, InputHashes]:
+    """The cut that keeps a share of all documents whose scores a job collected; what it read."""
+    paths, _ = _list_blocks(job)
+    contents = InputHashes()
+    for path in paths:
+        contents.add(open_work_file(path).header["content"])
+    cut = find_cut(lambda: (open_work_file(path).read("keys") for path in paths), share)
+    return cut, contents.finish()
+
+
+def _list_blocks(job: CleanJob) -> tuple[list[Path], list[str]]:
+    """The work files of all blocks, in order, and notices of streams read to their end."""
     paths: list[Path] = []
     notices: list[str] = []
     for stream in job.streams:
@@ -455,6 +481,12 @@ def load_block_table(job: CleanJob) -> BlockTable:
             count = end["blocks"]
             notices += end["notices"]
         paths += [job.block_path(stream.index, number) for number in range(count)]
+    return paths, notices
+
+
+def load_block_table(job: CleanJob) -> BlockTable:
+    """Read what every block says of itself."""
+    paths, notices = _list_blocks(job)
     num_hashes, text_bytes, has_text = array("q"), array("q"), array("b")
     characters = 0 if job.collect_characters else None
     report = Report()

@@ -22,6 +22,7 @@ from lowtide.corpus.quality import (
     native_masks,
     native_rules,
 )
+from lowtide.corpus.ranking import ScoreCut
 from lowtide.corpus.reading import ReadingSettings, TextBlock, extract_json_rows
 from lowtide.corpus.textblocks import Paths
 from lowtide.errors import UsageError
@@ -50,6 +51,7 @@ DOCUMENT_ROW_BYTES = _native.DOCUMENT_ROW_BYTES
 HASH_ROW_BYTES = _native.HASH_ROW_BYTES
 FIRST, LAST = 1, 2
 _SAMPLES_PER_RULE = 3
+_LARGEST_KEY = (1 << 64) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,10 @@ class CleaningSettings:
     """The model's label of good text; default: hq, good, positive, pos, high or 1."""
     keep_above: float = 0.5
     """Remove documents whose score is below this."""
+    keep_top: float | None = None
+    """Keep this share of the documents that have a score, those with the highest, such as 0.1:
+    instead of --keep-above. Reads everything twice; equal scores are ordered by a hash of the
+    text."""
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:
@@ -132,6 +138,26 @@ class CleaningSettings:
         if self.score_label and not self.score:
             raise UsageError(
                 f"--score-label {self.score_label} needs a model", next_step="name one with --score"
+            )
+        if self.keep_top is not None:
+            self._check_keep_top(self.keep_top)
+
+    def _check_keep_top(self, share: float) -> None:
+        if not 0 < share <= 1:
+            raise UsageError(
+                f"--keep-top {share} must be above 0, and 1 at most",
+                next_step="a share of the documents, such as 0.1 for a tenth",
+            )
+        if not self.score:
+            raise UsageError(
+                f"--keep-top {share} needs a model that scores documents",
+                next_step="name one with --score",
+            )
+        if self.keep_above != CleaningSettings.keep_above:
+            raise UsageError(
+                f"--keep-top {share} and --keep-above {self.keep_above} are two ways to say which "
+                "documents stay",
+                next_step="leave one of them out",
             )
 
     @property
@@ -165,15 +191,20 @@ _QUALITY = (
     "score",
     "score_label",
     "keep_above",
+    "keep_top",
 )
 _NUMBERS = tuple(name for name in CleaningSettings.__dataclass_fields__ if name not in _QUALITY)
 """Options that the native core has by the same name."""
 
 
 def native_options(
-    options: CleaningSettings, *, collect_characters: bool = False
+    options: CleaningSettings,
+    *,
+    collect_characters: bool = False,
+    collect_scores: bool = False,
+    cut: ScoreCut | None = None,
 ) -> _native.CleanOptions:
-    """The options as the native core takes them."""
+    """The options as the native core takes them; with `keep_top` a cut lets documents stay."""
     native = _native.CleanOptions()
     for name in _NUMBERS:
         setattr(native, name, getattr(options, name))
@@ -189,6 +220,8 @@ def native_options(
             models.score_label,
             models.keep_above,
         )
+    if options.keep_top is not None:
+        native.set_rank(collect_scores, _LARGEST_KEY if cut is None else cut.key)
     native.collect_characters = collect_characters
     return native
 
@@ -203,6 +236,7 @@ class Report:
         self.counts = [[0, 0] for _ in RULES]
         self.samples: list[list[str]] = [[] for _ in RULES]
         self.languages: dict[str, list[int]] = {}
+        self.cut: ScoreCut | None = None
 
     def add(
         self,
@@ -254,6 +288,7 @@ class Report:
                 if count
             },
             **self._languages_as_json(),
+            **({} if self.cut is None else {"score": self.cut.as_json()}),
         }
 
     def _languages_as_json(self) -> dict[str, Any]:
@@ -282,10 +317,14 @@ def clean_block(
     *,
     paths: Paths,
     collect_characters: bool = False,
+    collect_scores: bool = False,
+    cut: ScoreCut | None = None,
 ) -> _native.CleanedBlock:
     """Take a block apart into documents and clean them; other Python threads go on meanwhile."""
     compose = _compose_lower if options.lowercase else _compose
-    native = native_options(options, collect_characters=collect_characters)
+    native = native_options(
+        options, collect_characters=collect_characters, collect_scores=collect_scores, cut=cut
+    )
     if block.kind == "text":
         segments = [
             (part.input_index, part.offset, part.begin, part.end) for part in block.segments

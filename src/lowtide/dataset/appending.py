@@ -28,6 +28,7 @@ from lowtide.corpus.blocks import (
     write_block,
 )
 from lowtide.corpus.inputs import InputList, expand_inputs
+from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import (
     BLOCK_BYTES,
     ReadingSettings,
@@ -280,6 +281,7 @@ class _Append:
             streams=self.streams,
             reading=self.reading,
             cleaning=self.stored.cleaning,
+            cut=self.find_cut(),
             folder=self.work / "clean",
             collect_characters=tokenizer.kind == "char",
         )
@@ -311,6 +313,16 @@ class _Append:
             encode_job, table, notices, contents, first_block=first_block, unknown=unknown
         )
 
+    def find_cut(self) -> ScoreCut | None:
+        """What the dataset was cut at: the best of all inputs are not known from the new ones."""
+        if self.stored.keep_top is None:
+            return None
+        cut = read_cut(self.metadata.get("cleaning", {}).get("score"))
+        self.progress.note(
+            f"documents stay whose score is at least the dataset's own cut, {cut.score:.6g}"
+        )
+        return cut
+
     def end_id(self, tokenizer: Tokenizer) -> int | None:
         """What ends documents here: earlier versions knew one name for it, and wrote no other."""
         written = self.info.metadata.get("end_of_text_id")
@@ -340,6 +352,7 @@ class _Append:
             rules="",
             rule_limit=(),
             mask="",
+            keep_top=None,
             language_model="",
             languages="",
             score="",

@@ -51,7 +51,7 @@ _NOT_IN_PLAN = (
 )
 _MODELS = {
     "language_model": ("languages", "min_language_score", "language_model_checksum"),
-    "score": ("score_label", "keep_above", "score_checksum"),
+    "score": ("score_label", "keep_above", "keep_top", "score_checksum"),
 }
 _ONLY_IF_USED = ("rules", "rule_limit", "mask", *_MODELS, *chain(*_MODELS.values()))
 """Settings that datasets of earlier versions have not: unused they are left out, so that the same
@@ -64,6 +64,8 @@ def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     for name, others in _MODELS.items():
         if not known[name]:
             known.update(dict.fromkeys(others))
+    if settings.keep_top is not None:
+        known["keep_above"] = None
     return {
         key: value
         for key, value in known.items()

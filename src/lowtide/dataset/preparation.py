@@ -23,7 +23,9 @@ from lowtide import files
 from lowtide.corpus.blocks import (
     BlockTable,
     CleanJob,
+    InputHashes,
     clean_corpus,
+    find_score_cut,
     has_many_streams,
     load_block_table,
 )
@@ -36,6 +38,7 @@ from lowtide.corpus.inputs import (
     expand_inputs,
     has_changed,
 )
+from lowtide.corpus.ranking import ScoreCut, describe_cut, require_rereadable
 from lowtide.corpus.reading import ReadingSettings, plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
@@ -149,6 +152,8 @@ def _prepare(
 ) -> PrepareResult:
     notices: list[str] = []
     inputs = expand_inputs(settings.input_files, on_notice=notices.append)
+    if settings.keep_top is not None:
+        require_rereadable(inputs)
     needs = Inputs.of(inputs, settings)  # first: what it imports is a part of the program
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(settings, budget, needs)
@@ -293,6 +298,32 @@ def run_cleaning(job: CleanJob, pool: WorkerPool, progress: Progress) -> BlockTa
     return table
 
 
+@dataclass(frozen=True)
+class RankedInputs:
+    """Which scores stay, and what was read to know it."""
+
+    cut: ScoreCut
+    contents: InputHashes
+
+    def require_same(self, inputs: Sequence[InputFile], contents: InputHashes) -> None:
+        """Refuse inputs that were others when their scores were ranked."""
+        for source in inputs:
+            if self.contents.get(source.index) != contents.get(source.index):
+                raise changed_input(source)
+
+
+def run_scoring(
+    job: CleanJob, pool: WorkerPool, progress: Progress, share: float
+) -> tuple[ScoreCut, InputHashes]:
+    """Score all documents of a job and find where the best share of them ends."""
+    total = sum(stream.size_bytes for stream in job.streams)
+    with progress.phase("score", total=total, unit="B") as phase:
+        clean_corpus(job, pool, on_done=phase.advance)
+        cut, contents = find_score_cut(job, share)
+    progress.note(describe_cut(cut))
+    return cut, contents
+
+
 def run_deduplication(
     table: BlockTable, folder: Path, pool: WorkerPool, progress: Progress, shares: Shares
 ) -> RemovedLines:
@@ -384,7 +415,8 @@ class _Preparation:
             if settings.tokenization != "gpt2":
                 loading.result()  # an unknown name is better told before the text is read
             encoding = beside.submit(lambda: self.encode_job(loading.result()))
-        table = self.clean(encoding)
+        cut = None if settings.keep_top is None else self.find_cut(settings.keep_top)
+        table = self.clean(encoding, cut)
         removed = None
         if settings.dedup and (settings.dry_run or any(table.has_text)):
             removed = self.find_duplicates(table)
@@ -425,7 +457,22 @@ class _Preparation:
             budget_bytes=self.progress.budget_bytes or 0,
         )
 
-    def clean(self, encoding: Future[EncodeJob] | None) -> BlockTable:
+    def find_cut(self, share: float) -> RankedInputs:
+        """Read everything once for its scores alone."""
+        job = CleanJob(
+            streams=self.streams,
+            reading=self.reading,
+            cleaning=replace(self.settings.cleaning, dedup=False),
+            folder=self.work / "scores",
+            collect_scores=True,
+        )
+        with noticing_changes(self.inputs, lambda: remove_work(self.settings.out_dir)):
+            cut, contents = run_scoring(job, self.pool, self.progress, share)
+        return RankedInputs(cut, contents)
+
+    def clean(
+        self, encoding: Future[EncodeJob] | None, ranked: RankedInputs | None = None
+    ) -> BlockTable:
         one_pass = None
         side_by_side = self.pool.num_workers > 1 and has_many_streams(self.streams)
         if encoding is not None and not side_by_side:
@@ -440,12 +487,16 @@ class _Preparation:
             cleaning=self.settings.cleaning,
             folder=self.work / "clean",
             collect_characters=self.settings.tokenization == "char",
+            cut=ranked and ranked.cut,
             consumer=one_pass,
             is_encoded=encoding and (lambda path: encoding.result().path(path).exists()),
         )
         with noticing_changes(self.inputs, lambda: remove_work(self.settings.out_dir)):
             table = run_cleaning(job, self.pool, self.progress)
             require_unchanged(self.inputs, table.contents, self.reading)
+            if ranked is not None:
+                ranked.require_same(self.inputs, table.contents)
+                table.report.cut = ranked.cut
         return table
 
     def find_duplicates(self, table: BlockTable) -> RemovedLines:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lowtide.corpus.cleaning import RULE_TEXTS
+from lowtide.corpus.ranking import describe_cut, read_cut
 from lowtide.counts import counted
 from lowtide.memory import format_size
 
@@ -47,6 +48,8 @@ def describe_cleaning(report: dict[str, Any]) -> str:
         shown = [f"{label} {row['count']:,}" for label, row in list(languages.items())[:8]]
         more = f" and {len(languages) - 8} more" if len(languages) > 8 else ""
         lines.append(f"Languages (documents): {', '.join(shown)}{more}")
+    if "score" in report:
+        lines.append(f"By score: {describe_cut(read_cut(report['score']))}")
     return "\n".join(lines)
 
 

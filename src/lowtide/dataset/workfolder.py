@@ -38,7 +38,7 @@ _VERSION = 3
 """Of the work files: those of another version are of no use."""
 _CHECKED = ("block", "end", "ids", "removed", "shard")
 _OUR_NAMES = re.compile(
-    r"\.?(plan\.json|inputs\.jsonl|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?"
+    r"\.?(plan\.json|inputs\.jsonl|scores|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?"
     r"((\.[0-9a-f]{16})?\.partial)?$"  # what a kill leaves of a file that was being written
 )
 
@@ -241,9 +241,10 @@ def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:
 
 def _forget_streams(work: Path, first: int) -> None:
     """Remove the results of streams from `first` on; those before do not depend on them."""
-    for folder in [work / "clean", *work.glob("encoded*")]:
+    ranked = (work / "scores").is_dir()  # then all that stays depends on all inputs
+    for folder in [work / "scores", work / "clean", *work.glob("encoded*")]:
         for name in _list(folder):
-            if int(name.lstrip(".")[:7]) >= first:
+            if int(name.lstrip(".")[:7]) >= first or (ranked and folder.name != "scores"):
                 (folder / name).unlink()
     for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
         path.unlink()

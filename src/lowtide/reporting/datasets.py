@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.corpus.cleaning import RULE_TEXTS
+from lowtide.corpus.ranking import describe_cut, read_cut
 from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info, load_document_ends
 from lowtide.memory import format_size
 from lowtide.progress import METRICS_NAME, format_count
@@ -310,6 +311,8 @@ def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
             known["count"] += row["count"]
             known["bytes"] += row["bytes"]
             known["examples"] = known["examples"] or row.get("examples", [])
+        if "score" in report:
+            total["score"] = report["score"]
     return total
 
 
@@ -332,6 +335,8 @@ def _cleaning(report: dict[str, Any]) -> dict[str, Any]:
         f"of {format_size(report['bytes_in'])} read: {report['documents_in']:,} documents, "
         f"{report['lines_in']:,} lines"
     )
+    if "score" in report:
+        read += f"; {describe_cut(read_cut(report['score']))}"
     return {
         "type": "bars",
         "id": "cleaning",

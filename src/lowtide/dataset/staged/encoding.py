@@ -31,7 +31,6 @@ from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE, advance
 from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.tasks import Task
-from lowtide.errors import DataError
 
 __all__ = ["ENCODE_STAGE", "SOURCE_ROW", "EncodeStage"]
 
@@ -106,7 +105,7 @@ class _EncodedPart:
             for block, cleaned, contents in CleanPart(self.job, index):
                 for row in contents:
                     if row != next(known, None):
-                        raise self._changed(row[0])
+                        raise self.job.changed_between_passes(row[0])
                 carried = advance(document, block, cleaned)
                 encoded = encode_block(
                     self.coding,
@@ -119,14 +118,7 @@ class _EncodedPart:
                 self._take(encoded, cleaned, file, seen)
                 number += 1
         if number != end - first or next(known, None) is not None:
-            raise self._changed(self.job.streams[self.job.parts[index].first].inputs[0].index)
-
-    def _changed(self, input_index: int) -> DataError:
-        return DataError(
-            "this file changed while it was read, between two passes over it",
-            path=self.job.paths.get(input_index),
-            next_step="remove the work folder, and give the command again",
-        )
+            raise self.job.changed_between_passes(self.job.first_input(index))
 
     def _take(
         self,

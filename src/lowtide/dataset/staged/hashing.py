@@ -24,7 +24,7 @@ from lowtide.corpus.cleaning import (
     count_languages,
 )
 from lowtide.corpus.reading import TextBlock
-from lowtide.dataset.staged.job import CleanPart, StagedJob
+from lowtide.dataset.staged.job import SCORE_STAGE, CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.tasks import Task
 
@@ -70,8 +70,18 @@ class HashStage:
         with records.scratch_folder() as folder:
             part = _HashedPart(self._job, index, folder / "hashes")
             part.read()
+            self._require_scored(index, part.contents)
             facts.update(part.facts())
             records.commit(Task(self.name, index), part.write, facts=lambda: facts)
+
+    def _require_scored(self, index: int, contents: bytes) -> None:
+        """Refuse a part that was another one when its scores were ranked."""
+        job = self._job
+        if job.settings.keep_top is None:
+            return
+        scored = job.records.open(Task(SCORE_STAGE, index)).read("contents")
+        if bytes(scored) != contents:
+            raise job.changed_between_passes(job.first_input(index))
 
 
 class _HashedPart:
@@ -112,6 +122,11 @@ class _HashedPart:
                 if self._is_char:
                     self._characters |= int.from_bytes(cleaned.characters, "little")
                 advance(self._document, block, cleaned)
+
+    @property
+    def contents(self) -> bytes:
+        """The hashes of what was read of each input."""
+        return bytes(self._contents)
 
     def facts(self) -> dict[str, Any]:
         """What the tally needs of a part; its record has them."""

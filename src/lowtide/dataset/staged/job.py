@@ -13,14 +13,20 @@ from lowtide import _native
 from lowtide.corpus.blocks import hash_content
 from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.inputs import InputList
+from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_streams
 from lowtide.corpus.textblocks import StreamPaths
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.parts import Part, cut_parts, iter_part
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
+from lowtide.engine.tasks import Task
+from lowtide.errors import DataError
 
-__all__ = ["CleanPart", "StagedJob"]
+__all__ = ["SCORE_STAGE", "TOP_STAGE", "CleanPart", "StagedJob"]
+
+SCORE_STAGE = "score"
+TOP_STAGE = "top"
 
 
 @dataclass(frozen=True)
@@ -48,16 +54,43 @@ class StagedJob:
         return cut_parts(self.streams, self.reading, self.sizes.part_bytes)
 
     @cached_property
+    def cut(self) -> ScoreCut | None:
+        """Which scores stay, once that stage is done; None unless a share was asked for."""
+        if self.settings.keep_top is None:
+            return None
+        return read_cut(self.records.open(Task(TOP_STAGE, 0)).header)
+
+    @cached_property
     def paths(self) -> StreamPaths:
         """Where the inputs are, for messages."""
         return StreamPaths(self.streams)
+
+    def first_input(self, part: int) -> int:
+        """The number of a part's first input."""
+        return self.streams[self.parts[part].first].inputs[0].index
+
+    def changed_between_passes(self, input_index: int) -> DataError:
+        """The error of an input that was another one when it was read before."""
+        return DataError(
+            "this file changed while it was read, between two passes over it",
+            path=self.paths.get(input_index),
+            next_step="remove the work folder, and give the command again",
+        )
 
 
 class CleanPart:
     """Reads and cleans a part, block by block; what it noticed is complete at the end."""
 
-    def __init__(self, job: StagedJob, index: int, *, collect_characters: bool = False) -> None:
+    def __init__(
+        self,
+        job: StagedJob,
+        index: int,
+        *,
+        collect_characters: bool = False,
+        collect_scores: bool = False,
+    ) -> None:
         self._job = job
+        self._collect_scores = collect_scores
         self._part = job.parts[index]
         self._collect_characters = collect_characters
         self.stream_notices: list[str] = []
@@ -80,5 +113,7 @@ class CleanPart:
                 job.settings.cleaning,
                 paths=job.paths,
                 collect_characters=self._collect_characters,
+                collect_scores=self._collect_scores,
+                cut=None if self._collect_scores else job.cut,
             )
             yield block, cleaned, hash_content(block, reading)

@@ -22,6 +22,7 @@ import xxhash
 from lowtide import files
 from lowtide.corpus.cleaning import Report
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.ranking import require_rereadable
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
@@ -42,6 +43,7 @@ from lowtide.dataset.staged.gathering import (
 from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
 from lowtide.dataset.staged.job import StagedJob
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
+from lowtide.dataset.staged.scoring import ScoreStage, TopStage
 from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.raynodes import run_on_ray
 from lowtide.engine.records import Records
@@ -78,6 +80,8 @@ def prepare_shared(
     """Work on a preparation until it is done, by this worker or by others."""
     notices: list[str] = []
     inputs = expand_inputs(settings.input_files, on_notice=notices.append)
+    if settings.keep_top is not None:
+        require_rereadable(inputs)
     needs = Inputs.of(inputs, settings)
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(settings, budget, needs)
@@ -236,7 +240,9 @@ class _SharedPreparation:
         """All stages, in order."""
         job = self._job
         gather = GatherStage(job, self.tokenizer)
+        ranked = job.settings.keep_top is not None
         return [
+            *([ScoreStage(job), TopStage(job)] if ranked else []),
             HashStage(job),
             TallyStage(job),
             DuplicateStage(job),
@@ -312,6 +318,7 @@ class _FinishStage:
         """Add up what all parts counted, in the order of the corpus."""
         job = self._job
         report, sources = Report(), SourceCounts(len(job.inputs))
+        report.cut = job.cut
         stream_notices: list[str] = []
         block_notices: list[str] = []
         for part in range(len(job.parts)):

@@ -1,0 +1,128 @@
+"""Find the score above which the best share of a corpus lies, exactly, from keys on disk.
+
+In:      a key of every document judged, as chunks that can be gone through again: its score, and a
+         hash of its text that orders equal scores
+Out:     ScoreCut: documents stay whose key is at least its key
+Memory:  a chunk, and 65,536 counters; four passes over the keys, eight bytes a document
+
+The cut depends on the set of keys alone, so neither on workers nor on their order. Documents of the
+same text have the same key and stay or go together.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from lowtide.arrays import np
+from lowtide.corpus.hub import HUB_PREFIX, is_saved_dataset
+from lowtide.corpus.inputs import InputFile
+from lowtide.counts import counted
+from lowtide.errors import DataError, UsageError
+
+__all__ = ["ScoreCut", "describe_cut", "find_cut", "read_cut", "require_rereadable"]
+
+_DIGIT_BITS = 16
+_KEEP_ALL = 0
+
+
+@dataclass(frozen=True)
+class ScoreCut:
+    """Where the best share of the documents ends."""
+
+    key: int
+    judged: int
+    """Documents that have a score."""
+    kept: int
+    """Of these, the ones whose key is at least the cut's."""
+
+    @property
+    def score(self) -> float:
+        """The lowest score that stays; at it, the hash of a text decides."""
+        return struct.unpack("<f", struct.pack("<I", self.key >> 32))[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """The cut as metadata have it."""
+        return {
+            "documents": self.judged,
+            "kept": self.kept,
+            "cut": self.score,
+            "key": f"{self.key:016x}",
+        }
+
+
+def find_cut(chunks: Callable[[], Iterable[memoryview]], share: float) -> ScoreCut:
+    """The cut that keeps `share` of the documents, rounded up, whose keys `chunks` goes through.
+
+    >>> keys = np.array([5 << 32, 7 << 32, 6 << 32, 7 << 32 | 1], np.uint64)
+    >>> cut = find_cut(lambda: [keys.data.cast("B")], 0.5)
+    >>> cut.key == 7 << 32, cut.kept, cut.judged
+    (True, 2, 4)
+    """
+    judged = sum(chunk.nbytes for chunk in chunks()) // 8
+    if judged == 0:
+        return ScoreCut(_KEEP_ALL, 0, 0)
+    # As it was written: 0.1 of 30 documents are 3, not 3.0000000000000004.
+    wanted = math.ceil(Fraction(str(share)) * judged)
+    # The beginning of the cut's key; keys that are larger than all with it; keys that have it.
+    prefix, above, at_cut = 0, 0, judged
+    for shift in range(64 - _DIGIT_BITS, -1, -_DIGIT_BITS):
+        counts = _count_digits(chunks(), prefix, shift)
+        digit = len(counts) - 1
+        while above + counts[digit] < wanted:
+            above += counts[digit]
+            digit -= 1
+        prefix = prefix << _DIGIT_BITS | digit
+        at_cut = counts[digit]
+    return ScoreCut(prefix, judged, above + at_cut)
+
+
+def _count_digits(chunks: Iterable[memoryview], prefix: int, shift: int) -> list[int]:
+    """How many keys that begin with `prefix` have each digit after it."""
+    counts = np.zeros(1 << _DIGIT_BITS, np.int64)
+    for chunk in chunks:
+        digits = np.frombuffer(chunk, np.uint64) >> np.uint64(shift)
+        digits = digits[digits >> np.uint64(_DIGIT_BITS) == np.uint64(prefix)]
+        low = (digits & np.uint64((1 << _DIGIT_BITS) - 1)).astype(np.int64)
+        counts += np.bincount(low, minlength=len(counts))
+    return [int(count) for count in counts]
+
+
+def describe_cut(cut: ScoreCut) -> str:
+    """What stays by rank, for people.
+
+    >>> describe_cut(ScoreCut(0x3F000000 << 32, 20, 2))
+    'the best 2 of 20 documents by score stay: 0.5 and more'
+    """
+    if cut.judged == 0:
+        return "no document has a score: none goes by it"
+    documents = counted(cut.judged, "document")
+    return f"the best {cut.kept:,} of {documents} by score stay: {cut.score:.6g} and more"
+
+
+def read_cut(row: Mapping[str, Any] | None) -> ScoreCut:
+    """The cut that a dataset was made with."""
+    try:
+        known = row or {}
+        return ScoreCut(int(known["key"], 16), int(known["documents"]), int(known["kept"]))
+    except (KeyError, TypeError, ValueError):
+        raise DataError(
+            "the metadata do not say which scores the dataset was made with",
+            next_step="prepare it anew from all inputs",
+        ) from None
+
+
+def require_rereadable(inputs: Sequence[InputFile]) -> None:
+    """Refuse inputs that come over the network: the share is known after all was read once."""
+    for source in inputs:
+        if not source.format.is_file and not is_saved_dataset(str(source.path)):
+            raise UsageError(
+                "--keep-top reads everything twice, and this dataset is a stream that may come "
+                "otherwise the second time",
+                path=f"{HUB_PREFIX}{source.path}",
+                next_step="save it to a folder with the datasets package, or use --keep-above",
+            )

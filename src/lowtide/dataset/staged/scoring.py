@@ -1,0 +1,78 @@
+"""The stages of `--keep-top`: score every part, then find where the best share of all ends.
+
+In:      parts of the corpus, a model of fastText
+Out:     score: a key for each document judged, and the hashes of what was read, one file per part;
+         top: the cut, which cleaning applies from then on
+Memory:  one block and its keys; 65,536 counters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lowtide.corpus.ranking import find_cut
+from lowtide.dataset.staged.hashing import CONTENT_ROW
+from lowtide.dataset.staged.job import SCORE_STAGE, TOP_STAGE, CleanPart, StagedJob
+from lowtide.engine.outputs import OutputWriter
+from lowtide.engine.tasks import Task
+
+__all__ = ["ScoreStage", "TopStage"]
+
+_CHUNK_BYTES = 1 << 20
+
+
+class ScoreStage:
+    """A task for each part of the corpus."""
+
+    name = SCORE_STAGE
+
+    def __init__(self, job: StagedJob) -> None:
+        self._job = job
+
+    def count_tasks(self) -> int:
+        """One for each part."""
+        return len(self._job.parts)
+
+    def run(self, index: int) -> None:
+        """Score a part and commit its keys."""
+        records = self._job.records
+
+        def write(output: OutputWriter) -> dict[str, Any]:
+            contents = bytearray()
+            output.begin("keys")
+            for _, cleaned, rows in CleanPart(self._job, index, collect_scores=True):
+                output.write(cleaned.score_keys)
+                for number, digest in rows:
+                    contents += CONTENT_ROW.pack(number, bytes.fromhex(digest))
+            output.section("contents", bytes(contents))
+            return {}
+
+        records.commit(Task(self.name, index), write)
+
+
+class TopStage:
+    """One task: finds the cut among the keys of all parts."""
+
+    name = TOP_STAGE
+
+    def __init__(self, job: StagedJob) -> None:
+        self._job = job
+
+    def count_tasks(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, index: int) -> None:
+        """Commit the cut."""
+        share = self._job.settings.keep_top
+        assert share is not None
+        cut = find_cut(self._iter_keys, share)
+        self._job.records.commit(Task(self.name, index), lambda output: cut.as_json())
+
+    def _iter_keys(self) -> Iterator[memoryview]:
+        for part in range(len(self._job.parts)):
+            output = self._job.records.open(Task(SCORE_STAGE, part))
+            size = output.size("keys")
+            for begin in range(0, size, _CHUNK_BYTES):
+                yield output.read("keys", begin=begin, end=min(begin + _CHUNK_BYTES, size))
