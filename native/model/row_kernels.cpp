@@ -1,34 +1,13 @@
 #include "model/row_kernels.hpp"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "model/exponential.hpp"
 #include "system/clones.hpp"
 
 namespace lowtide {
 namespace {
-
-// e to the x to about 2 units in the last place; not-a-number stays what it is.
-inline float exponential(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
-  // Added to 1.5 * 2^23, a number leaves its nearest whole one in the low bits.
-  const float shifted = x * 1.44269504088896341f + 12582912.0f;
-  const float rounded = shifted - 12582912.0f;
-  const float rest = (x - rounded * 0.693359375f) + rounded * 2.12194440e-4f;
-  float sum = 1.9875691500e-4f;
-  sum = sum * rest + 1.3981999507e-3f;
-  sum = sum * rest + 8.3334519073e-3f;
-  sum = sum * rest + 4.1665795894e-2f;
-  sum = sum * rest + 1.6666665459e-1f;
-  sum = sum * rest + 5.0000001201e-1f;
-  sum = sum * rest * rest + rest + 1.0f;
-  const uint32_t power = std::bit_cast<uint32_t>(shifted) - 0x4B400000u + 127u;
-  return sum * std::bit_cast<float>(power << 23);
-}
-
-inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
 constexpr float kGeluLinear = 1.5957691216057308f;  // 2 * sqrt(2 / pi)
 constexpr float kGeluCubic = 0.071354816272600f;    // times 0.044715

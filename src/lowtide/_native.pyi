@@ -455,3 +455,29 @@ def turn_heads_backward(
     num_threads: int,
     /,
 ) -> None: ...
+
+class Decoder:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        eps: float,
+        cap: float,
+        layers: Sequence[Sequence[int]],
+        windows: Sequence[int],
+        /,
+    ) -> None: ...
+    def step(
+        self,
+        tables: Sequence[int],
+        num_positions: int,
+        keys: Sequence[int],
+        values: Sequence[int],
+        num_rows: int,
+        capacity: int,
+        ids: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        slots: npt.NDArray[np.int64],
+        logits: int,
+        num_threads: int,
+        /,
+    ) -> None: ...

@@ -9,7 +9,7 @@ Memory:  activations as sizing.activation_bytes counts them; the cache as it is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from lowtide.model.tensors import query_key_norm_sizes
 __all__ = [
     "Attention",
     "Block",
+    "Cache",
     "KVCache",
     "NormedLinear",
     "RMSNorm",
@@ -35,6 +36,24 @@ __all__ = [
 ]
 
 _WINDOW_PART = 512  # queries whose mask exists at once
+
+
+class Cache(Protocol):
+    """Where keys and values of earlier tokens are; KVCache, or one that attends by itself."""
+
+    def places(self, tokens: int) -> tuple[slice | Tensor, int]:
+        """Return the positions of the next tokens, and where the last of them ends."""
+        ...
+
+    def advance(self, tokens: int) -> None:
+        """Count tokens that every layer has stored."""
+        ...
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int, *, grouped: bool
+    ) -> Tensor:
+        """Store keys and values of a layer, and return what its heads find."""
+        ...
 
 
 class KVCache:
@@ -56,6 +75,22 @@ class KVCache:
         ]
         self.values = [torch.empty_like(keys) for keys in self.keys]
         self.length = 0
+
+    @classmethod
+    def over(cls, keys: list[Tensor], values: list[Tensor], length: int) -> KVCache:
+        """Make a cache of tensors [B, K, capacity, E] that are there, one for each layer."""
+        cache = cls.__new__(cls)
+        cache.keys, cache.values, cache.length = keys, values, length
+        return cache
+
+    def places(self, tokens: int) -> tuple[slice, int]:
+        """Return the positions of the next tokens, and where they end."""
+        end = self.length + tokens
+        return slice(self.length, end), end
+
+    def advance(self, tokens: int) -> None:
+        """Count tokens that every layer has stored."""
+        self.length += tokens
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store [B, K, T, E] after what is there; return everything up to the end."""
@@ -137,15 +172,18 @@ class Attention(nn.Module):
             self.key_norm = RMSNorm(key_size, config.norm_eps)
 
     def forward(
-        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, cache: KVCache | None
+        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, cache: Cache | None
     ) -> Tensor:
         query, key, value = self.heads(self.query_key_value(x), cos, sin)
         return self.join(self.attend(query, key, value, cache))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None) -> Tensor:
         """What each head finds for each token [B, H, T, E], looking back at the cache too."""
         tokens = query.shape[2]
         mask = None
+        if cache is not None and not isinstance(cache, KVCache):
+            grouped = self.num_heads != self.num_kv_heads
+            return cache.attend(self.layer, query, key, value, self.window, grouped=grouped)
         past = 0 if cache is None else cache.length
         if cache is not None:
             key, value = cache.append(self.layer, key, value)
@@ -290,7 +328,7 @@ class Block(nn.Module):
         self.dropout = config.dropout
 
     def forward(
-        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, cache: KVCache | None
+        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, cache: Cache | None
     ) -> Tensor:
         if self.norms_after:
             mixed = self.attention_norm(self.attention(x, cos, sin, cache))

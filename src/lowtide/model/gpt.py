@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lowtide.errors import UsageError
-from lowtide.model.blocks import Block, KVCache, NormedLinear, drop, make_norm
+from lowtide.model.blocks import Block, Cache, NormedLinear, drop, make_norm
 from lowtide.model.config import GPTConfig
 from lowtide.model.graphs import describe_to_compiler
 from lowtide.model.loss import chunked_cross_entropy
@@ -92,6 +92,14 @@ class GPT(nn.Module):
             cos, sin = rotary_tables(self.config, positions)
             self.cos, self.sin = cos.to(self.device), sin.to(self.device)
 
+    def tables(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines of at least so many positions."""
+        if positions > self.get_buffer("cos").shape[0]:
+            # Long contexts are seldom used to their end: their tables grow with the text.
+            longer = 1 << (positions - 1).bit_length()
+            self._make_tables(min(longer, self.config.context_length))
+        return self.get_buffer("cos"), self.get_buffer("sin")
+
     @property
     def output_weight(self) -> Tensor:
         """The matrix [V, D] that turns the last hidden state into logits."""
@@ -102,27 +110,20 @@ class GPT(nn.Module):
         """Where the weights are."""
         return self.embedding.weight.device
 
-    def hidden(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+    def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Return the last hidden states [B, T, D], normed."""
-        past = 0 if cache is None else cache.length
         tokens = ids.shape[1]
-        if past + tokens > self.config.context_length:
-            raise UsageError(
-                f"{past + tokens} tokens do not fit a context of {self.config.context_length}"
-            )
+        places, end = (slice(0, tokens), tokens) if cache is None else cache.places(tokens)
+        if end > self.config.context_length:
+            raise UsageError(f"{end} tokens do not fit a context of {self.config.context_length}")
         x = self.embedding(ids)
         cos = sin = None
         if self.config.family.learned_positions:
-            x = x + self.positions.weight[past : past + tokens]
+            x = x + self.positions.weight[places]
             x = drop(x, self.config.dropout, training=self.training)
         else:
-            if past + tokens > self.get_buffer("cos").shape[0]:
-                # Long contexts are seldom used to their end: their tables grow with the text.
-                longer = 1 << (past + tokens - 1).bit_length()
-                self._make_tables(min(longer, self.config.context_length))
             dtype = torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
-            cos = self.get_buffer("cos")[past : past + tokens].to(dtype)
-            sin = self.get_buffer("sin")[past : past + tokens].to(dtype)
+            cos, sin = (table[places].to(dtype) for table in self.tables(end))
         if _autocast(x) and torch.get_autocast_dtype(x.device.type) == torch.bfloat16:
             # bfloat16 has float32's range, so the residual stream may be half as wide: its traffic
             # is what blocks spend most on after their matrix products.
@@ -136,7 +137,7 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = call_block(block, x, cos, sin, cache, *start)
         if cache is not None:
-            cache.length += tokens
+            cache.advance(tokens)
         return call(self.final_norm, x)
 
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -183,9 +184,13 @@ class GPT(nn.Module):
             if name.endswith(_RESIDUAL_WEIGHTS):
                 nn.init.zeros_(parameter)
 
-    def next_logits(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+    def next_logits(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Return the logits [B, V] for the token after the last one."""
         return self.logits(self.hidden(ids, cache)[:, -1])
+
+    def row_logits(self, ids: Tensor, cache: Cache) -> Tensor:
+        """Return the logits [B, V] after one more id [B] of each of a cache's rows."""
+        return self.logits(self.hidden(ids[None], cache)[0])
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits of hidden states, capped where the layout caps them."""

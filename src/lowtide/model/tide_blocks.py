@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lowtide.model.blocks import Attention, KVCache, NormedLinear, RMSNorm, SwiGLU, drop
+from lowtide.model.blocks import Attention, Cache, NormedLinear, RMSNorm, SwiGLU, drop
 from lowtide.model.config import GPTConfig
 from lowtide.model.tide import has_start_values, num_gate_inputs
 
@@ -56,7 +56,7 @@ class TideAttention(Attention):
         start: Tensor,
         cos: Tensor | None,
         sin: Tensor | None,
-        cache: KVCache | None,
+        cache: Cache | None,
     ) -> Tensor:
         """Attend; `start` is the normed embedding of the tokens."""
         query, key, value = self.heads(self.query_key_value(x), cos, sin)
@@ -89,7 +89,7 @@ class TideBlock(nn.Module):
         x: Tensor,
         cos: Tensor | None,
         sin: Tensor | None,
-        cache: KVCache | None,
+        cache: Cache | None,
         start: Tensor,
     ) -> Tensor:
         mix = self.mix.to(x.dtype)

@@ -1,0 +1,116 @@
+// Python's view of the decoder. Weights come as addresses, 0 where a network has no such part;
+// lowtide.model.steps checks their types and shapes, and keeps them.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "bindings/bindings.hpp"
+#include "model/decoder.hpp"
+
+namespace lowtide {
+namespace {
+
+using Address = uintptr_t;
+using Addresses = std::vector<Address>;
+using Numbers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// vocabulary, width, heads, key/value heads, head_dim, inner width, inputs of gates, kind of norm of
+// heads, whether norms are layer norms, stand behind, and whether the MLP is gated
+using Sizes = std::array<size_t, 11>;
+constexpr size_t kLayerParts = 20, kLargest = size_t{1} << 22;
+
+const float* weights(Address address) { return reinterpret_cast<const float*>(address); }
+
+Decoder make_decoder(const Sizes& sizes, float eps, float cap,
+                     const std::vector<Addresses>& layers, const std::vector<size_t>& windows) {
+  for (const size_t size : sizes) require(size <= kLargest, "a size is no network's");
+  require(std::all_of(sizes.begin(), sizes.begin() + 6, [](size_t size) { return size > 0; }),
+          "a network has no size of 0");
+  require(sizes[2] % sizes[3] == 0, "heads must share keys evenly");
+  require(sizes[6] <= sizes[1] && sizes[7] <= 2, "no such heads");
+  require(checked_product(sizes[2] + 2 * sizes[3], sizes[4]) <= kLargest, "heads are too many");
+  require(windows.size() == layers.size(), "each layer has a window, or 0");
+  const DecoderShape shape{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6],
+                           eps,      cap,      static_cast<HeadNorm>(sizes[7]),
+                           sizes[8] != 0, sizes[9] != 0, sizes[10] != 0};
+  std::vector<DecoderLayer> made;
+  for (const Addresses& parts : layers) {
+    require(parts.size() == kLayerParts, "a layer has 20 parts");
+    const auto part = [&](size_t index) { return weights(parts[index]); };
+    DecoderLayer layer{part(0),  part(1),  part(2),  part(3),  part(4),  part(5),  part(6),
+                       part(7),  part(8),  part(9),  part(10), part(11), part(12), part(13),
+                       part(14), part(15), part(16), part(17), part(18), part(19), 0};
+    layer.window = windows[made.size()];
+    require(layer.attention_norm && layer.mlp_norm && layer.query_key_value && layer.output &&
+                layer.up && layer.down,
+            "a matrix or a norm of a layer has no address");
+    require(!shape.has_layer_norm || (layer.attention_norm_bias && layer.mlp_norm_bias),
+            "a layer norm has a bias");
+    require(shape.head_norm == HeadNorm::none || (layer.query_norm && layer.key_norm),
+            "norms of heads have no address");
+    require(!layer.start_values || (layer.value_gate && layer.mix), "added values need a gate");
+    require(made.empty() || !layer.mix == !made[0].mix, "all layers mix, or none");
+    made.push_back(layer);
+  }
+  return Decoder(shape, std::move(made));
+}
+
+// embedding, positions, final norm, its bias, output matrix, cosines, sines
+using Tables = std::array<Address, 7>;
+
+void step(Decoder& decoder, const Tables& tables, size_t num_positions, const Addresses& keys,
+          const Addresses& values, size_t num_rows, size_t capacity, const Numbers& ids,
+          const Numbers& positions, const Numbers& slots, Address logits, size_t num_threads) {
+  require_threads(num_threads);
+  const DecoderShape& shape = decoder.shape();
+  require(tables[0] && tables[2] && tables[4] && logits, "a table has no address");
+  require(!shape.has_layer_norm || tables[3], "a layer norm has a bias");
+  require(!tables[5] == !tables[6], "cosines come with sines");
+  require(!tables[5] || shape.head_dim % 2 == 0, "a head turns by pairs of numbers");
+  require(keys.size() == decoder.num_layers() && values.size() == decoder.num_layers(),
+          "each layer has keys and values");
+  for (size_t i = 0; i < keys.size(); ++i) require(keys[i] && values[i], "a cache has no address");
+  checked_product(num_rows, capacity, shape.num_kv_heads, shape.head_dim, sizeof(float));
+  const size_t count = ids.shape(0);
+  require(positions.shape(0) == count && slots.shape(0) == count, "each id has a position and row");
+  checked_product(count, std::max({shape.vocab_size, shape.width, 2 * shape.mlp_width}),
+                  sizeof(float));
+  const auto inside = [](int64_t value, size_t end) {
+    return value >= 0 && static_cast<uint64_t>(value) < end;
+  };
+  for (size_t i = 0; i < count; ++i) {
+    require(inside(ids(i), shape.vocab_size), "an id lies outside the vocabulary");
+    require(inside(positions(i), std::min(capacity, num_positions)), "a position has no room");
+    require(inside(slots(i), num_rows), "a row is not in the cache");
+  }
+  const nb::gil_scoped_release unlocked;
+  std::vector<float*> key_rooms, value_rooms;
+  for (const Address address : keys) key_rooms.push_back(reinterpret_cast<float*>(address));
+  for (const Address address : values) value_rooms.push_back(reinterpret_cast<float*>(address));
+  const DecoderTables found{weights(tables[0]), weights(tables[1]), weights(tables[2]),
+                            weights(tables[3]), weights(tables[4]), weights(tables[5]),
+                            weights(tables[6]), num_positions};
+  const DecoderCache cache{key_rooms.data(), value_rooms.data(), num_rows, capacity};
+  decoder.step(found, cache, ids.data(), positions.data(), slots.data(), count,
+               reinterpret_cast<float*>(logits), num_threads);
+}
+
+}  // namespace
+
+void bind_decoder(nb::module_& m) {
+  nb::class_<Decoder>(m, "Decoder")
+      .def("__init__",
+           [](Decoder* self, const Sizes& sizes, float eps, float cap,
+              const std::vector<Addresses>& layers, const std::vector<size_t>& windows) {
+             new (self) Decoder(make_decoder(sizes, eps, cap, layers, windows));
+           })
+      .def("step", &step);
+}
+
+}  // namespace lowtide

@@ -1,0 +1,187 @@
+#include "model/decoder_kernels.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/decoder.hpp"
+#include "model/exponential.hpp"
+#include "system/clones.hpp"
+
+namespace lowtide {
+namespace {
+
+constexpr size_t kLanes = 8;        // numbers of one vector
+constexpr size_t kOutputs = 4;      // rows of a matrix that are read side by side
+constexpr size_t kRows = 3;         // rows of x whose sums fit the registers with those
+constexpr size_t kPositions = 128;  // keys whose products are kept at once
+
+using Vector = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(4)));
+
+// ROWS x OUTPUTS sums, each a chain of its own: which of them are made together changes no bit.
+template <size_t ROWS, size_t OUTPUTS>
+[[gnu::always_inline]] inline void multiply_block(const float* x, const float* weight,
+                                                  const float* bias, float* y, size_t in,
+                                                  size_t out) {
+  Vector sums[ROWS][OUTPUTS] = {};
+  size_t k = 0;
+  for (; k + kLanes <= in; k += kLanes) {
+#pragma GCC unroll 4
+    for (size_t j = 0; j < OUTPUTS; ++j) {
+      const Vector column = *reinterpret_cast<const Vector*>(weight + j * in + k);
+#pragma GCC unroll 3
+      for (size_t i = 0; i < ROWS; ++i) {
+        sums[i][j] += *reinterpret_cast<const Vector*>(x + i * in + k) * column;
+      }
+    }
+  }
+  for (size_t i = 0; i < ROWS; ++i) {
+    for (size_t j = 0; j < OUTPUTS; ++j) {
+      const Vector& lanes = sums[i][j];
+      float sum = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+                  ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+      for (size_t rest = k; rest < in; ++rest) sum += x[i * in + rest] * weight[j * in + rest];
+      y[i * out + j] = sum + (bias == nullptr ? 0.0f : bias[j]);
+    }
+  }
+}
+
+template <size_t OUTPUTS>
+[[gnu::always_inline]] inline void multiply_all(const float* x, const float* weight,
+                                                const float* bias, float* y, size_t num_rows,
+                                                size_t in, size_t out) {
+  size_t i = 0;
+  for (; i + kRows <= num_rows; i += kRows) {
+    multiply_block<kRows, OUTPUTS>(x + i * in, weight, bias, y + i * out, in, out);
+  }
+  if (num_rows - i == 2) {
+    multiply_block<2, OUTPUTS>(x + i * in, weight, bias, y + i * out, in, out);
+  } else if (num_rows - i == 1) {
+    multiply_block<1, OUTPUTS>(x + i * in, weight, bias, y + i * out, in, out);
+  }
+}
+
+}  // namespace
+
+LOWTIDE_CLONES
+void multiply_rows(const float* x, const float* weight, const float* bias, float* y,
+                   size_t num_rows, size_t in, size_t out, size_t first, size_t end) {
+  size_t j = first;
+  for (; j + kOutputs <= end; j += kOutputs) {
+    multiply_all<kOutputs>(x, weight + j * in, bias == nullptr ? nullptr : bias + j, y + j,
+                           num_rows, in, out);
+  }
+  for (; j < end; ++j) {
+    multiply_all<1>(x, weight + j * in, bias == nullptr ? nullptr : bias + j, y + j, num_rows, in,
+                    out);
+  }
+}
+
+LOWTIDE_CLONES
+void norm_row(const float* x, const float* weight, float eps, float* y, size_t width) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (size_t j = 0; j < width; ++j) sum += x[j] * x[j];
+  const float scale = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
+  if (weight == nullptr) {
+#pragma omp simd
+    for (size_t j = 0; j < width; ++j) y[j] = x[j] * scale;
+    return;
+  }
+#pragma omp simd
+  for (size_t j = 0; j < width; ++j) y[j] = x[j] * scale * weight[j];
+}
+
+LOWTIDE_CLONES
+void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, float* y,
+                    size_t width) {
+  float sum = 0.0f, squares = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (size_t j = 0; j < width; ++j) sum += x[j];
+  const float mean = sum / static_cast<float>(width);
+#pragma omp simd reduction(+ : squares)
+  for (size_t j = 0; j < width; ++j) squares += (x[j] - mean) * (x[j] - mean);
+  const float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+#pragma omp simd
+  for (size_t j = 0; j < width; ++j) y[j] = (x[j] - mean) * scale * weight[j] + bias[j];
+}
+
+LOWTIDE_CLONES
+void turn_head(float* x, const float* cos, const float* sin, size_t head_dim) {
+  const size_t half = head_dim / 2;
+#pragma omp simd
+  for (size_t j = 0; j < half; ++j) {
+    const float first = x[j], second = x[half + j];
+    x[j] = first * cos[j] - second * sin[j];
+    x[half + j] = second * cos[j] + first * sin[j];
+  }
+}
+
+// Position by position in parts, so that room is taken for no more; sums so far are scaled when a
+// larger product comes.
+LOWTIDE_CLONES
+void look_up(const float* query, const float* keys, const float* values, size_t length,
+             size_t head_dim, float* found) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  float shares[kPositions];
+  float largest = -INFINITY, total = 0.0f;
+  std::memset(found, 0, head_dim * sizeof(float));
+  for (size_t begin = 0; begin < length; begin += kPositions) {
+    const size_t count = std::min(kPositions, length - begin);
+    float top = largest;
+    for (size_t t = 0; t < count; ++t) {
+      const float* const key = keys + (begin + t) * head_dim;
+      float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+      for (size_t j = 0; j < head_dim; ++j) sum += query[j] * key[j];
+      shares[t] = sum * scale;
+      top = std::max(top, shares[t]);
+    }
+    const float kept = begin == 0 ? 0.0f : exponential(largest - top);
+    largest = top;
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (size_t t = 0; t < count; ++t) {
+      shares[t] = exponential(shares[t] - top);
+      sum += shares[t];
+    }
+    total = total * kept + sum;
+#pragma omp simd
+    for (size_t j = 0; j < head_dim; ++j) found[j] *= kept;
+    for (size_t t = 0; t < count; ++t) {
+      const float* const value = values + (begin + t) * head_dim;
+      const float share = shares[t];
+#pragma omp simd
+      for (size_t j = 0; j < head_dim; ++j) found[j] += share * value[j];
+    }
+  }
+#pragma omp simd
+  for (size_t j = 0; j < head_dim; ++j) found[j] /= total;
+}
+
+LOWTIDE_CLONES
+void add_row(const float* y, float* x, size_t width) {
+#pragma omp simd
+  for (size_t j = 0; j < width; ++j) x[j] += y[j];
+}
+
+LOWTIDE_CLONES
+void mix_row(const float* mix, const float* start, float* x, size_t n) {
+  const float own = mix[0], other = mix[1];
+#pragma omp simd
+  for (size_t j = 0; j < n; ++j) x[j] = own * x[j] + other * start[j];
+}
+
+LOWTIDE_CLONES
+void cap_row(float cap, float* x, size_t width) {
+#pragma omp simd
+  for (size_t j = 0; j < width; ++j) x[j] = cap * (2.0f * sigmoid(2.0f * (x[j] / cap)) - 1.0f);
+}
+
+LOWTIDE_CLONES
+void open_row(float* x, size_t width) {
+#pragma omp simd
+  for (size_t j = 0; j < width; ++j) x[j] = 2.0f * sigmoid(x[j]);
+}
+
+}  // namespace lowtide

@@ -1,0 +1,28 @@
+// The parts of a decoder's step for one row or one head. Nothing here allocates.
+#pragma once
+
+#include <cstddef>
+
+namespace lowtide {
+
+// y = x * rsqrt(mean(x^2) + eps) * weight; all ones where there is no weight.
+void norm_row(const float* x, const float* weight, float eps, float* y, size_t width);
+// With the mean taken off first, and a bias.
+void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, float* y,
+                    size_t width);
+
+// The pairs (j, head_dim / 2 + j) of a head turned by the angles of its position.
+void turn_head(float* x, const float* cos, const float* sin, size_t head_dim);
+
+// What one query finds in keys and values [length, head_dim]: their mean, weighted by the softmax
+// of its products with the keys.
+void look_up(const float* query, const float* keys, const float* values, size_t length,
+             size_t head_dim, float* found);
+
+void add_row(const float* y, float* x, size_t width);                    // x += y
+void mix_row(const float* mix, const float* start, float* x, size_t n);  // x = m0 x + m1 start
+void cap_row(float cap, float* x, size_t width);                         // cap * tanh(x / cap)
+// Gates 2 * sigmoid(x) in place.
+void open_row(float* x, size_t width);
+
+}  // namespace lowtide
