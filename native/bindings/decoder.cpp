@@ -1,5 +1,7 @@
 // Python's view of the decoder. Weights come as addresses, 0 where a network has no such part;
 // lowtide.model.steps checks their types and shapes, and keeps them.
+#include "model/decoder.hpp"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
-#include "model/decoder.hpp"
 
 namespace lowtide {
 namespace {
@@ -27,8 +28,8 @@ constexpr size_t kLayerParts = 20, kLargest = size_t{1} << 22;
 
 const float* weights(Address address) { return reinterpret_cast<const float*>(address); }
 
-Decoder make_decoder(const Sizes& sizes, float eps, float cap,
-                     const std::vector<Addresses>& layers, const std::vector<size_t>& windows) {
+Decoder make_decoder(const Sizes& sizes, float eps, float cap, const std::vector<Addresses>& layers,
+                     const std::vector<size_t>& windows) {
   for (const size_t size : sizes) require(size <= kLargest, "a size is no network's");
   require(std::all_of(sizes.begin(), sizes.begin() + 6, [](size_t size) { return size > 0; }),
           "a network has no size of 0");
@@ -36,9 +37,10 @@ Decoder make_decoder(const Sizes& sizes, float eps, float cap,
   require(sizes[6] <= sizes[1] && sizes[7] <= 2, "no such heads");
   require(checked_product(sizes[2] + 2 * sizes[3], sizes[4]) <= kLargest, "heads are too many");
   require(windows.size() == layers.size(), "each layer has a window, or 0");
-  const DecoderShape shape{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6],
-                           eps,      cap,      static_cast<HeadNorm>(sizes[7]),
-                           sizes[8] != 0, sizes[9] != 0, sizes[10] != 0};
+  const DecoderShape shape{
+      sizes[0],      sizes[1],      sizes[2],      sizes[3], sizes[4],
+      sizes[5],      sizes[6],      eps,           cap,      static_cast<HeadNorm>(sizes[7]),
+      sizes[8] != 0, sizes[9] != 0, sizes[10] != 0};
   std::vector<DecoderLayer> made;
   for (const Addresses& parts : layers) {
     require(parts.size() == kLayerParts, "a layer has 20 parts");

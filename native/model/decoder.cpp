@@ -158,8 +158,7 @@ void Decoder::step(const DecoderTables& tables, const DecoderCache& cache, const
   gates_.resize(count * shape_.num_heads);
   for (size_t i = 0; i < count; ++i) {
     float* const row = x_.data() + i * width;
-    std::memcpy(row, tables.embedding + static_cast<size_t>(ids[i]) * width,
-                width * sizeof(float));
+    std::memcpy(row, tables.embedding + static_cast<size_t>(ids[i]) * width, width * sizeof(float));
     if (tables.positions != nullptr) {
       add_row(tables.positions + static_cast<size_t>(positions[i]) * width, row, width);
     }

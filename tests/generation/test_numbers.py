@@ -16,17 +16,22 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "iter_tokens(max_new_tokens)": 100,
         "stream_text(num_samples)": 1,
         "stream_text(max_new_tokens)": 100,
+        "stream_text(batch_size)": 8,
         "generate_text(num_samples)": 1,
     },
     "generation.prompts": {
         "_READ_BYTES": 1_048_576,
+        "_TOKENS_BEFORE": 8,
         "_FIRST_END_BYTES": 16_384,
         "_LARGEST_END_BYTES": 8_388_608,
         "Prompt.begin": 0,
         "Prompt.size_bytes": 0,
         "_decode(final)": False,
     },
+    "generation.rows": {"_Row.written": 0, "_Read.slot": -1},
     "generation.settings": {
+        "BATCH_SIZE": 8,
+        "_MOST_TEXTS": 1_024,
         "SamplingSettings.temperature": 0.8,
         "SamplingSettings.top_k": 50,
         "SamplingSettings.top_p": 0.95,
@@ -35,6 +40,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "GenerateSettings.best": False,
         "GenerateSettings.max_new_tokens": 100,
         "GenerateSettings.num_samples": 1,
+        "GenerateSettings.batch_size": 8,
     },
 }
 

@@ -20,6 +20,7 @@ GENERATE = {
     "preset": "default",
     "stop": (),
     "num_samples": 1,
+    "batch_size": 8,
     "device": "auto",
 }
 

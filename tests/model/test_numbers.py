@@ -176,6 +176,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "shape_for_parameters(context_length)": 256,
         "shape_for_parameters(tie_weights)": True,
     },
+    "model.steps": {"_ROUND": 64},
     "model.targets": {
         "_SECOND_ENDS": 0.6666666666666666,
         "_THIRD_ENDS": 0.3333333333333333,

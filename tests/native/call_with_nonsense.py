@@ -502,6 +502,49 @@ def call_model() -> None:
             )
     call("turn_heads", _native.turn_heads, 0, [at] * 4, 1e-6, [1, 1, 1, 1, 2], [at] * 3, 1)
     call_packed(at, numbers)
+    call_decoder(at)
+
+
+def call_decoder(at: int) -> None:
+    sizes = [8, 4, 2, 1, 2, 4, 4, 0, 0, 0, 1]
+    layer = [at] * 12 + [0] * 8
+    for place, number in itertools.product(range(len(sizes)), (*FEW, 1 << 40)):
+        changed = [*sizes[:place], number, *sizes[place + 1 :]]
+        call("Decoder", _native.Decoder, changed, 1e-6, 0.0, [layer], [0])
+    for layers in ([[0] * 20], [[at] * 19], [layer, [at] * 20], [[at] * 17 + [at, 0, 0]]):
+        call("Decoder", _native.Decoder, sizes, 1e-6, 0.0, layers, [0] * len(layers))
+    call("Decoder", _native.Decoder, sizes, 1e-6, 0.0, [layer], [])
+    decoder = _native.Decoder(sizes, 1e-6, 0.0, [layer], [0])
+    one = np.zeros(1, np.int64)
+    good: dict[str, Any] = {
+        "tables": [at, 0, at, 0, at, at, at],
+        "num_positions": 4,
+        "keys": [at],
+        "values": [at],
+        "num_rows": 2,
+        "capacity": 4,
+        "ids": one,
+        "positions": one,
+        "slots": one,
+        "logits": at,
+        "num_threads": 1,
+    }
+    call("Decoder.step", decoder.step, *good.values())
+    fields = ("num_positions", "num_rows", "capacity", "num_threads")
+    vary("Decoder.step", decoder.step, good, fields, FEW, positional=True)
+    vary("Decoder.step", decoder.step, good, ("logits",), (0, -1), positional=True)
+    for field, number in itertools.product(("ids", "positions", "slots"), (-1, 99, 1 << 62)):
+        wrong = {**good, field: np.array([number])}
+        call("Decoder.step", decoder.step, *wrong.values())
+    for field, value in (
+        ("tables", [0] * 7),
+        ("tables", [at] * 6 + [0]),
+        ("keys", []),
+        ("values", [0]),
+        ("ids", np.zeros(2, np.int64)),
+        ("ids", np.zeros(0, np.int64)),
+    ):
+        call("Decoder.step", decoder.step, *{**good, field: value}.values())
 
 
 def call_packed(at: int, numbers: tuple[int, ...]) -> None:

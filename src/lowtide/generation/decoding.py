@@ -2,28 +2,28 @@
 
 In:      a GPT and its Tokenizer, a prompt
 Out:     text, whole or in pieces; never half a character
-Memory:  one cache of keys and values for the context
+Memory:  a cache of keys and values for the texts that are written at once (rows)
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts
-from lowtide.generation.sampling import choose_tokens
-from lowtide.generation.settings import GenerateSettings, SamplingSettings
-from lowtide.generation.streams import encode_prompt, ends, iter_texts, not_text, note_unknown
-from lowtide.model.blocks import KVCache
+from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, longest_prompt
+from lowtide.generation.rows import Rows
+from lowtide.generation.settings import BATCH_SIZE, GenerateSettings, SamplingSettings
+from lowtide.generation.streams import TextStream, encode_prompt, ends, not_text, note_unknown
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
-from lowtide.model.inference import PROMPT_PART, budget_of, fit_context
+from lowtide.model.inference import budget_of, fit_context, fit_rows
 from lowtide.model.templates import begin_token, read_sections
 from lowtide.model.weights import load_model
 from lowtide.progress import Phase, Progress, run_metrics_path
@@ -33,7 +33,6 @@ from lowtide.tokenizer import Tokenizer
 __all__ = ["generate", "generate_text", "iter_tokens", "stream_text"]
 
 
-@torch.inference_mode()
 def iter_tokens(
     model: GPT,
     prompt_ids: Sequence[int],
@@ -50,51 +49,60 @@ def iter_tokens(
     """Yield the next ids [num_samples], one step at a time; never one of `banned`.
 
     A full cache is emptied and filled again with the newer half of the context, so the cost per
-    token stays bounded and positions never run out. `context` is the model's if not given.
+    token stays bounded and positions never run out. `context` is the model's if not given. Every
+    sample has a seed of its own, counted up from the one given.
     """
-    sampling = sampling or SamplingSettings()
-    vocab_size = vocab_size or model.config.vocab_size
-    context, device = context or model.config.context_length, model.device
-    generator = torch.Generator(device)
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
-    prompt = list(prompt_ids)[-context:]
-    seen = torch.tensor([prompt] * num_samples, dtype=torch.long, device=device)
-    fresh = seen
-    capacity = min(context, len(prompt) + max_new_tokens)
-    dtype = model.embedding.weight.dtype
-    cache = KVCache(model.config, num_samples, device, dtype, capacity=capacity)
-    for step in range(max_new_tokens):
-        if cache.length + fresh.shape[1] > context:
-            cache.length = 0
-            fresh = seen[:, -max(1, context // 2) :]
-        logits = _read(model, fresh, cache)
-        fresh = choose_tokens(
-            logits,
-            seen,
-            sampling,
-            vocab_size=vocab_size,
-            banned=banned if step else (*banned, *banned_first),
-            generator=generator,
-        ).unsqueeze(-1)
-        seen = torch.cat((seen, fresh), dim=1)[:, -context:]
-        yield fresh.squeeze(-1)
+    rows = Rows(
+        model,
+        num_samples,
+        sampling=sampling,
+        vocab_size=vocab_size,
+        banned=banned,
+        context=context,
+    )
+    for number in range(num_samples):
+        rows.begin(
+            prompt_ids,
+            max_new_tokens=max_new_tokens,
+            seed=None if seed is None else seed + number,
+            banned_first=banned_first,
+        )
+    for _ in range(max_new_tokens):
+        yield torch.tensor([token for _, token in rows.step()])
 
 
-def _read(model: GPT, ids: Tensor, cache: KVCache) -> Tensor:
-    """Logits for the token after `ids`, which are read a part at a time."""
-    parts = ids.split(PROMPT_PART, dim=1)
-    for part in parts[:-1]:
-        model.hidden(part, cache)
-    return model.next_logits(parts[-1], cache)
+@dataclass(frozen=True)
+class _Start:
+    """What a text begins with."""
+
+    ids: list[int]
+    seed: int | None
+    is_empty: bool
+    """Nothing is said."""
+
+
+@dataclass
+class _Text:
+    """A text under way."""
+
+    number: int
+    stream: TextStream
+    left: int
+    """Tokens that may still come."""
+
+    def feed(self, token: int) -> str:
+        self.left -= 1
+        return self.stream.feed(token)
+
+    @property
+    def is_over(self) -> bool:
+        return self.left == 0 or self.stream.finished
 
 
 def stream_text(
     model: GPT,
     tokenizer: Tokenizer,
-    prompt: str | Prompt,
+    prompts: str | Prompt | Iterable[Prompt],
     *,
     num_samples: int = 1,
     max_new_tokens: int = 100,
@@ -103,57 +111,156 @@ def stream_text(
     seed: int | None = None,
     context: int | None = None,
     begin: int | None = None,
+    batch_size: int = BATCH_SIZE,
 ) -> Iterator[tuple[int, str]]:
-    """Yield (sample number, new text) as the model writes; `begin` comes before every prompt."""
-    prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
-    context = context or model.config.context_length
-    ids = encode_prompt(tokenizer, prompt, context)
-    if begin is not None and len(ids) < context:  # one that is cut does not show its beginning
-        ids = [begin, *ids] if prompt else [begin]
-    tokens = iter_tokens(
+    """Yield (number of the text, new text) as the model writes; `begin` comes before every prompt.
+
+    Up to `batch_size` texts are written at once: the samples of the first prompt, then those of the
+    next. Each is what it would be alone.
+    """
+    if isinstance(prompts, (str, Prompt)):
+        prompts = [Prompt(prompts) if isinstance(prompts, str) else prompts]
+        batch_size = min(batch_size, num_samples)
+    pieces = _stream(
         model,
-        ids,
+        tokenizer,
+        prompts,
         num_samples=num_samples,
         max_new_tokens=max_new_tokens,
         sampling=sampling,
-        vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
-        banned=not_text(tokenizer),
-        # Without a prompt the first token may not be end-of-text: the sample would be empty.
-        banned_first=ends(tokenizer) if not prompt else (),
+        stop=stop,
         seed=seed,
         context=context,
+        begin=begin,
+        batch_size=batch_size,
     )
-    return iter_texts(tokens, tokenizer, num_samples=num_samples, stop=stop)
+    return ((number, text) for number, text in pieces if text)
+
+
+def _stream(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: Iterable[Prompt],
+    *,
+    num_samples: int,
+    max_new_tokens: int,
+    sampling: SamplingSettings | None,
+    stop: Sequence[str],
+    seed: int | None,
+    context: int | None,
+    begin: int | None,
+    batch_size: int,
+) -> Iterator[tuple[int, str]]:
+    """Yield pieces of texts with the texts' numbers; an empty one follows the last of each."""
+    context = context or model.config.context_length
+    rows = Rows(
+        model,
+        batch_size,
+        sampling=sampling,
+        vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
+        banned=not_text(tokenizer),
+        context=context,
+    )
+    starts = (
+        _Start(ids, None if seed is None else seed + sample, not prompt)
+        for prompt, ids in _iter_ids(tokenizer, prompts, context, begin)
+        for sample in range(num_samples)
+    )
+    return _write(rows, tokenizer, starts, max_new_tokens, stop)
+
+
+def _write(
+    rows: Rows,
+    tokenizer: Tokenizer,
+    starts: Iterator[_Start],
+    max_new_tokens: int,
+    stop: Sequence[str],
+) -> Iterator[tuple[int, str]]:
+    """Begin texts as rows become free, and yield what is written."""
+    texts: dict[int, _Text] = {}
+    count, is_more = 0, True
+    while True:
+        first = min((text.number for text in texts.values()), default=count)
+        # Texts that are over wait for an earlier one: only so many begin before it has ended.
+        while is_more and not rows.is_full and count - first < 4 * rows.num_rows:
+            start = next(starts, None)
+            if start is None:
+                is_more = False
+                break
+            slot = rows.begin(
+                start.ids,
+                max_new_tokens=max_new_tokens,
+                seed=start.seed,
+                # Without a prompt the first token may not be end-of-text: the text would be empty.
+                banned_first=ends(tokenizer) if start.is_empty else (),
+            )
+            texts[slot] = _Text(count, TextStream(tokenizer, stop), max_new_tokens)
+            count += 1
+        if not texts:
+            return
+        for slot, token in rows.step():
+            text = texts[slot]
+            if piece := text.feed(token):
+                yield text.number, piece
+            if text.is_over:
+                if piece := text.stream.end():
+                    yield text.number, piece
+                yield text.number, ""
+                rows.end(slot)
+                del texts[slot]
+
+
+def _iter_ids(
+    tokenizer: Tokenizer, prompts: Iterable[Prompt], context: int, begin: int | None
+) -> Iterator[tuple[Prompt, list[int]]]:
+    """Yield prompts with what the model reads of each."""
+    for prompt in prompts:
+        ids = encode_prompt(tokenizer, prompt, context)
+        if begin is not None and len(ids) < context:  # one that is cut does not show its beginning
+            ids = [begin, *ids] if prompt else [begin]
+        yield prompt, ids
 
 
 def generate_text(
-    model: GPT, tokenizer: Tokenizer, prompt: str = "", *, num_samples: int = 1, **options: Any
-) -> str | list[str]:
-    """Return the continuation of a prompt, or a list of several; options as in GenerateSettings.
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str | Sequence[str] = "",
+    *,
+    num_samples: int = 1,
+    **options: Any,
+) -> Any:
+    """Return the continuation of a prompt, or a list of `num_samples` of them.
+
+    Of several prompts a list with one of these for each. Options as in GenerateSettings.
 
     `generate_text(model, tokenizer, "Once upon a time", max_new_tokens=50, temperature=0)`
     """
     settings = build_settings(
         GenerateSettings, {"model_name": "", "num_samples": num_samples, **options}
     )
-    texts = [""] * num_samples
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    texts = [""] * (num_samples * len(prompts))
     was_training = model.training
     model.eval()
     try:
         for number, text in stream_text(
             model,
             tokenizer,
-            prompt,
+            [Prompt(text) for text in prompts],
             num_samples=num_samples,
             max_new_tokens=settings.max_new_tokens,
             sampling=settings.sampling(),
             stop=settings.stop,
             seed=settings.seed,
+            batch_size=min(settings.batch_size, max(1, len(texts))),
         ):
             texts[number] += text
     finally:
         model.train(was_training)
-    return texts if num_samples > 1 else texts[0]
+    if num_samples > 1:
+        parts = [texts[i : i + num_samples] for i in range(0, len(texts), num_samples)]
+        return parts[0] if isinstance(prompt, str) else parts
+    return texts[0] if isinstance(prompt, str) else texts
 
 
 def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Iterator[str]:
@@ -182,41 +289,59 @@ def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Ite
             context = fit_context(config, budget)
             if context < config.context_length:
                 progress.note(f"{context:,} tokens of {config.context_length:,} keep the budget")
-        model = load_model(folder, device=device)
         total = num_prompts * settings.num_samples
+        rows = min(settings.batch_size, total)
+        if device.type == "cpu" and rows > 1:
+            tokens = min(context, longest_prompt(settings) + settings.max_new_tokens)
+            rows = fit_rows(config, rows, budget, tokens=tokens, generates=True)
+            if rows < min(settings.batch_size, total):
+                progress.note(f"{rows} texts at once keep the budget")
+        model = load_model(folder, device=device)
         with progress.phase("generate", total=total, unit="texts") as phase:
-            prompts = iter_prompts(settings)
-            yield from _continue_all(model, tokenizer, prompts, settings, phase, context, begin)
-
-
-def _continue_all(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompts: Iterator[Prompt],
-    settings: GenerateSettings,
-    phase: Phase,
-    context: int,
-    begin: int | None,
-) -> Iterator[str]:
-    for position, prompt in enumerate(prompts):
-        note_unknown(tokenizer, prompt)
-        for number in range(settings.num_samples):
-            if settings.num_samples > 1:
-                yield f"--- {position + 1}.{number + 1}\n"
-            yield from prompt.iter_text()
-            seed = None if settings.seed is None else settings.seed + number
-            pieces = stream_text(
+            pieces = _stream(
                 model,
                 tokenizer,
-                prompt,
+                _told(tokenizer, iter_prompts(settings)),
+                num_samples=settings.num_samples,
                 max_new_tokens=settings.max_new_tokens,
                 sampling=settings.sampling(),
                 stop=settings.stop,
-                seed=seed,
+                seed=settings.seed,
                 context=context,
                 begin=begin,
+                batch_size=max(1, rows),
             )
-            for _, text in pieces:
-                yield text
+            yield from _in_order(pieces, iter_prompts(settings), settings.num_samples, phase)
+
+
+def _told(tokenizer: Tokenizer, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
+    for prompt in prompts:
+        note_unknown(tokenizer, prompt)
+        yield prompt
+
+
+def _in_order(
+    pieces: Iterator[tuple[int, str]], prompts: Iterator[Prompt], num_samples: int, phase: Phase
+) -> Iterator[str]:
+    """Yield prompts and texts one after the other: the first as it is written, later ones held."""
+    held: dict[int, list[str]] = {}
+    over: set[int] = set()
+    number = 0
+    for position, prompt in enumerate(prompts):
+        for sample in range(num_samples):
+            if num_samples > 1:
+                yield f"--- {position + 1}.{sample + 1}\n"
+            yield from prompt.iter_text()
+            yield from held.pop(number, [])
+            while number not in over:
+                found, text = next(pieces)
+                if not text:
+                    over.add(found)
+                elif found == number:
+                    yield text
+                else:
+                    held.setdefault(found, []).append(text)
+            over.remove(number)
             yield "\n"
             phase.advance()
+            number += 1

@@ -24,9 +24,10 @@ from lowtide.generation.settings import GenerateSettings
 from lowtide.memory import format_size
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["Prompt", "count_prompts", "encode_end", "iter_prompts"]
+__all__ = ["Prompt", "count_prompts", "encode_end", "iter_prompts", "longest_prompt"]
 
 _READ_BYTES = 1 << 20
+_TOKENS_BEFORE = 8  # of a text: the token that begins it, a blank before its first word
 _FIRST_END_BYTES = 1 << 14
 _LARGEST_END_BYTES = 8 << 20
 """The longest end that is looked at for a place to cut; encoding it takes some 50 MiB."""
@@ -122,6 +123,17 @@ def count_prompts(settings: GenerateSettings) -> int:
     if path is None or not settings.each_line:
         return 1
     return sum(1 for _ in _iter_lines(path, _check(path)))
+
+
+def longest_prompt(settings: GenerateSettings) -> int:
+    """Return a number of tokens that no prompt has more of: a byte each, and what comes before."""
+    path = settings.prompt_file
+    if path is None:
+        return len(settings.prompt.encode("utf-8", "replace")) + _TOKENS_BEFORE
+    size = _check(path)
+    if settings.each_line:
+        size = max((end - begin for begin, end in _iter_lines(path, size)), default=0)
+    return size + _TOKENS_BEFORE
 
 
 @functools.lru_cache(maxsize=1)

@@ -27,6 +27,7 @@ def choose_tokens(
 ) -> Tensor:
     """Return one id per row, never one beyond the tokenizer's `vocab_size` nor one of `banned`."""
     # A model that diverged has NaN logits: all tokens are then equally likely, instead of an error.
+    # A copy: what is banned here may not be so for another row.
     logits = logits.float()[:, :vocab_size].nan_to_num()
     if banned:
         logits[:, list(banned)] = -torch.inf
@@ -34,8 +35,15 @@ def choose_tokens(
         logits = _penalize(logits, seen, settings.repetition_penalty)
     if settings.temperature < 1e-4:  # dividing by less would overflow
         return logits.argmax(dim=-1)
-    logits = filter_logits(logits / settings.temperature, settings)
-    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator).squeeze(-1)
+    logits = logits / settings.temperature
+    places = None
+    if 0 < settings.top_k < logits.shape[-1]:
+        # Only these are sorted and drawn from: the rest of a large vocabulary costs more than a
+        # small network does.
+        logits, places = logits.topk(settings.top_k, dim=-1)
+    shares = filter_logits(logits, settings).softmax(dim=-1)
+    drawn = torch.multinomial(shares, 1, generator=generator)
+    return (drawn if places is None else places.gather(-1, drawn)).squeeze(-1)
 
 
 def _penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

@@ -8,7 +8,11 @@ from typing import Literal
 
 from lowtide.settings import require
 
-__all__ = ["PRESETS", "GenerateSettings", "SamplingSettings"]
+__all__ = ["BATCH_SIZE", "PRESETS", "GenerateSettings", "SamplingSettings"]
+
+BATCH_SIZE = 8
+"""Texts written at once: reading the weights takes longer than computing so many rows with them."""
+_MOST_TEXTS = 1024
 
 Preset = Literal["default", "chat", "creative", "factual", "code", "deterministic"]
 
@@ -76,8 +80,10 @@ class GenerateSettings:
     """Texts at which to stop; the end-of-text token always does."""
     num_samples: int = 1
     """Continuations per prompt."""
+    batch_size: int = BATCH_SIZE
+    """Texts written at once, fewer where the budget asks for it; each is what it is alone."""
     seed: int | None = None
-    """The same seed gives the same text; random if not given."""
+    """The same seed gives the same text; random if not given. Samples count up from it."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     memory: str | None = None
@@ -86,6 +92,8 @@ class GenerateSettings:
     def __post_init__(self) -> None:
         require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "at least 1")
         require(self.num_samples >= 1, "num_samples", self.num_samples, "at least 1")
+        few = 1 <= self.batch_size <= _MOST_TEXTS
+        require(few, "batch_size", self.batch_size, f"from 1 to {_MOST_TEXTS:,}")
         alone = not (self.prompt and self.prompt_file)
         require(alone, "prompt_file", str(self.prompt_file), "no --prompt beside it")
         require(self.prompt_file is not None or not self.each_line, "each_line", True,

@@ -38,24 +38,6 @@ __all__ = [
 _WINDOW_PART = 512  # queries whose mask exists at once
 
 
-class Cache(Protocol):
-    """Where keys and values of earlier tokens are; KVCache, or one that attends by itself."""
-
-    def places(self, tokens: int) -> tuple[slice | Tensor, int]:
-        """Return the positions of the next tokens, and where the last of them ends."""
-        ...
-
-    def advance(self, tokens: int) -> None:
-        """Count tokens that every layer has stored."""
-        ...
-
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int, *, grouped: bool
-    ) -> Tensor:
-        """Store keys and values of a layer, and return what its heads find."""
-        ...
-
-
 class KVCache:
     """Keys and values of the tokens seen so far, so that decoding computes only the new one."""
 
@@ -98,6 +80,27 @@ class KVCache:
         self.keys[layer][:, :, self.length : end] = keys
         self.values[layer][:, :, self.length : end] = values
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+
+class AttendingCache(Protocol):
+    """A cache whose tokens are not one row: it knows itself what each of them looks at."""
+
+    def places(self, tokens: int) -> tuple[Tensor, int]:
+        """Return the positions of the next tokens, and where the last of them ends."""
+        ...
+
+    def advance(self, tokens: int) -> None:
+        """Count tokens that every layer has stored."""
+        ...
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int, *, grouped: bool
+    ) -> Tensor:
+        """Store keys and values of a layer, and return what its heads find."""
+        ...
+
+
+Cache = KVCache | AttendingCache
 
 
 class RMSNorm(nn.Module):

@@ -68,7 +68,8 @@ def planned_bytes(
     config: GPTConfig, *, rows: int, tokens: int, program: Program, generates: bool = False
 ) -> InferenceNeed:
     """The memory it takes to run `rows` rows of `tokens` tokens at once."""
-    at_once = rows * (min(tokens, PROMPT_PART) if generates else tokens)
+    # Prompts are read one by one; later all rows have one token at a time.
+    at_once = max(rows, min(tokens, PROMPT_PART)) if generates else rows * tokens
     block = activation_bytes(
         _one_layer(config),
         tokens=at_once,
@@ -76,7 +77,7 @@ def planned_bytes(
         checkpointing=False,
         accumulating=False,
     )
-    chunk = 1 if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
+    chunk = rows if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
     # The logits, their logarithms, and what the C library keeps of the chunk before.
     logits = 3 * 4 * config.vocab_size * min(rows * tokens, chunk)
     numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * tokens

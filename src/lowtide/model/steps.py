@@ -1,4 +1,4 @@
-"""Several texts continued at once: a cache whose rows have lengths of their own, and one step of it.
+"""Several texts continued at once: a cache whose rows have lengths of their own, and its steps.
 
 In:      a GPT; ids of a prompt for one row, or the next id of each of several rows
 Out:     logits of the token after them

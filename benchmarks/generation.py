@@ -1,0 +1,114 @@
+"""Tokens per second of writing on a CPU: lowtide and transformers with its cache, alternately.
+
+Both write with the same random weights, greedily, from prompts of 32 tokens: GPT-2's shape of 124M
+numbers by default, one text and several at once. Ids are compared before anything is timed. Rounds
+alternate in one process, so a busy machine disturbs both; the best round of each is told.
+
+    python benchmarks/generation.py --rounds 3 --tokens 64 --texts 1 8
+    python benchmarks/generation.py --layout qwen3 --width 2048 --layers 16 --texts 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch
+import transformers
+
+from lowtide.files import write_json
+from lowtide.generation.rows import Rows
+from lowtide.generation.settings import PRESETS
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.sizing import count_parameters
+from lowtide.model.weights import portable_tensors, save_weights
+
+PROMPT_TOKENS = 32
+
+
+def make_models(options: argparse.Namespace) -> tuple[GPT, transformers.PreTrainedModel]:
+    """Return the same network twice."""
+    torch.manual_seed(0)
+    config = GPTConfig(
+        options.vocabulary,
+        1024,
+        options.layers,
+        options.width,
+        options.width // 64,
+        layout=options.layout,
+    )
+    ours = GPT(config).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        write_json(f"{folder}/config.json", config.to_huggingface())
+        tensors = portable_tensors(ours.state_dict(), config)
+        save_weights(f"{folder}/model.safetensors", tensors)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return ours, theirs.eval()
+
+
+def write_ours(model: GPT, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    """Return the ids that lowtide writes."""
+    rows = Rows(model, len(prompts), sampling=PRESETS["deterministic"])
+    for prompt in prompts:
+        rows.begin(prompt, max_new_tokens=tokens)
+    steps = [[token for _, token in rows.step()] for _ in range(tokens)]
+    return [list(row) for row in zip(*steps, strict=True)]
+
+
+def write_theirs(
+    model: transformers.PreTrainedModel, prompts: list[list[int]], tokens: int
+) -> list[list[int]]:
+    """Return the ids that transformers writes."""
+    ids = torch.tensor(prompts)
+    found = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=tokens,
+        min_new_tokens=tokens,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return found[:, PROMPT_TOKENS:].tolist()
+
+
+def seconds(call: Callable[..., object], *arguments: object) -> float:
+    """Return how long a call takes."""
+    begin = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--layout", default="gpt2", choices=("gpt2", "qwen3"))
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--vocabulary", type=int, default=50257)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--texts", type=int, nargs="+", default=[1, 8])
+    options = parser.parse_args()
+    ours, theirs = make_models(options)
+    print(f"{count_parameters(ours.config):,} numbers, {torch.get_num_threads()} threads")
+    for texts in options.texts:
+        generator = torch.Generator().manual_seed(1)
+        prompts = torch.randint(
+            options.vocabulary, (texts, PROMPT_TOKENS), generator=generator
+        ).tolist()
+        is_same = write_ours(ours, prompts, 8) == write_theirs(theirs, prompts, 8)
+        times: dict[str, list[float]] = {"lowtide": [], "transformers": []}
+        for _ in range(options.rounds):
+            times["lowtide"].append(seconds(write_ours, ours, prompts, options.tokens))
+            times["transformers"].append(seconds(write_theirs, theirs, prompts, options.tokens))
+        rates = {name: texts * options.tokens / min(found) for name, found in times.items()}
+        row = {"texts": texts, "same_ids": is_same}
+        print(json.dumps({**row, **{f"{n}_tokens_per_s": round(r, 1) for n, r in rates.items()}}))
+
+
+if __name__ == "__main__":
+    main()

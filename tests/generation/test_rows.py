@@ -1,0 +1,151 @@
+"""Texts written at once are those written alone, whatever is beside them and ends before."""
+
+import pytest
+import torch
+
+from lowtide.errors import UsageError
+from lowtide.files import write_json
+from lowtide.generation.decoding import generate, generate_text, iter_tokens, stream_text
+from lowtide.generation.prompts import Prompt, longest_prompt
+from lowtide.generation.rows import Rows
+from lowtide.generation.settings import GenerateSettings, SamplingSettings
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.tokenizer import Tokenizer
+
+PROMPTS = ["ab", "", "cdefg hij ab", "j", "ab ab ab ab ab ab ab ab ab", "hij"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.from_characters("abcdefghij \n")
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(tokenizer.vocab_size, 20, 2, 32, 2)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 1.0}, {"top_k": 3}])
+def test_texts_are_what_they_are_alone(model, tokenizer, options):
+    """Longer than the context, so that rows are filled again at different times."""
+    options = {"max_new_tokens": 40, "seed": 3, **options}
+    alone = [generate_text(model, tokenizer, prompt, **options) for prompt in PROMPTS]
+    assert len(set(alone)) > 1
+    for batch_size in (1, 2, 4, 8):
+        together = generate_text(model, tokenizer, PROMPTS, batch_size=batch_size, **options)
+        assert together == alone
+    samples = generate_text(model, tokenizer, PROMPTS, num_samples=3, batch_size=4, **options)
+    assert [of_prompt[0] for of_prompt in samples] == alone
+    seeds = [generate_text(model, tokenizer, "ab", **{**options, "seed": 3 + n}) for n in range(3)]
+    assert samples[0] == seeds == generate_text(model, tokenizer, "ab", num_samples=3, **options)
+
+
+def test_the_penalty_of_a_row_is_its_own(model, tokenizer):
+    options = {"max_new_tokens": 30, "temperature": 0.0, "repetition_penalty": 1.8}
+    alone = [generate_text(model, tokenizer, prompt, **options) for prompt in PROMPTS]
+    assert generate_text(model, tokenizer, PROMPTS, **options) == alone
+    plain = {**options, "repetition_penalty": 1.0}
+    assert generate_text(model, tokenizer, PROMPTS, **plain) != alone
+
+
+def test_a_prompt_that_several_texts_begin_with_is_read_once(model, monkeypatch):
+    read = []
+    real = GPT.next_logits
+    monkeypatch.setattr(
+        GPT,
+        "next_logits",
+        lambda self, ids, cache: read.append(ids.shape) or real(self, ids, cache),
+    )
+    found = [s.tolist() for s in iter_tokens(model, [1, 2, 3], num_samples=4, max_new_tokens=5)]
+    assert read == [(1, 3)] and len(found) == 5 and len(found[0]) == 4
+
+
+def test_no_more_than_a_few_texts_wait_for_an_earlier_one(model, tokenizer):
+    asked = []
+
+    def prompts():
+        for number in range(100):
+            asked.append(number)
+            yield Prompt("a")
+
+    pieces = stream_text(model, tokenizer, prompts(), max_new_tokens=2, batch_size=3)
+    for number, _ in pieces:
+        assert len(asked) <= number + 1 + 4 * 3
+    assert len(asked) == 100
+
+
+def test_rows_are_given_back(model):
+    rows = Rows(model, 2)
+    assert rows.begin([1], max_new_tokens=4) == 0 and not rows.is_full
+    assert rows.begin([2, 3], max_new_tokens=4) == 1 and rows.is_full
+    assert [slot for slot, _ in rows.step()] == [0, 1]
+    rows.end(0)
+    assert [slot for slot, _ in rows.step()] == [1]
+    assert rows.begin([4], max_new_tokens=4) == 0
+    assert [slot for slot, _ in rows.step()] == [0, 1]
+    rows.end(0)
+    rows.end(1)
+    assert rows.step() == []
+
+
+@pytest.fixture(scope="module")
+def run(model, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    folder.mkdir()
+    write_json(folder / "config.json", model.config.to_huggingface())
+    save_weights(folder / "model.safetensors", portable_tensors(model.state_dict(), model.config))
+    tokenizer.save(folder)
+    return folder
+
+
+def test_the_command_prints_texts_in_the_order_of_their_prompts(run, tmp_path, capsys):
+    lines = [prompt for prompt in PROMPTS if prompt]
+    (tmp_path / "prompts.txt").write_text("\n".join(lines))
+    options = {"model_name": str(run), "max_new_tokens": 30, "seed": 2, "stop": ("a",)}
+    alone = ["".join(generate(**options, prompt=line)) for line in lines]
+    several = {"prompt_file": tmp_path / "prompts.txt", "each_line": True}
+    for batch_size in (1, 3):
+        text = "".join(generate(**options, **several, batch_size=batch_size))
+        assert text == "".join(alone)
+    capsys.readouterr()
+    roomy = "".join(generate(**options, **several, num_samples=2, memory="8GiB"))
+    assert "texts at once keep the budget" not in capsys.readouterr().err
+    assert [f"--- {i + 1}.{n + 1}\n" in roomy for i in range(len(lines)) for n in range(2)]
+
+
+def test_fewer_rows_keep_a_small_budget(run, monkeypatch, capsys):
+    monkeypatch.setattr("lowtide.generation.decoding.fit_rows", lambda *_, **__: 2)
+    options = {"model_name": str(run), "max_new_tokens": 4, "seed": 2, "num_samples": 5}
+    assert "".join(generate(**options, prompt="ab")).count("---") == 5
+    assert "2 texts at once keep the budget" in capsys.readouterr().err
+
+
+def test_prompts_have_no_more_tokens_than_bytes(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("a\nlonger line\nb")
+    options = {"model_name": "m", "prompt_file": path}
+    assert longest_prompt(GenerateSettings(**options, each_line=True)) == 11 + 8
+    assert longest_prompt(GenerateSettings(**options)) == 15 + 8
+    assert longest_prompt(GenerateSettings(model_name="m", prompt="\u00e4")) == 2 + 8
+
+
+@pytest.mark.parametrize("batch_size", [0, 1025])
+def test_batches_have_sizes(batch_size):
+    with pytest.raises(UsageError, match="batch_size is"):
+        GenerateSettings("m", batch_size=batch_size)
+
+
+def test_the_oldest_ids_leave_the_penalty(model):
+    rows = Rows(model, 1, sampling=SamplingSettings(0.0, 0, 1.0, 1.5), context=4)
+    rows.begin([1, 2, 3], max_new_tokens=9)
+    row = rows._rows[0]
+    for written in range(1, 6):
+        rows.step()
+        assert sorted(row.seen[0].tolist()) == sorted(([1, 2, 3, *row.ids[3:]])[-4:]), written
