@@ -17,7 +17,7 @@ NATIVE := $(shell find native -type f)
 CPP    := $(filter %.cpp %.hpp,$(NATIVE)) $(wildcard tests/*/*.cpp)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test chance mutants damage torture fuzz check format-check sanitize sanitize-threads \
+.PHONY: demo test chance signatures mutants damage torture fuzz check format-check sanitize sanitize-threads \
   format setup clean help
 
 help:
@@ -105,6 +105,10 @@ sanitize-threads: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 	$(call build_sanitized,sanitized-threads,thread)
 	TSAN_OPTIONS=halt_on_error=1:exitcode=66:second_deadlock_stack=1 setarch -R env \
 	$(call run_sanitized,sanitized-threads,libtsan.so,$(wildcard $(THREAD_TESTS)))
+
+# What type checkers and editors read of the public names, made from the settings.
+signatures: $(STAMPS)/package-$(WERROR)
+	$(BIN)/python tools/write_signatures.py
 
 format: $(STAMPS)/tools
 	$(BIN)/ruff format .

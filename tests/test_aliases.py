@@ -90,7 +90,7 @@ def test_inside_nothing_is_called_by_a_second_name() -> None:
     found = {
         (path.relative_to(SOURCE).as_posix(), name)
         for path in SOURCE.rglob("*.py")
-        if path.name != "aliases.py"
+        if path.name not in ("aliases.py", "keywordtypes.py")  # which repeats settings
         for name in _EDGE_WORDS.intersection(_defined_names(path))
     }
     assert found <= _STILL_INSIDE

@@ -1,69 +1,132 @@
 """Train language models on any amount of text inside a memory budget you choose.
 
-Every public name is here; each is loaded when it is first used, so `import lowtide` is quick and
-torch is imported only by what needs it.
+Every function takes the settings of its verb as keywords (`help(lowtide.train)` lists them, and so
+do editors), or as one object, and returns what the verb found out. `progress=False` silences it.
+
+From text to ids
+    train_tokenizer     learn a BPE or character tokenizer          -> TrainedTokenizer
+    prepare_dataset     text files to shuffled, checked shards      -> PrepareResult
+    append_to_dataset   add new text to a finished dataset          -> AppendResult
+    pretokenize_files   text files to .npy files of ids             -> list[PretokenizeResult]
+    convert_dataset     from and to the files of other programs     -> ConvertResult
+    verify_dataset      check every byte of a dataset               -> VerifyResult
+    inspect             a dataset or a tokenizer at a glance        -> Inspection
+    Tokenizer           load("gpt2"), encode, decode
+    DatasetInfo         what a dataset's folder holds
+
+From ids to batches
+    TokenDataset        windows of a dataset, a file, an array
+    Mixture             several datasets, by shares
+    BatchLoader         shuffled batches as NumPy, resumable
+    create_dataloaders  the same for torch
+    StreamingDataLoader tokens of text that is read while it trains; estimate_memory_usage
+
+Models
+    make_plan           what a run will need, and what fits         -> Plan
+    train               train a model, or go on with it             -> TrainResult
+    Trainer             the same on objects: your network, your data, your callbacks
+    GPT, GPTConfig, GPTDataLoader, load_model
+    evaluate            loss, bits per byte, right answers          -> EvalResult, TaskResult
+    generate            text from a run, as it is written           -> Iterator[str]
+    generate_text       text from a model in memory                 -> str
+    export_model        for transformers or llama.cpp               -> Path
+
+Around them
+    report              a page about a run, a dataset, a tokenizer  -> ReportResult
+    compare_memory      the ordinary way and the sparing way        -> list[Pair]
+    run_demo            all of it on text every machine has         -> list[StageResult]
+    shell_completion    a script for bash, zsh or fish              -> str
+    MemoryBudget        a budget, and what is taken from it
+
+Errors: LowtideError is the parent of BudgetError, DataError and UsageError.
+
+Settings, for calls with one object: AppendSettings, CompareSettings, CompletionSettings,
+ConvertSettings, DemoSettings, EvaluateSettings, ExportSettings, GenerateSettings, InspectSettings,
+PlanSettings, PrepareSettings, PretokenizeSettings, ReportSettings, TokenizerTrainingSettings,
+TrainSettings, VerifySettings.
+
+Each name is loaded when it is first used: `import lowtide` is quick, and torch is imported only by
+what needs it.
 """
+
+# Type checkers read __init__.pyi, which `make signatures` writes.
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # as _HOMES has them: a test compares
-    from lowtide.dataset.preparation import prepare_dataset as prepare_dataset
-    from lowtide.errors import BudgetError as BudgetError
-    from lowtide.errors import DataError as DataError
-    from lowtide.errors import LowtideError as LowtideError
-    from lowtide.errors import UsageError as UsageError
-    from lowtide.generation.decoding import generate_text as generate_text
-    from lowtide.loader.batches import BatchLoader as BatchLoader
-    from lowtide.loader.mixtures import Mixture as Mixture
-    from lowtide.loader.streaming import StreamingDataLoader as StreamingDataLoader
-    from lowtide.loader.streaming import estimate_memory_usage as estimate_memory_usage
-    from lowtide.loader.tensors import create_dataloaders as create_dataloaders
-    from lowtide.loader.windows import TokenDataset as TokenDataset
-    from lowtide.memory import MemoryBudget as MemoryBudget
-    from lowtide.model.config import GPTConfig as GPTConfig
-    from lowtide.model.export import export_model as export_model
-    from lowtide.planning.plan import make_plan as make_plan
-    from lowtide.tokenizer.tokenizer import Tokenizer as Tokenizer
-    from lowtide.tokenizer.training import train_tokenizer as train_tokenizer
-    from lowtide.training.evaluation import evaluate as evaluate
-    from lowtide.training.loaders import GPTDataLoader as GPTDataLoader
-    from lowtide.training.start import train as train
-    from lowtide.training.trainable import GPT as GPT
-    from lowtide.training.trainable import load_model as load_model
-    from lowtide.training.trainer import Trainer as Trainer
+import sys
+from typing import Any
 
 __version__ = "0.1.0"
 
-# The public names, and where each is loaded from when it is first used. To add one: a row here, and
-# an import above for type checkers.
+# The public names, and where each is loaded from when it is first used. To add one: a row here, its
+# line in the contents above, and `make signatures` for type checkers.
 _HOMES = {
+    "append_to_dataset": "lowtide.dataset.appending",
+    "AppendResult": "lowtide.dataset.appending",
+    "AppendSettings": "lowtide.dataset.settings",
     "BatchLoader": "lowtide.loader.batches",
     "BudgetError": "lowtide.errors",
+    "compare_memory": "lowtide.planning.comparison",
+    "CompareSettings": "lowtide.planning.comparison",
+    "CompletionSettings": "lowtide.completion",
+    "convert_dataset": "lowtide.dataset.conversion",
+    "ConvertResult": "lowtide.dataset.conversion",
+    "ConvertSettings": "lowtide.dataset.settings",
     "create_dataloaders": "lowtide.loader.tensors",
     "DataError": "lowtide.errors",
+    "DatasetInfo": "lowtide.dataset.layout",
+    "DemoSettings": "lowtide.demo.stages",
     "estimate_memory_usage": "lowtide.loader.streaming",
+    "EvalResult": "lowtide.training.results",
     "evaluate": "lowtide.training.evaluation",
+    "EvaluateSettings": "lowtide.training.settings",
     "export_model": "lowtide.model.export",
+    "ExportSettings": "lowtide.model.export",
+    "generate": "lowtide.generation.decoding",
     "generate_text": "lowtide.generation.decoding",
+    "GenerateSettings": "lowtide.generation.settings",
     "GPT": "lowtide.training.trainable",
     "GPTConfig": "lowtide.model.config",
     "GPTDataLoader": "lowtide.training.loaders",
+    "inspect": "lowtide.loader.inspection",
+    "Inspection": "lowtide.loader.inspection",
+    "InspectSettings": "lowtide.dataset.settings",
     "load_model": "lowtide.training.trainable",
     "LowtideError": "lowtide.errors",
     "make_plan": "lowtide.planning.plan",
     "MemoryBudget": "lowtide.memory",
     "Mixture": "lowtide.loader.mixtures",
+    "Pair": "lowtide.planning.comparison",
+    "Plan": "lowtide.planning.plan",
+    "PlanSettings": "lowtide.planning.settings",
     "prepare_dataset": "lowtide.dataset.preparation",
+    "PrepareResult": "lowtide.dataset.preparation",
+    "PrepareSettings": "lowtide.dataset.settings",
+    "pretokenize_files": "lowtide.dataset.pretokenization",
+    "PretokenizeResult": "lowtide.dataset.pretokenization",
+    "PretokenizeSettings": "lowtide.dataset.settings",
+    "report": "lowtide.reporting.reports",
+    "ReportResult": "lowtide.reporting.reports",
+    "ReportSettings": "lowtide.reporting.settings",
+    "run_demo": "lowtide.demo.running",
+    "shell_completion": "lowtide.completion",
+    "StageResult": "lowtide.demo.running",
     "StreamingDataLoader": "lowtide.loader.streaming",
+    "TaskResult": "lowtide.training.likelihood",
     "TokenDataset": "lowtide.loader.windows",
     "Tokenizer": "lowtide.tokenizer.tokenizer",
+    "TokenizerTrainingSettings": "lowtide.tokenizer.training",
     "train": "lowtide.training.start",
     "train_tokenizer": "lowtide.tokenizer.training",
+    "TrainedTokenizer": "lowtide.tokenizer.training",
     "Trainer": "lowtide.training.trainer",
+    "TrainResult": "lowtide.training.trainer",
+    "TrainSettings": "lowtide.training.settings",
     "UsageError": "lowtide.errors",
+    "verify_dataset": "lowtide.dataset.verification",
+    "VerifyResult": "lowtide.dataset.verification",
+    "VerifySettings": "lowtide.dataset.settings",
 }
 
 __all__ = [*_HOMES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -77,9 +140,20 @@ def __getattr__(name: str) -> Any:
 
     with naming_missing_packages(f"lowtide.{name}"):
         value = getattr(importlib.import_module(home), name)
+    if not name.endswith(("Error", "Result", "Settings")):
+        from lowtide.signatures import describe
+
+        describe(value)
     globals()[name] = value  # found directly from now on
     return value
 
 
 def __dir__() -> list[str]:
+    # pydoc loads whatever is listed to sort and print it: help(lowtide) would wait for torch, and
+    # bury the contents above under every signature there is.
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and frame.f_globals.get("__name__") == "inspect":
+        frame = frame.f_back
+    if frame is not None and frame.f_globals.get("__name__") == "pydoc":
+        return []
     return sorted(__all__)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from lowtide.flags import flag_name
 from lowtide.helptext import Flag, flags_of
+from lowtide.keywords import takes_keywords
 from lowtide.settings import import_when_used
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 else:
     tyro = import_when_used("tyro")
 
-__all__ = ["COMMON_FLAGS", "CompletionSettings", "completion_script"]
+__all__ = ["COMMON_FLAGS", "CompletionSettings", "completion_script", "shell_completion"]
 
 COMMON_FLAGS = ("--config-file", "--debug", "--help", "--help-all", "--json", "--quiet")
 """What every verb takes beside its settings."""
@@ -34,6 +35,15 @@ class CompletionSettings:
 
     shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]
     """bash, zsh or fish."""
+
+
+@takes_keywords(CompletionSettings)
+def shell_completion(settings: CompletionSettings) -> str:
+    """Return a script that lets a shell complete the verbs and flags of `lowtide`."""
+    from lowtide.verbs import VERBS  # which has this among its verbs
+
+    verbs = {name: (verb.summary, verb.settings_class()) for name, verb in VERBS.items()}
+    return completion_script(settings.shell, verbs)
 
 
 def completion_script(shell: str, verbs: Mapping[str, tuple[str, type[Any]]]) -> str:

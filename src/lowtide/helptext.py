@@ -23,7 +23,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from lowtide.flags import flag_name, positional_names
 from lowtide.flatsettings import group_classes, setting_fields, setting_types
 
-__all__ = ["Flag", "describe_verb", "flags_of", "has_more"]
+__all__ = ["Flag", "describe_verb", "field_texts", "flags_of", "has_more"]
 
 _WIDEST = 100
 _INDENT = 26
@@ -106,13 +106,23 @@ def _rows(flag: Flag, *, whole: bool) -> list[str]:
     return [f"{head:<{_INDENT}}{rows[0]}", *(" " * _INDENT + row for row in rows[1:])]
 
 
-def flags_of(cls: type[Any]) -> Iterator[Flag]:
-    """Every setting of the class, in its order."""
+def field_texts(cls: type[Any]) -> dict[str, str]:
+    """The docstring of every setting of the class, by name."""
+    return _read_sources(cls)[0]
+
+
+def _read_sources(cls: type[Any]) -> tuple[dict[str, str], dict[str, str]]:
     texts: dict[str, str] = {}
     groups: dict[str, str] = {}
     for part in group_classes(cls):
         more = _read_source(part)
         texts, groups = texts | more[0], groups | more[1]
+    return texts, groups
+
+
+def flags_of(cls: type[Any]) -> Iterator[Flag]:
+    """Every setting of the class, in its order."""
+    texts, groups = _read_sources(cls)
     hints, marked = setting_types(cls), setting_types(cls, marked=True)
     positional = positional_names(cls)
     words: Mapping[str, str] = getattr(cls, "flag_words", {})

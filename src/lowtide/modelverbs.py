@@ -44,9 +44,9 @@ def run_compare_memory(settings: CompareSettings) -> Answer:
     lowtide compare-memory --input books.txt
     lowtide compare-memory --what loading checkpointing --picture memory.svg
     """
-    from lowtide.planning.comparison import compare_ways, describe_pairs
+    from lowtide.planning.comparison import compare_memory, describe_pairs
 
-    pairs = compare_ways(settings)
+    pairs = compare_memory(settings)
     return answer(describe_pairs(pairs), pairs=pairs)
 
 
@@ -181,14 +181,14 @@ def run_report(settings: ReportSettings) -> Answer | None:
     lowtide report tok/books --sample books.txt
     """
     from lowtide.memory import format_size
-    from lowtide.reporting.reports import make_report
+    from lowtide.reporting.reports import report
 
     if settings.watch:
         from lowtide.reporting.watching import watch
 
         watch(settings, announce=lambda url: print(f"{url}  (Ctrl-C ends it)", flush=True))
         return None
-    result = make_report(settings)
+    result = report(settings)
     text = f"{result.path}: {result.kind}, {format_size(result.num_bytes)}"
     return answer(text, **to_json(result))
 

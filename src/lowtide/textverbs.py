@@ -6,8 +6,6 @@ Out:     Answers; each stage is imported when its verb runs
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -169,47 +167,7 @@ def run_inspect(settings: InspectSettings) -> Answer:
     lowtide inspect data/books --test-loading
     lowtide inspect tokens.npy --test-loading
     """
-    from lowtide.dataset.inspection import plan_inspection
-    from lowtide.progress import Progress
+    from lowtide.loader.inspection import inspect
 
-    with Progress("inspect", budget_bytes=plan_inspection(settings)):
-        return _inspect_any(settings)
-
-
-def _inspect_any(settings: InspectSettings) -> Answer:
-    from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
-
-    path = settings.dataset_dir
-    if settings.test_loading:
-        from lowtide.loader.selftest import check_loading
-
-        report = check_loading(path, split=settings.split, dtype=settings.dtype)
-        return answer(report, kind="loading", **to_json(report))
-    if path.suffix in (".npy", ".bin"):
-        from lowtide.loader.selftest import describe_tokens
-
-        count = settings.tokens
-        text = describe_tokens(
-            path, split=settings.split, dtype=settings.dtype, first=settings.start, count=count
-        )
-        return answer(text, kind="tokens", path=path, description=text)
-    if is_tokenizer(path):
-        from lowtide.tokenizer.tokenizer import Tokenizer
-
-        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        text = inspect_tokenizer(path, sample=settings.sample, text=settings.text, color=color)
-        tokenizer = Tokenizer.load(path)
-        facts = {
-            "kind": f"{tokenizer.kind} tokenizer",
-            "path": path,
-            "vocab_size": tokenizer.vocab_size,
-            "special_tokens": tokenizer.special_tokens,
-            "fingerprint": tokenizer.fingerprint,
-        }
-        return Answer([text], lambda: facts)
-    from lowtide.dataset.inspection import inspect_dataset
-    from lowtide.dataset.layout import load_dataset_info
-    from lowtide.dataset.summary import dataset_facts
-
-    text = printable(inspect_dataset(settings))
-    return Answer([text], lambda: {"kind": "dataset", **dataset_facts(load_dataset_info(path))})
+    found = inspect(settings)
+    return Answer([found.text], lambda: found.facts)

@@ -65,10 +65,9 @@ def _completion(settings: CompletionSettings) -> Answer:
 
     lowtide completion bash
     """
-    from lowtide.completion import completion_script
+    from lowtide.completion import shell_completion
 
-    verbs = {name: (verb.summary, verb.settings_class()) for name, verb in VERBS.items()}
-    script = completion_script(settings.shell, verbs)
+    script = shell_completion(settings)
     return answer(script, shell=settings.shell, script=script)
 
 

@@ -42,6 +42,7 @@ GUIDES = [
     "many-machines.md",
     "formats.md",
     "memory-model.md",
+    "python.md",
     "report.md",
     "troubleshooting.md",
 ]

@@ -6,13 +6,13 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from lowtide.errors import UsageError
-from lowtide.planning.comparison import CompareSettings, compare_ways, describe_pairs
+from lowtide.planning.comparison import CompareSettings, compare_memory, describe_pairs
 
 
 def test_loading_and_its_picture(tmp_path):
     picture = tmp_path / "memory.svg"
     settings = CompareSettings(what=("loading",), tokens="1M", picture=picture)
-    (pair,) = compare_ways(settings)
+    (pair,) = compare_memory(settings)
     assert pair.ordinary_bytes > pair.sparing_bytes + 30_000_000  # 48 bytes of a million tokens
     assert "loading 1,000,000 tokens" in describe_pairs([pair])
     root = ElementTree.fromstring(picture.read_text())

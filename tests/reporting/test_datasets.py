@@ -15,7 +15,7 @@ from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.layout import load_dataset_info
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.reporting.datasets import DatasetReader, LengthCounts, _cleaning, count_lengths
-from lowtide.reporting.reports import make_report
+from lowtide.reporting.reports import report as make_report
 
 
 def write_text(path: Path, num_documents: int, num_words: int) -> Path:

@@ -12,7 +12,8 @@ from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.errors import DataError, UsageError
 from lowtide.memory import MemoryBudget
 from lowtide.reporting.pages import GENERATOR
-from lowtide.reporting.reports import _default_path, make_report, open_reader
+from lowtide.reporting.reports import _default_path, open_reader
+from lowtide.reporting.reports import report as make_report
 from lowtide.reporting.runs import RunReader
 from lowtide.reporting.settings import ReportSettings
 from lowtide.reporting.tokenizers import TokenizerReader

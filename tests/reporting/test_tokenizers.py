@@ -12,7 +12,7 @@ import pytest
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import DataError
 from lowtide.reporting import tokenizers
-from lowtide.reporting.reports import make_report
+from lowtide.reporting.reports import report as make_report
 from lowtide.reporting.tokenizers import TokenizerReader, measure_source
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.training import train_tokenizer

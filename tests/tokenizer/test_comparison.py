@@ -12,7 +12,7 @@ import pytest
 from lowtide.cli import main
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.tokenizer import comparison
-from lowtide.tokenizer.comparison import Comparison, WayResult, compare_memory
+from lowtide.tokenizer.comparison import Comparison, WayResult, compare_tokenizers
 
 MIB = 1 << 20
 
@@ -27,7 +27,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_both_ways_learn_the_same(text_file: Path) -> None:
-    comparison = compare_memory(input=text_file, vocab_size=400, processes=2)
+    comparison = compare_tokenizers(input=text_file, vocab_size=400, processes=2)
     ordinary, ours = comparison.ordinary, comparison.lowtide
     assert comparison.first_difference is None
     assert len(ours.merges) == 400 - 257
@@ -42,7 +42,7 @@ def test_both_ways_learn_the_same(text_file: Path) -> None:
 def test_plain_python_is_an_ordinary_way(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("low lower lowest newest widest<|endoftext|>low" * 20)
-    comparison = compare_memory(input=[path], vocab_size=270, ordinary="reference")
+    comparison = compare_tokenizers(input=[path], vocab_size=270, ordinary="reference")
     assert comparison.first_difference is None
     assert len(comparison.lowtide.merges) == 13
 
@@ -76,16 +76,16 @@ def test_a_way_that_is_killed_is_no_error(
     stub.write_text("#!/bin/sh\nkill -9 $$\n")
     stub.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stub))
-    comparison = compare_memory(input=text_file)
+    comparison = compare_tokenizers(input=text_file)
     assert comparison.ordinary.failure == "ended by signal 9, out of memory?"
     assert comparison.ordinary.peak_bytes > 0
 
 
 def test_mistakes_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="no such file"):
-        compare_memory(input=[tmp_path / "gone.txt"])
+        compare_tokenizers(input=[tmp_path / "gone.txt"])
     with pytest.raises(UsageError, match="unknown setting"):
-        compare_memory(input=[tmp_path / "gone.txt"], size=5)
+        compare_tokenizers(input=[tmp_path / "gone.txt"], size=5)
     (tmp_path / "empty.txt").write_text("")
     assert main(["compare-memory", "--input", str(tmp_path / "empty.txt")]) == 1
     assert "there is no text" in capfd.readouterr().err
@@ -100,11 +100,11 @@ def test_a_budget_that_is_too_small_is_told_first_and_the_advice_works(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "_run_way", lambda way, s: ran.append(way) or real(way, s))
         with pytest.raises(LowtideError) as refused:
-            compare_memory(memory="1MiB", **options)
+            compare_tokenizers(memory="1MiB", **options)
     assert ran == ["lowtide"]  # nothing was held the ordinary way before
     advice = re.search(r"give at least --memory (\w+)", str(refused.value))
     assert advice is not None
-    result = compare_memory(memory=advice.group(1), **options)
+    result = compare_tokenizers(memory=advice.group(1), **options)
     assert result.first_difference is None
 
 

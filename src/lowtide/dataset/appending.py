@@ -63,8 +63,10 @@ from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards
 from lowtide.dataset.workfolder import WORK_NAME, open_work, read_facts, remove_work
 from lowtide.errors import DataError, UsageError
+from lowtide.keywords import takes_keywords
 from lowtide.longjson import Rows
 from lowtide.memory import MemoryBudget
+from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import END_OF_TEXT, Tokenizer
@@ -77,6 +79,7 @@ _NOTES = "shards"
 _HELD_BYTES = BLOCK_BYTES  # longer documents are compared line by line, as in preparation
 
 
+@shown_in_notebooks()
 @dataclass(frozen=True)
 class AppendResult:
     """What was added."""
@@ -90,9 +93,9 @@ class AppendResult:
     """True if every input was in the dataset already, and nothing was touched."""
 
 
-def append_to_dataset(settings: AppendSettings | None = None, /, **options: Any) -> AppendResult:
+@takes_keywords(AppendSettings)
+def append_to_dataset(settings: AppendSettings) -> AppendResult:
     """Add files of text to a dataset, with its own tokenizer and settings."""
-    settings = settings or build_settings(AppendSettings, options)
     layout.read_metadata(settings.dataset_dir)  # a folder that is no dataset is named so first
     with naming_folder(settings.dataset_dir), files.hold_lock(settings.dataset_dir):
         return _append(settings)

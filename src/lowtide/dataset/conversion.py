@@ -18,9 +18,10 @@ from lowtide.dataset.importing import find_other_conversion, import_dataset
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.tokenfiles.table import FORMATS, open_dataset
 from lowtide.errors import UsageError
+from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
+from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import METRICS_NAME, Progress
-from lowtide.settings import build_settings
 
 __all__ = ["ConvertResult", "convert_dataset"]
 
@@ -30,6 +31,7 @@ _RECORD = "conversion.json"
 _SHARES = {"tokenizer": 32 << 20, "ids and ends": 24 << 20}
 
 
+@shown_in_notebooks()
 @dataclass(frozen=True)
 class ConvertResult:
     """What was written."""
@@ -40,9 +42,9 @@ class ConvertResult:
     """True if all of it was there already, made of the same input in the same way."""
 
 
-def convert_dataset(settings: ConvertSettings | None = None, /, **options: Any) -> ConvertResult:
+@takes_keywords(ConvertSettings)
+def convert_dataset(settings: ConvertSettings) -> ConvertResult:
     """Import another program's ids as a dataset, or export a dataset for another program."""
-    settings = settings or build_settings(ConvertSettings, options)
     budget = MemoryBudget.from_setting(settings.memory)
     budget.require(_SHARES)
     if settings.to == "lowtide" and settings.source_kind == "lowtide":

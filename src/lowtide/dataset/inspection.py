@@ -18,8 +18,8 @@ from lowtide.dataset.settings import InspectSettings
 from lowtide.dataset.summary import describe_cleaning
 from lowtide.engine.watching import describe_work, is_work_folder
 from lowtide.errors import UsageError
+from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, format_size
-from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["inspect_dataset", "plan_inspection", "read_window"]
@@ -35,12 +35,12 @@ def plan_inspection(settings: InspectSettings) -> int:
     return budget.total_bytes
 
 
-def inspect_dataset(settings: InspectSettings | None = None, /, **options: Any) -> str:
+@takes_keywords(InspectSettings)
+def inspect_dataset(settings: InspectSettings) -> str:
     """Describe a dataset, and decode `tokens` tokens of a split from `start` on.
 
     Of a folder in which workers meet: how far they have come.
     """
-    settings = settings or build_settings(InspectSettings, options)
     if is_work_folder(settings.dataset_dir):
         return describe_work(settings.dataset_dir)
     info = layout.load_dataset_info(settings.dataset_dir)

@@ -38,6 +38,7 @@ from lowtide.dataset.tokenfiles.shards import (
 )
 from lowtide.errors import DataError
 from lowtide.longjson import Rows, read_long_json, write_long_json
+from lowtide.notebooks import table_of
 from lowtide.tokenizer.vocabulary import id_bytes
 
 if TYPE_CHECKING:
@@ -101,6 +102,11 @@ class DatasetInfo:
     fingerprint: str
     """Changes whenever a shard or the tokenizer does."""
     shards: dict[str, tuple[ShardInfo, ...]]
+
+    def _repr_html_(self) -> str:
+        from lowtide.dataset.summary import dataset_facts  # which reads infos
+
+        return table_of(dataset_facts(self))
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -67,10 +67,11 @@ from lowtide.dataset.sharding import (
 )
 from lowtide.dataset.workfolder import WORK_NAME, has_plan, open_work, remove_work
 from lowtide.errors import UsageError, from_os_error
+from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
+from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.scratch import ScratchFolder
-from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
 ]
 
 
+@shown_in_notebooks()
 @dataclass(frozen=True)
 class PrepareResult:
     """What a preparation made, or would make."""
@@ -102,7 +104,8 @@ class PrepareResult:
     """True if the dataset was there already, made of the same inputs with the same settings."""
 
 
-def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) -> PrepareResult:
+@takes_keywords(PrepareSettings)
+def prepare_dataset(settings: PrepareSettings) -> PrepareResult:
     """Prepare a dataset from text files, in a fixed amount of memory.
 
     >>> import tempfile
@@ -114,7 +117,7 @@ def prepare_dataset(settings: PrepareSettings | None = None, /, **options: Any) 
     >>> result.info.num_tokens("train") + result.info.num_tokens("val")
     47
     """
-    return run_preparation(settings or build_settings(PrepareSettings, options))
+    return run_preparation(settings)
 
 
 def run_preparation(

@@ -47,13 +47,14 @@ from lowtide.dataset.provenance import (
 )
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.errors import DataError, UsageError
+from lowtide.keywords import takes_keywords
 from lowtide.memory import (
     MemoryBudget,
     format_size,
     usable_cores,
 )
+from lowtide.notebooks import ResultList, shown_in_notebooks
 from lowtide.progress import METRICS_NAME, Progress
-from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.needs import NO_PACKAGE, package_needs
 from lowtide.tokenizer.vocabulary import id_bytes
@@ -65,6 +66,7 @@ _SLACK_BYTES = 16 << 20  # the vocabulary, and what Python grows by
 _STREAM_BYTES = 44 << 20  # a block a few times, a batch of them, and its ids
 
 
+@shown_in_notebooks()
 @dataclass(frozen=True)
 class PretokenizeResult:
     """What was read and written."""
@@ -80,9 +82,8 @@ class PretokenizeResult:
     """True if the file was there already, made from the same text in the same way."""
 
 
-def pretokenize_file(
-    settings: PretokenizeSettings | None = None, /, **options: Any
-) -> PretokenizeResult:
+@takes_keywords(PretokenizeSettings)
+def pretokenize_file(settings: PretokenizeSettings) -> PretokenizeResult:
     """Encode a text file into a .npy; `<|endoftext|>` in it becomes the token.
 
     >>> import tempfile
@@ -92,17 +93,16 @@ def pretokenize_file(
     >>> np.load(result.path).tolist()
     [9319, 20013]
     """
-    results = pretokenize_files(settings, **options)
+    results = pretokenize_files(settings)
     if len(results) != 1:
         raise UsageError(f"{len(results)} files, expected one", next_step="pretokenize_files")
     return results[0]
 
 
-def pretokenize_files(
-    settings: PretokenizeSettings | None = None, /, **options: Any
-) -> list[PretokenizeResult]:
+@takes_keywords(PretokenizeSettings)
+def pretokenize_files(settings: PretokenizeSettings) -> list[PretokenizeResult]:
     """Encode every text file named into a .npy of its own, one after the other."""
-    return list(iter_pretokenized(settings or build_settings(PretokenizeSettings, options)))
+    return ResultList(iter_pretokenized(settings))
 
 
 def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResult]:

@@ -22,9 +22,10 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
 from lowtide.dataset.settings import VerifySettings
 from lowtide.errors import DataError
+from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, usable_cores
+from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import METRICS_NAME, Progress
-from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["VerifyResult", "verify_dataset"]
@@ -35,6 +36,7 @@ _WORKER_BYTES = 10 << 20  # ids, a comparison of them, ends, and what a thread t
 _TOKENIZER_BYTES = 32 << 20
 
 
+@shown_in_notebooks()
 @dataclass(frozen=True)
 class VerifyResult:
     """What was checked, and what is wrong with it."""
@@ -63,9 +65,9 @@ class _Expected:
         return None if self.described is None else self.described.num_documents
 
 
-def verify_dataset(settings: VerifySettings | None = None, /, **options: Any) -> VerifyResult:
+@takes_keywords(VerifySettings)
+def verify_dataset(settings: VerifySettings) -> VerifyResult:
     """Check all files of a dataset; nothing is changed."""
-    settings = settings or build_settings(VerifySettings, options)
     root = settings.dataset_dir
     budget = MemoryBudget.from_setting(settings.memory)
     budget.require({"tokenizer": _TOKENIZER_BYTES, "a worker": _WORKER_BYTES})

@@ -30,9 +30,10 @@ from lowtide.demo.text import find_text
 from lowtide.errors import LowtideError, UsageError
 from lowtide.files import hold_lock
 from lowtide.journal import Journal
+from lowtide.keywords import takes_keywords
 from lowtide.memory import format_size, parse_size
+from lowtide.notebooks import ResultList, shown_in_notebooks
 from lowtide.progress import METRICS_NAME, format_count, format_seconds
-from lowtide.settings import build_settings
 from lowtide.tables import table_lines
 
 __all__ = ["StageResult", "describe_results", "run_demo"]
@@ -41,6 +42,7 @@ _PROGRAM = (sys.executable, "-m", "lowtide")
 _GRACE_SECONDS = 5.0
 
 
+@shown_in_notebooks()
 @dataclasses.dataclass(frozen=True)
 class StageResult:
     """What one stage took, over all attempts if it was interrupted."""
@@ -60,9 +62,9 @@ class StageResult:
         return self.amount / max(self.seconds, 1e-9)
 
 
-def run_demo(settings: DemoSettings | None = None, /, **options: Any) -> list[StageResult]:
+@takes_keywords(DemoSettings)
+def run_demo(settings: DemoSettings) -> list[StageResult]:
     """Run every stage that is not there yet, and give what each took."""
-    settings = settings or build_settings(DemoSettings, options)
     with hold_lock(settings.out_dir, create_folder=True):
         return _run_stages(settings, parse_size(settings.memory))
 
@@ -73,7 +75,7 @@ def _run_stages(settings: DemoSettings, budget_bytes: int) -> list[StageResult]:
     stages = plan_stages(settings, text_path)
     attempts = _Attempts(folder / "demo.json", stages)
     write_commands(folder / "commands.sh", settings, stages)
-    results: list[StageResult] = []
+    results: list[StageResult] = ResultList()
     for number, stage in enumerate(stages, 1):
         # Text is generated again each time: it is what the reader came for, and takes seconds.
         was_there = attempts.is_finished(stage) and stage.verb != "generate"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, long
 from lowtide.generation.rows import Rows
 from lowtide.generation.settings import BATCH_SIZE, GenerateSettings, SamplingSettings
 from lowtide.generation.streams import TextStream, encode_prompt, ends, not_text, note_unknown
+from lowtide.keywords import takes_keywords
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
@@ -29,6 +30,9 @@ from lowtide.model.weights import load_model
 from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lowtide.keywordtypes import GenerateKeywords
 
 __all__ = ["generate", "generate_text", "iter_tokens", "stream_text"]
 
@@ -221,17 +225,53 @@ def _iter_ids(
         yield prompt, ids
 
 
+@overload
+def generate_text(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str = "",
+    *,
+    num_samples: Literal[1] = 1,
+    **options: Unpack[GenerateKeywords],
+) -> str: ...
+@overload
+def generate_text(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str = "",
+    *,
+    num_samples: int,
+    **options: Unpack[GenerateKeywords],
+) -> list[str]: ...
+@overload
+def generate_text(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: Sequence[str],
+    *,
+    num_samples: Literal[1] = 1,
+    **options: Unpack[GenerateKeywords],
+) -> list[str]: ...
+@overload
+def generate_text(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: Sequence[str],
+    *,
+    num_samples: int,
+    **options: Unpack[GenerateKeywords],
+) -> list[list[str]]: ...
 def generate_text(
     model: GPT,
     tokenizer: Tokenizer,
     prompt: str | Sequence[str] = "",
     *,
     num_samples: int = 1,
-    **options: Any,
+    **options: Unpack[GenerateKeywords],
 ) -> Any:
     """Return the continuation of a prompt, or a list of `num_samples` of them.
 
-    Of several prompts a list with one of these for each. Options as in GenerateSettings.
+    Of several prompts a list with one of these for each.
 
     `generate_text(model, tokenizer, "Once upon a time", max_new_tokens=50, temperature=0)`
     """
@@ -263,9 +303,9 @@ def generate_text(
     return texts[0] if isinstance(prompt, str) else texts
 
 
-def generate(settings: GenerateSettings | None = None, /, **options: Any) -> Iterator[str]:
+@takes_keywords(GenerateSettings)
+def generate(settings: GenerateSettings) -> Iterator[str]:
     """Yield pieces of text to print: each prompt, then its continuation as it is written."""
-    settings = settings or build_settings(GenerateSettings, options)
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir
     device = pick_device(settings.device)

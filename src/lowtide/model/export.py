@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import checksum_bytes, checksum_file, hold_lock, read_json, write_json
+from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.model.checksums import find_intact, record_files
 from lowtide.model.companions import (
@@ -28,7 +29,7 @@ from lowtide.model.sizing import count_parameters
 from lowtide.model.tensorfiles import PIECE_BYTES, copy_tensors, stored_dtype
 from lowtide.model.tide import write_modelling_file
 from lowtide.progress import Progress, run_metrics_path
-from lowtide.settings import build_settings, require
+from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["ExportSettings", "export_model"]
@@ -74,9 +75,9 @@ class ExportSettings:
         return self.out_dir / f"{run_dir.resolve().name}-{self.type or _USUAL_TYPE}.gguf"
 
 
-def export_model(settings: ExportSettings | None = None, /, **options: Any) -> Path:
+@takes_keywords(ExportSettings)
+def export_model(settings: ExportSettings) -> Path:
     """Write the folder, or the GGUF file, and give its path."""
-    settings = settings or build_settings(ExportSettings, options)
     out_dir = settings.out_dir
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir

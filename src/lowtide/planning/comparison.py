@@ -19,9 +19,11 @@ import numpy as np
 
 from lowtide.errors import LowtideError, UsageError
 from lowtide.files import atomic_file
+from lowtide.keywords import takes_keywords
 from lowtide.loader.sources import find_tokens
 from lowtide.memory import format_size
 from lowtide.model.sizing import shape_for_parameters
+from lowtide.notebooks import ResultList, shown_in_notebooks
 from lowtide.packages import has_package, require_package
 from lowtide.planning.picture import draw_bars
 from lowtide.planning.settings import parse_count
@@ -29,9 +31,9 @@ from lowtide.progress import Progress
 from lowtide.scratch import scratch_folder
 from lowtide.settings import settings_as_json
 from lowtide.tables import table_lines
-from lowtide.tokenizer.comparison import CompareMemorySettings, Comparison, compare_memory
+from lowtide.tokenizer.comparison import CompareMemorySettings, Comparison, compare_tokenizers
 
-__all__ = ["CompareSettings", "Pair", "compare_ways", "describe_pairs"]
+__all__ = ["CompareSettings", "Pair", "compare_memory", "describe_pairs"]
 
 What = Literal["tokenizer", "loading", "optimizer", "checkpointing"]
 _NEEDED = {"optimizer": ("torch", "bitsandbytes"), "checkpointing": ("torch",)}  # packages
@@ -77,6 +79,7 @@ class CompareSettings(CompareMemorySettings):
         return tuple(what for what in pairs if all(map(has_package, _NEEDED.get(what, ()))))
 
 
+@shown_in_notebooks()
 @dataclasses.dataclass(frozen=True)
 class Pair:
     """Peaks of one job in two ways."""
@@ -90,15 +93,19 @@ class Pair:
     """More to print, if there is more."""
 
 
-def compare_ways(settings: CompareSettings) -> list[Pair]:
-    """Measure every pair, one process after the other."""
+@takes_keywords(CompareSettings)
+def compare_memory(settings: CompareSettings) -> list[Pair]:
+    """Do a job the ordinary way and the sparing way, and return the peak memory of both.
+
+    Every pair is measured in processes of its own, one after the other.
+    """
     measure: dict[What, Callable[[CompareSettings], Pair]] = {
         "tokenizer": _compare_tokenizers,
         "loading": _compare_loading,
         "optimizer": _compare_optimizers,
         "checkpointing": _compare_checkpointing,
     }
-    pairs: list[Pair] = []
+    pairs: list[Pair] = ResultList()
     with (
         Progress("compare-memory") as progress,
         progress.phase("measure", total=len(settings.pairs), unit="pairs") as phase,
@@ -134,7 +141,7 @@ def describe_pairs(pairs: list[Pair]) -> str:
 def _compare_tokenizers(settings: CompareSettings) -> Pair:
     shared = {field.name for field in dataclasses.fields(CompareMemorySettings)}
     options = {name: getattr(settings, name) for name in shared}
-    found: Comparison = compare_memory(CompareMemorySettings(**options))
+    found: Comparison = compare_tokenizers(CompareMemorySettings(**options))
     return Pair(
         "tokenizer",
         found.ordinary.name,

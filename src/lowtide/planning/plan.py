@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lowtide.keywords import takes_keywords
 from lowtide.model.companions import has_tokenizer
 from lowtide.model.config import find_model_dir
 from lowtide.model.sizing import count_parameters, flops_per_token
+from lowtide.notebooks import preformatted
 from lowtide.planning.choices import (
     Choice,
     asked_for,
@@ -26,7 +28,6 @@ from lowtide.planning.machine import Machine, find_machine
 from lowtide.planning.needs import LoadingWay, StageNeed, loading_ways, stage_needs
 from lowtide.planning.settings import PlanSettings
 from lowtide.planning.trial import Trial, run_trial
-from lowtide.settings import build_settings
 
 __all__ = ["Plan", "make_plan"]
 
@@ -60,20 +61,26 @@ class Plan:
             and self.chosen.changes == self.chosen.batch_changes
         )
 
+    def _repr_html_(self) -> str:
+        from lowtide.planning.summary import describe_plan  # which describes plans
+
+        return preformatted(describe_plan(self))
+
     @property
     def fits(self) -> bool:
         """Whether every stage of the chosen way fits."""
         return self.chosen is not None and all(need.fits for need in self.needs)
 
 
-def make_plan(settings: PlanSettings | None = None, /, **options: Any) -> Plan:
+@takes_keywords(PlanSettings)
+def make_plan(settings: PlanSettings) -> Plan:
     """Plan a run; options are the fields of PlanSettings.
 
     >>> plan = make_plan(ram="8GiB", tokens="500M", size="10M")
     >>> plan.fits, plan.needs[-1].stage
     (True, 'train')
     """
-    settings = _with_tokenizer(settings or build_settings(PlanSettings, options))
+    settings = _with_tokenizer(settings)
     machine = find_machine(settings)
     data = find_data(settings, machine)
     given = settings.training_options()

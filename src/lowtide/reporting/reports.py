@@ -7,6 +7,7 @@ Memory:  what the kind's reader keeps: curves and counts of fixed size
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from lowtide.dataset.layout import METADATA_NAME
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock, write_bytes
+from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.reporting.datasets import DatasetReader
@@ -22,10 +24,9 @@ from lowtide.reporting.pages import GENERATOR, render_page
 from lowtide.reporting.runs import RunReader
 from lowtide.reporting.settings import ReportSettings
 from lowtide.reporting.tokenizers import TokenizerReader
-from lowtide.settings import build_settings
 from lowtide.tokenizer.inspection import is_tokenizer
 
-__all__ = ["PageReader", "ReportResult", "make_report", "open_reader"]
+__all__ = ["PageReader", "ReportResult", "open_reader", "report"]
 
 
 _PAGE_BYTES = 16 << 20
@@ -51,10 +52,19 @@ class ReportResult:
     kind: str
     num_bytes: int
 
+    def _repr_html_(self) -> str:
+        # In a frame of its own, so that neither page changes how the other one looks.
+        page = html.escape(self.path.read_text(encoding="utf-8"))
+        style = "width:100%;height:640px;border:1px solid #8884"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
 
-def make_report(settings: ReportSettings | None = None, /, **options: Any) -> ReportResult:
-    """Write the page; an earlier page of lowtide is replaced, any other file is not."""
-    settings = settings or build_settings(ReportSettings, options)
+
+@takes_keywords(ReportSettings)
+def report(settings: ReportSettings) -> ReportResult:
+    """Make a page to look at of a run, a dataset or a tokenizer.
+
+    An earlier page of lowtide is replaced, any other file is not.
+    """
     budget = MemoryBudget.from_setting(settings.memory)
     budget.require({"curves and page": _PAGE_BYTES})
     with Progress("report", budget_bytes=budget.total_bytes):

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.inputs import InputFile, expand_inputs
@@ -25,6 +25,7 @@ from lowtide.corpus.reading import ReadingSettings, block_documents, iter_blocks
 from lowtide.corpus.streams import open_stream
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.files import read_json, write_json
+from lowtide.keywords import takes_keywords
 from lowtide.memory import PeakMeter, format_size
 from lowtide.packages import has_package, import_package, require_package
 from lowtide.progress import format_seconds
@@ -35,7 +36,7 @@ from lowtide.tokenizer.bytelevel import printable, unprintable
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
 
-__all__ = ["CompareMemorySettings", "Comparison", "WayResult", "compare_memory"]
+__all__ = ["CompareMemorySettings", "Comparison", "WayResult", "compare_tokenizers"]
 
 Way = Literal["tokenizers", "reference", "lowtide"]
 Merges = list[tuple[bytes, bytes]]
@@ -135,14 +136,9 @@ class Comparison:
         return "\n".join(rows)
 
 
-def compare_memory(settings: CompareMemorySettings | None = None, /, **options: Any) -> Comparison:
-    """Train in both ways, one after the other; options are the fields of CompareMemorySettings."""
-    if settings is None:
-        given = options.get("input", ())
-        paths = [given] if isinstance(given, str | Path) else given
-        settings = build_settings(
-            CompareMemorySettings, {**options, "input": [str(path) for path in paths]}
-        )
+@takes_keywords(CompareMemorySettings)
+def compare_tokenizers(settings: CompareMemorySettings) -> Comparison:
+    """Train in both ways, one after the other."""
     expand_inputs(settings.input)  # a missing file is refused before anything runs
     ordinary_way = settings.ordinary_way
     lowtide = _run_way("lowtide", settings)  # first: a budget that is too small is told at once

@@ -43,11 +43,13 @@ from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock
+from lowtide.keywords import takes_keywords
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.memory import MemoryBudget, format_size, usable_cores
+from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.scratch import scratch_folder
-from lowtide.settings import build_settings, settings_as_json
+from lowtide.settings import settings_as_json
 from lowtide.tokenizer.counting import CountCheckpoints, count_pieces
 from lowtide.tokenizer.learning import TieBreak, learn_merges
 from lowtide.tokenizer.patterns import Pattern
@@ -160,6 +162,7 @@ class TokenizerTrainingSettings:
             raise UsageError("--engine files needs --out-dir", next_step="--out-dir FOLDER")
 
 
+@shown_in_notebooks()
 @dataclasses.dataclass(frozen=True)
 class TrainedTokenizer:
     """A tokenizer and what its training found."""
@@ -171,10 +174,9 @@ class TrainedTokenizer:
     """True if `out_dir` held it already, made with the same settings from the same files."""
 
 
-def train_tokenizer(
-    settings: TokenizerTrainingSettings | None = None, /, **options: Any
-) -> TrainedTokenizer:
-    """Learn a tokenizer; options are the fields of TokenizerTrainingSettings.
+@takes_keywords(TokenizerTrainingSettings)
+def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
+    """Learn a BPE or character tokenizer from text of any size, in a fixed amount of memory.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "text.txt"
@@ -183,10 +185,6 @@ def train_tokenizer(
     >>> trained.tokenizer.merges
     [(b'l', b'o'), (b'lo', b'w'), (b' ', b'low')]
     """
-    settings = settings or build_settings(
-        TokenizerTrainingSettings,
-        {key: _paths_as_text(value) if key == "input" else value for key, value in options.items()},
-    )
     inputs = expand_inputs(settings.input)
     if settings.out_dir is not None:
         finished = _load_finished(settings, inputs)
@@ -343,12 +341,6 @@ def _fixed_bytes(num_workers: int, *, is_plain: bool, reading: int = 0) -> dict[
         "reading": reading,
         "slack": _SLACK_BYTES,
     }
-
-
-def _paths_as_text(value: Any) -> Any:
-    if isinstance(value, str | Path):
-        return (str(value),)
-    return tuple(str(item) for item in value)
 
 
 def _decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:

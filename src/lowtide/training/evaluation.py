@@ -19,14 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from lowtide.errors import DataError
+from lowtide.keywords import takes_keywords
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.inference import budget_of, fit_rows, usual_tokens
 from lowtide.model.weights import load_model
+from lowtide.notebooks import ResultDict
 from lowtide.progress import Progress, run_metrics_path
-from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.likelihood import (
     TaskResult,
@@ -181,11 +182,9 @@ class _Task:
     rows: int
 
 
-def evaluate(
-    settings: EvaluateSettings | None = None, /, **options: Any
-) -> dict[str, EvalResult | TaskResult]:
+@takes_keywords(EvaluateSettings)
+def evaluate(settings: EvaluateSettings) -> dict[str, EvalResult | TaskResult]:
     """Evaluate a model on datasets; return a result per name."""
-    settings = settings or build_settings(EvaluateSettings, options)
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     device = pick_device(settings.device)
     with Progress(
@@ -212,7 +211,7 @@ def _evaluate_all(
             progress.note(f"{rows} rows at once keep the budget")
     model = load_model(folder, device=device)
     counts = token_byte_counts(tokenizer)
-    results: dict[str, EvalResult | TaskResult] = {}
+    results: dict[str, EvalResult | TaskResult] = ResultDict()
     for entry in settings.dataset_dir:
         name, equals, path = entry.partition("=")
         name, path = (name, path) if equals else (Path(entry).name, entry)

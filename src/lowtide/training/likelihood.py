@@ -19,6 +19,7 @@ import torch
 
 from lowtide.counts import counted
 from lowtide.model.gpt import GPT
+from lowtide.notebooks import shown_in_notebooks
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.tasks import Question
 
@@ -47,6 +48,7 @@ class Score:
     """Whether each of its tokens is the likeliest."""
 
 
+@shown_in_notebooks()
 @dataclass(frozen=True)
 class TaskResult:
     """How often the likeliest choice is the right one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from lowtide.model.gpt import GPT
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.results import require_same_tokenizer
 from lowtide.training.trainer import Trainer, TrainResult
+
+if TYPE_CHECKING:
+    from lowtide.keywordtypes import TrainKeywords
 
 __all__ = ["GPTDataLoader", "fit"]
 
@@ -70,7 +73,7 @@ def fit(
     data_loader: Any,
     *,
     eval_data_loaders: Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[TrainKeywords],
 ) -> TrainResult:
     """Train `model` by a Trainer, with loaders of guides unpacked into the datasets they hold."""
     others = {

@@ -17,6 +17,7 @@ import numpy as np
 
 from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
+from lowtide.notebooks import shown_in_notebooks
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.settings import EVAL_BATCH_ROWS, TrainSettings
 from lowtide.training.state import RunState
@@ -35,6 +36,7 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 
+@shown_in_notebooks()
 @dataclass(frozen=True)
 class EvalResult:
     """How well a model predicts a dataset."""

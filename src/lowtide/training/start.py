@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lowtide.answers import tell
 from lowtide.errors import DataError, UsageError
 from lowtide.flatsettings import replace_settings
+from lowtide.keywords import takes_keywords
 from lowtide.memory import PeakMeter
 from lowtide.model.companions import foreign_note, has_tokenizer, require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, load_config, padded_vocab_size
 from lowtide.model.program import program_here
 from lowtide.model.tensorfiles import require_weights
-from lowtide.settings import build_settings, require
+from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import refuse_hopeless
 from lowtide.training.backends import Group, backend_of
@@ -44,9 +44,9 @@ def _require_shape(model: ModelSettings, config: GPTConfig, folder: Path, next_s
             )
 
 
-def train(settings: TrainSettings | None = None, /, **options: Any) -> TrainResult:
+@takes_keywords(TrainSettings)
+def train(settings: TrainSettings) -> TrainResult:
     """Train a model; given again, go on where it stopped, or say that it is finished."""
-    settings = settings or build_settings(TrainSettings, options)
     require(
         not settings.output.slurm, "slurm", True, "false here; write_slurm_script writes the script"
     )

@@ -138,14 +138,13 @@ class Stepper:
     def sample(self, tokenizer: Tokenizer) -> str:
         """Continue the run's sample prompt; the run's own random numbers are not touched."""
         settings = self._settings
-        text = generate_text(
+        return generate_text(
             self.model,
             tokenizer,
             settings.output.sample_prompt,
             max_new_tokens=settings.output.sample_tokens,
             seed=settings.learning.seed,
         )
-        return text if isinstance(text, str) else text[0]
 
     def device_peak_bytes(self) -> int | None:
         """The most that was held on a GPU; None on a CPU."""

@@ -8,9 +8,9 @@ Networks know nothing of training; this one, which only the public names lead to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
@@ -18,6 +18,7 @@ from lowtide.model import gpt
 from lowtide.model.weights import load_network
 
 if TYPE_CHECKING:
+    from lowtide.keywordtypes import TrainKeywords
     from lowtide.training.trainer import TrainResult
 
 __all__ = ["GPT", "load_model"]
@@ -29,12 +30,18 @@ class GPT(gpt.GPT):
     `GPT(GPTConfig(vocab_size=50304, num_layers=2)).fit(GPTDataLoader(config, dataset_dir="data"))`
     """
 
-    def fit(self, data_loader: Any, **options: Any) -> TrainResult:
+    def fit(
+        self,
+        data_loader: Any,
+        *,
+        eval_data_loaders: Mapping[str, Any] | None = None,
+        **options: Unpack[TrainKeywords],
+    ) -> TrainResult:
         """Train on a GPTDataLoader or on whatever Trainer takes; options are Trainer's."""
         # Here, not above: a model that is only asked for text has no use for the loop.
         from lowtide.training.loaders import fit
 
-        return fit(self, data_loader, **options)
+        return fit(self, data_loader, eval_data_loaders=eval_data_loaders, **options)
 
 
 def load_model(

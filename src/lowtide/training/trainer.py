@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lowtide import ranks
 from lowtide.answers import tell
@@ -22,6 +22,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.model.program import Program, program_here
 from lowtide.model.sizing import count_parameters
+from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
@@ -48,6 +49,9 @@ from lowtide.training.signals import StopSignals
 from lowtide.training.state import RunState
 from lowtide.training.steps import Steps
 
+if TYPE_CHECKING:
+    from lowtide.keywordtypes import TrainKeywords
+
 __all__ = ["TrainResult", "Trainer"]
 
 
@@ -56,6 +60,7 @@ def _to_stderr(text: str) -> None:
         tell(text)
 
 
+@shown_in_notebooks()
 @dataclass(frozen=True)
 class TrainResult:
     """What a run came to."""
@@ -92,10 +97,10 @@ class Trainer:
         tokenizer: Tokenizer | None = None,
         settings: TrainSettings | None = None,
         notify: Callable[[str], None] | None = None,
-        **options: Any,
+        **options: Unpack[TrainKeywords],
     ) -> None:
         options.setdefault("seq_len", model.config.context_length)
-        given = options.get("optimizer")
+        given: Any = options.get("optimizer")
         self._given_optimizer = given if hasattr(given, "param_groups") else None
         if given is not None and self._given_optimizer is not None:
             del options["optimizer"]

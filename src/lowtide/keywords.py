@@ -1,0 +1,103 @@
+"""Let a function that takes settings take them as keywords too.
+
+In:      a function of one argument, a settings dataclass
+Out:     the same function, called with settings or with the names of their fields
+
+What the public functions share is here: `prepare_dataset(settings)`, `prepare_dataset(out_dir=…)`,
+`verify_dataset("data/books")` for what the verb takes by position, `progress=False` for silence.
+The signatures that help() and type checkers see are made by signatures.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from lowtide.answers import is_quiet, shown_as, wants_json
+from lowtide.errors import UsageError
+from lowtide.flags import positional_names
+from lowtide.settings import build_settings
+
+__all__ = ["PublicFunction", "takes_keywords"]
+
+SettingsT = TypeVar("SettingsT")
+ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+
+
+class PublicFunction(Protocol, Generic[ResultT_co]):
+    """A function that takes settings, or their fields by name."""
+
+    def __call__(self, *given: Any, progress: bool = True, **options: Any) -> ResultT_co:
+        """Call it; `progress=False` leaves out progress and notices."""
+        ...
+
+
+def takes_keywords(
+    cls: type[SettingsT],
+) -> Callable[[Callable[[SettingsT], ResultT]], PublicFunction[ResultT]]:
+    """Let the decorated function take the fields of `cls` as keywords.
+
+    >>> import dataclasses
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Settings:
+    ...     width: int = 1
+    >>> @takes_keywords(Settings)
+    ... def double(settings: Settings) -> int:
+    ...     return 2 * settings.width
+    >>> double(width=4), double(Settings(5))
+    (8, 10)
+    """
+
+    def decorate(function: Callable[[SettingsT], ResultT]) -> PublicFunction[ResultT]:
+        name = function.__name__
+
+        @functools.wraps(function)
+        def called(*given: Any, progress: bool = True, **options: Any) -> Any:
+            settings = _settings_of(cls, name, given, options)
+            with shown_as(as_json=wants_json(), quiet=is_quiet() or not progress):
+                return function(settings)
+
+        @functools.wraps(function)
+        def iterated(*given: Any, progress: bool = True, **options: Any) -> Iterator[Any]:
+            settings = _settings_of(cls, name, given, options)
+            return _silenced(cast("Iterator[Any]", function(settings)), quiet=not progress)
+
+        public = iterated if inspect.isgeneratorfunction(function) else called
+        public.settings_class = cls  # pyright: ignore[reportAttributeAccessIssue]
+        return public  # pyright: ignore[reportReturnType]
+
+    return decorate
+
+
+def _settings_of(
+    cls: type[SettingsT], name: str, given: tuple[Any, ...], options: dict[str, Any]
+) -> SettingsT:
+    """The settings that a call names; mistakes in the call itself are TypeErrors, as everywhere."""
+    first = given[0] if given else None
+    if given and (first is None or isinstance(first, cls)):
+        if len(given) > 1 or (first is not None and options):
+            raise UsageError(f"{name} takes settings or keywords, not both")
+        return build_settings(cls, options) if first is None else first
+    places = positional_names(cls)
+    if len(given) > len(places):
+        most = f"{', '.join(places)} by position" if places else "keywords"
+        raise TypeError(f"{name}() takes {cls.__name__} or {most}, and {len(given)} were given")
+    placed = dict(zip(places, given, strict=False))
+    for twice in placed.keys() & options.keys():
+        raise TypeError(f"{name}() got two values for {twice!r}")
+    return build_settings(cls, {**placed, **options})
+
+
+def _silenced(values: Iterator[Any], *, quiet: bool) -> Iterator[Any]:
+    """The same values; while each is made, progress is shown or not. Between them others may run,
+    who show theirs."""
+    while True:
+        with shown_as(as_json=wants_json(), quiet=is_quiet() or quiet):
+            try:
+                value = next(values)
+            except StopIteration:
+                return
+        yield value

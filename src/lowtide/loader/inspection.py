@@ -1,0 +1,105 @@
+"""Look at a dataset, a tokenizer or a file of ids, whichever it is.
+
+In:      InspectSettings
+Out:     Inspection: text for people, and the same as names and values
+Memory:  the window asked for, and a tokenizer
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide.answers import to_json
+from lowtide.dataset.inspection import inspect_dataset, plan_inspection
+from lowtide.dataset.layout import load_dataset_info
+from lowtide.dataset.settings import InspectSettings
+from lowtide.dataset.summary import dataset_facts
+from lowtide.engine.watching import is_work_folder
+from lowtide.errors import printable
+from lowtide.keywords import takes_keywords
+from lowtide.notebooks import preformatted
+from lowtide.progress import Progress
+from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
+from lowtide.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["Inspection", "inspect"]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found."""
+
+    kind: str
+    """dataset, work, loading, tokens, or the kind of a tokenizer."""
+    text: str
+    """As the command prints it."""
+    facts: Mapping[str, Any]
+    """The same for programs, as `--json` prints it."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return preformatted(self.text)
+
+
+@takes_keywords(InspectSettings)
+def inspect(settings: InspectSettings) -> Inspection:
+    """Show a dataset, a tokenizer or a file of ids at a glance, and text as tokens.
+
+    `print(lowtide.inspect("data/books", start=1000, tokens=50))`
+    """
+    with Progress("inspect", budget_bytes=plan_inspection(settings)):
+        path = settings.dataset_dir
+        if settings.test_loading:
+            return _try_loading(settings)
+        if path.suffix in (".npy", ".bin"):
+            return _show_tokens(settings)
+        if is_tokenizer(path):
+            return _show_tokenizer(settings)
+        text = printable(inspect_dataset(settings))
+        if is_work_folder(path):
+            return Inspection("work", text, {"kind": "work", "description": text})
+        facts = {"kind": "dataset", **dataset_facts(load_dataset_info(path))}
+        return Inspection("dataset", text, facts)
+
+
+def _try_loading(settings: InspectSettings) -> Inspection:
+    from lowtide.loader.selftest import check_loading
+
+    report = check_loading(settings.dataset_dir, split=settings.split, dtype=settings.dtype)
+    return Inspection("loading", printable(str(report)), {"kind": "loading", **to_json(report)})
+
+
+def _show_tokens(settings: InspectSettings) -> Inspection:
+    from lowtide.loader.selftest import describe_tokens
+
+    text = describe_tokens(
+        settings.dataset_dir,
+        split=settings.split,
+        dtype=settings.dtype,
+        first=settings.start,
+        count=settings.tokens,
+    )
+    facts = {"kind": "tokens", "path": settings.dataset_dir, "description": text}
+    return Inspection("tokens", printable(text), facts)
+
+
+def _show_tokenizer(settings: InspectSettings) -> Inspection:
+    path = settings.dataset_dir
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    text = inspect_tokenizer(path, sample=settings.sample, text=settings.text, color=color)
+    tokenizer = Tokenizer.load(path)
+    kind = f"{tokenizer.kind} tokenizer"
+    facts = {
+        "kind": kind,
+        "path": path,
+        "vocab_size": tokenizer.vocab_size,
+        "special_tokens": tokenizer.special_tokens,
+        "fingerprint": tokenizer.fingerprint,
+    }
+    return Inspection(kind, text, facts)

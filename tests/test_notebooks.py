@@ -1,0 +1,52 @@
+"""Results as notebooks show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lowtide
+from lowtide.notebooks import ResultDict, ResultList, shown_in_notebooks
+
+
+@shown_in_notebooks()
+@dataclass(frozen=True)
+class Result:
+    path: Path = Path("<a>")
+    peak_bytes: int = 3 << 20
+    loss: float = 1.23456
+    was_there: bool = False
+    none: int | None = None
+    notes: list[str] = field(default_factory=lambda: ["x"] * 20)
+    more: dict[str, int] = field(default_factory=lambda: {"tokens": 1000})
+
+
+def test_values_are_written_for_people() -> None:
+    text = Result()._repr_html_()
+    for part in ("<code>&lt;a&gt;</code>", "3.0 MiB", ">1.235<", ">no<", "… 8 more", ">1,000<"):
+        assert part in text
+    assert "none" not in text
+
+
+def test_many_results() -> None:
+    assert ResultList([Result(), Result()])._repr_html_().count("3.0 MiB") == 2
+    assert "books" in ResultDict(books=Result())._repr_html_()
+
+
+def test_all_results_have_a_form() -> None:
+    names = [name for name in lowtide._HOMES if name.endswith("Result")]
+    for name in [*names, "TrainedTokenizer", "Plan", "Inspection", "Pair", "DatasetInfo"]:
+        assert hasattr(getattr(lowtide, name), "_repr_html_"), name
+
+
+def test_those_of_real_work(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("enough words to learn from, <b> one after the other\n" * 3)
+    made = lowtide.prepare_dataset(
+        input_files=tmp_path / "a.txt", out_dir=tmp_path / "out", tokenization="char"
+    )
+    assert "total_tokens" in made._repr_html_() and "budget_bytes" in made._repr_html_()
+    assert "&lt;b&gt;" in lowtide.inspect(made.info.root)._repr_html_()
+    assert "<pre>" in lowtide.make_plan(ram="8GiB", tokens="1M", size="1M")._repr_html_()
+    page = lowtide.report(made.info.root, progress=False)
+    assert page._repr_html_().startswith("<iframe sandbox=")
+    assert "&lt;!doctype html" in page._repr_html_().lower()
