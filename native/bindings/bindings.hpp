@@ -94,6 +94,7 @@ void bind_dataset(nb::module_& m);
 void bind_loader(nb::module_& m);
 void bind_decoder(nb::module_& m);
 void bind_model(nb::module_& m);
+void bind_near_copies(nb::module_& m);
 void bind_tokenizer(nb::module_& m);
 void bind_vocabulary_files(nb::module_& m);
 

@@ -29,6 +29,7 @@ NB_MODULE(_native, m) {
   lowtide::bind_loader(m);
   lowtide::bind_decoder(m);
   lowtide::bind_model(m);
+  lowtide::bind_near_copies(m);
   lowtide::bind_tokenizer(m);
   lowtide::bind_vocabulary_files(m);
 }

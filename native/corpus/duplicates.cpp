@@ -146,21 +146,48 @@ std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,
   return words;
 }
 
+std::vector<HashRow> leave_out(std::span<const HashRow> hashes, std::span<const LeftOut> left_out) {
+  std::vector<HashRow> rest;
+  rest.reserve(hashes.size());
+  for (const HashRow& row : hashes) {
+    const bool whole = row.line >= kDocumentMark;
+    const uint32_t wanted = row.line & ~kDocumentMark;
+    // The last one that begins at or before it.
+    const auto after = std::upper_bound(
+        left_out.begin(), left_out.end(), wanted, [whole](uint32_t value, const LeftOut& document) {
+          return value < (whole ? document.row : document.first_line);
+        });
+    if (after != left_out.begin() &&
+        (whole ? after[-1].row == wanted : wanted < after[-1].line_end)) {
+      continue;
+    }
+    rest.push_back(row);
+  }
+  return rest;
+}
+
 bool keep_documents(std::string_view text, std::span<const DocumentRow> documents,
                     std::span<const uint32_t> removed, const CleanOptions& options,
                     KeptDocuments& kept) {
   const auto marks = std::lower_bound(removed.begin(), removed.end(), kDocumentMark);
+  const auto copies = std::lower_bound(marks, removed.end(), kNearCopyMark);
   const std::span<const uint32_t> lines(removed.begin(), marks);
   std::vector<std::pair<size_t, size_t>> moved;  // place in `documents`, begin in `changed`
   auto next_line = lines.begin();
   auto next_document = marks;
+  auto next_copy = copies;
   for (size_t row = 0; row < documents.size(); ++row) {
     const DocumentRow& source = documents[row];
     if (source.begin > source.end || source.end > text.size()) return false;
     const std::string_view document = text.substr(source.begin, source.end - source.begin);
-    if (next_document != removed.end() && (*next_document & ~kDocumentMark) == row) {
+    if (next_document != copies && (*next_document & ~kDocumentMark) == row) {
       ++next_document;
       count(kept, kRuleDuplicateDocument, document);
+      continue;
+    }
+    if (next_copy != removed.end() && (*next_copy & ~kNearCopyMark) == row) {
+      ++next_copy;
+      count(kept, kRuleNearCopy, document);
       continue;
     }
     const uint64_t line_end =

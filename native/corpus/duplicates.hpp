@@ -65,7 +65,15 @@ std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,
                                   std::span<const DocumentRow> documents,
                                   std::span<const uint64_t> remnants, bool all);
 
-// `removed` holds HashRow::line values, sorted. Fails (false) when rows lie outside the text.
+// A document whose lines are not to be compared with: its row and its lines in the block.
+struct LeftOut {
+  uint32_t row, first_line, line_end;
+};
+
+// The hashes of a block but those of the documents `left_out`, which rise.
+std::vector<HashRow> leave_out(std::span<const HashRow> hashes, std::span<const LeftOut> left_out);
+
+// `removed` holds HashRow::line values, sorted, and near copies after them. Fails (false) when rows lie outside the text.
 bool keep_documents(std::string_view text, std::span<const DocumentRow> documents,
                     std::span<const uint32_t> removed, const CleanOptions& options,
                     KeptDocuments& kept);

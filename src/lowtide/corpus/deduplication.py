@@ -32,6 +32,7 @@ __all__ = [
     "MIN_TABLE_BYTES",
     "MODEST_TABLE_BYTES",
     "TABLE_ROW_BYTES",
+    "LeaveOut",
     "Partition",
     "RemovedLines",
     "find_duplicates",
@@ -48,6 +49,9 @@ TABLE_ROW_BYTES = 19  # 12 in a table that is never less than 64 % full, once it
 _MANY = 64
 _DIGEST_BYTES = 16
 _READ_BYTES = 1 << 20
+
+
+LeaveOut = Callable[[int, memoryview], memoryview]
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,12 @@ def find_duplicates(
     *,
     table_bytes: int,
     on_done: Callable[[int], None],
+    leave_out: LeaveOut | None = None,
 ) -> RemovedLines:
-    """Find the duplicates of every partition that is not done yet."""
+    """Find the duplicates of every partition that is not done yet.
+
+    `leave_out` returns the hashes of a block that count, where some of its documents are not there.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     partitions = plan_partitions(table, table_bytes=table_bytes, num_workers=pool.num_workers)
     paths = [
@@ -123,14 +131,18 @@ def find_duplicates(
 
     def tasks() -> Iterator[Callable[[], int]]:
         for part, path in zip(partitions, paths, strict=True):
-            yield lambda part=part, path=path: _find_in_partition(table, part, path, table_bytes)
+            yield lambda part=part, path=path: _find_in_partition(
+                table, part, path, table_bytes, leave_out
+            )
 
     for rows in pool.run(tasks()):
         on_done(rows)
     return RemovedLines(paths, len(table))
 
 
-def _find_in_partition(table: BlockTable, part: Partition, path: Path, table_bytes: int) -> int:
+def _find_in_partition(
+    table: BlockTable, part: Partition, path: Path, table_bytes: int, leave_out: LeaveOut | None
+) -> int:
     if path.exists():
         return part.num_rows // part.num_passes
     rows = -(-part.num_rows // part.num_passes)
@@ -148,6 +160,8 @@ def _find_in_partition(table: BlockTable, part: Partition, path: Path, table_byt
             if table.num_hashes[block] == 0:
                 continue
             rows_of_block = _read_rows(block_path, part)
+            if leave_out is not None:
+                rows_of_block = leave_out(block, rows_of_block)
             if not finder.add(rows_of_block, part.pass_index, part.num_passes):
                 raise MemoryError("more different lines in one partition than was planned for")
             lines = finder.take()

@@ -184,6 +184,13 @@ def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prep
         text_field=settings.text_field,
     )
     stored = build_settings(PrepareSettings, known)
+    if stored.near is not None:
+        raise UsageError(
+            f"this dataset was prepared with --near-dedup {stored.near_dedup}, and keeps no text "
+            "that new documents could be compared with",
+            path=info.root,
+            next_step="lowtide prepare all of it anew, with the new files after the old ones",
+        )
     before = info.metadata.get("settings", {})
     models = plan_models(stored)
     models |= {name: getattr(stored, name) for name in ("language_model", "score")}

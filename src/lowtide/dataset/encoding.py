@@ -11,13 +11,12 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.blocks import BlockTable, Identity
 from lowtide.corpus.cleaning import CleaningSettings, native_options
-from lowtide.corpus.deduplication import RemovedLines
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 from lowtide.errors import DataError
@@ -29,6 +28,7 @@ __all__ = [
     "NO_LINES",
     "Coder",
     "EncodeJob",
+    "Removed",
     "SourceCounts",
     "encode_block",
     "encode_corpus",
@@ -40,6 +40,14 @@ NO_LINES = memoryview(b"")
 
 ENCODED_ROW_BYTES = 32
 """Of a document: its place in the shuffle, content hash, tokens, 1 when it ends here; as uint64."""
+
+
+class Removed(Protocol):
+    """What is left out of blocks."""
+
+    def load(self, block: int) -> memoryview:
+        """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ class EncodeJob:
 def encode_corpus(
     job: EncodeJob,
     table: BlockTable,
-    removed: RemovedLines | None,
+    removed: Removed | None,
     pool: WorkerPool,
     *,
     first_block: int = 0,
@@ -185,7 +193,7 @@ class SourceCounts:
 
 
 def keep_block(
-    table: BlockTable, block: int, removed: RemovedLines | None, cleaning: CleaningSettings
+    table: BlockTable, block: int, removed: Removed | None, cleaning: CleaningSettings
 ) -> _native.KeptDocuments:
     """Return a block's documents without their duplicates."""
     work = open_work_file(table.paths[block])

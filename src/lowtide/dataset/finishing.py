@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowtide.corpus.blocks import InputHashes
 from lowtide.corpus.classifiers import model_checksum
@@ -26,6 +26,9 @@ from lowtide.flags import flag_name
 from lowtide.longjson import Rows
 from lowtide.settings import settings_as_json
 from lowtide.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lowtide.dataset.near.removals import NearRemovals
 
 __all__ = [
     "Made",
@@ -53,7 +56,8 @@ _MODELS = {
     "language_model": ("languages", "min_language_score", "language_model_checksum"),
     "score": ("score_label", "keep_above", "keep_top", "score_checksum"),
 }
-_ONLY_IF_USED = ("rules", "rule_limit", "mask", *_MODELS, *chain(*_MODELS.values()))
+_NEAR = ("near_dedup", "near_dedup_ngram")
+_ONLY_IF_USED = ("rules", "rule_limit", "mask", *_NEAR, *_MODELS, *chain(*_MODELS.values()))
 """Settings that datasets of earlier versions have not: unused they are left out, so that the same
 command still makes, and finds, the same shards."""
 
@@ -66,6 +70,8 @@ def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
             known.update(dict.fromkeys(others))
     if settings.keep_top is not None:
         known["keep_above"] = None
+    if not settings.near_dedup:
+        known.update(dict.fromkeys(_NEAR))
     return {
         key: value
         for key, value in known.items()
@@ -140,6 +146,8 @@ class Made:
     sources: SourceCounts
     seen: dict[str, Any] | None
     """The row of the hashes that `append` needs; None without deduplication."""
+    near: NearRemovals | None = None
+    """The near copies that went; None where they stay."""
 
 
 def write_dataset(
@@ -166,7 +174,8 @@ def write_dataset(
                 lambda: made.sources.iter_json(iter_sources(inputs, reading, made.contents)),
             ),
             "cleaning": made.report.as_json(),
-            "notices": made.notices,
+            "notices": made.notices + (made.near.notices() if made.near else []),
+            **({"near_duplicates": made.near.write_log(settings.out_dir)} if made.near else {}),
             "settings": plan_settings(settings),
             **({} if made.seen is None else {"seen": [made.seen]}),
         },

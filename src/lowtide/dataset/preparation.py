@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowtide import files
 from lowtide.corpus.blocks import (
@@ -30,7 +30,7 @@ from lowtide.corpus.blocks import (
     load_block_table,
 )
 from lowtide.corpus.cleaning import Report
-from lowtide.corpus.deduplication import RemovedLines, find_duplicates
+from lowtide.corpus.deduplication import LeaveOut, RemovedLines, find_duplicates
 from lowtide.corpus.inputs import (
     InputFile,
     InputList,
@@ -43,7 +43,14 @@ from lowtide.corpus.reading import ReadingSettings, plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
-from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, encode_corpus, keep_block
+from lowtide.dataset.encoding import (
+    Coder,
+    EncodeJob,
+    Removed,
+    SourceCounts,
+    encode_corpus,
+    keep_block,
+)
 from lowtide.dataset.finishing import (
     Made,
     find_other_setting,
@@ -73,6 +80,9 @@ from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.scratch import ScratchFolder
 from lowtide.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lowtide.dataset.near.removals import NearRemovals
 
 __all__ = [
     "PrepareResult",
@@ -328,20 +338,31 @@ def run_scoring(
 
 
 def run_deduplication(
-    table: BlockTable, folder: Path, pool: WorkerPool, progress: Progress, shares: Shares
+    table: BlockTable,
+    folder: Path,
+    pool: WorkerPool,
+    progress: Progress,
+    shares: Shares,
+    *,
+    leave_out: LeaveOut | None = None,
 ) -> RemovedLines:
     """Find all duplicates among the blocks of a table."""
     total = sum(table.num_hashes)
     with progress.phase("deduplicate", total=total, unit="lines") as phase:
         return find_duplicates(
-            table, folder, pool, table_bytes=shares.table_bytes, on_done=phase.advance
+            table,
+            folder,
+            pool,
+            table_bytes=shares.table_bytes,
+            on_done=phase.advance,
+            leave_out=leave_out,
         )
 
 
 def run_encoding(
     job: EncodeJob,
     table: BlockTable,
-    removed: RemovedLines | None,
+    removed: Removed | None,
     pool: WorkerPool,
     progress: Progress,
     *,
@@ -420,18 +441,20 @@ class _Preparation:
             encoding = beside.submit(lambda: self.encode_job(loading.result()))
         cut = None if settings.keep_top is None else self.find_cut(settings.keep_top)
         table = self.clean(encoding, cut)
-        removed = None
+        near = self.find_near_copies(table)
+        lines = None
         if settings.dedup and (settings.dry_run or any(table.has_text)):
-            removed = self.find_duplicates(table)
+            lines = self.find_duplicates(table, near)
+        removed = lines if near is None else near.with_lines(lines)
         if settings.dry_run:
-            return self.finish_dry_run(table, removed)
+            return self.finish_dry_run(table, removed, near)
         tokenizer = loading.result() if loading else _character_tokenizer(table)
         job = self.encode_job(tokenizer)
         if any(table.has_text):
             run_encoding(job, table, removed, self.pool, self.progress)
-        info = self.write(job, tokenizer, table, beside)
+        info = self.write(job, tokenizer, table, beside, near)
         remove_work(settings.out_dir)
-        return self.result(info, table.report, table.notices)
+        return self.result(info, table.report, info.metadata["notices"])
 
     def load_tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.settings.tokenization)
@@ -478,7 +501,7 @@ class _Preparation:
     ) -> BlockTable:
         one_pass = None
         side_by_side = self.pool.num_workers > 1 and has_many_streams(self.streams)
-        if encoding is not None and not side_by_side:
+        if encoding is not None and not side_by_side and self.settings.near is None:
             one_pass = OnePass(
                 encoding.result,
                 dedup=self.settings.dedup,
@@ -502,18 +525,42 @@ class _Preparation:
                 table.report.cut = ranked.cut
         return table
 
-    def find_duplicates(self, table: BlockTable) -> RemovedLines:
-        return run_deduplication(
-            table, self.work / "duplicates", self.pool, self.progress, self.shares
+    def find_near_copies(self, table: BlockTable) -> NearRemovals | None:
+        options = self.settings.near
+        if options is None:
+            return None
+        from lowtide.dataset.near.running import find_near_copies  # not for those who do without
+
+        return find_near_copies(
+            table,
+            self.work / "near",
+            options,
+            self.pool,
+            self.progress,
+            table_bytes=self.shares.table_bytes,
+            leave_copies=self.settings.dedup,
         )
 
-    def finish_dry_run(self, table: BlockTable, removed: RemovedLines | None) -> PrepareResult:
+    def find_duplicates(self, table: BlockTable, near: NearRemovals | None) -> RemovedLines:
+        return run_deduplication(
+            table,
+            self.work / "duplicates",
+            self.pool,
+            self.progress,
+            self.shares,
+            leave_out=near and near.leave_out,
+        )
+
+    def finish_dry_run(
+        self, table: BlockTable, removed: Removed | None, near: NearRemovals | None
+    ) -> PrepareResult:
         with self.progress.phase("count", total=len(table), unit="blocks") as phase:
             for block in range(len(table)):
                 kept = keep_block(table, block, removed, self.settings.cleaning)
                 table.report.add(kept.counts, kept.samples)
                 phase.advance()
-        return self.result(None, table.report, table.notices)
+        notices = table.notices + (near.notices() if near else [])
+        return self.result(None, table.report, notices)
 
     def discard(self) -> None:
         """Remove all work, as nothing will come of it."""
@@ -528,6 +575,7 @@ class _Preparation:
         tokenizer: Tokenizer,
         table: BlockTable,
         beside: ThreadPoolExecutor,
+        near: NearRemovals | None,
     ) -> layout.DatasetInfo:
         settings = self.settings
         paths = [encode_job.path(path) for path in table.paths]
@@ -566,7 +614,14 @@ class _Preparation:
             self.reading,
             tokenizer,
             Made(
-                plan.split_mode, shards, table.report, table.notices, table.contents, sources, seen
+                plan.split_mode,
+                shards,
+                table.report,
+                table.notices,
+                table.contents,
+                sources,
+                seen,
+                near,
             ),
         )
 

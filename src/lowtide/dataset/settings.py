@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.cleaning import CleaningSettings
 from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
+from lowtide.dataset.near.options import NearOptions
 from lowtide.errors import UsageError
 from lowtide.settings import import_when_used
 
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 _MOST_WORKERS = 4096
+_MOST_NGRAM = 64
 _ENGINES = ("threads", "files", "ray")
 
 
@@ -73,6 +75,11 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
 
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
+    near_dedup: float = 0.0
+    """Remove documents of whose n-grams of words at least this share is also one's that stays, such
+    as 0.8; 0 for none, else 0.5 to 1. Each removal is in near_duplicates.jsonl."""
+    near_dedup_ngram: int = 5
+    """Words in an n-gram of --near-dedup."""
     shuffle: bool = True
     """Shuffle documents, all of them with all; else they stay in order."""
     seed: int = 0
@@ -100,6 +107,7 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
         if self.work_dir is not None:
             object.__setattr__(self, "work_dir", Path(self.work_dir))
         self._check_engine()
+        self._check_near_copies()
         object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
         object.__setattr__(self, "out_dir", Path(self.out_dir))
         separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
@@ -120,6 +128,23 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
             )
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative")
+
+    def _check_near_copies(self) -> None:
+        if self.near_dedup and not 0.5 <= self.near_dedup <= 1:
+            raise UsageError(
+                f"--near-dedup {self.near_dedup} must be 0, or from 0.5 to 1",
+                next_step="0.8 removes what shares four fifths of its n-grams of words",
+            )
+        if not 1 <= self.near_dedup_ngram <= _MOST_NGRAM:
+            raise UsageError(
+                f"--near-dedup-ngram {self.near_dedup_ngram} must be at least 1, and "
+                f"{_MOST_NGRAM} at most"
+            )
+
+    @property
+    def near(self) -> NearOptions | None:
+        """How near copies are found; None where they stay."""
+        return NearOptions(self.near_dedup, self.near_dedup_ngram) if self.near_dedup else None
 
     def _check_engine(self) -> None:
         if self.engine not in _ENGINES:

@@ -33,12 +33,14 @@ __all__ = ["WORK_NAME", "begin_work", "has_plan", "open_work", "read_facts", "re
 
 _PLAN_NAME = "plan.json"
 _INPUTS_NAME = "inputs.jsonl"
+_NEAR_NAME = "near"
 """A row for each input: path, size, time. Earlier versions have them in the plan."""
 _VERSION = 3
 """Of the work files: those of another version are of no use."""
 _CHECKED = ("block", "end", "ids", "removed", "shard")
 _OUR_NAMES = re.compile(
-    r"\.?(plan\.json|inputs\.jsonl|scores|clean|duplicates|existing|new|encoded|shards)(-[0-9a-f]+)?"
+    r"\.?(plan\.json|inputs\.jsonl|scores|clean|near|duplicates|existing|new|encoded|shards)"
+    r"(-[0-9a-f]+)?"
     r"((\.[0-9a-f]{16})?\.partial)?$"  # what a kill leaves of a file that was being written
 )
 
@@ -248,6 +250,13 @@ def _forget_streams(work: Path, first: int) -> None:
                 (folder / name).unlink()
     for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
         path.unlink()
+    _forget_near_copies(work)
+
+
+def _forget_near_copies(work: Path) -> None:
+    """Remove what was found of near copies: it depends on all blocks, and is cheap beside them."""
+    if (work / _NEAR_NAME).is_dir():
+        shutil.rmtree(work / _NEAR_NAME)
 
 
 def _check_work_files(work: Path, on_notice: Callable[[str], None], *, restarted: bool) -> None:
@@ -261,6 +270,7 @@ def _check_work_files(work: Path, on_notice: Callable[[str], None], *, restarted
     if restarted or lost:
         for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
             path.unlink()
+        _forget_near_copies(work)
     if lost:
         for path in work.glob("*/*.ids"):  # they may depend on what was lost
             path.unlink()

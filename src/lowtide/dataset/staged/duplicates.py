@@ -12,20 +12,21 @@ import contextlib
 import os
 import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.blocks import Identity
-from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES
-from lowtide.dataset.staged.hashing import HASH_STAGE
+from lowtide.dataset.near.removals import NearRemovals
+from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
-from lowtide.engine.outputs import Output, OutputWriter
+from lowtide.engine.outputs import OutputWriter
+from lowtide.engine.partitions import PartitionReader
 from lowtide.engine.tasks import Task
 
 __all__ = ["DUPLICATE_STAGE", "DuplicateStage", "PartDuplicates", "Tally", "TallyStage"]
@@ -97,7 +98,14 @@ class DuplicateStage:
     def run(self, index: int) -> None:
         """Find the lines of a partition that came before, and commit them."""
         job = self._job
-        hashed = _HashedParts(job, index)
+        hashed = PartitionReader(
+            job.records,
+            HASH_STAGE,
+            HASH_SECTIONS,
+            num_tasks=len(job.parts),
+            num_partitions=job.sizes.num_partitions,
+            partition=index,
+        )
         num_passes = self._count_passes(hashed.num_rows)
         with (
             job.records.scratch_folder() as folder,
@@ -107,7 +115,8 @@ class DuplicateStage:
                 stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(num_passes)
             ]
             counts = [
-                _find(hashed, found[number], number, num_passes) for number in range(num_passes)
+                _find(hashed, found[number], number, num_passes, job.near)
+                for number in range(num_passes)
             ]
             job.records.commit(
                 Task(self.name, index), lambda output: _write(output, hashed, found, counts)
@@ -121,48 +130,20 @@ class DuplicateStage:
         return -(-num_rows // share)
 
 
-class _HashedParts:
-    """One partition's hashes of all parts."""
-
-    def __init__(self, job: StagedJob, partition: int) -> None:
-        self._job = job
-        self._partition = partition
-        self.num_blocks = array("q")  # of each part
-        self.num_rows = 0
-        for _, ends in self._iter_ends():
-            self.num_blocks.append(len(ends) - 1)
-            self.num_rows += ends[-1] - ends[0]
-
-    def _iter_ends(self) -> Iterator[tuple[Output, memoryview]]:
-        """Each part's file, and where the rows of its blocks end, the first block's begin first."""
-        for part in range(len(self._job.parts)):
-            output = self._job.records.open(Task(HASH_STAGE, part))
-            count = output.size("ends") // 8 // self._job.sizes.num_partitions
-            first = self._partition * count
-            ends = output.read("ends", begin=8 * max(first - 1, 0), end=8 * (first + count))
-            if not first:
-                ends = memoryview(bytes(8) + ends)
-            yield output, ends.cast("q")
-
-    def iter_blocks(self) -> Iterator[memoryview]:
-        """The rows of each block, in the order of the corpus."""
-        for output, ends in self._iter_ends():
-            with output.path.open("rb", buffering=0) as file:
-                for begin, end in pairwise(ends):
-                    yield output.read_from(
-                        file.fileno(),
-                        "hashes",
-                        begin=begin * HASH_ROW_BYTES,
-                        end=end * HASH_ROW_BYTES,
-                    )
-
-
-def _find(hashed: _HashedParts, found: IO[bytes], number: int, num_passes: int) -> array[int]:
+def _find(
+    hashed: PartitionReader,
+    found: IO[bytes],
+    number: int,
+    num_passes: int,
+    near: NearRemovals | None,
+) -> array[int]:
     """Write the lines of every block that came before; return how many of each block."""
     rows = -(-hashed.num_rows // num_passes)
     finder = _native.DuplicateFinder(max(rows * (1 if num_passes == 1 else 2), 1))
     counts = array("q")
-    for rows_of_block in hashed.iter_blocks():
+    for block, rows_of_block in enumerate(hashed.iter_blocks()):
+        if near is not None:
+            rows_of_block = near.leave_out(block, rows_of_block)
         if not finder.add(rows_of_block, number, num_passes):
             raise MemoryError("more different lines in one partition than was planned for")
         lines = finder.take()
@@ -174,7 +155,7 @@ def _find(hashed: _HashedParts, found: IO[bytes], number: int, num_passes: int) 
 
 def _write(
     output: OutputWriter,
-    hashed: _HashedParts,
+    hashed: PartitionReader,
     found: Sequence[IO[bytes]],
     counts: list[array[int]],
 ) -> dict[str, Any]:

@@ -94,7 +94,9 @@ class _EncodedPart:
     def read(self, index: int, tally: Tally) -> None:
         """Clean and encode every block into the scratch file."""
         first, end = tally.first_blocks[index], tally.first_blocks[index + 1]
-        removed = PartDuplicates(self.job, index, end - first)
+        lines = PartDuplicates(self.job, index, end - first)
+        near = self.job.near
+        removed = lines if near is None else near.with_lines(lines, first_block=first)
         document = OpenDocument(tally.open_documents.get(index))
         known = _iter_contents(self.job, index)
         number = 0

@@ -9,13 +9,11 @@ Clean text is not kept: cleaning is a sixth of the work, keeping it is a write a
 
 from __future__ import annotations
 
-import os
 import struct
-from array import array
 from pathlib import Path
 from typing import Any
 
-from lowtide import _native, files
+from lowtide import _native
 from lowtide.corpus.blocks import Identity, OpenDocument
 from lowtide.corpus.cleaning import (
     DOCUMENT_ROW_BYTES,
@@ -24,16 +22,18 @@ from lowtide.corpus.cleaning import (
     count_languages,
 )
 from lowtide.corpus.reading import TextBlock
+from lowtide.dataset.near.signing import PartSigner
 from lowtide.dataset.staged.job import SCORE_STAGE, CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
+from lowtide.engine.partitions import PartitionedRows, PartitionSections
 from lowtide.engine.tasks import Task
 
-__all__ = ["CONTENT_ROW", "HASH_STAGE", "HashStage", "advance"]
+__all__ = ["CONTENT_ROW", "HASH_SECTIONS", "HASH_STAGE", "HashStage", "advance"]
 
 HASH_STAGE = "hash"
 CONTENT_ROW = struct.Struct("<Q16s")
 """An input's number, and the hash of a stretch of it."""
-_COPY_BYTES = 1 << 20
+HASH_SECTIONS = PartitionSections("hashes", "ends", HASH_ROW_BYTES)
 
 
 def advance(
@@ -68,7 +68,7 @@ class HashStage:
         records = self._job.records
         facts: dict[str, Any] = {}
         with records.scratch_folder() as folder:
-            part = _HashedPart(self._job, index, folder / "hashes")
+            part = _HashedPart(self._job, index, folder)
             part.read()
             self._require_scored(index, part.contents)
             facts.update(part.facts())
@@ -87,41 +87,41 @@ class HashStage:
 class _HashedPart:
     """The hashes of one part: by block in a file of its own, then by partition in the result."""
 
-    def __init__(self, job: StagedJob, index: int, scratch: Path) -> None:
-        self._borders = job.sizes.partition_borders()
+    def __init__(self, job: StagedJob, index: int, folder: Path) -> None:
         self._is_char = job.settings.tokenization == "char"
         self._dedup = job.settings.dedup
         self._options = job.settings.cleaning
         self._cleaning = CleanPart(job, index, collect_characters=self._is_char)
-        self._scratch = scratch
-        self._starts = array("q")  # of each block's rows in the scratch file
-        self._radix_ends: list[memoryview] = []
+        borders = job.sizes.partition_borders()
+        self._hashes = PartitionedRows(HASH_SECTIONS, borders, folder / "hashes")
+        near = job.settings.near
+        self._signer = None if near is None else PartSigner(near, borders, folder / "near")
+        self._num_blocks = 0
         self._report = Report()
         self._contents = bytearray()
         self._characters = 0
         self._document = OpenDocument()
 
     def read(self) -> None:
-        position = 0
-        with os.fdopen(files.create_file(self._scratch), "wb") as file:
-            for block, cleaned, contents in self._cleaning:
-                self._starts.append(position)
-                if self._dedup:
-                    self._radix_ends.append(memoryview(bytes(cleaned.radix_ends)).cast("q"))
-                    position += file.write(cleaned.hashes)
-                self._report.add(
-                    cleaned.counts,
-                    cleaned.samples,
-                    documents_in=cleaned.documents_in,
-                    lines_in=cleaned.lines_in,
-                    bytes_in=cleaned.bytes_in,
-                    languages=count_languages(cleaned, self._options),
-                )
-                for number, digest in contents:
-                    self._contents += CONTENT_ROW.pack(number, bytes.fromhex(digest))
-                if self._is_char:
-                    self._characters |= int.from_bytes(cleaned.characters, "little")
-                advance(self._document, block, cleaned)
+        for block, cleaned, contents in self._cleaning:
+            self._num_blocks += 1
+            if self._dedup:
+                self._hashes.add(cleaned.hashes, cleaned.radix_ends)
+            if self._signer is not None:
+                self._signer.add(cleaned.text, cleaned.documents)
+            self._report.add(
+                cleaned.counts,
+                cleaned.samples,
+                documents_in=cleaned.documents_in,
+                lines_in=cleaned.lines_in,
+                bytes_in=cleaned.bytes_in,
+                languages=count_languages(cleaned, self._options),
+            )
+            for number, digest in contents:
+                self._contents += CONTENT_ROW.pack(number, bytes.fromhex(digest))
+            if self._is_char:
+                self._characters |= int.from_bytes(cleaned.characters, "little")
+            advance(self._document, block, cleaned)
 
     @property
     def contents(self) -> bytes:
@@ -130,11 +130,10 @@ class _HashedPart:
 
     def facts(self) -> dict[str, Any]:
         """What the tally needs of a part; its record has them."""
-        return {"blocks": len(self._starts), "open_document": self._document.identity}
+        return {"blocks": self._num_blocks, "open_document": self._document.identity}
 
     def write(self, output: OutputWriter) -> dict[str, Any]:
-        ends = self._write_hashes(output)
-        output.section("ends", memoryview(ends).cast("B"))
+        self._hashes.write(output)
         output.section("contents", bytes(self._contents))
         size = (self._characters.bit_length() + 7) // 8
         output.section("characters", self._characters.to_bytes(size, "little"))
@@ -142,24 +141,5 @@ class _HashedPart:
             "report": self._report.as_state(),
             "stream_notices": self._cleaning.stream_notices,
             "block_notices": self._cleaning.block_notices,
+            **(self._signer.write(output) if self._signer is not None else {}),
         }
-
-    def _write_hashes(self, output: OutputWriter) -> array[int]:
-        """Write all rows of the first partition, block by block, then those of the next."""
-        output.begin("hashes")
-        ends, total = array("q"), 0
-        if not self._dedup:
-            return ends
-        with self._scratch.open("rb", buffering=0) as file:
-            for first, last in self._borders:
-                for start, radix_ends in zip(self._starts, self._radix_ends, strict=True):
-                    begin = radix_ends[first - 1] if first else 0
-                    total += radix_ends[last - 1] - begin
-                    ends.append(total)
-                    at = start + begin * HASH_ROW_BYTES
-                    left = start + radix_ends[last - 1] * HASH_ROW_BYTES - at
-                    while left > 0:
-                        data = os.pread(file.fileno(), min(left, _COPY_BYTES), at)
-                        output.write(data)
-                        at, left = at + len(data), left - len(data)
-        return ends

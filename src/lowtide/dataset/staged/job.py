@@ -16,6 +16,7 @@ from lowtide.corpus.inputs import InputList
 from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_streams
 from lowtide.corpus.textblocks import StreamPaths
+from lowtide.dataset.near.removals import NearRemovals
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.parts import Part, cut_parts, iter_part
 from lowtide.dataset.staged.plan import Sizes
@@ -59,6 +60,12 @@ class StagedJob:
         if self.settings.keep_top is None:
             return None
         return read_cut(self.records.open(Task(TOP_STAGE, 0)).header)
+
+    @cached_property
+    def near(self) -> NearRemovals | None:
+        """The near copies that go, once that is decided; None where they stay."""
+        options = self.settings.near
+        return None if options is None else NearRemovals(self.records, options)
 
     @cached_property
     def paths(self) -> StreamPaths:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -28,11 +28,13 @@ from lowtide.dataset import layout
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
 from lowtide.dataset.identity import drop_copies, require_unchanged
+from lowtide.dataset.near.job import BlockText, NearJob
+from lowtide.dataset.near.running import list_near_stages
 from lowtide.dataset.resources import Inputs, Shares, plan_shares
 from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import remove_other_shards
-from lowtide.dataset.staged.duplicates import DuplicateStage, TallyStage
+from lowtide.dataset.staged.duplicates import DuplicateStage, Tally, TallyStage
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, SOURCE_ROW, EncodeStage
 from lowtide.dataset.staged.gathering import (
     CutStage,
@@ -41,7 +43,7 @@ from lowtide.dataset.staged.gathering import (
     load_cut,
 )
 from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
-from lowtide.dataset.staged.job import StagedJob
+from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.scoring import ScoreStage, TopStage
 from lowtide.engine.plans import commit_plan, read_plan
@@ -245,12 +247,36 @@ class _SharedPreparation:
             *([ScoreStage(job), TopStage(job)] if ranked else []),
             HashStage(job),
             TallyStage(job),
+            *self._near_stages(),
             DuplicateStage(job),
             EncodeStage(job, self.encode_job),
             CutStage(job, self.tokenizer),
             gather,
             _FinishStage(job, gather, self.tokenizer),
         ]
+
+    def _near_stages(self) -> list[Stage]:
+        """The stages that find near copies, where they are looked for."""
+        job, options = self._job, self._job.settings.near
+        if options is None:
+            return []
+
+        def iter_part(part: int) -> Iterator[Callable[[], BlockText]]:
+            for _, cleaned, _ in CleanPart(job, part):
+                yield lambda cleaned=cleaned: (cleaned.text, cleaned.documents)
+
+        near = NearJob(
+            options=options,
+            records=job.records,
+            sign_stage=HASH_STAGE,
+            num_parts=len(job.parts),
+            num_partitions=job.sizes.num_partitions,
+            leave_copies=job.settings.dedup,
+            table_bytes=job.table_bytes,
+            load_first_blocks=lambda: Tally.load(job).first_blocks,
+            iter_part=iter_part,
+        )
+        return list_near_stages(near)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, loaded or made once."""
@@ -338,6 +364,7 @@ class _FinishStage:
             contents=add_contents(job),
             sources=sources,
             seen=self._write_seen() if job.settings.dedup else None,
+            near=job.near,
         )
 
     def _write_seen(self) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+// Near copies: documents that share most of their n-grams of words.
+//
+// A document's n-grams are hashed once (words as the rules of quality split them, marks apart) and
+// become minima, bands of minima become keys, and documents that share a key are compared by all of
+// their n-grams (quality/near_decisions.hpp). Nothing here depends on how the corpus was cut.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "corpus/cleaner.hpp"
+#include "quality/words.hpp"
+
+namespace lowtide {
+
+// The n-grams of a document's words.
+class GramHasher {
+ public:
+  explicit GramHasher(size_t n);
+
+  // Hash a document's n-grams, in order and as often as they occur; where it has fewer words than n,
+  // all of them are one. False: it has no words, or too many.
+  bool hash(std::string_view document);
+  const std::vector<uint64_t>& grams() const { return grams_; }
+
+ private:
+  size_t n_;
+  uint64_t power_ = 1;
+  WordSplitter splitter_;
+  std::vector<Word> words_;
+  std::vector<uint64_t> grams_;
+};
+
+struct NearOptions {
+  double threshold = 0.8;
+  uint32_t ngram = 5, bands = 13, rows = 6;
+};
+
+// One band of a document's signature, as stored in work files.
+struct NearRow {
+  uint64_t key;    // 48 bits of the band, then the highest 16 of the content's 48
+  uint32_t check;  // the others
+  uint32_t row;    // of the document in its block
+};
+
+class NearSigner {
+ public:
+  explicit NearSigner(const NearOptions& options);
+
+  // Sign the whole documents of a block; false when rows lie outside the text.
+  bool sign(std::string_view text, std::span<const DocumentRow> documents);
+
+  std::vector<NearRow> rows;               // by the first byte of their keys
+  std::array<uint64_t, 256> radix_ends{};  // where each value's rows end
+  uint64_t num_signed = 0, num_skipped = 0;
+
+ private:
+  void sign_document(const DocumentRow& document, uint32_t row);
+
+  NearOptions options_;
+  double least_grams_;  // with fewer, only equal sets are similar enough
+  GramHasher hasher_;
+  std::vector<uint32_t> short_grams_, masks_, factors_, minima_;
+  std::vector<NearRow> unsorted_;
+};
+
+// Two numbers that sort: a pair of documents (the later one first), or a document and what is wanted
+// of it. A document is its block's place in the corpus and its row there.
+struct PlacePair {
+  uint64_t first, second;
+
+  friend bool operator==(const PlacePair&, const PlacePair&) = default;
+  friend auto operator<=>(const PlacePair&, const PlacePair&) = default;
+};
+constexpr uint64_t kExactCopy = uint64_t{1} << 63;  // of a pair's second: contents are the same
+constexpr uint64_t kWantGrams = 0, kWantPlace = 1;  // of a document's second
+
+// A document under one of its keys.
+struct BucketRow {
+  uint64_t key, place, check;
+
+  friend bool operator==(const BucketRow&, const BucketRow&) = default;
+  friend auto operator<=>(const BucketRow&, const BucketRow&) = default;
+};
+
+// Rows of one partition of the keys, until they are sorted.
+class BucketRows {
+ public:
+  explicit BucketRows(size_t capacity) : capacity_(capacity) { rows_.reserve(capacity); }
+  // Add a block's rows from `first` on, as far as there is room; says how many there was room for.
+  size_t add(std::span<const NearRow> rows, uint64_t block, size_t first);
+  std::span<const BucketRow> sort();
+  void clear() { rows_.clear(); }
+
+ private:
+  size_t capacity_;
+  std::vector<BucketRow> rows_;
+};
+
+// The pairs of documents that share a key. What is known of a bucket has a limit, so that one of any
+// size can be gone through; a large one is a template's.
+class NearBuckets {
+ public:
+  // Go through sorted rows until about `most` pairs are made; says how many rows that were.
+  size_t add(std::span<const BucketRow> rows, size_t most);
+  // The last bucket is over.
+  void finish();
+  // Sort what was found since the last call, each once; it stays in `pairs` and `wanted`.
+  void sort();
+
+  std::vector<PlacePair> pairs, wanted;
+  uint64_t num_buckets = 0, num_capped = 0, largest = 0;
+
+ private:
+  void begin(uint64_t key);
+  void take(const BucketRow& row);
+  void pair_with(uint64_t place, uint64_t earlier) { pairs.push_back({place, earlier}); }
+
+  bool taken_ = false;  // what was found was looked at: the next call begins anew
+  bool begun_ = false;
+  uint64_t key_ = 0, num_different_ = 0, last_place_ = 0;
+  std::vector<uint64_t> anchors_, before_;
+  std::unordered_map<uint64_t, uint64_t> first_;  // by content: where it is first
+};
+
+// A document of which something was wanted, as stored in work files.
+struct GramSetRow {
+  uint64_t place;
+  uint64_t begin, count;  // of its n-grams in the file
+  uint64_t lines;         // first line in the high half, the end of its lines in the low one
+  uint64_t input, ordinal;
+};
+
+// Sets of n-grams of the documents of a block: each sorted, none twice.
+class GramSets {
+ public:
+  explicit GramSets(size_t n) : hasher_(n) {}
+
+  // `wanted` are documents of this block, sorted; `begin` is where the next n-gram comes in the file.
+  // False when rows lie outside the block.
+  bool make(std::string_view text, std::span<const DocumentRow> documents, uint64_t block,
+            std::span<const PlacePair> wanted, uint64_t begin);
+
+  std::vector<GramSetRow> index;
+  std::vector<uint64_t> grams;
+
+ private:
+  GramHasher hasher_;
+};
+
+}  // namespace lowtide

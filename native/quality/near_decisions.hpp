@@ -1,0 +1,81 @@
+// Which near copies go: each document, in the order of the corpus, is compared with the ones before it
+// that it shares a key with, as long as they stay themselves.
+//
+// A document goes if the n-grams it shares with one that stays are at least `threshold` of all that
+// either has. So what goes is like something that stays, however long a chain of likenesses is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quality/place_rows.hpp"
+
+namespace lowtide {
+
+// A file with sets of n-grams, of documents from `first` on.
+struct GramSetFile {
+  uint64_t first = 0;
+  RowRun index;
+  uint64_t grams_at = 0;
+};
+
+// A document that goes, as stored in work files.
+struct NearCopyRow {
+  uint64_t place, kept;
+  double similarity;
+  uint64_t lines;  // as in GramSetRow
+  uint64_t input, ordinal, kept_input, kept_ordinal;
+};
+
+class NearDecider {
+ public:
+  // Rows of documents that go are appended to the file `out`. With `leave_copies` exact copies of
+  // documents that stay are left to whoever removes those.
+  NearDecider(std::vector<GramSetFile> sets, double threshold, bool leave_copies, std::string out);
+  NearDecider(const NearDecider&) = delete;
+  NearDecider& operator=(const NearDecider&) = delete;
+  ~NearDecider();
+
+  // Take the next pairs, in order.
+  void add(std::span<const PlacePair> pairs);
+  // Write what is left.
+  void finish();
+
+  uint64_t num_removed = 0, num_compared = 0, num_unlike = 0;
+
+ private:
+  struct Cursor {  // the chunk of an index that was read last
+    size_t file = ~size_t{0};
+    uint64_t held = ~uint64_t{0};
+    std::vector<GramSetRow> chunk;
+    std::vector<uint64_t> grams;
+  };
+
+  void take(const PlacePair& pair);
+  GramSetRow find_set(uint64_t place, Cursor& cursor);
+  void read_grams(const GramSetRow& row, Cursor& cursor);
+  double measure_similarity(const GramSetRow& earlier);
+  bool find_removed(uint64_t place, NearCopyRow& found);
+  void remove(const NearCopyRow& row);
+  void flush();
+
+  std::vector<GramSetFile> sets_;
+  double threshold_;
+  bool leave_copies_;
+  OpenFiles files_;
+  std::vector<RowIndex<GramSetRow>> indexes_;
+  std::string out_;
+  int descriptor_;
+  std::vector<uint64_t> removed_keys_;   // the first of every chunk in the file
+  std::vector<NearCopyRow> removed_;     // the chunk that is not full yet
+  std::vector<NearCopyRow> read_chunk_;  // the one that was read last
+  uint64_t read_number_ = ~uint64_t{0};
+  Cursor later_cursor_, earlier_cursor_;
+  GramSetRow later_{};
+  bool begun_ = false, decided_ = false, loaded_ = false;
+};
+
+}  // namespace lowtide

@@ -1,0 +1,1 @@
+"""Near copies as stages of tasks (engine): sign, buckets, pairs, sets, decide."""

@@ -1,0 +1,50 @@
+"""What every stage of finding near copies works with, whichever engine runs it.
+
+In:      NearOptions; parts of a corpus that is clean
+Out:     NearJob
+Memory:  a few numbers
+
+A document's place is its block in the corpus, in the high half, and its row there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lowtide import _native
+from lowtide.dataset.near.options import NearOptions
+from lowtide.engine.partitions import PartitionSections
+from lowtide.engine.records import Records
+
+__all__ = ["NEAR_SECTIONS", "BlockText", "NearJob"]
+
+NEAR_SECTIONS = PartitionSections("near_rows", "near_ends", _native.NEAR_ROW_BYTES)
+BlockText = tuple[memoryview, memoryview]
+"""A clean block: its text, and its documents' rows."""
+
+
+@dataclass(frozen=True)
+class NearJob:
+    """A search for near copies as one worker sees it."""
+
+    options: NearOptions
+    records: Records
+    sign_stage: str
+    """The stage whose results hold the signatures."""
+    num_parts: int
+    num_partitions: int
+    leave_copies: bool
+    """Whether exact copies of what stays are removed elsewhere."""
+    table_bytes: int
+    """What a task may hold of rows and pairs."""
+    load_first_blocks: Callable[[], Sequence[int]]
+    """The number of each part's first block in the corpus, and the number of all blocks."""
+    iter_part: Callable[[int], Iterator[Callable[[], BlockText]]]
+    """A part's blocks, each to be loaded where it is needed."""
+
+    @cached_property
+    def first_blocks(self) -> Sequence[int]:
+        """Known once the corpus was read."""
+        return self.load_first_blocks()

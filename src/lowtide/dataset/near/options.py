@@ -1,0 +1,55 @@
+"""How alike documents have to be to be near copies, and how many minima find them.
+
+In:      a threshold, n-grams of so many words
+Out:     NearOptions: bands of minima, and the chance of a pair to be found by them
+Memory:  a few numbers
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lowtide import _native
+
+__all__ = ["NearOptions"]
+
+_MOST_ROWS = 8
+_BAND_SHARE = 0.27
+"""About the chance of a pair at the threshold to share one band: fewer minima cost less, and let
+more pairs through that are then compared in vain."""
+_MISSED = 0.02
+"""The share of pairs at the threshold that may share no band; of those above it, it is less."""
+
+
+@dataclass(frozen=True)
+class NearOptions:
+    """How alike documents have to be, and what is compared of them.
+
+    >>> options = NearOptions(0.8, 5)
+    >>> options.bands, options.rows, round(options.recall(0.8), 3), round(options.recall(0.9), 5)
+    (13, 6, 0.981, 0.99998)
+    """
+
+    threshold: float
+    ngram: int
+
+    @property
+    def rows(self) -> int:
+        """Minima in a band."""
+        rows = range(1, _MOST_ROWS + 1)
+        return next((count for count in rows if self.threshold**count <= _BAND_SHARE), _MOST_ROWS)
+
+    @property
+    def bands(self) -> int:
+        """Bands of a signature."""
+        share = self.threshold**self.rows
+        return 1 if share >= 1 - _MISSED else math.ceil(math.log(_MISSED) / math.log(1 - share))
+
+    def recall(self, similarity: float) -> float:
+        """The chance of a pair so much alike to share a band."""
+        return 1 - (1 - similarity**self.rows) ** self.bands
+
+    def signer(self) -> _native.NearSigner:
+        """What makes signatures."""
+        return _native.NearSigner(self.threshold, self.ngram, self.bands, self.rows)

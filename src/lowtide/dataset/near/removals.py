@@ -1,0 +1,156 @@
+"""The near copies that go, asked for block by block, and the log of them.
+
+In:      the decide stage's result
+Out:     marks for encoding, lines that are not compared with; near_duplicates.jsonl in the dataset
+Memory:  8 bytes a block; one block's rows
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import xxhash
+
+from lowtide import _native, files
+from lowtide.arrays import np
+from lowtide.counts import counted
+from lowtide.dataset.near.deciding import DECIDE_STAGE
+from lowtide.dataset.near.options import NearOptions
+from lowtide.engine.outputs import Output
+from lowtide.engine.records import Records
+from lowtide.engine.tasks import Task
+
+__all__ = ["LOG_NAME", "NearRemovals", "RemovedText"]
+
+LOG_NAME = "near_duplicates.jsonl"
+_ROW_BYTES = _native.NEAR_COPY_ROW_BYTES
+_STEP_ROWS = 1 << 12
+
+
+class _Lines(Protocol):
+    def load(self, block: int, /) -> memoryview: ...
+
+
+class NearRemovals:
+    """Which documents of which block go."""
+
+    def __init__(self, records: Records, options: NearOptions) -> None:
+        self._records = records
+        self._options = options
+
+    @cached_property
+    def _output(self) -> Output:
+        return self._records.open(Task(DECIDE_STAGE, 0))
+
+    @cached_property
+    def _starts(self) -> memoryview:
+        return self._output.read("starts").cast("q")
+
+    def _rows(self, block: int) -> Any:
+        """A row for each document of a block that goes."""
+        begin, end = self._starts[block], self._starts[block + 1]
+        data = b""
+        if begin < end:
+            data = self._output.read("removed", begin=begin * _ROW_BYTES, end=end * _ROW_BYTES)
+        return np.frombuffer(data, dtype="<u8").reshape(-1, _ROW_BYTES // 8)
+
+    def marks(self, block: int) -> bytes:
+        """Documents to leave out of a block, as encoding takes them: after all lines."""
+        rows = self._rows(block)[:, 0].astype("<u4")
+        return (rows | np.uint32(_native.NEAR_COPY_MARK)).tobytes()
+
+    def with_lines(self, lines: _Lines | None, *, first_block: int = 0) -> RemovedText:
+        """What is left out of blocks from `first_block` on, with lines that came before."""
+        return RemovedText(lines, self, first_block=first_block)
+
+    def leave_out(self, block: int, hashes: memoryview) -> memoryview:
+        """Hashes of a block without those of documents that go: what they say was not said."""
+        rows = self._rows(block)
+        if not len(rows) or not len(hashes):
+            return hashes
+        left = np.zeros((len(rows), 3), dtype="<u4")
+        left[:, 0] = rows[:, 0].astype("<u4")
+        left[:, 1] = rows[:, 3] >> np.uint64(32)
+        left[:, 2] = rows[:, 3].astype("<u4")
+        return _native.leave_out(hashes, left.tobytes())
+
+    def describe(self) -> dict[str, Any]:
+        """What was compared and found, as the metadata has it."""
+        found, options = self._output.header, self._options
+        return {
+            "threshold": options.threshold,
+            "ngram": options.ngram,
+            "bands": options.bands,
+            "rows": options.rows,
+            "documents": found["signed"],
+            "not_compared": found["skipped"],
+            "pairs": found["pairs"],
+            "compared": found["compared"],
+            "unlike": found["unlike"],
+            "removed": found["removed"],
+            "capped_buckets": found["capped"],
+            "largest_bucket": found["largest"],
+        }
+
+    def notices(self) -> list[str]:
+        """What people should know of it."""
+        found = self._output.header
+        if not found["capped"]:
+            return []
+        return [
+            f"near copies: {counted(found['capped'], 'bucket')} of many different documents, the "
+            f"largest of {found['largest']:,}: each was compared with some of them, not with all"
+        ]
+
+    def write_log(self, root: Path) -> dict[str, Any]:
+        """Write which document went for which; return the metadata's row of it all."""
+        path = root / LOG_NAME
+        digest = xxhash.xxh3_128()
+        with files.atomic_file(path) as file:
+            for begin in range(0, self._starts[-1], _STEP_ROWS):
+                end = min(begin + _STEP_ROWS, self._starts[-1])
+                data = self._output.read("removed", begin=begin * _ROW_BYTES, end=end * _ROW_BYTES)
+                text = b"".join(map(_log_line, np.frombuffer(data, dtype=_LOG_ROW).tolist()))
+                digest.update(text)
+                file.write(text)
+        return {**self.describe(), "file": LOG_NAME, "xxh3_128": digest.hexdigest()}
+
+
+_LOG_ROW = [
+    ("place", "<u8"),
+    ("kept", "<u8"),
+    ("similarity", "<f8"),
+    ("lines", "<u8"),
+    ("input", "<u8"),
+    ("ordinal", "<u8"),
+    ("kept_input", "<u8"),
+    ("kept_ordinal", "<u8"),
+]
+
+
+def _log_line(row: tuple[Any, ...]) -> bytes:
+    _, _, similarity, _, number, ordinal, kept_number, kept_ordinal = row
+    line = {
+        "kept": [kept_number, kept_ordinal],
+        "removed": [number, ordinal],
+        "similarity": round(similarity, 6),
+    }
+    return json.dumps(line).encode() + b"\n"
+
+
+class RemovedText:
+    """What is left out of blocks: lines and documents that came before, then near copies."""
+
+    def __init__(self, lines: _Lines | None, near: NearRemovals, *, first_block: int) -> None:
+        self._lines = lines
+        self._near = near
+        self._first = first_block
+
+    def load(self, block: int) -> memoryview:
+        """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
+        lines = self._lines.load(block) if self._lines is not None else memoryview(b"")
+        marks = self._near.marks(self._first + block)
+        return memoryview(lines.tobytes() + marks) if marks else lines

@@ -1,0 +1,127 @@
+"""Rows of a task by partition, and one partition's rows of all tasks of a stage.
+
+In:      rows of blocks, each block's sorted by the first byte of what they are told apart by
+Out:     two sections of a task's result: all rows of the first partition, block by block, then
+         those of the next; and where each block's end
+Memory:  a few numbers per block; its rows wait on disk until the task is done
+
+One file a task, of which others read stretches: a file for each pair of tasks would be millions.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from lowtide import files
+from lowtide.engine.outputs import Output, OutputWriter
+from lowtide.engine.records import Records
+from lowtide.engine.tasks import Task
+
+__all__ = ["PartitionReader", "PartitionSections", "PartitionedRows"]
+
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class PartitionSections:
+    """What the two sections are called, and how long a row is."""
+
+    rows: str
+    ends: str
+    row_bytes: int
+
+
+class PartitionedRows:
+    """The rows of one task: by block in a file of its own, then by partition in the result."""
+
+    def __init__(
+        self, sections: PartitionSections, borders: Sequence[tuple[int, int]], scratch: Path
+    ) -> None:
+        self._sections = sections
+        self._borders = borders
+        self._scratch = scratch
+        os.close(files.create_file(scratch))
+        self._starts = array("q")  # of each block's rows in the scratch file
+        self._radix_ends: list[memoryview] = []
+        self._position = 0
+
+    def add(self, rows: memoryview, radix_ends: memoryview) -> None:
+        """Take the rows of the next block, and where those of each first byte end."""
+        self._starts.append(self._position)
+        self._radix_ends.append(memoryview(bytes(radix_ends)).cast("q"))
+        with self._scratch.open("ab") as file:
+            self._position += file.write(rows)
+
+    def write(self, output: OutputWriter) -> None:
+        """Write both sections."""
+        output.begin(self._sections.rows)
+        ends, total, row_bytes = array("q"), 0, self._sections.row_bytes
+        with self._scratch.open("rb", buffering=0) as file:
+            for first, last in self._borders:
+                for start, radix_ends in zip(self._starts, self._radix_ends, strict=True):
+                    begin = radix_ends[first - 1] if first else 0
+                    total += radix_ends[last - 1] - begin
+                    ends.append(total)
+                    at = start + begin * row_bytes
+                    left = start + radix_ends[last - 1] * row_bytes - at
+                    while left > 0:
+                        data = os.pread(file.fileno(), min(left, _COPY_BYTES), at)
+                        output.write(data)
+                        at, left = at + len(data), left - len(data)
+        output.section(self._sections.ends, memoryview(ends).cast("B"))
+
+
+class PartitionReader:
+    """One partition's rows of all tasks of a stage."""
+
+    def __init__(
+        self,
+        records: Records,
+        stage: str,
+        sections: PartitionSections,
+        *,
+        num_tasks: int,
+        num_partitions: int,
+        partition: int,
+    ) -> None:
+        self._records = records
+        self._stage = stage
+        self._sections = sections
+        self._num_tasks = num_tasks
+        self._num_partitions = num_partitions
+        self._partition = partition
+        self.num_blocks = array("q")  # of each task
+        self.num_rows = 0
+        for _, ends in self._iter_ends():
+            self.num_blocks.append(len(ends) - 1)
+            self.num_rows += ends[-1] - ends[0]
+
+    def _iter_ends(self) -> Iterator[tuple[Output, memoryview]]:
+        """Each task's file, and where the rows of its blocks end, the first block's begin first."""
+        for number in range(self._num_tasks):
+            output = self._records.open(Task(self._stage, number))
+            name = self._sections.ends
+            count = output.size(name) // 8 // self._num_partitions
+            first = self._partition * count
+            ends = output.read(name, begin=8 * max(first - 1, 0), end=8 * (first + count))
+            if not first:
+                ends = memoryview(bytes(8) + ends)
+            yield output, ends.cast("q")
+
+    def iter_blocks(self) -> Iterator[memoryview]:
+        """The rows of each block, in the order of the tasks."""
+        row_bytes = self._sections.row_bytes
+        for output, ends in self._iter_ends():
+            with output.path.open("rb", buffering=0) as file:
+                for begin, end in pairwise(ends):
+                    yield output.read_from(
+                        file.fileno(),
+                        self._sections.rows,
+                        begin=begin * row_bytes,
+                        end=end * row_bytes,
+                    )
