@@ -86,6 +86,13 @@ def similar_pairs(texts: list[str], threshold: float) -> dict[tuple[int, int], f
 
 
 @pytest.fixture
+def few(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 8 << 10)
+    Path("a.txt").write_text(SEPARATOR.join(texts[:120]))
+    return texts[:120]
+
+
+@pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 16 << 10)
     monkeypatch.chdir(tmp_path)
@@ -139,7 +146,7 @@ def test_what_goes_is_alike_to_what_stays_and_hardly_a_pair_is_missed(texts: lis
 
 
 def test_exact_copies_go_by_deduplication_and_those_of_near_copies_with_them(
-    texts: list[str],
+    few: list[str],
 ) -> None:
     words = WORDS[:100]
     near = [*words[:50], "other", *words[51:]]
@@ -154,7 +161,7 @@ def test_exact_copies_go_by_deduplication_and_those_of_near_copies_with_them(
     assert (0, 3, 1.0) in read_log("both", made)
 
 
-def test_a_chain_of_likeness_removes_nothing_unlike(texts: list[str]) -> None:
+def test_a_chain_of_likeness_removes_nothing_unlike(few: list[str]) -> None:
     made = [as_text(WORDS[at : at + 200]) for at in range(0, 100, 10)]
     Path("a.txt").write_text(SEPARATOR.join(made))
     prepare("out", dedup=False)
@@ -166,7 +173,7 @@ def test_a_chain_of_likeness_removes_nothing_unlike(texts: list[str]) -> None:
         assert found >= 0.8
 
 
-def test_lines_of_what_goes_may_be_said_by_others(texts: list[str]) -> None:
+def test_lines_of_what_goes_may_be_said_by_others(few: list[str]) -> None:
     words = WORDS[:200]
     changed = as_text([*words[:180], *(f"other{n}" for n in range(9)), *words[189:]])
     line = changed.splitlines()[20]
@@ -181,9 +188,7 @@ def test_lines_of_what_goes_may_be_said_by_others(texts: list[str]) -> None:
 SIZES = Sizes(part_bytes=40 << 10, num_partitions=3, num_buckets=16, group_bytes=50_000)
 
 
-def test_the_same_bytes_however_it_is_run(
-    texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_bytes_however_it_is_run(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     prepare("out", processes=1)
     expected = snapshot(Path("out"))
     settings = PrepareSettings(
@@ -212,7 +217,7 @@ def test_the_same_bytes_however_it_is_run(
 
 
 def test_a_command_that_was_stopped_goes_on(
-    texts: list[str], monkeypatch: pytest.MonkeyPatch
+    few: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare("out")
     for stage in (pairs.BucketStage, pairs.PairStage, deciding.SetStage, deciding.DecideStage):
@@ -228,13 +233,13 @@ def test_a_command_that_was_stopped_goes_on(
     assert snapshot(Path("again")) == snapshot(Path("out"))
 
 
-def test_a_dry_run_counts_what_would_go(texts: list[str]) -> None:
+def test_a_dry_run_counts_what_would_go(few: list[str]) -> None:
     dry = prepare("dry", dry_run=True)
     assert dry.report == prepare("out").report
     assert not Path("dry").exists()
 
 
-def test_a_template_is_compared_with_some_and_that_is_said(texts: list[str]) -> None:
+def test_a_template_is_compared_with_some_and_that_is_said(few: list[str]) -> None:
     made = [as_text([*WORDS[:60], *(f"only{n}x{i}" for i in range(12))]) for n in range(60)]
     Path("a.txt").write_text(SEPARATOR.join(made))
     result = prepare("out")
@@ -247,10 +252,10 @@ def test_a_template_is_compared_with_some_and_that_is_said(texts: list[str]) -> 
 
 
 def test_documents_without_words_and_parts_of_large_ones_are_counted_as_not_compared(
-    texts: list[str],
+    few: list[str],
 ) -> None:
     large = as_text(WORDS[:2900])
-    Path("a.txt").write_text(SEPARATOR.join([*texts[:20], "- - - + + + * * * = = = -", large]))
+    Path("a.txt").write_text(SEPARATOR.join([*few[:20], "- - - + + + * * * = = = -", large]))
     result = prepare("out")
     assert result.info is not None
     facts = result.info.metadata["near_duplicates"]
@@ -258,14 +263,14 @@ def test_documents_without_words_and_parts_of_large_ones_are_counted_as_not_comp
     assert facts["not_compared"] >= 3
 
 
-def test_short_texts_are_near_copies_only_of_the_same_words(texts: list[str]) -> None:
+def test_short_texts_are_near_copies_only_of_the_same_words(few: list[str]) -> None:
     made = ["one two three four here", "one two three four here!", "one two three four there"]
     Path("a.txt").write_text(SEPARATOR.join(made))
     prepare("out", val_fraction=0, near_dedup=0.5)
     assert read_log("out", made) == [(0, 1, 1.0)]
 
 
-def test_append_says_why_it_cannot(texts: list[str]) -> None:
+def test_append_says_why_it_cannot(few: list[str]) -> None:
     prepare("out")
     Path("b.txt").write_text("some new text that was never there before")
     with pytest.raises(UsageError, match=r"prepared with --near-dedup 0\.8"):
@@ -287,7 +292,7 @@ def test_settings_that_make_no_sense(tmp_path: Path, option: str, value: float, 
         prepare_dataset(input_files=["a.txt"], out_dir=tmp_path / "out", **{option: value})
 
 
-def test_another_threshold_is_another_dataset(texts: list[str]) -> None:
+def test_another_threshold_is_another_dataset(few: list[str]) -> None:
     prepare("out")
     with pytest.raises(UsageError, match=r"--near-dedup 0\.8, now it is 0\.9"):
         prepare("out", near_dedup=0.9)

@@ -118,6 +118,16 @@ def test_a_model_of_a_quarter_of_the_budget_stays_inside_of_it(tmp_path: Path) -
     assert 61_000_000 < peak < BUDGET
 
 
+def test_near_copies_take_no_more_for_more_text(
+    peaks: dict[str, int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A row of signatures for each of 66,000 documents, most of them in pairs: all on the disk."""
+    folder = tmp_path_factory.mktemp("near")
+    write_text(folder / "large.txt", size_bytes=40 * MIB, separator="<|endoftext|>")
+    peak = peak_of(folder / "large.txt", folder / "out", "--near-dedup", "0.8", "--no-dedup")
+    assert peak < peaks["large"] + 24 * MIB, (peak, peaks)
+
+
 def test_all_sizes_stay_inside_the_budget(peaks: dict[str, int]) -> None:
     assert max(peaks.values()) < BUDGET, peaks
 

@@ -302,6 +302,63 @@ def call_long_rows(folder: Path) -> None:
                     call("unpack_snappy", _native.unpack_snappy, first, begin, size, second)
 
 
+def call_near_copies(folder: Path) -> None:
+    good: dict[str, Any] = {"threshold": 0.8, "ngram": 5, "bands": 13, "rows": 6}
+    vary("NearSigner", _native.NearSigner, good, good)
+    signer = _native.NearSigner(**good)
+    vary("GramSets", _native.GramSets, {"ngram": 5}, ("ngram",))
+    sets = _native.GramSets(5)
+    document = np.array([0, 0, 0, 4, 0, 0, 0, 3], np.uint64)
+    place = np.zeros(2, np.uint64).view(np.uint8)
+    for number in (0, 4, 5, 1 << 63, (1 << 64) - 1):
+        for field in (2, 3, 6, 7):
+            row = document.copy()
+            row[field] = number
+            call("NearSigner", signer.sign, b"text", row.view(np.uint8))
+            call("GramSets", sets.make, b"text", row.view(np.uint8), 0, place, number)
+        wanted = np.array([number, 0], np.uint64).view(np.uint8)
+        call("GramSets", sets.make, b"text", document.view(np.uint8), 0, wanted, 0)
+    call("NearSigner", signer.sign, b"text", document.view(np.uint8)[1:])
+    for capacity in NUMBERS:
+        held = call("BucketRows", _native.BucketRows, capacity)
+        if held is not None:
+            row = {"rows": np.full(32, 255, np.uint8), "block": 0, "first": 0}
+            vary("BucketRows", held.add, row, ("block", "first"))
+            call("BucketRows", held.add, np.zeros(17, np.uint8), 0, 0)
+            call("BucketRows", held.sort)
+    for rows, most in itertools.product((np.zeros(48, np.uint8), b"x", b""), NUMBERS):
+        buckets = _native.NearBuckets()
+        call("NearBuckets", buckets.add, rows, most)
+        call("NearBuckets", buckets.sort)
+        call("NearBuckets", buckets.finish)
+    call_near_files(folder)
+    left = np.array([0, 9, 3], np.uint32).view(np.uint8)
+    for hashes, rows in ((np.full(48, 255, np.uint8), left), (b"", left), (left, b"x"), (b"", b"")):
+        call("leave_out", _native.leave_out, hashes, rows)
+
+
+def call_near_files(folder: Path) -> None:
+    path, out = folder / "rows", folder / "out"
+    np.zeros(100, np.uint64).tofile(path)
+    out.write_bytes(b"")
+    for name in ("PairMerger", "BucketMerger"):
+        merger = getattr(_native, name)
+        for offset, rows in itertools.product((0, 8, 1 << 40, 1 << 63, -1), (0, 2, 99, 1 << 50)):
+            made = call(name, merger, [(path, offset, rows)], 1 << 10)
+            if made is not None:
+                call(name, made.read, 1 << 20)
+        vary(name, merger, {"runs": [(path, 0, 2)], "buffer_bytes": 64}, ("buffer_bytes",))
+    pair = np.array([1, 0], np.uint64).view(np.uint8)
+    for first, offset, rows in itertools.product((0, 1, 1 << 63), (0, 1 << 40), (0, 2, 1 << 50)):
+        file = (first, path, offset, rows, 0)
+        decider = call("NearDecider", _native.NearDecider, [file], 0.8, True, out)
+        if decider is not None:
+            for pairs in (pair, np.zeros(2, np.uint64).view(np.uint8), pair[1:], b""):
+                call("NearDecider", decider.add, pairs)
+            call("NearDecider", decider.finish)
+    call("NearDecider", _native.NearDecider, [], 0.8, True, folder / "nowhere" / "out")
+
+
 def call_dataset(folder: Path) -> None:
     codes = np.array([1, 0xFFFFFFFF], np.uint32)
     for ids, unknown in itertools.product((codes, codes[:1]), NUMBERS):
@@ -576,6 +633,7 @@ def main() -> None:
     call_vocabulary_files()
     call_corpus()
     call_long_rows(folder)
+    call_near_copies(folder)
     call_dataset(folder)
     call_loader(folder)
     call_model()

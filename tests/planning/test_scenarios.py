@@ -119,8 +119,8 @@ def replace_stages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         resources,
         "planned_disk_bytes",
-        lambda text, *, one_pass_bytes, bytes_per_token, token_bytes: int(
-            text * token_bytes / bytes_per_token + one_pass_bytes
+        lambda text, *, one_pass_bytes, bytes_per_token, token_bytes, near_copies: int(
+            text * token_bytes / bytes_per_token + one_pass_bytes + near_copies * text
         ),
     )
     patch.setattr("lowtide.planning.data.estimate_distinct_bytes", lambda inputs, text: text // 50)

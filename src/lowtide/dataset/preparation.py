@@ -181,7 +181,13 @@ def _prepare(
                 reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
             )
             inputs = drop_copies(inputs, reading, on_notice=progress.note)
-        check_disk(settings.out_dir, inputs, progress, one_pass_bytes=shares.one_pass_bytes)
+        check_disk(
+            settings.out_dir,
+            inputs,
+            progress,
+            one_pass_bytes=shares.one_pass_bytes,
+            near_copies=settings.near is not None,
+        )
         created = not settings.out_dir.exists()
         with (
             naming_folder(settings.out_dir),

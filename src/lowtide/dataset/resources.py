@@ -29,6 +29,7 @@ from lowtide.tokenizer.needs import NO_PACKAGE, PackageNeeds, package_needs
 __all__ = [
     "FILE_BYTES",
     "LINE_BYTES",
+    "NEAR_DISK_SHARE",
     "Inputs",
     "Shares",
     "check_disk",
@@ -43,6 +44,10 @@ __all__ = [
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
 LINE_BYTES = 200  # of English prose; lines of code are shorter
 _PROGRAM_BYTES = 25 << 20  # the interpreter and what it imports for this
+NEAR_DISK_SHARE = 0.8
+"""Of the text, for near copies: signatures of documents of 3 KB, sorted (0.2), and the n-grams of
+two documents in five (1.5 bytes for each byte of theirs); more where documents are short, or all
+are copies."""
 FILE_BYTES = 100
 """Of an input file, beside its row in the list: its hash, its documents and tokens."""
 
@@ -184,26 +189,37 @@ def planned_disk_bytes(
     one_pass_bytes: int,
     bytes_per_token: float = 3.5,
     token_bytes: int = 2,
+    near_copies: bool = False,
 ) -> int:
     """Return the disk that preparing takes meanwhile, with so large a table for the one pass.
 
     Ids twice, as work files and as shards, the hashes of lines, and the clean text of blocks that
-    wait for their turn; once the table is full, the clean text of all blocks that follow.
+    wait for their turn; once the table is full, the clean text of all blocks that follow. Where
+    near copies are looked for, all clean text, and what `NEAR_DISK_SHARE` says.
     """
     ids = 2 * token_bytes * text_bytes / bytes_per_token
+    if near_copies:
+        one_pass_bytes = 0
+        ids += NEAR_DISK_SHARE * text_bytes
     waiting = min(0.15 * text_bytes, 3e6)
     tabled = one_pass_bytes // TABLE_ROW_BYTES * LINE_BYTES
     return int(ids + waiting + 0.1 * text_bytes + max(0, text_bytes - tabled))
 
 
 def check_disk(
-    root: Path, inputs: Sequence[InputFile], progress: Progress, *, one_pass_bytes: int
+    root: Path,
+    inputs: Sequence[InputFile],
+    progress: Progress,
+    *,
+    one_pass_bytes: int,
+    near_copies: bool = False,
 ) -> None:
     """Refuse a job that cannot fit on the disk; without one pass all clean text waits there."""
     text = estimate_text_bytes(inputs)
     num_in_order = sum(row.is_read_in_order for row in inputs)
     side_by_side = num_in_order > 1  # files that are read so keep their clean text
-    needed = planned_disk_bytes(text, one_pass_bytes=0 if side_by_side else one_pass_bytes)
+    table = 0 if side_by_side else one_pass_bytes
+    needed = planned_disk_bytes(text, one_pass_bytes=table, near_copies=near_copies)
     free = files.free_disk_bytes(root)
     progress.note(
         f"{counted(len(inputs), 'file')}, about {format_size(text)} of text; "

@@ -120,13 +120,14 @@ def _check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
 
 
 def _check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:
-    """Compare the hashes that append needs with what the metadata says of them."""
+    """Compare hashes that append needs, and the log of near copies, with what metadata says."""
     problems: list[str] = []
-    for row in metadata.get("seen", []):
+    near = metadata.get("near_duplicates")
+    for row in [*metadata.get("seen", []), *([] if near is None else [near])]:
         try:
             name, checksum = str(row["file"]), row["xxh3_128"]
         except (KeyError, TypeError) as error:
-            problems.append(f"{layout.METADATA_NAME}: a damaged row of hashes ({error!r})")
+            problems.append(f"{layout.METADATA_NAME}: a damaged row of a file ({error!r})")
             continue
         if not (root / name).is_file():
             problems.append(f"{name}: missing")

@@ -43,6 +43,8 @@ def write_commands(
             options = {"input": files, "vocab_size": data.vocab_size, **shared}
             commands.append(_command("train-tokenizer", {**options, "out_dir": tokenization}))
         options = {"input_files": files, "tokenization": tokenization, **shared}
+        if settings.near_dedup:
+            options["near_dedup"] = settings.near_dedup
         dataset_dir = f"data/{settings.name}"
         commands.append(_command("prepare", {**options, "out_dir": dataset_dir}))
     # .npy and .bin files are given by another name than folders.

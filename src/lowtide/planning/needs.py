@@ -48,7 +48,9 @@ class LoadingWay:
     note: str
 
 
-def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[StageNeed]:
+def stage_needs(
+    data: DataFacts, choice: Choice, machine: Machine, *, near_copies: bool = False
+) -> list[StageNeed]:
     """Return the needs of every stage this plan runs, in order."""
     budget = machine.budget_bytes
     needs: list[StageNeed] = []
@@ -78,6 +80,7 @@ def stage_needs(data: DataFacts, choice: Choice, machine: Machine) -> list[Stage
             one_pass_bytes=table,
             bytes_per_token=data.bytes_per_token,
             token_bytes=data.token_bytes,
+            near_copies=near_copies,
         )
         tokens = int(text / data.bytes_per_token)
         note = f"the dataset itself has {format_size(tokens * data.token_bytes)}"

@@ -103,7 +103,7 @@ def make_plan(settings: PlanSettings) -> Plan:
         data=data,
         asked=asked,
         chosen=chosen,
-        needs=stage_needs(data, shown, machine),
+        needs=stage_needs(data, shown, machine, near_copies=settings.near_dedup > 0),
         compute=compute,
         ways=_ways(shown, data, compute),
         commands=[] if chosen is None else write_commands(settings, data, chosen, machine, compute),

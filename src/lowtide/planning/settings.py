@@ -55,6 +55,9 @@ class PlanSettings:
     vocab_size: int | None = None
     """Size of the tokenizer to learn; by the machine's memory and the text if not given."""
 
+    near_dedup: float = 0.0
+    """Look for near copies, as lowtide prepare does it: more disk meanwhile, the same memory."""
+
     # Model: one to start from, a config file, a size, a parameter count or a shape; by the machine
     # if not given.
     init_from_model: str | None = None
@@ -144,6 +147,8 @@ class PlanSettings:
                     f"{format_size(_SMALLEST_MACHINE)}",
                     next_step=f"name the unit, such as --{field} 8GiB",
                 )
+        near = self.near_dedup == 0 or 0.5 <= self.near_dedup <= 1
+        require(near, "near_dedup", self.near_dedup, "0, or from 0.5 to 1")
         require(self.cores is None or self.cores >= 1, "cores", self.cores, "at least 1")
         too_small = self.vocab_size is not None and self.vocab_size < _SMALLEST_VOCABULARY
         expected = f"at least {_SMALLEST_VOCABULARY}: the bytes and the end of a text"
