@@ -127,7 +127,7 @@ def _check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:
         try:
             name, checksum = str(row["file"]), row["xxh3_128"]
         except (KeyError, TypeError) as error:
-            problems.append(f"{layout.METADATA_NAME}: a damaged row of a file ({error!r})")
+            problems.append(f"{layout.METADATA_NAME}: a damaged row of hashes ({error!r})")
             continue
         if not (root / name).is_file():
             problems.append(f"{name}: missing")

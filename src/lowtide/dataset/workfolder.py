@@ -33,8 +33,8 @@ __all__ = ["WORK_NAME", "begin_work", "has_plan", "open_work", "read_facts", "re
 
 _PLAN_NAME = "plan.json"
 _INPUTS_NAME = "inputs.jsonl"
-_NEAR_NAME = "near"
 """A row for each input: path, size, time. Earlier versions have them in the plan."""
+_NEAR_NAME = "near"
 _VERSION = 3
 """Of the work files: those of another version are of no use."""
 _CHECKED = ("block", "end", "ids", "removed", "shard")

@@ -40,7 +40,7 @@ def write_commands(
     if dataset_dir is None:
         if data.learns_tokenizer:
             tokenization = f"tok/{settings.name}"
-            options = {"input": files, "vocab_size": data.vocab_size, **shared}
+            options: dict[str, Any] = {"input": files, "vocab_size": data.vocab_size, **shared}
             commands.append(_command("train-tokenizer", {**options, "out_dir": tokenization}))
         options = {"input_files": files, "tokenization": tokenization, **shared}
         if settings.near_dedup:
