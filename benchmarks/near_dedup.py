@@ -166,7 +166,7 @@ def main() -> None:
     sets = [gram_set(text) for text in texts]
     report(find_pairs(sets, arguments.threshold), log, sets)
     print(f"{facts['pairs']:,} pairs shared a band, {facts['compared']:,} were compared, "
-          f"{facts['unlike']:,} of them unlike")  # fmt: skip
+          f"{facts['unlike']:,} unlike, some by their sizes alone")  # fmt: skip
     print(f"processor time: {plain:.2f} s without, {near:.2f} s with near copies: "
           f"{size / 1e6 / (near - plain):.0f} MB/s for them")  # fmt: skip
 

@@ -17,7 +17,7 @@ from lowtide import _native
 from lowtide.dataset import preparation
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.near import deciding, pairs, running
-from lowtide.dataset.near.options import NearOptions
+from lowtide.dataset.near.likeness import Likeness
 from lowtide.dataset.preparation import PrepareResult, prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
@@ -302,6 +302,6 @@ def test_another_threshold_is_another_dataset(few: list[str]) -> None:
 
 @pytest.mark.parametrize("threshold", [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
 def test_bands_find_pairs_at_any_threshold(threshold: float) -> None:
-    options = NearOptions(threshold, 5)
+    options = Likeness(threshold, 5)
     assert options.recall(threshold) >= 0.97
     assert options.bands * options.rows <= 150

@@ -21,6 +21,7 @@ PLAN = {
     "tpu": False,
     "name": "mine",
     "measure": True,
+    "near_dedup": 0.0,
 }
 COMPARE = {
     "input": (),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.cleaning import CleaningSettings
 from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
-from lowtide.dataset.near.options import NearOptions
+from lowtide.dataset.near.likeness import Likeness
 from lowtide.errors import UsageError
 from lowtide.settings import import_when_used
 
@@ -142,9 +142,9 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
             )
 
     @property
-    def near(self) -> NearOptions | None:
+    def near(self) -> Likeness | None:
         """How near copies are found; None where they stay."""
-        return NearOptions(self.near_dedup, self.near_dedup_ngram) if self.near_dedup else None
+        return Likeness(self.near_dedup, self.near_dedup_ngram) if self.near_dedup else None
 
     def _check_engine(self) -> None:
         if self.engine not in _ENGINES:

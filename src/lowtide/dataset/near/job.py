@@ -1,6 +1,6 @@
 """What every stage of finding near copies works with, whichever engine runs it.
 
-In:      NearOptions; parts of a corpus that is clean
+In:      Likeness; parts of a corpus that is clean
 Out:     NearJob
 Memory:  a few numbers
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lowtide import _native
-from lowtide.dataset.near.options import NearOptions
+from lowtide.dataset.near.likeness import Likeness
 from lowtide.engine.partitions import PartitionSections
 from lowtide.engine.records import Records
 
@@ -29,7 +29,7 @@ BlockText = tuple[memoryview, memoryview]
 class NearJob:
     """A search for near copies as one worker sees it."""
 
-    options: NearOptions
+    options: Likeness
     records: Records
     sign_stage: str
     """The stage whose results hold the signatures."""

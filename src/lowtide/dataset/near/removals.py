@@ -18,7 +18,7 @@ from lowtide import _native, files
 from lowtide.arrays import np
 from lowtide.counts import counted
 from lowtide.dataset.near.deciding import DECIDE_STAGE
-from lowtide.dataset.near.options import NearOptions
+from lowtide.dataset.near.likeness import Likeness
 from lowtide.engine.outputs import Output
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
@@ -37,7 +37,7 @@ class _Lines(Protocol):
 class NearRemovals:
     """Which documents of which block go."""
 
-    def __init__(self, records: Records, options: NearOptions) -> None:
+    def __init__(self, records: Records, options: Likeness) -> None:
         self._records = records
         self._options = options
 

@@ -15,7 +15,7 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset.near.deciding import DecideStage, SetStage
 from lowtide.dataset.near.job import BlockText, NearJob
-from lowtide.dataset.near.options import NearOptions
+from lowtide.dataset.near.likeness import Likeness
 from lowtide.dataset.near.pairs import BucketStage, PairStage
 from lowtide.dataset.near.removals import NearRemovals
 from lowtide.dataset.near.signing import SIGN_STAGE, SignStage
@@ -44,7 +44,7 @@ def list_near_stages(job: NearJob) -> list[Stage]:
 def find_near_copies(
     table: BlockTable,
     folder: Path,
-    options: NearOptions,
+    options: Likeness,
     pool: WorkerPool,
     progress: Progress,
     *,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.dataset.near.job import NEAR_SECTIONS, NearJob
-from lowtide.dataset.near.options import NearOptions
+from lowtide.dataset.near.likeness import Likeness
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionedRows
 from lowtide.engine.tasks import Task
@@ -26,7 +26,7 @@ class PartSigner:
     """The signatures of one part."""
 
     def __init__(
-        self, options: NearOptions, borders: Sequence[tuple[int, int]], scratch: Path
+        self, options: Likeness, borders: Sequence[tuple[int, int]], scratch: Path
     ) -> None:
         self._signer = options.signer()
         self._rows = PartitionedRows(NEAR_SECTIONS, borders, scratch)

@@ -1,7 +1,7 @@
 """How alike documents have to be to be near copies, and how many minima find them.
 
 In:      a threshold, n-grams of so many words
-Out:     NearOptions: bands of minima, and the chance of a pair to be found by them
+Out:     Likeness: bands of minima, and the chance of a pair to be found by them
 Memory:  a few numbers
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lowtide import _native
 
-__all__ = ["NearOptions"]
+__all__ = ["Likeness"]
 
 _MOST_ROWS = 8
 _BAND_SHARE = 0.27
@@ -23,12 +23,12 @@ _MISSED = 0.02
 
 
 @dataclass(frozen=True)
-class NearOptions:
+class Likeness:
     """How alike documents have to be, and what is compared of them.
 
-    >>> options = NearOptions(0.8, 5)
+    >>> options = Likeness(0.8, 5)
     >>> options.bands, options.rows, round(options.recall(0.8), 3), round(options.recall(0.9), 5)
-    (13, 6, 0.981, 0.99998)
+    (13, 6, 0.981, 0.99995)
     """
 
     threshold: float
