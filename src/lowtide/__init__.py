@@ -26,6 +26,9 @@ Models
     train               train a model, or go on with it             -> TrainResult
     Trainer             the same on objects: your network, your data, your callbacks
     GPT, GPTConfig, GPTDataLoader, load_model
+    StepEvent, EvaluationEvent, CheckpointEvent: what callbacks of Trainer are called with
+    build_optimizers    AdamW, 8-bit AdamW and Muon for any torch module
+    learning_rate_factor  warm-up and decay: the share of the peak at a step
     evaluate            loss, bits per byte, right answers          -> EvalResult, TaskResult
     generate            text from a run, as it is written           -> Iterator[str]
     generate_text       text from a model in memory                 -> str
@@ -67,6 +70,8 @@ _HOMES = {
     "AppendSettings": "lowtide.dataset.settings",
     "BatchLoader": "lowtide.loader.batches",
     "BudgetError": "lowtide.errors",
+    "build_optimizers": "lowtide.training.optimizers",
+    "CheckpointEvent": "lowtide.training.callbacks",
     "compare_memory": "lowtide.planning.comparison",
     "CompareSettings": "lowtide.planning.comparison",
     "CompletionSettings": "lowtide.completion",
@@ -80,6 +85,7 @@ _HOMES = {
     "estimate_memory_usage": "lowtide.loader.streaming",
     "EvalResult": "lowtide.training.results",
     "evaluate": "lowtide.training.evaluation",
+    "EvaluationEvent": "lowtide.training.callbacks",
     "EvaluateSettings": "lowtide.training.settings",
     "export_model": "lowtide.model.export",
     "ExportSettings": "lowtide.model.export",
@@ -92,6 +98,7 @@ _HOMES = {
     "inspect": "lowtide.loader.inspection",
     "Inspection": "lowtide.loader.inspection",
     "InspectSettings": "lowtide.dataset.settings",
+    "learning_rate_factor": "lowtide.training.schedule",
     "load_model": "lowtide.training.trainable",
     "LowtideError": "lowtide.errors",
     "make_plan": "lowtide.planning.plan",
@@ -112,6 +119,7 @@ _HOMES = {
     "run_demo": "lowtide.demo.running",
     "shell_completion": "lowtide.completion",
     "StageResult": "lowtide.demo.running",
+    "StepEvent": "lowtide.training.callbacks",
     "StreamingDataLoader": "lowtide.loader.streaming",
     "TaskResult": "lowtide.training.likelihood",
     "TokenDataset": "lowtide.loader.windows",

@@ -43,9 +43,14 @@ from lowtide.reporting.settings import ReportSettings as ReportSettings
 from lowtide.tokenizer.tokenizer import Tokenizer as Tokenizer
 from lowtide.tokenizer.training import TokenizerTrainingSettings as TokenizerTrainingSettings
 from lowtide.tokenizer.training import TrainedTokenizer as TrainedTokenizer
+from lowtide.training.callbacks import CheckpointEvent as CheckpointEvent
+from lowtide.training.callbacks import EvaluationEvent as EvaluationEvent
+from lowtide.training.callbacks import StepEvent as StepEvent
 from lowtide.training.likelihood import TaskResult as TaskResult
 from lowtide.training.loaders import GPTDataLoader as GPTDataLoader
+from lowtide.training.optimizers import build_optimizers as build_optimizers
 from lowtide.training.results import EvalResult as EvalResult
+from lowtide.training.schedule import learning_rate_factor as learning_rate_factor
 from lowtide.training.settings import EvaluateSettings as EvaluateSettings
 from lowtide.training.settings import TrainSettings as TrainSettings
 from lowtide.training.trainable import GPT as GPT
@@ -56,7 +61,7 @@ from pathlib import Path
 from typing import Literal
 
 __version__: str
-__all__ = ['append_to_dataset', 'AppendResult', 'AppendSettings', 'BatchLoader', 'BudgetError', 'compare_memory', 'CompareSettings', 'CompletionSettings', 'convert_dataset', 'ConvertResult', 'ConvertSettings', 'create_dataloaders', 'DataError', 'DatasetInfo', 'DemoSettings', 'estimate_memory_usage', 'EvalResult', 'evaluate', 'EvaluateSettings', 'export_model', 'ExportSettings', 'generate', 'generate_text', 'GenerateSettings', 'GPT', 'GPTConfig', 'GPTDataLoader', 'inspect', 'Inspection', 'InspectSettings', 'load_model', 'LowtideError', 'make_plan', 'MemoryBudget', 'Mixture', 'Pair', 'Plan', 'PlanSettings', 'prepare_dataset', 'PrepareResult', 'PrepareSettings', 'pretokenize_files', 'PretokenizeResult', 'PretokenizeSettings', 'report', 'ReportResult', 'ReportSettings', 'run_demo', 'shell_completion', 'StageResult', 'StreamingDataLoader', 'TaskResult', 'TokenDataset', 'Tokenizer', 'TokenizerTrainingSettings', 'train', 'train_tokenizer', 'TrainedTokenizer', 'Trainer', 'TrainResult', 'TrainSettings', 'UsageError', 'verify_dataset', 'VerifyResult', 'VerifySettings', '__version__']
+__all__ = ['append_to_dataset', 'AppendResult', 'AppendSettings', 'BatchLoader', 'BudgetError', 'build_optimizers', 'CheckpointEvent', 'compare_memory', 'CompareSettings', 'CompletionSettings', 'convert_dataset', 'ConvertResult', 'ConvertSettings', 'create_dataloaders', 'DataError', 'DatasetInfo', 'DemoSettings', 'estimate_memory_usage', 'EvalResult', 'evaluate', 'EvaluationEvent', 'EvaluateSettings', 'export_model', 'ExportSettings', 'generate', 'generate_text', 'GenerateSettings', 'GPT', 'GPTConfig', 'GPTDataLoader', 'inspect', 'Inspection', 'InspectSettings', 'learning_rate_factor', 'load_model', 'LowtideError', 'make_plan', 'MemoryBudget', 'Mixture', 'Pair', 'Plan', 'PlanSettings', 'prepare_dataset', 'PrepareResult', 'PrepareSettings', 'pretokenize_files', 'PretokenizeResult', 'PretokenizeSettings', 'report', 'ReportResult', 'ReportSettings', 'run_demo', 'shell_completion', 'StageResult', 'StepEvent', 'StreamingDataLoader', 'TaskResult', 'TokenDataset', 'Tokenizer', 'TokenizerTrainingSettings', 'train', 'train_tokenizer', 'TrainedTokenizer', 'Trainer', 'TrainResult', 'TrainSettings', 'UsageError', 'verify_dataset', 'VerifyResult', 'VerifySettings', '__version__']
 
 def append_to_dataset(
     dataset_dir: str | Path | AppendSettings = ...,

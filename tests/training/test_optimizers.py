@@ -273,3 +273,40 @@ def test_the_scale_of_float16_begins_high_and_changes_on_the_device():
     assert other.value.item() == 1.0
     other.load_state_dict({"value": 8.0, "good_steps": 3.0})
     assert other.state_dict() == {"value": 8.0, "good_steps": 3.0}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_any_module_is_trained(name):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Embedding(9, 8), torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 9)
+    )
+    optimizers = build_optimizers(module, name=name, learning_rate=0.03)
+    kinds = {
+        id(p): type(optimizer).__name__
+        for optimizer in optimizers.optimizers
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    inner = "Muon" if name == "muon" else "AdamW"
+    assert [kinds[id(p)] for p in module.parameters()] == ["AdamW", inner, *["AdamW"] * 3]
+    ids, losses = torch.arange(9), []
+    for _ in range(60):
+        loss = torch.nn.functional.cross_entropy(module(ids), (ids + 1) % 9)
+        loss.backward()
+        optimizers.step()
+        optimizers.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 4
+
+
+def test_the_caller_may_say_which_matrices_are_inside():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    optimizers = build_optimizers(
+        module, name="muon", learning_rate=0.1, inner=[module[1].weight, module[1].bias]
+    )
+    assert [p is module[1].weight for p in optimizers.optimizers[1].param_groups[0]["params"]] == [
+        True
+    ]
+    with pytest.raises(UsageError, match="'sgd' is not adamw or muon"):
+        build_optimizers(module, name="sgd", learning_rate=0.1)

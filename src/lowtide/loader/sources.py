@@ -1,6 +1,6 @@
-"""Find the tokens at a path: a prepared dataset, a .npy, a .bin, or a folder of .bin files.
+"""Find tokens: a prepared dataset, a .npy, a .bin, a folder of .bin files, or an array.
 
-In:      a path, which split, and the dtype where the file does not say it
+In:      a path or an array, which split, and the dtype where the file does not say it
 Out:     TokenSource: files with offsets and lengths, read as one stream
 Memory:  a row of about 200 bytes per shard; file contents are not read, except samples of a few KiB
 """
@@ -50,6 +50,8 @@ class TokenSource:
     tokenizer_dir: Path | None = None
     notice: str | None = None
     """What could not be checked."""
+    array: npt.NDArray[Any] | None = None
+    """The ids of this split, where they are in memory."""
 
     @property
     def num_tokens(self) -> int:
@@ -58,7 +60,7 @@ class TokenSource:
 
 
 def find_tokens(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | npt.ArrayLike,
     *,
     split: Split = "train",
     dtype: npt.DTypeLike | None = None,
@@ -68,10 +70,10 @@ def find_tokens(
 ) -> TokenSource:
     """Describe the tokens at `path`; nothing is read but names, sizes and headers.
 
-    A single file is cut in two: the first part is "train", the last `val_fraction` of it, or its
-    last `val_tokens` tokens, is "val"; "all" takes it whole.
+    `path` may be an array of ids too; one that is mapped from a file is read as that file. A single
+    file, or an array, is cut in two: the first part is "train", the last `val_fraction` of it, or
+    its last `val_tokens` tokens, is "val"; "all" takes it whole.
     """
-    path = Path(path)
     if split not in get_args(Split):
         raise UsageError(f"split {split!r} is not one of {', '.join(get_args(Split))}")
     if not 0 <= val_fraction < 1:
@@ -79,10 +81,59 @@ def find_tokens(
     if eval_only:
         split = "val"
     given = None if dtype is None else _checked_dtype(dtype)
+    if not isinstance(path, str | os.PathLike):
+        source = _from_array(path)
+        return _take_portion(source, split, val_fraction=val_fraction, val_tokens=val_tokens)
+    path = Path(path)
     if path.is_dir():
         return _find_in_folder(path, split=split, dtype=given, eval_only=eval_only)
     source = _describe_file(path, dtype=given)
     return _take_portion(source, split, val_fraction=val_fraction, val_tokens=val_tokens)
+
+
+def _from_array(given: npt.ArrayLike) -> TokenSource:
+    """Describe an array: as the file that it is mapped from, or as it is."""
+    ids = given if isinstance(given, np.ndarray) else np.asarray(given)
+    dtype = ids.dtype
+    if ids.ndim != 1 or dtype.kind not in "iu" or not dtype.isnative or dtype.byteorder == ">":
+        raise UsageError(
+            f"an array of {dtype} with shape {ids.shape} holds no ids",
+            next_step="give one row of whole numbers, such as ids.ravel().astype('uint16')",
+        )
+    place = _place_in_file(ids)
+    name, offset = (Path("array"), 0) if place is None else place
+    return TokenSource(
+        path=name,
+        split="all",
+        shards=(TokenFile(name, offset, len(ids), dtype),),
+        dtype=dtype,
+        fingerprint=_array_fingerprint(ids),
+        total_tokens=len(ids),
+        array=ids if place is None else None,
+    )
+
+
+def _place_in_file(ids: npt.NDArray[Any]) -> tuple[Path, int] | None:
+    """The file and the byte where a mapped array begins; None where only the array has the ids."""
+    mapped: Any = ids
+    while isinstance(mapped.base, np.ndarray):  # views, of which the first is the map itself
+        mapped = mapped.base
+    if type(mapped) is not np.memmap or not ids.flags.c_contiguous:
+        return None
+    if mapped.mode not in ("r", "r+"):  # what is copied on writing may differ from its file
+        return None
+    if mapped.filename is None or not Path(mapped.filename).is_file():
+        return None
+    begin = ids.__array_interface__["data"][0] - mapped.__array_interface__["data"][0]
+    return Path(mapped.filename), mapped.offset + begin
+
+
+def _array_fingerprint(ids: npt.NDArray[Any]) -> str:
+    """As `sample_fingerprint`, of ids in memory."""
+    count = _SAMPLE_BYTES // ids.dtype.itemsize
+    places = sorted({len(ids) * i // 15 for i in range(15)} | {max(0, len(ids) - count)})
+    samples = [ids[place : place + count].tobytes() for place in places]
+    return checksum_bytes(b"".join([f"{len(ids)} {ids.dtype.name}".encode(), *samples]))
 
 
 def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
@@ -264,4 +315,5 @@ def _take_portion(
         shards=(span,),
         first_token=first,
         fingerprint=checksum_bytes(identity),
+        array=None if source.array is None else source.array[first : first + count],
     )

@@ -1,6 +1,6 @@
 """Windows over a stream of tokens: a map-style dataset that reads what is asked for and no more.
 
-In:      a prepared dataset, .npy or .bin file (sources)
+In:      a prepared dataset, .npy or .bin file, or an array (sources)
 Out:     (inputs, targets), targets shifted by one token, as NumPy arrays
 Memory:  the windows asked for; a row of about 200 bytes per shard; at most 256 open files
 """
@@ -22,6 +22,7 @@ from lowtide.dataset.layout import DOCUMENTS_SUFFIX
 from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
+from lowtide.loader.arraystreams import ArrayStream
 from lowtide.loader.ordering import Indices, Order, epoch_shifts, order_indices
 from lowtide.loader.sources import Split, TokenSource, find_tokens
 
@@ -69,12 +70,14 @@ class TokenDataset:
     >>> data = TokenDataset(path, split="train", seq_len=4)
     >>> len(data), data[1]
     (23, (array([4, 5, 6, 7]), array([5, 6, 7, 8])))
+    >>> TokenDataset(numpy.arange(100), split="val", seq_len=4)[0]  # ids in memory
+    (array([90, 91, 92, 93]), array([91, 92, 93, 94]))
     """
 
     @takes_second_names
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | npt.ArrayLike,
         *,
         split: Split = "train",
         seq_len: int = 1024,
@@ -108,7 +111,7 @@ class TokenDataset:
         self.output_dtype = np.dtype(output_dtype)
         self.num_tokens = self.source.num_tokens
         self.vocab_size = self._agreed_vocab_size(vocab_size)
-        self._stream: _native.TokenStream | None = None
+        self._stream: _native.TokenStream | ArrayStream | None = None
         self._stream_pid = 0
         self._check_windows()
 
@@ -221,7 +224,7 @@ class TokenDataset:
         if shifts is not None:
             np.minimum(starts + shifts, np.uint64(last), out=starts)
         if self.windows == "documents":
-            self._call(lambda stream: stream.align_to_documents(starts, self.stride))
+            self._call_files(lambda stream: stream.align_to_documents(starts, self.stride))
             np.minimum(starts, np.uint64(last), out=starts)
         return starts
 
@@ -270,7 +273,7 @@ class TokenDataset:
         positions: npt.NDArray[np.int32],
     ) -> None:
         """Write the documents of windows into rows of arrays that are there already."""
-        self._call(lambda stream: stream.segments(starts, rows, segment_ids, positions))
+        self._call_files(lambda stream: stream.segments(starts, rows, segment_ids, positions))
 
     def read_tokens(self, first: int, count: int) -> Tokens:
         """Return `count` tokens from place `first` of the split."""
@@ -284,8 +287,9 @@ class TokenDataset:
         """Say what is read, in the words of a training log."""
         source = self.source
         last = source.first_token + self.num_tokens
+        where = "in memory" if source.array is not None else f"on disk: {source.path}"
         lines = [
-            f"Using tokens on disk: {source.path}",
+            f"Using tokens {where}",
             "   (read window by window: memory does not grow with the dataset)",
             f"   Total tokens: {source.total_tokens:,}",
             f"   Using {self.split} portion: {self.num_tokens:,} tokens"
@@ -306,13 +310,19 @@ class TokenDataset:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}  # a worker process opens its own files
 
-    def _call(self, work: Callable[[_native.TokenStream], None]) -> None:
+    def _call_files(self, work: Callable[[_native.TokenStream], None]) -> None:
+        """The same for what only files have: documents, which were required before."""
+        self._call(work)  # pyright: ignore[reportArgumentType]
+
+    def _call(self, work: Callable[[_native.TokenStream | ArrayStream], None]) -> None:
         try:
             work(self._open_stream())
         except _native.ReadError as error:
             self._raise_read_error(*error.args)
 
-    def _open_stream(self) -> _native.TokenStream:
+    def _open_stream(self) -> _native.TokenStream | ArrayStream:
+        if self.source.array is not None:
+            return ArrayStream(self.source.array, id_limit=self._id_limit())
         # After a fork the parent's stream may be locked by a thread that is not there any more.
         if self._stream is None or self._stream_pid != os.getpid():
             rows = [_stream_row(shard) for shard in self.source.shards]

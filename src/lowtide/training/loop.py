@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lowtide.errors import LowtideError
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import flops_per_token
 from lowtide.progress import Phase
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import Checkpoint, RunFolder
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.reports import (
@@ -52,6 +54,7 @@ class Loop:
     signals: StopSignals
     where: Diagnostics
     note: Callable[[str], None]
+    callbacks: Callbacks
     has_warned: bool = False
     """Of text that is learned by heart: once is enough."""
 
@@ -85,8 +88,9 @@ class Loop:
                 self._evaluate(phase)
                 if state.stopped:
                     break
-            steps.train_step()
+            loss = steps.train_step()
             phase.update(state.step)
+            self._tell_of_step(loss)
             if state.step % settings.output.log_interval == 0 or steps.are_over():
                 self._log(phase, pace)
                 if steps.group.any(self.signals.asked):
@@ -134,6 +138,22 @@ class Loop:
             self._keep_best(results["val"])
         if self.settings.evaluation.stop_on_forgetting and self.watch.times_in_a_row >= 2:
             state.stopped = "forgetting"
+        if self._asks_to_stop(results, sample) and not state.stopped:
+            state.stopped = "callback"
+
+    def _tell_of_step(self, loss: Any) -> None:
+        if self.callbacks.on_step is None:
+            return
+        steps, state = self.steps, self.steps.state
+        rate = steps.engine.learning_rate * steps.learning_rate_factor()
+        self.callbacks.on_step(StepEvent(state.step, loss, rate, state.elapsed_seconds))
+
+    def _asks_to_stop(self, results: Mapping[str, EvalResult], sample: str) -> bool:
+        """Call what is called after an evaluation; all processes end if one of them asks for it."""
+        if self.callbacks.on_evaluation is None:
+            return False
+        event = EvaluationEvent(self.steps.state.step, results, sample)
+        return self.steps.group.any(bool(self.callbacks.on_evaluation(event)))
 
     def _warn_of_overfitting(self, val_loss: float) -> None:
         """Say it once: the next evaluation would say the same."""
@@ -192,5 +212,8 @@ class Loop:
         numbers = {**self.steps.numbers(), "forgetting": self.watch.state_dict()}
         if self.steps.group.is_first:
             checkpoint = Checkpoint(state.step, weights, tensors, numbers)
-            self.saver.save(checkpoint, self.config, wait=state.stopped is not None)
+            tell = self.callbacks.on_checkpoint
+            self.saver.save(checkpoint, self.config, wait=state.stopped is not None or bool(tell))
+            if tell is not None:
+                tell(CheckpointEvent(state.step, self.run.newest_dir()))
         self.steps.group.wait()

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from lowtide.model.blocks import Attention, SwiGLU
-from lowtide.model.gpt import GPT
 from lowtide.training.adamw import EagerOptimizer
 from lowtide.training.distributed import cut_like, is_divided
 from lowtide.training.muonnumbers import NORM_MARGIN, POLAR_EXPRESS, ROW_MEMORY, STACK_BYTES
@@ -34,7 +33,7 @@ __all__ = ["Muon", "matrix_splits", "orthogonalize"]
 _torch: Any = torch  # operations on lists of tensors are private by their names only
 
 
-def matrix_splits(model: GPT) -> dict[int, tuple[int, ...]]:
+def matrix_splits(model: nn.Module) -> dict[int, tuple[int, ...]]:
     """The rows of each matrix in every parameter that holds several, by the parameter's id."""
     splits: dict[int, tuple[int, ...]] = {}
     for module in model.modules():

@@ -1,20 +1,19 @@
 """Optimizers: fused AdamW, 8-bit AdamW (bitsandbytes), Muon; steps guarded on the device.
 
-In:      a GPT with gradients
+In:      a torch module with gradients
 Out:     new weights; steps whose gradients are not finite change nothing, without asking the host
 Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices) plus one stack of equal shapes
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lowtide.errors import UsageError
-from lowtide.model.gpt import GPT
 from lowtide.packages import import_package
 from lowtide.training.adamw import AdamW
 from lowtide.training.distributed import is_divided, shard_like
@@ -61,14 +60,18 @@ class OptimizerSet:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-    def step(self, *, divisor: Tensor, skip: Tensor) -> None:
+    def step(self, *, divisor: Tensor | None = None, skip: Tensor | None = None) -> None:
         """Update with gradients divided by `divisor`; do nothing where `skip` is 1.
+
+        Without them gradients are taken as they are.
 
         torch's fused kernels and our Muon take both as tensors, as they do for float16 scaling, so
         clipping costs no pass over the gradients and a bad step no wait; others ask on the host.
         """
         for optimizer in self.optimizers:
-            if getattr(optimizer, "_step_supports_amp_scaling", False):
+            if divisor is None or skip is None:
+                optimizer.step()
+            elif getattr(optimizer, "_step_supports_amp_scaling", False):
                 optimizer.grad_scale = divisor  # pyright: ignore[reportAttributeAccessIssue]
                 optimizer.found_inf = skip  # pyright: ignore[reportAttributeAccessIssue]
                 optimizer.step()
@@ -193,37 +196,42 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[nn.Parameter]:
 
 
 def build_optimizers(
-    model: GPT,
+    model: nn.Module,
     *,
     name: str,
     learning_rate: float,
-    weight_decay: float,
+    weight_decay: float = 0.1,
     betas: tuple[float, float] = (0.9, 0.95),
     use_8bit: bool = False,
     momentum: float = 0.95,
     cautious_decay: bool = False,
     embedding_rate: float = 1.0,
     embedding_decay: float | None = None,
+    inner: Iterable[nn.Parameter] | None = None,
 ) -> OptimizerSet:
-    """Make the optimizers for a model: matrices decay, gains and biases do not.
+    """Make the optimizers for a torch module: matrices decay, gains and biases do not.
 
     With `muon`, matrices inside the blocks go to Muon, everything else to AdamW. The learning rate
-    of embeddings and of the output matrix is `embedding_rate` times that of the others.
+    of embeddings and of the output matrix is `embedding_rate` times that of the others. `inner`
+    names the matrices inside; else those of `model.blocks`, or of a module without blocks those of
+    every nn.Linear but the last.
     """
+    if name not in ("adamw", "muon"):
+        raise UsageError(f"optimizer {name!r} is not adamw or muon")
     if cautious_decay and name != "muon":
         raise UsageError(
             "cautious decay is Muon's, and the optimizer is AdamW",
             next_step="give --optimizer muon, or leave out --cautious-decay",
         )
     splits = matrix_splits(model)
-    inner = {id(p) for p in model.blocks.parameters() if p.ndim == 2}
+    inside = {id(p) for p in (_inner_matrices(model) if inner is None else inner) if p.ndim == 2}
     parameters = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in parameters if id(p) in inner] if name == "muon" else []
-    rest = [p for p in parameters if name != "muon" or id(p) not in inner]
+    matrices = [p for p in parameters if id(p) in inside] if name == "muon" else []
+    rest = [p for p in parameters if name != "muon" or id(p) not in inside]
     groups = [
         *_decayed_groups(
             [p for p in rest if p.ndim >= 2],
-            inner,
+            inside,
             learning_rate=learning_rate,
             weight_decay=weight_decay,
             embedding_rate=embedding_rate,
@@ -245,6 +253,16 @@ def build_optimizers(
         )
         optimizers.append(muon)
     return OptimizerSet(optimizers, model=model)
+
+
+def _inner_matrices(model: nn.Module) -> Sequence[Tensor]:
+    """The matrices between embedding and output."""
+    blocks = getattr(model, "blocks", None)
+    if isinstance(blocks, nn.Module):
+        return list(blocks.parameters())
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear)]
+    return [weight for weight in linear[:-1] if id(weight) not in tables]
 
 
 def _decayed_groups(

@@ -40,8 +40,8 @@ class Steps:
         """Count the time from now on, after what was counted before."""
         self.started = time.monotonic() - self.state.elapsed_seconds
 
-    def train_step(self) -> None:
-        """One optimizer update on one batch; nothing here waits for the device."""
+    def train_step(self) -> Any:
+        """One optimizer update on one batch; return its loss, which nothing here waits for."""
         state = self.state
         self.where.stage("waiting for data", state.step)
         inputs, targets = next(self.feed)
@@ -53,6 +53,7 @@ class Steps:
         state.step += 1
         if self.group.world_size == 1:  # else when a row is logged: all must see the same time
             state.elapsed_seconds = time.monotonic() - self.started
+        return loss
 
     def agree_on_time(self) -> None:
         """Take the first process's clock, where there are several."""

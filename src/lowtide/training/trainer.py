@@ -28,6 +28,7 @@ from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.backends import Group, Model, backend_of
 from lowtide.training.batches import BatchSource, open_batches
+from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.footprint import fit_micro_batch
@@ -73,7 +74,7 @@ class TrainResult:
     best_val_loss: float | None
     skipped_steps: int
     stopped: str
-    """finished, time, or forgetting."""
+    """finished, time, forgetting, or callback."""
 
 
 class Trainer:
@@ -83,8 +84,9 @@ class Trainer:
 
     `data` is a TokenDataset or a Mixture, a BatchLoader or StreamingDataLoader, or any iterator of
     batches that has state_dict, load_state_dict and close; `eval_data` names TokenDatasets (or
-    BatchLoaders over them). Options are the fields of TrainSettings; `optimizer` may be a
-    torch optimizer too, whose learning rates are then the peaks.
+    BatchLoaders over them). `on_step`, `on_evaluation` and `on_checkpoint` are called with what
+    just happened; the run ends where `on_evaluation` returns True. Options are the fields of
+    TrainSettings; `optimizer` may be a torch optimizer too, whose rates are then the peaks.
     """
 
     def __init__(
@@ -97,6 +99,9 @@ class Trainer:
         tokenizer: Tokenizer | None = None,
         settings: TrainSettings | None = None,
         notify: Callable[[str], None] | None = None,
+        on_step: Callable[[StepEvent], object] | None = None,
+        on_evaluation: Callable[[EvaluationEvent], object] | None = None,
+        on_checkpoint: Callable[[CheckpointEvent], object] | None = None,
         **options: Unpack[TrainKeywords],
     ) -> None:
         options.setdefault("seq_len", model.config.context_length)
@@ -122,6 +127,7 @@ class Trainer:
         self.program: Program | None = None
         self.run = RunFolder(self.settings.run.folder, keep=self.settings.saving.keep_checkpoints)
         self._notify = notify
+        self._callbacks = Callbacks(on_step, on_evaluation, on_checkpoint)
         self._note: Callable[[str], None] = notify or _to_stderr
         # Whether the run's own weights are meant, whatever the model holds.
         self.goes_on = settings is not None or options.get("resume") is True
@@ -239,6 +245,7 @@ class Trainer:
             signals=signals,
             where=where,
             note=self._tell,
+            callbacks=self._callbacks,
         )
 
     def _evaluator(self, steps: Steps) -> RunEvaluator:

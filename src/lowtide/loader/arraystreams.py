@@ -1,0 +1,52 @@
+"""Windows of ids that are in memory already, read as those of files are.
+
+In:      an array of ids
+Out:     rows of inputs and targets
+Memory:  the array, which is the caller's; a row at a time beside it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import _native
+from lowtide.loader.ordering import Indices
+
+__all__ = ["ArrayStream"]
+
+
+class ArrayStream:
+    """What `_native.TokenStream` is to files: reads windows, and refuses ids beyond the limit."""
+
+    def __init__(self, ids: npt.NDArray[Any], *, id_limit: int) -> None:
+        self._ids, self._limit = ids, id_limit
+
+    def gather(
+        self,
+        starts: Indices,
+        rows: Indices | None,
+        inputs: npt.NDArray[Any],
+        targets: npt.NDArray[Any],
+    ) -> None:
+        """Copy a window from each start into its row; targets are one token further."""
+        length = inputs.shape[1]
+        for place, start in enumerate(starts.tolist()):
+            row = place if rows is None else int(rows[place])
+            window = self._checked(start, length + 1)
+            inputs[row], targets[row] = window[:-1], window[1:]
+
+    def read(self, first: int, out: npt.NDArray[Any], /) -> None:
+        """Copy ids from place `first` on."""
+        out[:] = self._checked(first, len(out))
+
+    def _checked(self, first: int, count: int) -> npt.NDArray[Any]:
+        found = self._ids[first : first + count]
+        # As an unsigned number an id below 0 is beyond every limit.
+        unsigned = found.view(f"u{found.dtype.itemsize}")
+        if count and int(unsigned.max()) >= self._limit:
+            place = int(np.argmax(unsigned >= self._limit))
+            raise _native.ReadError("id_too_large", "array", first + place, int(unsigned[place]))
+        return found

@@ -1,0 +1,57 @@
+"""Callbacks of a run: functions of the caller's, called after steps, evaluations and checkpoints.
+
+In:      what just happened
+Out:     calls; a true answer to an evaluation ends the run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowtide.training.results import EvalResult
+
+__all__ = ["Callbacks", "CheckpointEvent", "EvaluationEvent", "StepEvent"]
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """An optimizer update that was taken."""
+
+    step: int
+    """Updates so far."""
+    loss: Any
+    """Loss of its batch, on the device; `float(loss)` waits for it."""
+    learning_rate: float
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True)
+class EvaluationEvent:
+    """An evaluation, and the text that was written beside it."""
+
+    step: int
+    results: Mapping[str, EvalResult]
+    """By name: val, and eval_NAME for each of `eval_data`."""
+    sample: str
+    """Empty without a tokenizer, and in all processes but the first."""
+
+
+@dataclass(frozen=True)
+class CheckpointEvent:
+    """A checkpoint that is on the disk."""
+
+    step: int
+    path: Path
+    """Its folder; the run keeps the newest only."""
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What to call, where anything is."""
+
+    on_step: Callable[[StepEvent], object] | None = None
+    on_evaluation: Callable[[EvaluationEvent], object] | None = None
+    on_checkpoint: Callable[[CheckpointEvent], object] | None = None
