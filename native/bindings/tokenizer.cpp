@@ -26,6 +26,7 @@ Pattern pattern_named(const std::string& name) {
   if (name == "qwen35") return Pattern::kQwen35;
   if (name == "digits") return Pattern::kDigits;
   if (name == "tekken") return Pattern::kTekken;
+  if (name == "spaces") return Pattern::kSpaces;
   throw std::invalid_argument("unknown pattern: " + name);
 }
 
@@ -261,7 +262,10 @@ void make_vocabulary(NativeVocabulary* self, const std::string& pattern,
                      const std::optional<Input<uint32_t>>& merges,
                      const std::vector<std::pair<nb::bytes, uint32_t>>& specials, bool whole_pieces,
                      size_t cache_bytes, const std::vector<AddedRow>& added,
-                     const std::optional<nb::callable>& compose) {
+                     const std::optional<nb::callable>& compose, std::optional<uint32_t> first_half,
+                     uint8_t blank_before) {
+  require(blank_before <= 3, "blank_before must be 0 to 3");
+  require((pattern == "spaces") == first_half.has_value(), "halves go with the pattern spaces");
   require(cache_bytes <= size_t{1} << 34, "cache_bytes must be 16 GiB at most");
   std::vector<Vocabulary::Special> special_list;
   for (const auto& [bytes, id] : specials) {
@@ -273,21 +277,23 @@ void make_vocabulary(NativeVocabulary* self, const std::string& pattern,
   }
   auto vocabulary = std::make_shared<const Vocabulary>(
       pattern_named(pattern), as_strings(tokens), rules_from(merges), std::move(special_list),
-      whole_pieces, added_from(added), std::move(call));
+      whole_pieces, added_from(added), std::move(call),
+      Halves{first_half.value_or(kNoToken), static_cast<BlankBefore>(blank_before)});
   new (self) NativeVocabulary{vocabulary, {vocabulary, cache_bytes}};
 }
 
-Array<uint32_t> encode(NativeVocabulary& self, nb::bytes text, bool specials) {
+// Where text may be cut without changing its ids is known for pieces of other patterns only.
+void require_cuts(const NativeVocabulary& self) {
+  require(self.vocabulary->pattern() != Pattern::kSpaces, "text of this pattern goes in one piece");
+}
+
+Array<uint32_t> encode(NativeVocabulary& self, nb::bytes text, bool specials, bool is_first) {
   std::vector<uint32_t> ids;
   const std::string_view bytes = view(text);
   {
     const nb::gil_scoped_release release;
     EncoderPool::Lease encoder(self.pool);
-    if (specials) {
-      encoder->encode_with_specials(bytes, ids);
-    } else {
-      encoder->encode_ordinary(bytes, ids);
-    }
+    encoder->encode_pieces(bytes, specials, is_first, ids);
   }
   return to_array(std::move(ids));
 }
@@ -295,6 +301,7 @@ Array<uint32_t> encode(NativeVocabulary& self, nb::bytes text, bool specials) {
 nb::tuple encode_many(NativeVocabulary& self, const std::vector<nb::bytes>& texts, bool specials,
                       size_t num_threads) {
   require_threads(num_threads);
+  require_cuts(self);
   const std::vector<std::string_view> views = as_views(texts);
   EncodedTexts encoded;
   {
@@ -347,6 +354,7 @@ int64_t find_special(const NativeVocabulary& self, nb::bytes text) {
 }
 
 size_t last_cut_of(const NativeVocabulary& self, nb::bytes text, bool specials) {
+  require_cuts(self);
   return find_last_cut(static_cast<const uint8_t*>(text.data()), text.size(),
                        self.vocabulary->cut_finder(specials));
 }
@@ -354,6 +362,7 @@ size_t last_cut_of(const NativeVocabulary& self, nb::bytes text, bool specials) 
 // The first place behind the longest token where `text` can be cut, also if more text came before it;
 // its size if there is none.
 size_t first_cut_of(const NativeVocabulary& self, nb::bytes text, bool specials) {
+  require_cuts(self);
   const SpecialFinder& finder = self.vocabulary->cut_finder(specials);
   return find_cut(static_cast<const uint8_t*>(text.data()), text.size(), 1 + finder.longest(),
                   finder);
@@ -421,8 +430,9 @@ void bind_tokenizer(nb::module_& m) {
       .def("__init__", &make_vocabulary, nb::arg("pattern"), nb::arg("tokens"),
            nb::arg("merges").none(), nb::arg("specials"), nb::kw_only(), nb::arg("whole_pieces"),
            nb::arg("cache_bytes"), nb::arg("added") = std::vector<AddedRow>{},
-           nb::arg("compose") = nb::none())
-      .def("encode", &encode, nb::arg("text"), nb::arg("specials"))
+           nb::arg("compose") = nb::none(), nb::arg("first_half") = nb::none(),
+           nb::arg("blank_before") = 0)
+      .def("encode", &encode, nb::arg("text"), nb::arg("specials"), nb::arg("is_first") = true)
       .def("encode_many", &encode_many, nb::arg("texts"), nb::arg("specials"),
            nb::arg("num_threads"))
       .def(
@@ -433,6 +443,7 @@ void bind_tokenizer(nb::module_& m) {
              size_t largest_window) {
             require_id_bytes(id_bytes);
             require_threads(num_threads);
+            require_cuts(self);
             require(window_bytes >= 1, "window_bytes must be at least 1");
             require(begin <= end, "the part to encode begins behind the end of the file");
             require(output_offset <= INT64_MAX, "output_offset is larger than any file");

@@ -191,6 +191,30 @@ def call_vocabulary(folder: Path, text: Path) -> None:
         call("Vocabulary", vocabulary.encode_file, **{**good, "input_path": "a\0b"})
 
 
+def call_pieces() -> None:
+    good: dict[str, Any] = {
+        "pattern": "spaces",
+        "tokens": [*BYTES, b"\xc3\xa9", b"\xe2\x96"],
+        "merges": np.array([0xC3, 0xA9, 256, 0xE2, 0x96, 257], np.uint32),
+        "specials": [],
+        "whole_pieces": False,
+        "cache_bytes": 1 << 16,
+        "first_half": 257,
+        "blank_before": 1,
+    }
+    vary("Vocabulary", _native.Vocabulary, good, ("first_half", "blank_before"), NUMBERS)
+    call("Vocabulary", _native.Vocabulary, **{**good, "first_half": None})
+    call("Vocabulary", _native.Vocabulary, **{**good, "pattern": "gpt2"})
+    for first in (0, 256, 257, 300):
+        vocabulary = _native.Vocabulary(**{**good, "first_half": first})
+        for text in (b"", b" ", b"\xe2\x96\x81", b"\xe2\x96\xe2", b"\xc3\xa9\xff \xc3", bytes(300)):
+            for is_first in (True, False):
+                call("Vocabulary", vocabulary.encode, text, True, is_first)
+        call("Vocabulary", vocabulary.encode_many, [b"a"], True, 1)
+        call("Vocabulary", vocabulary.last_cut, b"a b", True)
+        call("Vocabulary", vocabulary.first_cut, b"a b", True)
+
+
 def call_vocabulary_files() -> None:
     for text in (b"", b"{", b'{"model": {"vocab": {}, "merges": []}}', b"[" * 100_000, None):
         call("find_json_sections", _native.find_json_sections, text)
@@ -630,6 +654,7 @@ def main() -> None:
     # What would be asked for in earnest fails here, and does not take the machine with it.
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
     call_tokenizer(folder)
+    call_pieces()
     call_vocabulary_files()
     call_corpus()
     call_long_rows(folder)

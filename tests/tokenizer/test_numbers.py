@@ -61,6 +61,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "PackageNeeds.thread_bytes": 0,
     },
     "tokenizer.package": {
+        "CACHE_BYTES": 16_777_216,
+        "NATIVE_CHARACTERS": 262_144,
         "SLOWER": 100,
         "_REACH": 16_384,
         "_MOST_CHARACTERS": 16_777_216,
@@ -69,6 +71,15 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "tokenizer.parts": {
         "_BYTE_LEVEL": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    },
+    "tokenizer.pieces": {
+        "_NEVER": 0,
+        "_EACH": 1,
+        "_EACH_WITHOUT": 2,
+        "_FIRST_WITHOUT": 3,
+        "_SCHEMES": {"never": 0, "always": 2, "first": 3},
+        "_MOST_LOOKS": 4_096,
+        "PieceEncoder.encode(is_first)": True,
     },
     "tokenizer.reference": {"_SMALL_IN_UNICODE_16": 661, "learn_merges(min_frequency)": 1},
     "tokenizer.scanning": {"_READ_BYTES": 1_048_576},

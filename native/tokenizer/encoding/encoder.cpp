@@ -15,6 +15,7 @@ constexpr size_t kLargestPart = size_t{1} << 30;
 constexpr size_t kLargestScratch = LongPieceMerger::kChunk;  // of pieces whose ids are together
 // Of a piece that is in no slot; no key of a piece has this length.
 constexpr PieceKey kNoKey = {0, ~uint64_t{0}};
+constexpr std::string_view kBlankSign = "\xE2\x96\x81";
 }  // namespace
 
 template <typename Id>
@@ -53,6 +54,7 @@ void TextEncoder<Id>::encode_part(const uint8_t* text, size_t length, const Sink
 template <typename Id>
 template <typename Sink>
 void TextEncoder<Id>::encode_long_batch(const Batch& batch, const Sink& sink) {
+  const bool has_halves = vocabulary_.halves().first != kNoToken;
   size_t begin = batch.begin;
   for (size_t first = 0; first < batch.count;) {
     size_t count = 0;  // of pieces that fit the scratch together
@@ -63,6 +65,13 @@ void TextEncoder<Id>::encode_long_batch(const Batch& batch, const Sink& sink) {
     if (count == 0) {
       const size_t length = batch.ends[first] - begin;
       long_merger_.merge(batch.text + begin, length, [&](std::span<const uint32_t> ids) {
+        if (has_halves) {
+          long_scratch_.assign(ids.begin(), ids.end());
+          long_scratch_.resize(length);  // as long as there are bytes, and no longer
+          const uint32_t num_ids = static_cast<uint32_t>(ids.size());
+          long_scratch_.resize(vocabulary_.expand_halves(long_scratch_.data(), num_ids));
+          ids = long_scratch_;
+        }
         scratch_.assign(ids.begin(), ids.end());
         sink(scratch_.data(), scratch_.size());
       });
@@ -96,8 +105,55 @@ void TextEncoder<Id>::encode_text(const uint8_t* text, size_t length, const Sink
 
 template <typename Id>
 template <typename Sink>
-void TextEncoder<Id>::encode(std::string_view text, bool specials, const Sink& sink) {
+void TextEncoder<Id>::encode_stretch(std::string_view text, bool is_begin, bool is_first,
+                                     const Sink& sink) {
+  if (text.size() > kLargestPart) throw std::invalid_argument("more than 1 GiB of text at once");
+  const auto encode_bytes = [&](std::string_view part) {
+    encode_text(reinterpret_cast<const uint8_t*>(part.data()), part.size(), sink);
+  };
+  std::string plain;
+  if (text.find(kBlankSign) != std::string_view::npos) {  // means the same as a space
+    for (size_t at = 0; at < text.size();) {
+      const size_t sign = std::min(text.find(kBlankSign, at), text.size());
+      plain.append(text, at, sign - at);
+      if (sign < text.size()) plain += ' ';
+      at = sign + kBlankSign.size();
+    }
+    text = plain;
+  }
+  const BlankBefore before = vocabulary_.halves().before;
+  bool is_wanted = before != BlankBefore::kNever;
+  if (before != BlankBefore::kEach) is_wanted &= text[0] != ' ';
+  if (before == BlankBefore::kFirstWithout) is_wanted &= is_begin;
+  if (is_begin && !is_first) is_wanted = false;
+  if (!is_wanted) return encode_bytes(text);
+  // Only the first piece changes.
+  const size_t word = std::min(text.find_first_not_of(' '), text.size());
+  const size_t end = std::min(text.find(' ', word), text.size());
+  stretch_.assign(1, ' ').append(text, 0, end);
+  encode_bytes(stretch_);
+  encode_bytes(text.substr(end));
+}
+
+template <typename Id>
+template <typename Sink>
+void TextEncoder<Id>::encode(std::string_view text, bool specials, bool is_first,
+                             const Sink& sink) {
   const uint8_t* const data = reinterpret_cast<const uint8_t*>(text.data());
+  if (vocabulary_.pattern() == Pattern::kSpaces) {
+    bool is_begin = true;
+    return vocabulary_.added().split(
+        text, specials,
+        [&](std::string_view part) {
+          encode_stretch(part, is_begin, is_first, sink);
+          is_begin = false;
+        },
+        [&](uint32_t token) {
+          const Id id = static_cast<Id>(token);
+          sink(&id, 1);
+          is_begin = false;
+        });
+  }
   if (!vocabulary_.added().empty()) {
     return vocabulary_.added().split(
         text, specials,
@@ -209,8 +265,10 @@ void TextEncoder<Id>::merge_missing(const Batch& batch, size_t num_missing) {
     to_merge_[num_merged++] = {piece, length, merged.ids, &merged.num_ids};
   }
   merger_.merge_short(vocabulary_.merges(), {to_merge_.data(), num_merged});
+  const bool has_halves = vocabulary_.halves().first != kNoToken;
   for (size_t m = 0; m < num_merged; ++m) {
-    const Merged& merged = merged_[m];
+    Merged& merged = merged_[m];
+    if (has_halves) merged.num_ids = vocabulary_.expand_halves(merged.ids, merged.num_ids);
     if (merged.num_ids <= PieceCache<Id>::kMostIds) {
       merged.slot->set_ids({merged.ids, merged.num_ids});
     } else {
@@ -229,6 +287,9 @@ Id* TextEncoder<Id>::encode_long(const uint8_t* piece, size_t length, Id* out) {
     long_scratch_[0] = whole_piece(piece, length);
     if (long_scratch_[0] == kNoToken) {
       merger_.merge(vocabulary_.merges(), {piece, length, long_scratch_.data(), &num_ids});
+      if (vocabulary_.halves().first != kNoToken) {
+        num_ids = vocabulary_.expand_halves(long_scratch_.data(), num_ids);
+      }
     }
     ids = {long_scratch_.data(), num_ids};
     long_cache_.keep(piece, length, ids);
@@ -259,16 +320,21 @@ Encoder::Encoder(std::shared_ptr<const Vocabulary> vocabulary, size_t cache_byte
                                         cache_bytes)) {}
 
 void Encoder::encode_ordinary(std::string_view text, std::vector<uint32_t>& ids) {
-  std::visit([&](auto& encoder) { encoder.encode(text, false, append_to(ids)); }, encoder_);
+  std::visit([&](auto& encoder) { encoder.encode(text, false, true, append_to(ids)); }, encoder_);
 }
 void Encoder::encode_with_specials(std::string_view text, std::vector<uint32_t>& ids) {
-  std::visit([&](auto& encoder) { encoder.encode(text, true, append_to(ids)); }, encoder_);
+  std::visit([&](auto& encoder) { encoder.encode(text, true, true, append_to(ids)); }, encoder_);
+}
+void Encoder::encode_pieces(std::string_view text, bool specials, bool is_first,
+                            std::vector<uint32_t>& ids) {
+  std::visit([&](auto& encoder) { encoder.encode(text, specials, is_first, append_to(ids)); },
+             encoder_);
 }
 void Encoder::encode_ordinary(std::string_view text, std::vector<uint16_t>& ids) {
-  std::visit([&](auto& encoder) { encoder.encode(text, false, append_to(ids)); }, encoder_);
+  std::visit([&](auto& encoder) { encoder.encode(text, false, true, append_to(ids)); }, encoder_);
 }
 void Encoder::encode_with_specials(std::string_view text, std::vector<uint16_t>& ids) {
-  std::visit([&](auto& encoder) { encoder.encode(text, true, append_to(ids)); }, encoder_);
+  std::visit([&](auto& encoder) { encoder.encode(text, true, true, append_to(ids)); }, encoder_);
 }
 
 template <typename Id>
@@ -277,7 +343,7 @@ void Encoder::encode_in_parts(std::string_view text, bool specials,
   std::vector<Id> wide;
   std::visit(
       [&](auto& encoder) {
-        encoder.encode(text, specials, [&]<typename From>(const From* data, size_t count) {
+        encoder.encode(text, specials, true, [&]<typename From>(const From* data, size_t count) {
           if constexpr (std::is_same_v<From, Id>) {
             sink(data, count);
           } else if constexpr (sizeof(From) < sizeof(Id)) {

@@ -35,7 +35,7 @@ class TextEncoder {
 
   // Calls sink(ids, count) batch by batch.
   template <typename Sink>
-  void encode(std::string_view text, bool specials, const Sink& sink);
+  void encode(std::string_view text, bool specials, bool is_first, const Sink& sink);
 
  private:
   using Slot = typename PieceCache<Id>::Slot;
@@ -58,6 +58,9 @@ class TextEncoder {
     uint32_t ids[kInlineBytes];
   };
 
+  // A stretch of text of a vocabulary of pieces: blanks as it wants them, one before it or not.
+  template <typename Sink>
+  void encode_stretch(std::string_view text, bool is_begin, bool is_first, const Sink& sink);
   template <typename Sink>
   void encode_text(const uint8_t* text, size_t length, const Sink& sink);
   template <typename Sink>
@@ -84,6 +87,7 @@ class TextEncoder {
   std::vector<uint32_t> ends_;
   std::vector<Id> scratch_;             // the ids of the pieces that end at `ends_`
   std::vector<uint32_t> long_scratch_;  // the ids of one long piece
+  std::string stretch_;                 // text with other blanks than it has
   // Of the pieces of a batch:
   std::array<PieceKey, kBatch> keys_;
   std::array<const Set*, kBatch> sets_;
@@ -102,6 +106,9 @@ class Encoder {
   void encode_ordinary(std::string_view text, std::vector<uint32_t>& ids);
   // Appends the ids of `text`; special tokens in it become their ids.
   void encode_with_specials(std::string_view text, std::vector<uint32_t>& ids);
+  // The same of text that may go on where other text ended (`is_first` false).
+  void encode_pieces(std::string_view text, bool specials, bool is_first,
+                     std::vector<uint32_t>& ids);
   // The same into 16 bits an id; the vocabulary must fit.
   void encode_ordinary(std::string_view text, std::vector<uint16_t>& ids);
   void encode_with_specials(std::string_view text, std::vector<uint16_t>& ids);

@@ -113,12 +113,13 @@ bool add_rules_by_rank(MergeTable& table, const std::vector<std::string_view>& o
 Vocabulary::Vocabulary(Pattern pattern, std::vector<std::string> tokens,
                        const std::optional<std::vector<MergeRule>>& merges,
                        std::vector<Special> specials, bool whole_pieces,
-                       const std::vector<AddedToken>& added, Compose compose)
+                       const std::vector<AddedToken>& added, Compose compose, Halves halves)
     : pattern_(pattern),
       tokens_(std::move(tokens)),
       specials_(std::move(specials)),
       finder_(bytes_of(specials_)),
-      added_(added, std::move(compose)) {
+      added_(added, std::move(compose)),
+      halves_(halves) {
   if (tokens_.size() > kMaxTokens) throw std::invalid_argument("more than 2^24 tokens");
   for (const std::string& token : tokens_) longest_ = std::max(longest_, token.size());
   std::vector<std::string_view> ordinary(tokens_.begin(), tokens_.end());
@@ -146,6 +147,27 @@ void Vocabulary::add_rules(const std::vector<MergeRule>& rules) {
     }
     merges_.add(rule);
   }
+}
+
+uint32_t Vocabulary::expand_halves(uint32_t* ids, uint32_t count) const {
+  uint32_t room = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (ids[i] >= halves_.first) room += static_cast<uint32_t>(tokens_[ids[i]].size()) - 1;
+  }
+  if (room == 0) return count;
+  const uint32_t total = count + room;
+  for (uint32_t from = count, to = total; from-- > 0;) {  // from behind: nothing is written over
+    const uint32_t id = ids[from];
+    if (id < halves_.first) {
+      ids[--to] = id;
+      continue;
+    }
+    const std::string& bytes = tokens_[id];
+    for (size_t j = bytes.size(); j-- > 0;) {
+      ids[--to] = merges_.byte_id(static_cast<uint8_t>(bytes[j]));
+    }
+  }
+  return total;
 }
 
 void Vocabulary::find_whole_pieces(const std::vector<std::string_view>& ordinary) {

@@ -20,6 +20,16 @@ namespace lowtide {
 
 constexpr uint32_t kNoToken = 0xFFFFFFFF;
 
+// Of a vocabulary of pieces of text (SentencePiece), where merges begin with characters: characters
+// are put together from bytes by merges that come before all others, and ids from `first` on are
+// halves of characters that no token is of; they become their bytes again. Blanks are put before
+// a text, or a stretch of it between added tokens, as `before` says.
+enum class BlankBefore : uint8_t { kNever, kEach, kEachWithout, kFirstWithout };
+struct Halves {
+  uint32_t first = kNoToken;
+  BlankBefore before = BlankBefore::kNever;
+};
+
 class Vocabulary {
  public:
   struct Special {
@@ -33,7 +43,8 @@ class Vocabulary {
   // text that has to be in NFC.
   Vocabulary(Pattern pattern, std::vector<std::string> tokens,
              const std::optional<std::vector<MergeRule>>& merges, std::vector<Special> specials,
-             bool whole_pieces, const std::vector<AddedToken>& added = {}, Compose compose = {});
+             bool whole_pieces, const std::vector<AddedToken>& added = {}, Compose compose = {},
+             Halves halves = {});
 
   // Merge rules of a vocabulary that is ordered by rank, as .tiktoken files are: every pair of tokens
   // that together spell a token merges into it, in the order of the ids.
@@ -46,6 +57,11 @@ class Vocabulary {
     const auto found = whole_pieces_.find(piece);
     return found == whole_pieces_.end() ? kNoToken : found->second;
   }
+
+  const Halves& halves() const { return halves_; }
+  // Turns halves of characters among `count` ids into the tokens of their bytes, in place: there must
+  // be room for one id a byte. Returns how many ids there are then.
+  uint32_t expand_halves(uint32_t* ids, uint32_t count) const;
 
   Pattern pattern() const { return pattern_; }
   size_t size() const { return tokens_.size(); }
@@ -71,6 +87,7 @@ class Vocabulary {
   std::vector<Special> specials_;
   SpecialFinder finder_;
   AddedTokens added_;
+  Halves halves_;
   MergeTable merges_;
   std::unordered_map<std::string_view, uint32_t> whole_pieces_;  // refer to tokens_
 };

@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include <cstring>
 #endif
 
 namespace lowtide {
@@ -488,8 +490,25 @@ SplitFunction best_splitter([[maybe_unused]] Instructions at_most) {
 }
 }  // namespace
 
+namespace {
+size_t split_spaces(const uint8_t* text, size_t length, size_t* position, uint32_t* ends,
+                    size_t capacity) {
+  size_t at = *position, count = 0;
+  for (; at < length && count < capacity; ++count) {
+    while (at < length && text[at] == ' ') ++at;
+    const void* const next = at < length ? std::memchr(text + at, ' ', length - at) : nullptr;
+    at = next == nullptr ? length : static_cast<size_t>(static_cast<const uint8_t*>(next) - text);
+    ends[count] = static_cast<uint32_t>(at);
+  }
+  *position = at;
+  return count;
+}
+}  // namespace
+
 SplitFunction splitter(Pattern pattern, Instructions at_most) {
   switch (pattern) {
+    case Pattern::kSpaces:
+      return split_spaces;
     case Pattern::kCl100k:
       return best_splitter<Pattern::kCl100k>(at_most);
     case Pattern::kO200k:

@@ -21,6 +21,7 @@ enum class Pattern : uint8_t {
   kQwen35,  // the same, marks are parts of words
   kDigits,  // gpt2 in what is between numbers, which stand alone
   kTekken,  // o200k without contractions, numbers one by one
+  kSpaces,  // a piece begins with each run of spaces, and nowhere else: see Halves
 };
 
 // The end of the piece that starts at `p`; `p < end`.

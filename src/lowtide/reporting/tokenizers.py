@@ -260,7 +260,8 @@ class TokenizerReader:
 
 def _kind_name(tokenizer: Tokenizer) -> str:
     if tokenizer.kind == "package":
-        return f"run by the package tokenizers ({tokenizer.data.reason})"
+        reason = tokenizer.data.reason
+        return f"run by the package tokenizers ({reason})" if reason else "BPE of pieces of text"
     return f"BPE, pattern {tokenizer.data.pattern}" if tokenizer.kind == "bpe" else "characters"
 
 

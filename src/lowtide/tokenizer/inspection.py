@@ -80,7 +80,9 @@ def _describe(tokenizer: Tokenizer, source: str | Path) -> list[str]:
         merges = "by rank" if tokenizer.data.merges is None else f"{len(tokenizer.data.merges):,}"
         lines += [f"  pattern      {tokenizer.data.pattern}", f"  merges       {merges}"]
     if tokenizer.kind == "package":
-        lines.append(f"  run by       the package tokenizers ({tokenizer.data.reason})")
+        reason = tokenizer.data.reason
+        by = f"the package tokenizers ({reason})" if reason else "native code (pieces of text)"
+        lines.append(f"  run by       {by}")
     specials = sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
     shown = ", ".join(f"{text} = {id}" for text, id in specials[:8])
     more = f" and {len(specials) - 8} more" if len(specials) > 8 else ""

@@ -1,4 +1,6 @@
-"""Tokenizers that native code does not know, run by the package `tokenizers`.
+"""Tokenizers that native code does not know, run by the package `tokenizers`; and those of pieces.
+
+SentencePiece-style BPE is kept as its tokenizer.json like the others, and encoded natively.
 
 In:      the text of a tokenizer.json; text of any length
 Out:     the ids that the package gives for the whole text; the text of ids
@@ -29,6 +31,7 @@ from lowtide.arrays import np
 from lowtide.errors import BudgetError, DataError, warn
 from lowtide.packages import import_package
 from lowtide.tokenizer.needs import PIECE_CHARACTERS
+from lowtide.tokenizer.pieces import PieceEncoder, PieceRules, open_pieces
 from lowtide.tokenizer.tokentexts import TokenTexts
 from lowtide.tokenizer.vocabulary import Vocabulary, require_dense
 
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PackageEncoder", "load_with_package", "tell_once"]
 
+CACHE_BYTES = 16 << 20
+NATIVE_CHARACTERS = 1 << 18
+"""Of a text that native code encodes at once: it takes some 3 MB."""
 SLOWER = 100
 """How many times longer a core takes for the same text than with native code, measured."""
 _REACH = PIECE_CHARACTERS // 2  # how far from the wanted place a cut is looked for
@@ -50,10 +56,16 @@ _MOST_TRIES = 64
 def load_with_package(path: Path, reason: str) -> Vocabulary:
     """Read a tokenizer.json that native code does not know, and say why it does not."""
     source = path.read_bytes()
-    tokenizer = _open(source, path, reason)
-    texts = TokenTexts.of(json.loads(source))
-    found = tokenizer.get_vocab(with_added_tokens=True)
-    added = tokenizer.get_added_tokens_decoder()
+    contents = _parse(source, path, reason)
+    texts = TokenTexts.of(contents)
+    rules = PieceRules.of(contents)
+    if rules is not None:
+        added: dict[int, Any] = {token.id: token for token in rules.added}
+        found = {**contents["model"]["vocab"], **{t.content: t.id for t in rules.added}}
+    else:
+        tokenizer = _open(source, path, reason)
+        found = tokenizer.get_vocab(with_added_tokens=True)
+        added = tokenizer.get_added_tokens_decoder()
     highest = max(found.values(), default=-1)
     require_dense(highest, len(found))
     table = [b""] * (highest + 1)
@@ -64,8 +76,18 @@ def load_with_package(path: Path, reason: str) -> Vocabulary:
         tokens=tuple(table),
         special_tokens={token.content: id for id, token in added.items() if token.special},
         source=zstandard.ZstdCompressor(level=3).compress(source),
-        reason=reason,
+        reason="" if rules is not None else reason,
     )
+
+
+def _parse(source: bytes, path: Path, reason: str) -> dict[str, Any]:
+    try:
+        contents = json.loads(source)
+    except ValueError:
+        contents = None
+    if not isinstance(contents, dict):
+        raise DataError(f"{reason}, and it is no tokenizer.json", path=path)
+    return contents
 
 
 def _open(source: bytes, path: object, reason: str) -> Any:
@@ -110,7 +132,13 @@ class PackageEncoder:
         self._lock = threading.Lock()
         # By whether special tokens in a text become their ids: a setting of the whole object.
         self._by_mode: dict[bool, Any] = {}
-        self._mode(False)
+        self._pieces: PieceEncoder | None = None
+        if self._reason:
+            self._mode(False)
+            return
+        rules = PieceRules.of(json.loads(zstandard.ZstdDecompressor().decompress(self._source)))
+        assert rules is not None
+        self._pieces = open_pieces(rules, cache_bytes=CACHE_BYTES)
 
     def _mode(self, allow: bool) -> Any:
         with self._lock:
@@ -149,6 +177,8 @@ class PackageEncoder:
         strings = _iter_strings(texts)
         if special == "forbid":
             strings = self._iter_refusing(strings)
+        if self._pieces is not None:
+            return _iter_natively(self._pieces, strings, allow=special == "allow")
         return self._iter_pieces(strings, self._mode(special == "allow"))
 
     def _iter_refusing(self, strings: Iterable[str]) -> Iterator[str]:
@@ -186,6 +216,24 @@ class PackageEncoder:
     def decode(self, ids: list[int]) -> str:
         """The text of ids, special tokens included."""
         return self._mode(False).decode(ids, skip_special_tokens=False)
+
+
+def _iter_natively(pieces: PieceEncoder, texts: Iterable[str], *, allow: bool) -> Iterator[Ids]:
+    """The ids of a text in pieces between places where nothing merges."""
+    held, wanted, is_first = "", NATIVE_CHARACTERS, True
+    for text in texts:
+        held += text
+        begin = 0
+        while len(held) - begin >= wanted:
+            cut = pieces.last_cut(held[begin : begin + wanted])
+            if cut == 0:
+                wanted = _require_room(2 * wanted)
+                continue
+            yield pieces.encode(held[begin : begin + cut], allow=allow, is_first=is_first)
+            begin, wanted, is_first = begin + cut, NATIVE_CHARACTERS, False
+        held = held[begin:]
+    if held:
+        yield pieces.encode(held, allow=allow, is_first=is_first)
 
 
 def _iter_strings(texts: Iterable[str | bytes]) -> Iterator[str]:

@@ -453,7 +453,8 @@ def _as_bytes(text: str | bytes) -> bytes:
 def _open_package(vocabulary: Vocabulary) -> PackageEncoder:
     from lowtide.tokenizer.package import PackageEncoder, tell_once  # few tokenizers need it
 
-    tell_once(vocabulary.reason)
+    if vocabulary.reason:
+        tell_once(vocabulary.reason)
     return PackageEncoder(vocabulary)
 
 

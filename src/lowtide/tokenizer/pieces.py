@@ -1,0 +1,263 @@
+"""SentencePiece-style BPE in native code: a text as one merge problem, cut where none can reach.
+
+In:      the contents of a tokenizer.json with blanks as U+2581 and bytes for what is unknown
+         (Llama 2, Mistral, TinyLlama, Gemma)
+Out:     PieceEncoder, with the ids that the package tokenizers gives
+Memory:  the native vocabulary; the pairs of characters that stand side by side in a token
+
+Merges begin with characters, not bytes. Native code begins with bytes: so every character of the
+vocabulary is put together from its bytes by merges that come before all others, and what remains of
+a character that is not in the vocabulary becomes its bytes again.
+
+Text has no words here, so where it may be cut is read off the vocabulary: a merge across a border
+makes a token with the two characters beside the border in it. If no token has them side by side,
+nothing ever merges across. Before a run of blanks that holds in published vocabularies for whatever
+comes before it (looked at when one is loaded; else it is left to the package), so these are the
+pieces that the native cache keeps.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowtide import _native
+from lowtide.arrays import np
+from lowtide.errors import DataError
+from lowtide.tokenizer.bytelevel import check_ids
+from lowtide.tokenizer.parts import read_added
+from lowtide.tokenizer.vocabulary import AddedToken
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ids = npt.NDArray[np.uint32]
+
+__all__ = ["PieceEncoder", "PieceRules", "open_pieces"]
+
+BLANK = "▁"
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+# What comes before a stretch of text, as native code numbers it.
+_NEVER, _EACH, _EACH_WITHOUT, _FIRST_WITHOUT = range(4)
+_SCHEMES = {"never": _NEVER, "always": _EACH_WITHOUT, "first": _FIRST_WITHOUT}
+_REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
+_PREPEND = {"type": "Prepend", "prepend": BLANK}
+# Gemma's: there are no blanks left that it could split at.
+_IDLE_SPLIT = {
+    "type": "Split",
+    "pattern": {"String": " "},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
+_NAME = Path("tokenizer.json")
+_MOST_LOOKS = 4096  # places that are looked at for one to cut
+
+
+@dataclass(frozen=True)
+class PieceEncoder:
+    """A vocabulary of pieces at work; any number of threads may use it."""
+
+    native: _native.Vocabulary
+    pairs: frozenset[str]
+    """Characters that stand side by side in a token, blanks as spaces."""
+    added: tuple[AddedToken, ...]
+
+    def encode(self, text: str, *, allow: bool, is_first: bool = True) -> Ids:
+        """Return the ids of a text, or of the part of one that begins at a cut."""
+        return self.native.encode(text.encode("utf-8", "replace"), allow, is_first)
+
+    def last_cut(self, text: str) -> int:
+        """Return the last place near the end where text can be cut; 0 if there is none."""
+        end = len(text)
+        while (end := text.rfind(" ", 1, end)) > 0:
+            if self._is_cut(text, end):
+                return end
+            if len(text) - end > _MOST_LOOKS:
+                break
+        for place in range(len(text) - 1, max(0, len(text) - _MOST_LOOKS), -1):
+            if self._is_cut(text, place):
+                return place
+        return 0
+
+    def _is_cut(self, text: str, place: int) -> bool:
+        pair = text[place - 1 : place + 1].replace(BLANK, " ")
+        # Blanks stay with each other, and with the tokens beside them that take them along.
+        if pair in self.pairs or pair[0].isspace() or (pair[1].isspace() and pair[1] != " "):
+            return False
+        for token in self.added:
+            size = len(token.content)
+            # Nor behind one: what follows it begins a stretch, which may have a blank before it.
+            if token.content in text[max(0, place - size) : place + size - 1]:
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class PieceRules:
+    """What of a tokenizer.json decides ids, if native code can do it."""
+
+    texts: Mapping[int, str]
+    """Tokens by id, blanks as spaces."""
+    rows: list[tuple[int, int, int]]
+    """Merges: left id, right id, token id."""
+    added: tuple[AddedToken, ...]
+    before: int
+    pairs: frozenset[str]
+
+    @classmethod
+    def of(cls, contents: Mapping[str, Any]) -> PieceRules | None:
+        """Read a tokenizer.json; None where only the package knows it."""
+        model, before = contents.get("model"), _blank_before(contents)
+        if before is None or not isinstance(model, dict) or not _is_plain(model):
+            return None
+        try:
+            vocab = check_ids(model["vocab"], _NAME)
+            added = read_added(contents.get("added_tokens") or [], _NAME)
+        except DataError:
+            return None
+        rows = _merge_rows(vocab, model["merges"])
+        if (
+            not _are_next(added, vocab)
+            or rows is None
+            or not _fits(added, contents.get("normalizer"))
+        ):
+            return None
+        if {token.id for token in added} & {id for row in rows for id in row}:
+            return None
+        texts = {id: text.replace(BLANK, " ") for text, id in vocab.items() if " " not in text}
+        pairs = _pairs_of(texts, rows)
+        return None if pairs is None else cls(texts, rows, added, before, pairs)
+
+
+def open_pieces(rules: PieceRules, *, cache_bytes: int) -> PieceEncoder:
+    """Make the encoder of a tokenizer.json."""
+    return PieceEncoder(_make_native(rules, cache_bytes), rules.pairs, rules.added)
+
+
+def _is_plain(model: Mapping[str, Any]) -> bool:
+    """True for BPE with a token for every byte and nothing that changes ids besides merges."""
+    vocab, merges = model.get("vocab"), model.get("merges")
+    others = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges")
+    return (
+        model.get("type", "BPE") == "BPE"
+        and isinstance(vocab, dict)
+        and isinstance(merges, list)
+        and bool(model.get("byte_fallback"))
+        and not any(model.get(name) for name in others)
+        and all(f"<0x{byte:02X}>" in vocab for byte in range(256))
+        and BLANK in vocab
+    )
+
+
+def _blank_before(contents: Mapping[str, Any]) -> int | None:
+    """Return what comes before a text; None if other things than that are done to it."""
+    normalizer, splits = contents.get("normalizer"), contents.get("pre_tokenizer")
+    steps = [normalizer]
+    if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence":
+        steps = normalizer.get("normalizers")
+    if steps in ([_PREPEND, _REPLACE], [_REPLACE]) and splits in (None, _IDLE_SPLIT):
+        return _EACH if len(steps) == 2 else _NEVER
+    if normalizer is not None or not isinstance(splits, dict):
+        return None
+    is_metaspace = splits.get("type") == "Metaspace" and splits.get("replacement") == BLANK
+    return (
+        _SCHEMES.get(splits.get("prepend_scheme", ""))
+        if is_metaspace and not splits.get("split", True)
+        else None
+    )
+
+
+def _are_next(added: tuple[AddedToken, ...], vocab: Mapping[str, int]) -> bool:
+    """True if tokens have the ids that the package gives them: the next ones, if they are new."""
+    new = len(vocab)
+    for token in added:
+        if vocab.get(token.content, new) != token.id:
+            return False
+        new += token.content not in vocab
+    return True
+
+
+def _fits(added: tuple[AddedToken, ...], normalizer: Any) -> bool:
+    """True if added tokens are found in text alike whether its blanks are written anew or not."""
+    if any(" " in token.content or BLANK in token.content for token in added):
+        return False
+    prepends = normalizer is not None and normalizer != _REPLACE
+    return not any(
+        token.normalized
+        and (prepends or (normalizer is not None and (token.lstrip or token.rstrip)))
+        for token in added
+    )
+
+
+def _merge_rows(vocab: Mapping[str, int], merges: list[Any]) -> list[tuple[int, int, int]] | None:
+    """Return merges as ids; None where one has to do with bytes, or is none."""
+    rows: list[tuple[int, int, int]] = []
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            return None
+        left, right = pair
+        if " " in left or " " in right:
+            continue  # no text has a space any more when it is merged
+        if any(_BYTE.fullmatch(text) for text in (left, right, left + right)):
+            return None
+        if left not in vocab or right not in vocab or left + right not in vocab:
+            return None
+        rows.append((vocab[left], vocab[right], vocab[left + right]))
+    return rows
+
+
+def _pairs_of(texts: Mapping[int, str], rows: list[tuple[int, int, int]]) -> frozenset[str] | None:
+    """Return the characters that merges bring together; None if a blank comes behind another."""
+    pairs = {texts[left][-1] + texts[right][0] for left, right, _ in rows}
+    return None if any(pair[1] == " " != pair[0] for pair in pairs) else frozenset(pairs)
+
+
+def _make_native(rules: PieceRules, cache_bytes: int) -> _native.Vocabulary:
+    texts, added_ids = rules.texts, {token.id for token in rules.added}
+    size = 1 + max((*texts, *added_ids))
+    table = [b""] * size
+    byte_ids: dict[int, int] = {}
+    characters: dict[bytes, int] = {}
+    for id, text in texts.items():
+        if byte := _BYTE.fullmatch(text):
+            byte_ids[int(byte[1], 16)] = id
+        elif id not in added_ids:
+            table[id] = text.encode("utf-8", "surrogatepass")
+            if len(text) == 1:
+                characters.setdefault(table[id], id)
+    for byte, id in byte_ids.items():
+        if bytes([byte]) not in characters:
+            characters[bytes([byte])] = id
+            table[id] = bytes([byte])
+    halves: dict[bytes, int] = {}
+    joins: list[tuple[int, int, int]] = []
+    for whole, id in sorted(characters.items(), key=lambda item: item[0]):
+        left = byte_ids[whole[0]]
+        for length in range(2, len(whole) + 1):
+            part = whole[:length]
+            target = id if length == len(whole) else halves.get(part, -1)
+            if target < 0:
+                target = halves[part] = size + len(halves)
+            joins.append((left, byte_ids[whole[length - 1]], target))
+            left = target
+    table += list(halves)
+    flat = array("I", (number for row in (*dict.fromkeys(joins), *rules.rows) for number in row))
+    return _native.Vocabulary(
+        "spaces",
+        table,
+        memoryview(flat),
+        [],
+        whole_pieces=False,
+        cache_bytes=cache_bytes,
+        added=[
+            (t.content.encode(), t.id, t.special, t.lstrip, t.rstrip, t.normalized)
+            for t in rules.added
+        ],
+        first_half=size,
+        blank_before=rules.before,
+    )

@@ -1,0 +1,235 @@
+"""SentencePiece-style BPE natively: the ids of the package on any text, whole and in parts."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as HuggingFace
+from tokenizers import models, trainers
+from tokenizers import pre_tokenizers as pre
+
+from lowtide import packages
+from lowtide.errors import BudgetError
+from lowtide.tokenizer import Tokenizer, package
+from lowtide.tokenizer.needs import package_needs
+from lowtide.tokenizer.pieces import PieceRules
+
+BLANK = "▁"
+REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
+PREPEND = {"type": "Prepend", "prepend": BLANK}
+LLAMA = {"normalizer": {"type": "Sequence", "normalizers": [PREPEND, REPLACE]}}
+GEMMA = {
+    "normalizer": REPLACE,
+    "pre_tokenizer": {
+        "type": "Split",
+        "pattern": {"String": " "},
+        "behavior": "MergedWithPrevious",
+        "invert": False,
+    },
+}
+
+
+def metaspace(scheme: str) -> dict[str, Any]:
+    section = {"type": "Metaspace", "replacement": BLANK, "prepend_scheme": scheme, "split": False}
+    return {"normalizer": None, "pre_tokenizer": section}
+
+
+KINDS = {
+    "llama": LLAMA,
+    "gemma": GEMMA,
+    **{scheme: metaspace(scheme) for scheme in ("always", "first", "never")},
+}
+TEXT = (
+    "The sea comes in and goes out, twice a day; the moon is why.  And the   sea is the sea.\n"
+    "Das Meer kommt und geht, zweimal am Tag: größer und kleiner.\n\tdef f(x):\n        return x\n"
+    "Море приходит и уходит дважды в день. 海が来て、去る。一日に二回。 바다가 온다 😀 ½ ﬁ\n"
+) * 3
+
+
+def added(content: str, id: int, **flags: bool) -> dict[str, Any]:
+    names = ("special", "single_word", "lstrip", "rstrip", "normalized")
+    return {"id": id, "content": content, **{n: flags.get(n, n == "special") for n in names}}
+
+
+@pytest.fixture(scope="module")
+def learned() -> dict[str, Any]:
+    """A vocabulary learned from a few lines, with runs of blanks and characters left to bytes."""
+    tokenizer = HuggingFace(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.pre_tokenizer = pre.Metaspace(prepend_scheme="always", split=True)
+    first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=first, limit_alphabet=90, show_progress=False
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    contents = json.loads(tokenizer.to_str())
+    contents["pre_tokenizer"] = None
+    model = contents["model"]
+    for left, right in ((BLANK, BLANK), (BLANK * 2, BLANK * 2), ("\n", BLANK[:0] + "\n")):
+        if left in model["vocab"] and right in model["vocab"]:
+            model["vocab"].setdefault(left + right, len(model["vocab"]))
+            model["merges"].append([left, right])
+    contents["added_tokens"] = [added(text, id) for id, text in enumerate(first[:3])]
+    return contents
+
+
+def both(contents: dict[str, Any], folder: Path) -> tuple[Tokenizer, HuggingFace]:
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(contents, ensure_ascii=False))
+    return Tokenizer.load(path), HuggingFace.from_file(str(path))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(
+    request: pytest.FixtureRequest, learned: dict[str, Any], tmp_path_factory: Any
+) -> tuple[Tokenizer, HuggingFace]:
+    return both({**learned, **KINDS[request.param]}, tmp_path_factory.mktemp("pieces"))
+
+
+def require_equal(pair: tuple[Tokenizer, HuggingFace], text: str) -> None:
+    ours, theirs = pair
+    for special in (True, False):
+        theirs.encode_special_tokens = not special
+        wanted = theirs.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text, special="allow" if special else "text").tolist() == wanted
+
+
+def test_ids_are_those_of_the_package(pair: tuple[Tokenizer, HuggingFace]) -> None:
+    assert pair[0].package is not None and pair[0].package._pieces is not None
+    texts = ["", " ", "  ", "a", " a", "<s>", "<s> the sea</s>the<s><s>", "▁the ▁ sea", "the sea "]
+    for text in (*texts, TEXT, TEXT[::-1], "x" * 40 + " " * 40, "é😀" * 20, "\x00\n\r\t"):
+        require_equal(pair, text)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    text=st.text(st.sampled_from("  ▁abdehnostuy\n<s>/é海😀б가.\t") | st.characters(codec="utf-8"))
+)
+def test_ids_of_any_text_are_those_of_the_package(
+    pair: tuple[Tokenizer, HuggingFace], text: str
+) -> None:
+    require_equal(pair, text)
+
+
+def test_text_in_parts_has_the_ids_of_the_whole(
+    pair: tuple[Tokenizer, HuggingFace], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ours, theirs = pair
+    text = (TEXT + "<s>the  sea</s>" + "海が来て去る" * 30) * 4
+    theirs.encode_special_tokens = False
+    wanted = theirs.encode(text, add_special_tokens=False).ids
+    for size in (40, 333, 5000):
+        monkeypatch.setattr(package, "NATIVE_CHARACTERS", size)
+        assert ours.encode(text, special="allow").tolist() == wanted
+        monkeypatch.setattr(package, "PIECE_CHARACTERS", 100)
+        parts = [text[i : i + 77] for i in range(0, len(text), 77)]
+        assert list(ours.encode_iterable(parts)) == wanted
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    count = ours.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin")
+    found = np.fromfile(tmp_path / "ids.bin", "<u2")
+    assert count == len(wanted) and found.tolist() == wanted
+    batch = ours.encode_batch([text, "the"], special="allow", num_workers=2)
+    assert batch[0].tolist() == wanted
+
+
+def test_pieces_longer_than_a_chunk_and_halves_of_characters(
+    pair: tuple[Tokenizer, HuggingFace],
+) -> None:
+    require_equal(pair, "theseacomesin" * 11_000 + "海😀" * 3_000)
+
+
+def test_added_tokens_follow_their_rules(learned: dict[str, Any], tmp_path: Path) -> None:
+    new = len(learned["model"]["vocab"])
+    rows = [
+        *learned["added_tokens"],
+        added("<|user|>", new, special=False, rstrip=True),
+        added("<|end|>", new + 1, lstrip=True),
+        added("<|plain|>", new + 2, special=False),
+    ]
+    pair = both({**learned, **LLAMA, "added_tokens": rows}, tmp_path)
+    assert pair[0].package is not None and pair[0].package._pieces is not None
+    text = "the <|user|>  the sea <|end|> a<|plain|>the \n <|end|><|user|>\n▁ x <|plain|> <|plain|>"
+    require_equal(pair, text)
+    require_equal(pair, f"{text} " * 40)
+    encoder = pair[0].package._pieces
+    long = f"{text} " * 40
+    pair[1].encode_special_tokens = False
+    wanted = pair[1].encode(long, add_special_tokens=False).ids
+    for end in range(60, 120):  # whatever is cut, where it is cut
+        cut = encoder.last_cut(long[:end])
+        ids = [encoder.encode(long[:cut], allow=True), encoder.encode(long[cut:], allow=True,
+               is_first=False)]  # fmt: skip
+        assert np.concatenate(ids).tolist() == wanted, (cut, long[:cut])
+
+
+def test_no_package_is_needed_and_nothing_is_said(
+    learned: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    ours, _ = both({**learned, **LLAMA}, tmp_path)
+    monkeypatch.setattr(packages, "import_package", lambda *_: pytest.fail("package"))
+    again = Tokenizer.load(tmp_path)
+    assert again.fingerprint == ours.fingerprint and len(again.encode("the sea")) > 0
+    assert again.token_bytes(int(again.encode("the")[0])).startswith(b" ")
+    assert capsys.readouterr().err == "" and again.data.reason == ""
+    assert package_needs(tmp_path).table_bytes > 0
+
+
+def change(contents: dict[str, Any], **model: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(contents)
+    changed["model"].update(model)
+    return changed
+
+
+def test_what_native_code_does_not_know_is_left_to_the_package(
+    learned: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = {**learned, **LLAMA}
+    assert PieceRules.of(whole) is not None
+    across = change(whole)
+    across["model"]["vocab"][f"e{BLANK}"] = len(across["model"]["vocab"])
+    across["model"]["merges"].append(["e", BLANK])
+    no_bytes = change(whole)
+    del no_bytes["model"]["vocab"]["<0x0A>"]
+    of_bytes = change(whole)
+    of_bytes["model"]["vocab"]["<0x41><0x42>"] = 10_000
+    of_bytes["model"]["merges"].append(["<0x41>", "<0x42>"])
+    rows, new = whole["added_tokens"], len(whole["model"]["vocab"])
+    assert PieceRules.of({**whole, "added_tokens": [*rows, added("ab", new)]}) is not None
+    others = [
+        across,
+        no_bytes,
+        of_bytes,
+        change(whole, byte_fallback=False),
+        change(whole, ignore_merges=True),
+        change(whole, dropout=0.1),
+        {**learned, "normalizer": {"type": "NFKC"}},
+        {**learned, "normalizer": {"type": "Sequence", "normalizers": [REPLACE, PREPEND]}},
+        {**learned, **metaspace("first"), "normalizer": REPLACE},
+        {**whole, "added_tokens": [*rows, added("a b", new)]},
+        {**whole, "added_tokens": [*rows, added("ab", new, normalized=True)]},
+        {**whole, "added_tokens": [*rows, added("ab", new, single_word=True)]},
+        {**whole, "added_tokens": [*rows, added("ab", new + 1)]},
+    ]
+    assert [PieceRules.of(contents) for contents in others] == [None] * len(others)
+    pair = both(across, tmp_path)
+    assert pair[0].package is not None and pair[0].package._pieces is None
+    require_equal(pair, TEXT)
+
+
+def test_text_without_a_place_to_cut_is_refused_once_it_is_too_long(
+    learned: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, _ = both({**learned, **LLAMA}, tmp_path)
+    pairs = ours.package._pieces.pairs  # pyright: ignore
+    letters = next(pair[0] for pair in pairs if pair[0] == pair[1] and pair != "  ")
+    monkeypatch.setattr(package, "NATIVE_CHARACTERS", 1000)
+    monkeypatch.setattr(package, "_MOST_CHARACTERS", 4000)
+    assert len(ours.encode(letters * 3000)) > 0
+    with pytest.raises(BudgetError, match="no place to cut"):
+        ours.encode(letters * 9000)
