@@ -45,7 +45,7 @@ def test_an_epoch_has_every_window_once(data: TokenDataset) -> None:
     assert rows[:size] != expected
 
 
-@pytest.mark.parametrize("order", ["shuffle", "random", "sequential"])
+@pytest.mark.parametrize("order", ["shuffle", "blocks", "random", "sequential"])
 @pytest.mark.parametrize("world_size", [2, 3, 4, 6])
 def test_ranks_share_the_same_global_batches(
     data: TokenDataset, order: Any, world_size: int
@@ -73,7 +73,7 @@ def test_ranks_share_the_same_global_batches(
 
 
 @given(
-    order=st.sampled_from(["shuffle", "random", "sequential"]),
+    order=st.sampled_from(["shuffle", "blocks", "random", "sequential"]),
     before=st.integers(0, 30),
     ahead=st.integers(0, 5),
     world_size=st.sampled_from([1, 2, 4]),

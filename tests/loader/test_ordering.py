@@ -115,7 +115,7 @@ def test_derived_seeds_differ() -> None:
 
 
 def test_an_unknown_order_is_named() -> None:
-    known = "shuffle, shifted, random, sequential"
+    known = "shuffle, shifted, blocks, random, sequential"
     with pytest.raises(UsageError, match=f"'shuffled' is not one of {known}"):
         check_order("shuffled")
 

@@ -232,7 +232,8 @@ class BatchLoader:
     prepared, and holds no more than a few numbers; loading it takes no time.
 
     `order` is "shuffle" (each window once per epoch), "shifted" (the same, cut elsewhere in every
-    later epoch), "random" (with replacement) or "sequential".
+    later epoch), "blocks" (blocks of windows shuffled, and windows within a few of them), "random"
+    (with replacement) or "sequential".
     `num_epochs` ends the iteration (the last batch may be smaller); None goes on without end.
     With `segments` each batch is a TokenWindows, which knows where documents begin.
     """

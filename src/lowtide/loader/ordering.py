@@ -21,7 +21,7 @@ from lowtide.files import checksum_bytes
 
 __all__ = ["Order", "check_order", "derive_seed", "epoch_shifts", "order_indices", "permuted_index"]
 
-Order = Literal["shuffle", "shifted", "random", "sequential"]
+Order = Literal["shuffle", "shifted", "blocks", "random", "sequential"]
 Indices = npt.NDArray[np.uint64]
 
 _MASK = (1 << 64) - 1
@@ -51,8 +51,10 @@ def order_indices(order: Order, *, seed: int, size: int, first: int, count: int)
         _native.shuffled_indices(seed & _MASK, size, first, indices)
     elif order == "random":
         _native.random_indices(seed & _MASK, size, first, indices)
-    else:
+    elif order == "sequential":
         indices[:] = np.arange(first, first + count, dtype=np.uint64) % np.uint64(size)
+    else:
+        raise UsageError(f"order {order!r} is not one of single windows (see shuffledblocks)")
     return indices
 
 

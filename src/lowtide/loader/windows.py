@@ -24,6 +24,7 @@ from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
 from lowtide.loader.arraystreams import ArrayStream
 from lowtide.loader.ordering import Indices, Order, epoch_shifts, order_indices
+from lowtide.loader.shuffledblocks import BlockOrder
 from lowtide.loader.sources import Split, TokenSource, find_tokens
 
 __all__ = ["RowPlan", "TokenDataset", "TokenWindows", "Windows", "empty_array"]
@@ -237,6 +238,8 @@ class TokenDataset:
         if order == "random" and self.windows == "stream":
             size = self.last_start + 1
             starts = order_indices(order, seed=seed, size=size, first=first, count=count)
+        elif order == "blocks":
+            starts = self._starts_of(self.block_order(seed).indices(first, count))
         else:
             indices = order_indices(order, seed=seed, size=len(self), first=first, count=count)
             shifts = None
@@ -246,6 +249,10 @@ class TokenDataset:
                 )
             starts = self._starts_of(indices, shifts)
         return [RowPlan(self, starts, None)]
+
+    def block_order(self, seed: int) -> BlockOrder:
+        """Return the order "blocks" of these windows."""
+        return BlockOrder.of(seed=seed, size=len(self), stride=self.stride)
 
     def epoch_of(self, samples: int) -> int:
         """Return the epoch a run is in after `samples` samples."""

@@ -101,9 +101,10 @@ class DataSettings:
     """Share kept for validation: the end of a single file, and of a stream documents by content."""
     stride: int | None = None
     """Tokens between the starts of two windows; --seq-len if not given."""
-    order: Literal["shuffle", "shifted", "random", "sequential"] = "shuffle"
-    """shuffle: every window once an epoch; shifted: and cut elsewhere in every later epoch; random:
-    with replacement; sequential: as stored."""
+    order: Literal["shuffle", "shifted", "blocks", "random", "sequential"] = "shuffle"
+    """shuffle: every window once an epoch; shifted: and cut elsewhere in every later epoch; blocks:
+    shuffled blocks of 4M tokens, shuffled within 8 of them; random: with replacement; sequential:
+    as stored."""
 
     def __post_init__(self) -> None:
         _at_least_one(self, "shuffle_buffer_size")

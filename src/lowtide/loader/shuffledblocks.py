@@ -1,0 +1,128 @@
+"""An order for data that is read in large ranges: shuffled blocks, and windows shuffled within some.
+
+In:      seed, number of windows, windows of a block, sample numbers
+Out:     indices of windows, every one once an epoch; which windows a run reads next
+Memory:  none beyond the indices asked for
+
+Blocks of neighbouring windows are permuted; each GROUP_BLOCKS of them in that order are a group, and
+the windows of a group are permuted together. So a run reads a few places of the data at a time,
+whole, instead of all places at once. Windows beyond the last whole block belong to the last group of
+every epoch: then each group but that one has the same number of windows, and where a sample is
+follows from its number alone. Data of at most one group is shuffled whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.loader.ordering import Indices, derive_seed, order_indices
+
+__all__ = ["BLOCK_TOKENS", "GROUP_BLOCKS", "BlockOrder", "Group"]
+
+BLOCK_TOKENS = 1 << 22
+"""Tokens of a block: 8 MiB of 16-bit ids, so that what is read at its borders is little."""
+GROUP_BLOCKS = 8
+
+
+@dataclass(frozen=True)
+class Group:
+    """Windows that are shuffled together."""
+
+    first_sample: int
+    """The number of its first sample in the run."""
+    runs: tuple[tuple[int, int], ...]
+    """Its windows as neighbours: the first one, and how many."""
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of all its runs."""
+        return sum(count for _, count in self.runs)
+
+
+@dataclass(frozen=True)
+class BlockOrder:
+    """The order of the windows of one dataset; samples are numbered over all epochs."""
+
+    seed: int
+    size: int
+    block_windows: int
+
+    @classmethod
+    def of(cls, *, seed: int, size: int, stride: int) -> BlockOrder:
+        """The order of `size` windows that begin every `stride` tokens."""
+        return cls(seed, size, max(1, BLOCK_TOKENS // stride))
+
+    @property
+    def num_blocks(self) -> int:
+        """Whole blocks of an epoch."""
+        return self.size // self.block_windows
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of an epoch, at least one."""
+        return max(1, -(-self.num_blocks // GROUP_BLOCKS))
+
+    def group(self, number: int) -> Group:
+        """Group `number`, counted over all epochs."""
+        epoch, inside = divmod(number, self.num_groups)
+        first_block = inside * GROUP_BLOCKS
+        count = min(GROUP_BLOCKS, self.num_blocks - first_block)
+        blocks = order_indices(
+            "shuffle",
+            seed=derive_seed(self.seed, "blocks"),
+            size=max(1, self.num_blocks),
+            first=epoch * self.num_blocks + first_block,
+            count=max(0, count),
+        )
+        runs = [(int(block) * self.block_windows, self.block_windows) for block in blocks]
+        rest = self.size - self.num_blocks * self.block_windows
+        if inside == self.num_groups - 1 and rest:
+            runs.append((self.size - rest, rest))
+        return Group(epoch * self.size + first_block * self.block_windows, tuple(runs))
+
+    def group_of(self, sample: int) -> int:
+        """The number of the group that a sample of the run is in."""
+        epoch, inside = divmod(sample, self.size)
+        full = GROUP_BLOCKS * self.block_windows
+        return epoch * self.num_groups + min(inside // full, self.num_groups - 1)
+
+    def groups_from(self, sample: int) -> Iterator[Group]:
+        """The group of a sample, and those after it, without end."""
+        number = self.group_of(sample)
+        while True:
+            yield self.group(number)
+            number += 1
+
+    def indices(self, first: int, count: int) -> Indices:
+        """The windows of samples `first` to `first + count`.
+
+        >>> order = BlockOrder(seed=1, size=10, block_windows=1)
+        >>> sorted(order.indices(0, 10).tolist()) == list(range(10))
+        True
+        """
+        windows = np.empty(count, dtype=np.uint64)
+        done = 0
+        for number, group in enumerate(self.groups_from(first), self.group_of(first)):
+            inside = first + done - group.first_sample
+            here = min(count - done, group.num_windows - inside)
+            windows[done : done + here] = self._place(number, group, inside, here)
+            done += here
+            if done == count:
+                return windows
+        raise AssertionError("groups have no end")
+
+    def _place(self, number: int, group: Group, inside: int, count: int) -> Indices:
+        places = order_indices(
+            "shuffle",
+            seed=derive_seed(self.seed, f"group {number}"),
+            size=group.num_windows,
+            first=inside,
+            count=count,
+        )
+        # All runs but the last are a block long, and the last one follows them.
+        run = np.minimum(places // np.uint64(self.block_windows), np.uint64(len(group.runs) - 1))
+        firsts = np.array([first for first, _ in group.runs], dtype=np.uint64)
+        return firsts[run] + (places - run * np.uint64(self.block_windows))
