@@ -40,6 +40,7 @@ GUIDES = [
     "gpu.md",
     "jax.md",
     "many-machines.md",
+    "object-stores.md",
     "formats.md",
     "memory-model.md",
     "python.md",
@@ -215,7 +216,7 @@ def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> Non
     for script in ("tools/mutants.py", "tests/torture/torture.py", "tests/native/fuzz.py"):
         text = (ROOT / script).read_text(encoding="utf-8")
         known |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', text))
-    known |= {"--long"}  # of zstd
+    known |= {"--long", "--recursive", "--exclude"}  # of zstd and of aws
     known |= {flag_name(name) for row in SAME_SETTINGS for name in row}
     known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
     known |= {

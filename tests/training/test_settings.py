@@ -63,6 +63,7 @@ def test_nothing_to_evaluate_on_is_refused():
 
 # What `lowtide train --help` promises; what is not named here has no default.
 DEFAULTS = {
+    "cache_size": "16GiB",
     "text_column": "text",
     "split": "train",
     "use_streaming": True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ __all__ = [
     "SPLITS",
     "TOKENIZER_NAME",
     "DatasetInfo",
+    "FindShards",
     "ShardInfo",
     "checksum_head",
     "count_totals",
@@ -208,7 +209,11 @@ def count_totals(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, i
     }
 
 
-def load_dataset_info(root: str | Path) -> DatasetInfo:
+FindShards = Callable[[str, Mapping[str, Any]], Iterable[ShardInfo]]
+"""The shards of a split, for metadata whose shards lie elsewhere."""
+
+
+def load_dataset_info(root: str | Path, *, find_shards: FindShards | None = None) -> DatasetInfo:
     """Read a dataset's metadata and check every shard's size; shards moved in by hand are found."""
     root = Path(root)
     metadata = read_metadata(root)
@@ -221,7 +226,12 @@ def load_dataset_info(root: str | Path) -> DatasetInfo:
     vocab_size = int(metadata["vocab_size"])
     try:
         shards = {
-            split: tuple(_find_shards(root, split, metadata, dtype, vocab_size)) for split in SPLITS
+            split: tuple(
+                _find_shards(root, split, metadata, dtype, vocab_size)
+                if find_shards is None
+                else find_shards(split, metadata)
+            )
+            for split in SPLITS
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(

@@ -94,7 +94,7 @@ class Mixture:
             if one != two and one is not None and two is not None:
                 raise DataError(
                     f"{first_name} and {name} differ in {what}: {one} and {two}",
-                    path=other.source.path,
+                    path=other.source.place,
                     next_step="prepare both with the same tokenizer, and cut both alike",
                 )
 

@@ -1,13 +1,13 @@
-"""An order for data that is read in large ranges: shuffled blocks, and windows shuffled within some.
+"""An order for data read in large ranges: shuffled blocks, and windows shuffled within a few.
 
 In:      seed, number of windows, windows of a block, sample numbers
 Out:     indices of windows, every one once an epoch; which windows a run reads next
 Memory:  none beyond the indices asked for
 
-Blocks of neighbouring windows are permuted; each GROUP_BLOCKS of them in that order are a group, and
-the windows of a group are permuted together. So a run reads a few places of the data at a time,
-whole, instead of all places at once. Windows beyond the last whole block belong to the last group of
-every epoch: then each group but that one has the same number of windows, and where a sample is
+Blocks of neighbouring windows are permuted; each GROUP_BLOCKS of them in that order are a group,
+and the windows of a group are permuted together. So a run reads a few places of the data at a time,
+whole, instead of all places at once. Windows beyond the last whole block belong to the last group
+of every epoch: then each group but that one has the same number of windows, and where a sample is
 follows from its number alone. Data of at most one group is shuffled whole.
 """
 
@@ -70,18 +70,22 @@ class BlockOrder:
         epoch, inside = divmod(number, self.num_groups)
         first_block = inside * GROUP_BLOCKS
         count = min(GROUP_BLOCKS, self.num_blocks - first_block)
-        blocks = order_indices(
-            "shuffle",
-            seed=derive_seed(self.seed, "blocks"),
-            size=max(1, self.num_blocks),
-            first=epoch * self.num_blocks + first_block,
-            count=max(0, count),
-        )
+        blocks = self.permuted_blocks(epoch, first_block, max(0, count))
         runs = [(int(block) * self.block_windows, self.block_windows) for block in blocks]
         rest = self.size - self.num_blocks * self.block_windows
         if inside == self.num_groups - 1 and rest:
             runs.append((self.size - rest, rest))
         return Group(epoch * self.size + first_block * self.block_windows, tuple(runs))
+
+    def permuted_blocks(self, epoch: int, first: int = 0, count: int | None = None) -> Indices:
+        """The blocks of an epoch in its order, from place `first` on."""
+        return order_indices(
+            "shuffle",
+            seed=derive_seed(self.seed, "blocks"),
+            size=max(1, self.num_blocks),
+            first=epoch * self.num_blocks + first,
+            count=self.num_blocks if count is None else count,
+        )
 
     def group_of(self, sample: int) -> int:
         """The number of the group that a sample of the run is in."""

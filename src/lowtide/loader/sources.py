@@ -23,6 +23,8 @@ from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.dataset.tokenfiles.table import open_token_file
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
+from lowtide.loader.storedtokens import CacheSettings, StoredTokens, open_stored_dataset
+from lowtide.stores.urls import StoreURL, store_url
 
 __all__ = ["Split", "TokenSource", "find_tokens", "sample_fingerprint"]
 
@@ -52,6 +54,13 @@ class TokenSource:
     """What could not be checked."""
     array: npt.NDArray[Any] | None = None
     """The ids of this split, where they are in memory."""
+    stored: StoredTokens | None = None
+    """Where the shards are if they lie in an object store; `path` is the copy of its metadata."""
+
+    @property
+    def place(self) -> str:
+        """The path or URL its user gave."""
+        return str(self.path if self.stored is None else self.stored.url)
 
     @property
     def num_tokens(self) -> int:
@@ -67,6 +76,7 @@ def find_tokens(
     val_fraction: float = 0.1,
     val_tokens: int | None = None,
     eval_only: bool = False,
+    cache: CacheSettings | None = None,
 ) -> TokenSource:
     """Describe the tokens at `path`; nothing is read but names, sizes and headers.
 
@@ -84,6 +94,8 @@ def find_tokens(
     if not isinstance(path, str | os.PathLike):
         source = _from_array(path)
         return _take_portion(source, split, val_fraction=val_fraction, val_tokens=val_tokens)
+    if (url := store_url(path)) is not None:
+        return _from_store(url, split, cache or CacheSettings())
     path = Path(path)
     if path.is_dir():
         return _find_in_folder(path, split=split, dtype=given, eval_only=eval_only)
@@ -196,6 +208,17 @@ def _from_dataset(info: DatasetInfo, split: Split) -> TokenSource:
         tokenizer_dir=info.root,
         notice=info.describe_moved_in(),
     )
+
+
+def _from_store(url: StoreURL, split: Split, cache: CacheSettings) -> TokenSource:
+    found = open_stored_dataset(url, cache)
+    try:
+        source = _from_dataset(found.info, split)
+    except DataError as error:
+        raise DataError(error.message, path=str(url)) from None
+    names = ("train", "val") if split == "all" else (split,)
+    shards = tuple(shard for name in names for shard in found.shards[name])
+    return replace(source, stored=StoredTokens(url, shards, cache))
 
 
 def _from_files(

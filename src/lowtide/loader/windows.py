@@ -11,6 +11,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -26,11 +27,16 @@ from lowtide.loader.arraystreams import ArrayStream
 from lowtide.loader.ordering import Indices, Order, epoch_shifts, order_indices
 from lowtide.loader.shuffledblocks import BlockOrder
 from lowtide.loader.sources import Split, TokenSource, find_tokens
+from lowtide.loader.storeahead import Windowing
+from lowtide.loader.storedtokens import DEFAULT_CACHE_SIZE, CacheSettings
+from lowtide.loader.storestreams import StoreStream
+from lowtide.stores.extents import default_cache_dir
 
 __all__ = ["RowPlan", "TokenDataset", "TokenWindows", "Windows", "empty_array"]
 
 Windows = Literal["stream", "documents"]
 Tokens = npt.NDArray[Any]
+Stream = _native.TokenStream | ArrayStream | StoreStream
 
 _OUTPUT_LIMITS = {"int64": 1 << 63, "int32": 1 << 31, "uint16": 1 << 16}
 _MAX_OPEN_FILES = 256
@@ -61,7 +67,9 @@ class TokenDataset:
     """Windows of `seq_len` tokens over all shards of a split, read as one stream.
 
     Window i begins at token i * stride (default: seq_len, so windows meet without overlap)
-    and may cross shard borders; the last one ends with the last token, so no tail is lost. With
+    and may cross shard borders; the last one ends with the last token, so no tail is lost. A path
+    may be the URL of a prepared dataset (s3://bucket/prefix), which is read through `cache_dir`, a
+    folder of at most `cache_size`. With
     `windows="documents"` each window moves forward to the first document that begins within its
     stride, if one does.
 
@@ -90,6 +98,8 @@ class TokenDataset:
         vocab_size: int | None = None,
         windows: Windows = "stream",
         output_dtype: Literal["int64", "int32", "uint16"] = "int64",
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: str | int = DEFAULT_CACHE_SIZE,
     ) -> None:
         for name, value in (("seq_len", seq_len), ("stride", stride)):
             if value is not None and value < 1:
@@ -105,6 +115,7 @@ class TokenDataset:
             val_fraction=val_fraction,
             val_tokens=val_tokens,
             eval_only=eval_only,
+            cache=CacheSettings(None if cache_dir is None else Path(cache_dir), cache_size),
         )
         self.seq_len = seq_len
         self.stride = stride or seq_len
@@ -112,7 +123,7 @@ class TokenDataset:
         self.output_dtype = np.dtype(output_dtype)
         self.num_tokens = self.source.num_tokens
         self.vocab_size = self._agreed_vocab_size(vocab_size)
-        self._stream: _native.TokenStream | ArrayStream | None = None
+        self._stream: Stream | None = None
         self._stream_pid = 0
         self._check_windows()
 
@@ -121,7 +132,7 @@ class TokenDataset:
         if given is not None and known is not None and known > given:
             raise DataError(
                 f"the dataset's vocabulary of {known} does not fit into the {given} ids expected",
-                path=self.source.path,
+                path=self.source.place,
                 next_step="prepare the text with the model's tokenizer",
             )
         return given if known is None else known
@@ -131,7 +142,7 @@ class TokenDataset:
             raise DataError(
                 f"the {self.split} split holds {self.num_tokens} tokens, one window of "
                 f"{self.seq_len} needs {self.seq_len + 1}",
-                path=self.source.path,
+                path=self.source.place,
                 next_step="add text, or use shorter windows (--seq-len, seq_len)",
             )
         if self.windows == "documents":
@@ -142,7 +153,7 @@ class TokenDataset:
         if not any(shard.num_documents for shard in self.source.shards):
             raise DataError(
                 "nothing here says where documents end (no .docs files)",
-                path=self.source.path,
+                path=self.source.place,
                 next_step="prepare the text with lowtide prepare, which writes them",
             )
 
@@ -225,7 +236,7 @@ class TokenDataset:
         if shifts is not None:
             np.minimum(starts + shifts, np.uint64(last), out=starts)
         if self.windows == "documents":
-            self._call_files(lambda stream: stream.align_to_documents(starts, self.stride))
+            self._call(lambda stream: stream.align_to_documents(starts, self.stride))
             np.minimum(starts, np.uint64(last), out=starts)
         return starts
 
@@ -233,8 +244,13 @@ class TokenDataset:
         """Say where samples `first` to `first + count` of a run begin.
 
         `random` draws from all tokens a window can begin at, not only multiples of the stride;
-        `shifted` moves all windows of an epoch by the same number of tokens.
+        `shifted` moves all windows of an epoch by the same number of tokens. What lies in an object
+        store is fetched ahead from there on.
         """
+        if self.source.stored is not None:
+            stream = self._open_stream()
+            assert isinstance(stream, StoreStream)
+            stream.ahead.look_ahead(order, seed=seed, first=first, count=count)
         if order == "random" and self.windows == "stream":
             size = self.last_start + 1
             starts = order_indices(order, seed=seed, size=size, first=first, count=count)
@@ -280,7 +296,7 @@ class TokenDataset:
         positions: npt.NDArray[np.int32],
     ) -> None:
         """Write the documents of windows into rows of arrays that are there already."""
-        self._call_files(lambda stream: stream.segments(starts, rows, segment_ids, positions))
+        self._call(lambda stream: stream.segments(starts, rows, segment_ids, positions))
 
     def read_tokens(self, first: int, count: int) -> Tokens:
         """Return `count` tokens from place `first` of the split."""
@@ -294,10 +310,8 @@ class TokenDataset:
         """Say what is read, in the words of a training log."""
         source = self.source
         last = source.first_token + self.num_tokens
-        where = "in memory" if source.array is not None else f"on disk: {source.path}"
         lines = [
-            f"Using tokens {where}",
-            "   (read window by window: memory does not grow with the dataset)",
+            *_describe_place(source),
             f"   Total tokens: {source.total_tokens:,}",
             f"   Using {self.split} portion: {self.num_tokens:,} tokens"
             + (f" in {len(source.shards):,} shards" if len(source.shards) > 1 else "")
@@ -310,37 +324,52 @@ class TokenDataset:
 
     def __repr__(self) -> str:
         return (
-            f"TokenDataset({str(self.source.path)!r}, split={self.split!r}, "
+            f"TokenDataset({self.source.place!r}, split={self.split!r}, "
             f"seq_len={self.seq_len}, stride={self.stride}, windows={len(self)})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}  # a worker process opens its own files
 
-    def _call_files(self, work: Callable[[_native.TokenStream], None]) -> None:
-        """The same for what only files have: documents, which were required before."""
-        self._call(work)  # pyright: ignore[reportArgumentType]
-
-    def _call(self, work: Callable[[_native.TokenStream | ArrayStream], None]) -> None:
+    def _call(self, work: Callable[[Any], None]) -> None:
         try:
             work(self._open_stream())
         except _native.ReadError as error:
             self._raise_read_error(*error.args)
 
-    def _open_stream(self) -> _native.TokenStream | ArrayStream:
-        if self.source.array is not None:
-            return ArrayStream(self.source.array, id_limit=self._id_limit())
+    def _open_stream(self) -> Stream:
         # After a fork the parent's stream may be locked by a thread that is not there any more.
         if self._stream is None or self._stream_pid != os.getpid():
-            rows = [_stream_row(shard) for shard in self.source.shards]
-            self._stream = _native.TokenStream(
-                rows,
-                item_bytes=self.source.dtype.itemsize,
-                id_limit=self._id_limit(),
-                max_open_files=_max_open_files(),
-            )
+            self._stream = self._make_stream()
             self._stream_pid = os.getpid()
         return self._stream
+
+    def _make_stream(self) -> Stream:
+        stored = self.source.stored
+        if self.source.array is not None:
+            return ArrayStream(self.source.array, id_limit=self._id_limit())
+        if stored is not None:
+            reach = self.stride if self.windows == "documents" else 0
+            return StoreStream(
+                stored,
+                dtype=self.source.dtype,
+                id_limit=self._id_limit(),
+                windowing=Windowing(self.seq_len, self.stride, reach, len(self)),
+            )
+        return _native.TokenStream(
+            [_stream_row(shard) for shard in self.source.shards],
+            item_bytes=self.source.dtype.itemsize,
+            id_limit=self._id_limit(),
+            max_open_files=_max_open_files(),
+        )
+
+    def require_cache(self, order: Order) -> str | None:
+        """Refuse a cache too small to read an object store in this order; return what it costs.
+
+        None where that is little, and for data on a disk.
+        """
+        stream = self._open_stream() if self.source.stored is not None else None
+        return stream.ahead.require_cache(order) if isinstance(stream, StoreStream) else None
 
     def _id_limit(self) -> int:
         stored = self.source.dtype
@@ -388,6 +417,20 @@ def empty_array(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
     """Make an array in memory that an earlier batch had: new pages cost more than filling them."""
     rows = _native.empty_rows(*shape, dtype.itemsize, dtype.kind == "i")
     return rows.view(dtype)  # of several types of 64 bits, the one NumPy calls int64
+
+
+def _describe_place(source: TokenSource) -> tuple[str, str]:
+    if source.stored is None:
+        where = "in memory" if source.array is not None else f"on disk: {source.path}"
+        return (
+            f"Using tokens {where}",
+            "   (read window by window: memory does not grow with the dataset)",
+        )
+    cache = source.stored.cache
+    return (
+        f"Using tokens in an object store: {source.place}",
+        f"   (read through a cache of {cache.size} in {cache.folder or default_cache_dir()})",
+    )
 
 
 def _stream_row(shard: TokenFile) -> tuple[str, int, int, str, int]:

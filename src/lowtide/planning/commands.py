@@ -16,6 +16,7 @@ from lowtide.planning.data import DataFacts
 from lowtide.planning.machine import Machine
 from lowtide.planning.settings import PlanSettings
 from lowtide.settings import read_config_file
+from lowtide.stores.urls import show_path
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["write_commands"]
@@ -49,7 +50,7 @@ def write_commands(
         commands.append(_command("prepare", {**options, "out_dir": dataset_dir}))
     # .npy and .bin files are given by another name than folders.
     is_file = data.dataset_dir is not None and data.dataset_dir.is_file()
-    source = {"train_data_path" if is_file else "dataset_dir": str(dataset_dir)}
+    source = {"train_data_path" if is_file else "dataset_dir": show_path(dataset_dir)}
     options = _training_options(settings, choice, compute, machine, budget)
     commands.append(_command("train", {**source, **options}))
     return commands

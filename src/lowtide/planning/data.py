@@ -139,7 +139,8 @@ def _stored_tokens(path: Path, settings: PlanSettings) -> DataFacts:
     source = find_tokens(path, split="train")
     vocabulary = source.vocab_size or settings.vocab_size or _GPT2_VOCABULARY
     return DataFacts(
-        f"{path}, {format_count(source.num_tokens)} training tokens, vocabulary {vocabulary:,}",
+        f"{source.place}, {format_count(source.num_tokens)} training tokens, "
+        f"vocabulary {vocabulary:,}",
         vocabulary,
         None,
         source.num_tokens,

@@ -12,6 +12,7 @@ from lowtide.errors import UsageError
 from lowtide.memory import format_size, parse_size
 from lowtide.model.config import Layout
 from lowtide.settings import build_settings, read_config_file, require
+from lowtide.stores.urls import is_store_url, show_path
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["PlanSettings", "parse_count"]
@@ -185,6 +186,9 @@ class PlanSettings:
             value = getattr(self, name)
             if value is not None and value is not False:
                 options[name] = value
+        if is_store_url(self.dataset_dir):  # its reader takes memory, and blocks save requests
+            options["dataset_dir"] = show_path(self.dataset_dir or "")
+            options.setdefault("order", "blocks")
         if self.size is not None:
             options["target_params"] = parse_count(self.size, "size")
         build_settings(TrainSettings, options)  # its checks, now

@@ -20,6 +20,7 @@ from lowtide.reporting.jobs import describe_state, device_chart, memory_chart, p
 from lowtide.reporting.metrics import MetricsFile, finite_number
 from lowtide.reporting.records import MAX_SAMPLES, RunRecord
 from lowtide.reporting.series import Series
+from lowtide.stores.urls import show_path
 
 __all__ = ["RunReader"]
 
@@ -92,7 +93,7 @@ class RunReader:
         source = self._settings.get("dataset_dir") or self._settings.get("input_file")
         source = source or self._settings.get("train_data_path") or self._settings.get("dataset_id")
         if source:
-            parts.append(f"trained on {source}")
+            parts.append(f"trained on {show_path(str(source))}")
         return " · ".join(parts)
 
     def _tiles(self) -> list[dict[str, Any]]:

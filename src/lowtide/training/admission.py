@@ -20,11 +20,13 @@ from lowtide.corpus.inputs import names_files
 from lowtide.errors import DataError
 from lowtide.files import hold_lock
 from lowtide.flatsettings import replace_settings
+from lowtide.loader.storedtokens import CacheSettings, fetch_tokenizer
 from lowtide.memory import parse_size
 from lowtide.model.companions import has_tokenizer
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.program import Program, find_program
 from lowtide.packages import require_package
+from lowtide.stores.urls import is_store_url, store_url
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
@@ -85,6 +87,7 @@ def _require_packages(settings: TrainSettings) -> None:
             "--use-8bit-optimizer",
             settings.learning.use_8bit_optimizer and with_torch,
         ),
+        ("obstore", "an object store", is_store_url(settings.data.dataset_dir)),
         ("tensorboard", "--tensorboard", settings.output.tensorboard),
         ("wandb", "--wandb", settings.output.wandb),
     ):
@@ -160,6 +163,9 @@ def _vocabulary(settings: TrainSettings) -> int:
     data, model = settings.data, settings.model
     if data.vocab_size is not None:
         return data.vocab_size
+    if (url := store_url(data.dataset_dir)) is not None:
+        copy = fetch_tokenizer(url, CacheSettings(data.cache_dir, data.cache_size))
+        return Tokenizer.load(copy or "gpt2").vocab_size
     if data.dataset_dir is not None and (data.dataset_dir / "tokenizer.json").is_file():
         return Tokenizer.load(data.dataset_dir).vocab_size
     if data.tokenization == "char" and data.input_file is not None:

@@ -18,12 +18,14 @@ from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset.provenance import load_own_tokenizer, read_provenance, tokenizer_dir
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.mixtures import Mixture
+from lowtide.loader.storedtokens import CacheSettings, fetch_tokenizer
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.texts import FileTexts, HubTexts
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import parse_size
 from lowtide.model.config import padded_vocab_size
 from lowtide.model.program import program_here
+from lowtide.stores.urls import store_url
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import known_shape
 from lowtide.training.backends import backend_of
@@ -31,6 +33,7 @@ from lowtide.training.choosing import model_config
 from lowtide.training.footprint import planned_bytes, stream_reading
 from lowtide.training.heldout import hold_out
 from lowtide.training.results import require_same_tokenizer
+from lowtide.training.settinggroups import DataSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.texts import find_stream_tokenizer, find_text_tokens
 
@@ -76,6 +79,9 @@ def open_training_data(
     whole = settings.data.val_data_path is not None and path.is_file()
     train = _open(settings, path, found, "all" if whole else "train", stride=settings.data.stride)
     note(train.describe())
+    cost = train.require_cache(settings.data.order)
+    if cost is not None:
+        note(cost)
     val = _validation(settings, path, found, note)
     source: Any = train
     if settings.replay.replay_dataset_dir is not None and settings.replay.replay_fraction > 0:
@@ -90,7 +96,8 @@ def open_training_data(
         source = Mixture(
             {"domain": train, "replay": replay}, {"domain": 1 - share, "replay": share}
         )
-        note(f"replay: {share:.0%} of the rows from {settings.replay.replay_dataset_dir}")
+        replay.require_cache(settings.data.order)
+        note(f"replay: {share:.0%} of the rows from {replay.source.place}")
     return TrainingData(source, val, _others(settings, found), found)
 
 
@@ -170,7 +177,7 @@ def _own_tokenizer(
     settings: TrainSettings, path: Path, known: Tokenizer | None, note: Callable[[str], None]
 ) -> Tokenizer:
     """Return the tokenizer that comes with the data, else the named, the model's, or gpt2."""
-    own = _tokenizer_beside(path)
+    own = _tokenizer_beside(path, settings.data)
     if own is not None:
         if settings.data.tokenization not in (None, own.kind, own.name):
             named = Tokenizer.load(str(settings.data.tokenization))
@@ -193,8 +200,11 @@ def _own_tokenizer(
     return found
 
 
-def _tokenizer_beside(path: Path) -> Tokenizer | None:
+def _tokenizer_beside(path: Path, data: DataSettings) -> Tokenizer | None:
     """Load the tokenizer that a dataset or a .npy brings along; None where nothing says which."""
+    if (url := store_url(path)) is not None:
+        copy = fetch_tokenizer(url, CacheSettings(data.cache_dir, data.cache_size))
+        return None if copy is None else Tokenizer.load(copy)
     if path.suffix == ".npy" and path.is_file():
         provenance = read_provenance(path)
         if provenance is not None:
@@ -215,6 +225,8 @@ def _open(
         dtype=settings.data.dtype,
         val_fraction=settings.data.val_fraction,
         vocab_size=tokenizer.vocab_size,
+        cache_dir=settings.data.cache_dir,
+        cache_size=settings.data.cache_size,
         **more,
     )
     require_same_tokenizer(dataset, tokenizer, "the run")

@@ -28,6 +28,8 @@ from lowtide.model.inference import budget_of, fit_rows, usual_tokens
 from lowtide.model.weights import load_model
 from lowtide.notebooks import ResultDict
 from lowtide.progress import Progress, run_metrics_path
+from lowtide.stores.extents import buffer_bytes
+from lowtide.stores.urls import is_store_url
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.likelihood import (
     TaskResult,
@@ -206,7 +208,8 @@ def _evaluate_all(
     tasks = _measure_tasks(settings, tokenizer, config, device, progress)
     if device.type == "cpu" and settings.dataset_dir:
         tokens = settings.seq_len or usual_tokens(config)
-        rows = fit_rows(config, rows, progress.budget_bytes or 0, tokens=tokens)
+        fetched = buffer_bytes() if any(map(is_store_url, settings.dataset_dir)) else 0
+        rows = fit_rows(config, rows, (progress.budget_bytes or 0) - fetched, tokens=tokens)
         if rows < settings.batch_size:
             progress.note(f"{rows} rows at once keep the budget")
     model = load_model(folder, device=device)

@@ -25,6 +25,8 @@ from lowtide.model.sizing import (
     device_activation_bytes,
     loss_chunk_tokens,
 )
+from lowtide.stores.extents import buffer_bytes
+from lowtide.stores.urls import is_store_url
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.muonnumbers import STACK_BYTES
 from lowtide.training.offloading import OffloadBytes, offload_bytes
@@ -59,7 +61,8 @@ class Footprint:
     """What the optimizer holds during a step only, when activations are gone."""
     batches: int
     """Prepared batches on the host; of a stream its text, the blocks of windows that it mixes, and
-    what its reader holds (windows of compressed files, pages of parquet)."""
+    what its reader holds (windows of compressed files, pages of parquet); of an object store what
+    is fetched ahead."""
     program: int
     """Interpreter, torch and what they load, as measured (program.py)."""
     tokenizer: int = 0
@@ -247,6 +250,9 @@ def _batch_bytes(settings: TrainSettings) -> int:
             shuffle_buffer_size=settings.data.shuffle_buffer_size,
             stride=settings.data.stride,
         )
+    named = (settings.data.dataset_dir, settings.replay.replay_dataset_dir)
+    if any(map(is_store_url, (*named, *settings.evaluation.datasets().values()))):
+        size += buffer_bytes()
     return size + stream_reading(settings.data).reader_bytes
 
 

@@ -232,6 +232,6 @@ def require_same_tokenizer(dataset: TokenDataset, tokenizer: Tokenizer, owner: s
         raise DataError(
             f"the dataset was made with another tokenizer ({theirs[:12]}) than {owner} "
             f"({tokenizer.name}, {tokenizer.fingerprint[:12]}): the same ids mean other text",
-            path=dataset.source.path,
+            path=dataset.source.place,
             next_step="lowtide prepare … --tokenization RUN_FOLDER makes a dataset that fits",
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from lowtide.memory import parse_size
 from lowtide.model.config import Layout
 from lowtide.settings import import_when_used, require
 from lowtide.training.schedule import Schedule
@@ -72,7 +73,12 @@ class DataSettings:
 
     # Data: one of these.
     dataset_dir: Path | None = None
-    """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin."""
+    """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin; also s3://, gs://
+    or az://, read through a cache."""
+    cache_dir: Path | None = None
+    """Where fetched parts of an object store are kept; ~/.cache/lowtide if not given."""
+    cache_size: str = "16GiB"
+    """The most that --cache-dir may take."""
     input_file: Path | None = None
     """Text file; the .npy beside it is used if there is one, else it is tokenized into the run."""
     train_data_path: Path | None = None
@@ -110,6 +116,7 @@ class DataSettings:
         _at_least_one(self, "shuffle_buffer_size")
         _more_than_zero(self, "stride", "max_examples", "vocab_size")
         _below_one(self, "val_fraction")
+        parse_size(self.cache_size)
         learned = self.vocab_size is not None and self.tokenization is not None
         require(not learned, "vocab_size", self.vocab_size, "no --tokenization beside it")
 

@@ -1,0 +1,207 @@
+"""What a run reads of an object store next: the size of cache it needs, and what to fetch ahead.
+
+In:      the order of a run and where it is
+Out:     plans for the cache (stores.extents); a refusal of one that is too small
+Memory:  the extents of two groups; where the cache is smaller than the split, 8 bytes a block
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lowtide.errors import BudgetError
+from lowtide.loader.ordering import Indices, Order
+from lowtide.loader.shuffledblocks import BlockOrder, Group
+from lowtide.loader.storedtokens import ShardRow
+from lowtide.memory import format_size
+from lowtide.stores.extentfiles import EXTENT_BYTES, Extent, disk_bytes
+from lowtide.stores.extents import FETCH_THREADS, ExtentCache, PlannedUse
+from lowtide.stores.urls import StoreURL
+
+__all__ = ["ReadAhead", "Windowing"]
+
+_SLACK_BATCHES = 64
+_MOST_RANKED_BLOCKS = 1 << 20
+_ANY_ORDER: tuple[Order, ...] = ("shuffle", "shifted", "random")
+_owners = itertools.count()
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """How the windows of a dataset lie in its tokens."""
+
+    seq_len: int
+    stride: int
+    reach: int
+    """By how many tokens a window may begin after its place."""
+    num_windows: int
+
+
+class ReadAhead:
+    """The plans of one user of a cache."""
+
+    def __init__(
+        self,
+        row: ShardRow,
+        cache: ExtentCache,
+        *,
+        url: StoreURL,
+        windowing: Windowing,
+        item_bytes: int,
+    ) -> None:
+        self._row = row
+        self._cache = cache
+        self._url = url
+        self._windowing = windowing
+        self._item_bytes = item_bytes
+        self._owner = next(_owners)
+        self._lock = threading.Lock()
+        self._order: Order | None = None
+        self._planned: Any = None
+        self._ranks: tuple[int, Indices] | None = None
+
+    @property
+    def split_bytes(self) -> int:
+        """What the whole split takes in the cache."""
+        sizes = [shard.tokens.info.size for shard in self._row.shards]
+        return sum(size + (-(-size // EXTENT_BYTES)) * 4096 for size in sizes)
+
+    def require_cache(self, order: Order, *, seed: int = 0) -> str | None:
+        """Refuse a cache that is too small for an order; return what reading in it costs, if much.
+
+        The size that is named also holds what is fetched while the largest extent is read.
+        """
+        cache, most = self._cache.folder, self.split_bytes
+        spare = cache.used_bytes() - cache.removable_bytes()
+        spare += 2 * FETCH_THREADS * disk_bytes(EXTENT_BYTES)
+        if cache.max_bytes >= most + spare:
+            needed = 0
+        elif order in _ANY_ORDER:
+            count = self._windowing.num_windows
+            return (
+                f"the cache of {format_size(cache.max_bytes)} cannot hold the split "
+                f"({format_size(most)}): with order {order} each of its {count:,} windows is a "
+                f"request of its own; --order blocks takes about {self._count_extents():,}"
+            )
+        elif order == "blocks":
+            groups = itertools.islice(self._block_order(seed).groups_from(0), 2)
+            needed = sum(
+                disk_bytes(extent.size) for group in groups for extent in self._group_extents(group)
+            )
+            needed = min(most, needed * 9 // 8) + spare
+        else:
+            needed = 4 * FETCH_THREADS * disk_bytes(EXTENT_BYTES) + spare
+        if cache.max_bytes < needed:
+            raise BudgetError(
+                f"a cache of {format_size(cache.max_bytes)} is too small to read {self._url} in "
+                f"order {order}: it needs {format_size(needed)}",
+                path=cache.path,
+                next_step=f"give --cache-size {-(-needed // (1 << 20))}MiB or more",
+            )
+        cache.require_disk(min(needed or most, most) + spare)
+        return None
+
+    def _count_extents(self) -> int:
+        """Requests of an epoch in blocks: every extent, and those at borders of blocks twice."""
+        sizes = (shard.tokens.info.size for shard in self._row.shards)
+        extents = sum(-(-size // EXTENT_BYTES) for size in sizes)
+        return extents + self._block_order(0).num_blocks
+
+    def _block_order(self, seed: int) -> BlockOrder:
+        return BlockOrder.of(
+            seed=seed, size=self._windowing.num_windows, stride=self._windowing.stride
+        )
+
+    def look_ahead(self, order: Order, *, seed: int, first: int, count: int) -> None:
+        """Fetch ahead what a run in this order reads from sample `first` on."""
+        with self._lock:
+            if order != self._order:
+                self.require_cache(order, seed=seed)
+                self._order, self._planned = order, None
+            if order == "blocks":
+                self._plan_blocks(self._block_order(seed), first, count)
+            elif order == "sequential":
+                self._plan_sequence(first, count)
+            elif self._planned is None and not self.is_direct:
+                self._planned = order  # all of it fits: fetched once, from the beginning
+                everything = self._row.extents(0, self._row.ends[-1], self._item_bytes)
+                self._cache.fetch_ahead(self._owner, everything)
+
+    @property
+    def is_direct(self) -> bool:
+        """True where each window should be a request of its own."""
+        return self._order in _ANY_ORDER and self._cache.folder.max_bytes < self.split_bytes
+
+    def _plan_blocks(self, order: BlockOrder, first: int, count: int) -> None:
+        """Plan this group and the next: when it begins, and when the one before it is really over.
+
+        Batches are made by several threads, so the last group is read a little longer.
+        """
+        number = order.group_of(first)
+        group = order.group(number)
+        slack = min(_SLACK_BATCHES * count, group.num_windows // 4)
+        planned = (order.seed, number, first >= group.first_sample + slack)
+        if self._planned == planned:
+            return
+        self._planned = planned
+        wanted: dict[Extent, PlannedUse] = {}
+        for later in (group, order.group(number + 1)):
+            until = later.first_sample + later.num_windows + slack
+            for extent, again in self._group_extents(later, order).items():
+                wanted.setdefault(extent, PlannedUse(self._owner, until, again))
+        self._cache.plan(self._owner, first, wanted.items())
+
+    def _group_extents(self, group: Group, order: BlockOrder | None = None) -> dict[Extent, float]:
+        """The extents of a group, each with the sample that wants it in the next epoch."""
+        extents: dict[Extent, float] = {}
+        for run in group.runs:
+            again = float("inf") if order is None else self._next_use(order, group, run[0])
+            for extent in self._window_extents(*run):
+                extents[extent] = min(again, extents.get(extent, again))
+        return extents
+
+    def _next_use(self, order: BlockOrder, group: Group, window: int) -> float:
+        """The sample of the next epoch at which a block comes again; unknown for very many."""
+        epoch = group.first_sample // order.size + 1
+        count = order.num_blocks
+        if window >= count * order.block_windows:
+            return float((epoch + 1) * order.size)
+        if count > _MOST_RANKED_BLOCKS or self._cache.folder.max_bytes >= self.split_bytes:
+            return float("inf")
+        if self._ranks is None or self._ranks[0] != epoch:
+            ranks = np.empty(count, dtype=np.uint64)
+            ranks[order.permuted_blocks(epoch)] = np.arange(count, dtype=np.uint64)
+            self._ranks = epoch, ranks
+        rank = int(self._ranks[1][window // order.block_windows])
+        return float(epoch * order.size + rank * order.block_windows)
+
+    def _plan_sequence(self, first: int, count: int) -> None:
+        """Plan the extents from here on, as many as threads may fetch twice over."""
+        windowing = self._windowing
+        place = first % windowing.num_windows
+        extents = itertools.islice(
+            self._window_extents(place, windowing.num_windows - place), 2 * FETCH_THREADS
+        )
+        ahead = list(extents)
+        if self._planned == ahead[:1]:
+            return
+        self._planned = ahead[:1]
+        windows = EXTENT_BYTES // (self._item_bytes * windowing.stride) + count
+        uses = (
+            PlannedUse(self._owner, first + (number + 1) * windows + _SLACK_BATCHES * count)
+            for number in itertools.count()
+        )
+        self._cache.plan(self._owner, first, zip(ahead, uses, strict=False))
+
+    def _window_extents(self, window: int, count: int) -> Iterator[Extent]:
+        """The extents of neighbouring windows."""
+        windowing = self._windowing
+        begin = window * windowing.stride
+        stop = begin + (count - 1) * windowing.stride + windowing.seq_len + 1 + windowing.reach
+        return self._row.extents(begin, min(stop, self._row.ends[-1]), self._item_bytes)

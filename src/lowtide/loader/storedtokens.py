@@ -1,0 +1,227 @@
+"""A prepared dataset in an object store: its metadata copied into the cache, its shards not.
+
+In:      the URL of a dataset, the folder and size of the cache
+Out:     StoredTokens: the objects of a split, as they were when the dataset was opened
+Memory:  a row of about 600 bytes per shard; the list of objects a page at a time
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowtide.dataset.layout import (
+    METADATA_NAME,
+    SPLITS,
+    TOKENIZER_NAME,
+    DatasetInfo,
+    ShardInfo,
+    load_dataset_info,
+    shard_from_row,
+)
+from lowtide.dataset.tokenfiles.shards import DOCUMENTS_SUFFIX, ID_BYTES
+from lowtide.errors import DataError
+from lowtide.memory import parse_size
+from lowtide.stores.extentfiles import CachedObject, Extent
+from lowtide.stores.extents import ExtentCache, open_cache
+from lowtide.stores.objects import ObjectInfo, ObjectMissingError, Store, open_store
+from lowtide.stores.urls import StoreURL
+
+__all__ = [
+    "DEFAULT_CACHE_SIZE",
+    "CacheSettings",
+    "ShardRow",
+    "StoredDataset",
+    "StoredShard",
+    "StoredTokens",
+    "fetch_tokenizer",
+    "open_stored_dataset",
+]
+
+DEFAULT_CACHE_SIZE = "16GiB"
+_MOST_METADATA_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """The cache on this machine's disk."""
+
+    folder: Path | None = None
+    """Where it is; lowtide's folder in the user's cache if not given."""
+    size: str | int = DEFAULT_CACHE_SIZE
+    """How much it may take."""
+
+    def open(self) -> ExtentCache:
+        """Open it."""
+        return open_cache(self.folder, parse_size(self.size))
+
+
+@dataclass(frozen=True)
+class StoredShard:
+    """A shard in a store."""
+
+    tokens: CachedObject
+    num_tokens: int
+    documents: CachedObject | None
+    """Where its documents end, if it is known."""
+    num_documents: int
+
+
+@dataclass(frozen=True)
+class ShardRow:
+    """Shards one after the other, as one stream of tokens."""
+
+    shards: tuple[StoredShard, ...]
+    ends: tuple[int, ...]
+    """Where each ends in the stream."""
+
+    @classmethod
+    def of(cls, shards: Iterable[StoredShard]) -> ShardRow:
+        """Shards in this order; those without tokens are left out."""
+        kept = tuple(shard for shard in shards if shard.num_tokens)
+        return cls(kept, tuple(itertools.accumulate(shard.num_tokens for shard in kept)))
+
+    def spans(self, begin: int, end: int) -> Iterator[tuple[StoredShard, int, int]]:
+        """The tokens from `begin` to `end`, shard by shard: from where to where in each."""
+        number = bisect_right(self.ends, begin)
+        while begin < end:
+            shard = self.shards[number]
+            start = self.ends[number] - shard.num_tokens
+            stop = min(end, self.ends[number])
+            yield shard, begin - start, stop - start
+            begin, number = stop, number + 1
+
+    def extents(self, begin: int, end: int, item_bytes: int) -> Iterator[Extent]:
+        """The extents that the tokens from `begin` to `end` are in."""
+        for shard, first, stop in self.spans(begin, end):
+            yield from shard.tokens.extents(first * item_bytes, stop * item_bytes)
+
+
+@dataclass(frozen=True)
+class StoredTokens:
+    """The shards of a split in a store, and the cache they are read through."""
+
+    url: StoreURL
+    shards: tuple[StoredShard, ...]
+    cache: CacheSettings
+
+
+@dataclass(frozen=True)
+class StoredDataset:
+    """A dataset in a store: what it says of itself, and its objects by split."""
+
+    info: DatasetInfo
+    """Its root is the copy of its small files in the cache."""
+    shards: Mapping[str, tuple[StoredShard, ...]]
+
+
+def open_stored_dataset(url: StoreURL, settings: CacheSettings) -> StoredDataset:
+    """Copy the dataset's metadata and tokenizer, and compare the objects with what it says."""
+    store, cache = open_store(url), settings.open()
+    root = _keep_metadata(store, cache, url)
+    fetch_tokenizer(url, settings)
+    found: dict[str, tuple[StoredShard, ...]] = {}
+
+    def find_shards(split: str, metadata: Mapping[str, Any]) -> Iterator[ShardInfo]:
+        rows = [shard_from_row(root, row) for row in metadata["shards"].get(split, [])]
+        found[split] = tuple(_match(store, url / split, rows, ID_BYTES[metadata["dtype"]]))
+        return iter(rows)
+
+    return StoredDataset(load_dataset_info(root, find_shards=find_shards), found)
+
+
+def fetch_tokenizer(url: StoreURL, settings: CacheSettings) -> Path | None:
+    """Copy a dataset's tokenizer; return its folder, None if the dataset has none."""
+    try:
+        path = settings.open().folder.keep_file(
+            open_store(url), url / TOKENIZER_NAME, most_bytes=_MOST_METADATA_BYTES
+        )
+    except ObjectMissingError:
+        return None
+    return path.parent
+
+
+def _keep_metadata(store: Store, cache: ExtentCache, url: StoreURL) -> Path:
+    try:
+        path = cache.folder.keep_file(store, url / METADATA_NAME, most_bytes=_MOST_METADATA_BYTES)
+    except ObjectMissingError:
+        raise _no_dataset(store, url) from None
+    return path.parent
+
+
+def _no_dataset(store: Store, url: StoreURL) -> DataError:
+    """Say what is there instead of a dataset."""
+    first = next(store.iter_objects(url), None)
+    if first is None:
+        return DataError(
+            "nothing is stored under this prefix",
+            path=str(url),
+            next_step="check the URL for typing errors; a dataset comes there with: "
+            f"aws s3 cp --recursive DATASET {url}",
+        )
+    parent = url.key.rpartition("/")[0]
+    up = StoreURL(url.scheme, url.bucket, parent)
+    return DataError(
+        f"no dataset here: {METADATA_NAME} is missing, the first object is {first.url.name}",
+        path=str(url),
+        next_step=f"did you mean {up}?"
+        if url.name in SPLITS
+        else "name the prefix that holds it; text is prepared first (lowtide prepare)",
+    )
+
+
+def _match(
+    store: Store, prefix: StoreURL, rows: list[ShardInfo], item_bytes: int
+) -> Iterator[StoredShard]:
+    """Find the object of each row; all of a split are listed, a thousand in a request."""
+    objects: dict[str, ObjectInfo] = {}
+    wanted = {shard.path.name for shard in rows}
+    for info in store.iter_objects(prefix):
+        name = info.url.key.removeprefix(prefix.key + "/")
+        if "/" in name or name.startswith("."):
+            continue
+        if name.endswith(".bin") and name not in wanted:
+            raise DataError(
+                f"{name} lies beside the shards, but {METADATA_NAME} does not describe it",
+                path=str(info.url),
+                next_step="take it out; shards are moved in on a local disk, where they can be "
+                "read whole, or added as text with lowtide append",
+            )
+        if name.endswith((".bin", DOCUMENTS_SUFFIX)):
+            objects[name] = info
+    for shard in rows:
+        yield _stored_shard(prefix, shard, objects, item_bytes)
+
+
+def _stored_shard(
+    prefix: StoreURL, shard: ShardInfo, objects: Mapping[str, ObjectInfo], item_bytes: int
+) -> StoredShard:
+    name = shard.path.name
+    info = objects.get(name)
+    if info is None or info.size != shard.num_tokens * item_bytes:
+        seen = "is missing" if info is None else f"has {info.size} bytes"
+        raise DataError(
+            f"{name} {seen}, {METADATA_NAME} says {shard.num_tokens * item_bytes} bytes",
+            path=str(prefix / name),
+            next_step="copy the dataset to the store again, all of it; the metadata last",
+        )
+    ends_name = os.path.splitext(name)[0] + DOCUMENTS_SUFFIX  # noqa: PTH122
+    ends = objects.get(ends_name) if shard.num_documents else None
+    if shard.num_documents and (ends is None or ends.size != 8 * shard.num_documents):
+        raise DataError(
+            f"{ends_name} is {'missing' if ends is None else 'of another size'}, "
+            f"{METADATA_NAME} says that it has {shard.num_documents} documents",
+            path=str(prefix / ends_name),
+            next_step="copy the dataset to the store again, all of it",
+        )
+    return StoredShard(
+        tokens=CachedObject(info, head_checksum=shard.head, checksum=shard.checksum),
+        num_tokens=shard.num_tokens,
+        documents=None if ends is None else CachedObject(ends),
+        num_documents=shard.num_documents,
+    )

@@ -1,0 +1,160 @@
+"""Files of extents: how they are named, written, checked, locked and removed.
+
+In:      bytes of an object
+Out:     a file of its own for each extent, its checksum at the end
+Memory:  256 KiB while a file is checked
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import xxhash
+
+from lowtide.errors import DataError
+from lowtide.stores.objects import ObjectInfo
+
+__all__ = [
+    "EXTENT_BYTES",
+    "EXTENT_NAME",
+    "CachedObject",
+    "Extent",
+    "compare_extent",
+    "disk_bytes",
+    "is_whole",
+    "remove_unlocked",
+    "try_lock",
+    "write_extent",
+]
+
+EXTENT_BYTES = 2 << 20
+TRAILER_BYTES = 16
+EXTENT_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]+\.(\d+)")
+_BLOCK_BYTES = 4096  # what a file system rounds to
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+@dataclass(frozen=True)
+class CachedObject:
+    """An object that is read through the cache."""
+
+    info: ObjectInfo
+    head_checksum: str | None = None
+    """xxh3-64 of its first 4096 bytes, where its dataset says it."""
+    checksum: str | None = None
+    """xxh3-128 of all of it: compared where one extent is the whole object."""
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Names this version of the object."""
+        identity = f"{self.info.url}\n{self.info.tag}\n{self.info.size}"
+        return xxhash.xxh3_64_hexdigest(identity.encode())
+
+    def extents(self, start: int, stop: int) -> Iterator[Extent]:
+        """The extents that bytes `start` to `stop` are in."""
+        for number in range(start // EXTENT_BYTES, -(-stop // EXTENT_BYTES)):
+            yield Extent(self, number)
+
+
+class Extent(NamedTuple):
+    """EXTENT_BYTES of an object; the last one of it is shorter."""
+
+    object: CachedObject
+    number: int
+
+    @property
+    def start(self) -> int:
+        """Where it begins in the object."""
+        return self.number * EXTENT_BYTES
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return min(EXTENT_BYTES, self.object.info.size - self.start)
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{self.object.key}-{self.number:x}.{self.size}"
+
+
+def disk_bytes(size: int) -> int:
+    """What an extent, or another file of this size, takes of the disk."""
+    return -(-(size + TRAILER_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def write_extent(path: Path, data: Any) -> None:
+    """Write a new file of an extent, and its checksum behind it."""
+    with open(path, "xb", buffering=0) as file:  # noqa: PTH123
+        for part in (memoryview(data), memoryview(xxhash.xxh3_128_digest(data))):
+            done = 0
+            while done < len(part):
+                done += file.write(part[done:]) or 0
+
+
+def compare_extent(extent: Extent, data: Any) -> None:
+    """Compare what came with what the dataset says of it."""
+    known = extent.object
+    whole = extent.size == known.info.size
+    wrong = (
+        known.checksum is not None and whole and xxhash.xxh3_128_hexdigest(data) != known.checksum
+    ) or (
+        known.head_checksum is not None
+        and extent.number == 0
+        and xxhash.xxh3_64_hexdigest(memoryview(data)[:4096]) != known.head_checksum
+    )
+    if wrong:
+        raise DataError(
+            "this object is not the shard that dataset_metadata.json describes: its checksum is "
+            "another",
+            path=str(known.info.url),
+            next_step="copy the dataset to the store again, all of it",
+        )
+
+
+def is_whole(descriptor: int, size: int) -> bool:
+    """True if an extent's file is as it was written."""
+    if os.fstat(descriptor).st_size != size + TRAILER_BYTES:
+        return False
+    digest, done = xxhash.xxh3_128(), 0
+    while done < size:
+        part = os.pread(descriptor, min(1 << 18, size - done), done)
+        if not part:
+            return False
+        digest.update(part)
+        done += len(part)
+    return os.pread(descriptor, TRAILER_BYTES, size) == digest.digest()
+
+
+def remove_unlocked(path: Path) -> bool:
+    """Remove an extent that nobody reads; True if it is gone by that."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if not try_lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return False
+        path.unlink()
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int, how: int) -> bool:
+    """Lock a file; a disk without locks counts as locked, and must have one user."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        return error.errno in _NO_LOCKS
+    return True

@@ -1,0 +1,254 @@
+"""The folder of the cache: which extents are in it, how much it takes, and making room.
+
+In:      extents to open, to add, to remove
+Out:     open files of extents; the bytes in use, counted for all processes that share the folder
+Disk:    `max_bytes`: extents, and copies of a dataset's small files
+Memory:  about 200 bytes for each extent in the folder
+
+The bytes in use are counted in a file under a lock, before they are written; whoever comes when
+nobody else is there counts anew. An extent is locked (shared) while it is read, and a locked one is
+not removed. Only files that the cache wrote are ever removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.errors import BudgetError, LowtideError, from_os_error
+from lowtide.files import checksum_bytes, free_disk_bytes, write_bytes
+from lowtide.memory import format_size
+from lowtide.stores.extentfiles import (
+    EXTENT_NAME,
+    TRAILER_BYTES,
+    Extent,
+    disk_bytes,
+    is_whole,
+    remove_unlocked,
+    try_lock,
+)
+from lowtide.stores.objects import Store
+from lowtide.stores.urls import StoreURL
+
+__all__ = ["Count", "ExtentFolder", "Rank", "about_cache"]
+
+_SPARE_SHARE = 128  # of a large cache so much is freed at once: choosing looks at all its extents
+_MANY = 4096
+
+Rank = Callable[[str], tuple[float, bool]]
+"""How far away the next use of an extent is, by its name; of equals those with True go first."""
+
+
+@dataclass
+class Count:
+    """The bytes in use, for as long as nobody else counts."""
+
+    bytes: int
+
+
+class ExtentFolder:
+    """A folder of extents; threads of this process share `mutex`, processes a lock on a file."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self.path = path
+        self.max_bytes = max_bytes
+        self.mutex = threading.Condition()
+        self.known: dict[str, int] = {}
+        """Names of extents and their bytes on disk."""
+        self._checked: set[str] = set()
+        self._make_folder()
+
+    def _make_folder(self) -> None:
+        try:
+            (self.path / "extents").mkdir(parents=True, exist_ok=True)
+            self._lock_file = os.open(self.path / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            self._users = os.open(self.path / "users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            alone = try_lock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with self.counting() as count:
+                self._list_extents()
+                if alone:
+                    count.bytes = self._count_all()
+            try_lock(self._users, fcntl.LOCK_SH)  # held as long as this process lives
+        except OSError as error:
+            raise about_cache(error, self.path) from error
+
+    def _list_extents(self) -> None:
+        known: dict[str, int] = {}
+        with os.scandir(self.path / "extents") as entries:
+            for entry in entries:
+                if match := EXTENT_NAME.fullmatch(entry.name):
+                    known[entry.name] = disk_bytes(int(match[1]))
+        self.known = known
+
+    def _count_all(self) -> int:
+        """Count what is there, and remove what a killed process left unfinished."""
+        total = sum(self.known.values())
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                path = Path(folder) / name
+                if name.endswith(".fetching"):
+                    path.unlink(missing_ok=True)
+                elif name not in self.known:
+                    total += disk_bytes(path.stat().st_size)
+        return total
+
+    @contextlib.contextmanager
+    def counting(self) -> Generator[Count]:
+        """The bytes in use, for this thread of this process alone."""
+        with self.mutex:
+            try_lock(self._lock_file, fcntl.LOCK_EX)
+            try:
+                text = os.pread(self._lock_file, 32, 0).strip()
+                count = Count(int(text) if text.isdigit() else self._count_all())
+                before = count.bytes if text.isdigit() else None
+                yield count
+                if count.bytes != before:
+                    os.pwrite(self._lock_file, f"{max(0, count.bytes):<31}\n".encode(), 0)
+            finally:
+                try_lock(self._lock_file, fcntl.LOCK_UN)
+
+    def used_bytes(self) -> int:
+        """Bytes in use, by all processes."""
+        with self.counting() as count:
+            return count.bytes
+
+    def removable_bytes(self) -> int:
+        """Bytes of extents; the rest stays until the folder is removed."""
+        with self.counting():
+            self._list_extents()
+            return sum(self.known.values())
+
+    def keep_file(self, store: Store, url: StoreURL, *, most_bytes: int) -> Path:
+        """Copy a small object, and return where it is; it stays until the cache is removed."""
+        _, data = store.read_whole(url, most_bytes=most_bytes)
+        prefix = url.key.rpartition("/")[0]
+        folder = self.path / "datasets" / checksum_bytes(f"{url.root}/{prefix}".encode())[:16]
+        path = folder / url.name
+        try:
+            with self.counting() as count:
+                old = disk_bytes(path.stat().st_size) if path.is_file() else 0
+                self.make_room(count, disk_bytes(len(data)) - old)
+                folder.mkdir(parents=True, exist_ok=True)
+                write_bytes(path, bytes(data), sync_folder=False)
+                count.bytes += disk_bytes(len(data)) - old
+        except OSError as error:
+            raise about_cache(error, self.path) from error
+        return path
+
+    def open_extent(self, extent: Extent) -> int | None:
+        """Open and lock an extent, and compare its checksum the first time."""
+        name = extent.name
+        path = self.path / "extents" / name
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self.forget(name)
+            return None
+        except OSError as error:
+            raise about_cache(error, self.path) from error
+        try_lock(descriptor, fcntl.LOCK_SH)
+        if name not in self._checked:
+            if not is_whole(descriptor, extent.size):
+                os.close(descriptor)
+                self.forget(name, remove=True)
+                return None
+            with self.mutex:
+                self._checked.add(name)
+                self.known.setdefault(name, disk_bytes(extent.size))
+        return descriptor
+
+    def forget(self, name: str, *, remove: bool = False) -> None:
+        with self.counting() as count:
+            self.known.pop(name, None)
+            self._checked.discard(name)
+            if remove:
+                with contextlib.suppress(FileNotFoundError):
+                    path = self.path / "extents" / name
+                    size = path.stat().st_size
+                    path.unlink()
+                    count.bytes -= disk_bytes(max(0, size - TRAILER_BYTES))
+
+    def make_room(
+        self, count: Count, size: int, rank: Rank | None = None, *, beyond: float = -1.0
+    ) -> bool:
+        """Remove extents until `size` more bytes fit, those with the next use farthest away first.
+
+        With a limit `beyond` only those farther away; return whether it was enough. Without one it
+        has to be.
+        """
+        if count.bytes + size <= self.max_bytes:
+            return True
+        for _ in range(2):
+            self.evict(count, count.bytes + size - self.max_bytes, rank, beyond=beyond)
+            if count.bytes + size <= self.max_bytes:
+                return True
+            if beyond >= 0:
+                return False
+            self._list_extents()  # what other processes brought
+        raise BudgetError(
+            f"the cache of {format_size(self.max_bytes)} is full of what is being read or cannot "
+            f"be removed: {format_size(count.bytes)} are in use",
+            path=self.path,
+            next_step="give a larger --cache-size, or a --cache-dir that no other run uses",
+        )
+
+    def evict(
+        self, count: Count, size: int, rank: Rank | None = None, *, beyond: float = -1.0
+    ) -> None:
+        """Remove about `size` bytes of extents that nobody reads."""
+        if len(self.known) > _MANY:
+            size = max(size, self.max_bytes // _SPARE_SHARE)
+        rank = rank or (lambda name: (0.0, True))
+        far = sorted(
+            ((rank(name), name) for name in self.known), key=lambda row: row[0], reverse=True
+        )
+        for _, name in itertools.takewhile(lambda row: row[0][0] > beyond, far):
+            if size <= 0:
+                return
+            path = self.path / "extents" / name
+            removed = remove_unlocked(path)
+            if removed or not path.exists():
+                freed = self.known.pop(name)
+                self._checked.discard(name)
+                if removed:
+                    count.bytes -= freed
+                    size -= freed
+
+    def add(self, extent: Extent) -> None:
+        """Take an extent for one that is there, and whole."""
+        with self.mutex:
+            self.known[extent.name] = disk_bytes(extent.size)
+            self._checked.add(extent.name)
+
+    def require_disk(self, needed_bytes: int) -> None:
+        """Refuse a disk that has no room for what a run needs in the cache."""
+        free = free_disk_bytes(self.path)
+        if free + self.used_bytes() < needed_bytes:
+            raise BudgetError(
+                f"the disk of the cache has {format_size(free)} free, reading needs "
+                f"{format_size(needed_bytes)}",
+                path=self.path,
+                next_step="free some space, or name a folder on another disk with --cache-dir",
+            )
+
+    def close(self) -> None:
+        """Give back the locks."""
+        os.close(self._lock_file)
+        os.close(self._users)
+
+
+def about_cache(error: OSError, folder: Path) -> LowtideError:
+    """An error of the disk that names the cache, and what to do about it."""
+    found = from_os_error(error)
+    return type(found)(
+        f"the cache cannot be written: {found.message}",
+        path=error.filename or folder,
+        next_step="free some space, give a smaller --cache-size, or name a folder on another disk "
+        "with --cache-dir",
+    )

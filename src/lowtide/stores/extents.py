@@ -1,0 +1,269 @@
+"""A cache of extents of objects on the local disk, never above its size.
+
+In:      objects (as they were opened), which extents of them will be wanted, and when
+Out:     bytes of objects
+Disk:    `max_bytes` in `folder`: extents, and copies of a dataset's small files
+Memory:  an extent for each thread that fetches; about 200 bytes for each extent in the cache
+
+An extent is EXTENT_BYTES of one object, a file of its own with its checksum at the end, renamed
+when whole: a killed process leaves nothing that is taken for data, and a power cut no wrong bytes.
+Its name has the object's URL and tag in it, so no version of an object meets another one.
+
+Several processes may share a folder (extentfolder.py). Removed is what will be used last of all:
+users say when they want an extent (`plan`), and what nobody here has said a word about goes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.errors import DataError, LowtideError
+from lowtide.stores.extentfiles import (
+    EXTENT_BYTES,
+    Extent,
+    compare_extent,
+    disk_bytes,
+    write_extent,
+)
+from lowtide.stores.extentfolder import ExtentFolder, about_cache
+from lowtide.stores.objects import open_store
+
+__all__ = [
+    "FETCH_THREADS",
+    "ExtentCache",
+    "PlannedUse",
+    "buffer_bytes",
+    "close_caches",
+    "default_cache_dir",
+    "open_cache",
+]
+
+FETCH_THREADS = 4
+_CLIENT_BYTES = 16 << 20  # obstore, its threads and connections
+_MANY = 4096
+_URGENT = -1  # the user whose extents come first
+
+
+def buffer_bytes() -> int:
+    """The memory that reading from a store takes, whatever its size."""
+    return _CLIENT_BYTES + FETCH_THREADS * EXTENT_BYTES
+
+
+def default_cache_dir() -> Path:
+    """Where extents are kept if nobody says so."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "lowtide"
+
+
+@dataclass(frozen=True)
+class PlannedUse:
+    """When somebody here wants an extent, in samples of a run."""
+
+    owner: int
+    until: int
+    """Wanted up to this sample."""
+    again: float = math.inf
+    """And then at this one."""
+
+
+class ExtentCache:
+    """One folder of extents, for all threads of this process; see `open_cache`."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.folder = ExtentFolder(folder, max_bytes)
+        self._mutex = self.folder.mutex
+        self._uses: dict[str, PlannedUse] = {}
+        self._positions: dict[int, int] = {}
+        self._fetching: set[str] = set()
+        self._queues: dict[int, Iterator[Extent]] = {}
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def close(self) -> None:
+        """Stop fetching, and give back the folder's locks."""
+        with self._mutex:
+            self._closed = True
+            self._queues.clear()
+            self._mutex.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self.folder.close()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def read_into(self, extent: Extent, start: int, out: memoryview) -> None:
+        """Read bytes from `start` of an extent; it is fetched if it is not there."""
+        while True:
+            descriptor = self.folder.open_extent(extent)
+            if descriptor is None:
+                self._fetch(extent, None)
+                continue
+            try:
+                done = os.preadv(descriptor, [out], start)
+            finally:
+                os.close(descriptor)  # and with it the lock
+            if done == len(out):
+                return
+            self.folder.forget(extent.name, remove=True)
+
+    # -- what will be wanted ---------------------------------------------------------------------
+
+    def plan(self, owner: int, position: int, wanted: Iterable[tuple[Extent, PlannedUse]]) -> None:
+        """Say where a user's run is, and what it will want; threads fetch it in this order."""
+        wanted = list(wanted)
+        with self._mutex:
+            self._positions[owner] = position
+            if len(self._uses) > _MANY:
+                self._uses = {
+                    name: use
+                    for name, use in self._uses.items()
+                    if use.until > self._positions.get(use.owner, 0) or use.again < math.inf
+                }
+            for extent, use in wanted:
+                self._uses[extent.name] = use
+        self.fetch_ahead(owner, (extent for extent, _ in wanted))
+
+    def fetch_ahead(self, owner: int, extents: Iterable[Extent]) -> None:
+        """Let threads fetch extents, in place of what they should have fetched for this user."""
+        with self._mutex:
+            self._queues[owner] = iter(extents)
+            while len(self._threads) < FETCH_THREADS:
+                name = f"lowtide-fetch-{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+                self._threads[-1].start()
+            self._mutex.notify_all()
+
+    def fetch_now(self, extents: Iterable[Extent]) -> None:
+        """Let threads fetch extents that are read in a moment, before all others."""
+        missing = [extent for extent in extents if extent.name not in self.folder.known]
+        if len(missing) > 1:  # a single one is fetched by who reads it
+            with self._mutex:
+                self.fetch_ahead(_URGENT, [*self._queues.get(_URGENT, ()), *missing])
+
+    def wait_until_idle(self) -> None:
+        """Wait until nothing is left to fetch."""
+        with self._mutex:
+            self._mutex.wait_for(lambda: not self._fetching and not self._queues)
+
+    def _work(self) -> None:
+        while True:
+            with self._mutex:
+                self._mutex.wait_for(lambda: self._closed or bool(self._queues))
+                if self._closed:
+                    return
+                owner = min(self._queues)
+                extent = next(self._queues[owner], None)
+                if extent is None:
+                    del self._queues[owner]
+                    self._mutex.notify_all()
+                    continue
+                if extent.name in self.folder.known or extent.name in self._fetching:
+                    continue
+                use = self._uses.get(extent.name, PlannedUse(owner, 0))
+            # An error is told by whoever reads the extent, and asks for it again.
+            with contextlib.suppress(LowtideError):
+                self._fetch(extent, None if owner == _URGENT else use)
+
+    # -- fetching -------------------------------------------------------------------------------
+
+    def _fetch(self, extent: Extent, ahead: PlannedUse | None) -> None:
+        """Fetch an extent, or wait for the thread that does.
+
+        `ahead` of time only what is wanted later makes room for it, else all that nobody reads.
+        """
+        name = extent.name
+        with self._mutex:
+            if name in self._fetching:
+                self._mutex.wait_for(lambda: name not in self._fetching)
+                return
+            self._fetching.add(name)
+        try:
+            try:
+                self._fetch_alone(extent, ahead)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # The disk is smaller than the cache was to be.
+                beyond = -1.0 if ahead is None else self._distance(ahead)
+                with self.folder.counting() as count:
+                    size = 2 * disk_bytes(extent.size)
+                    self.folder.evict(count, size, self._rank, beyond=beyond)
+                self._fetch_alone(extent, ahead)
+        except OSError as error:
+            raise about_cache(error, self.folder.path) from error
+        finally:
+            with self._mutex:
+                self._fetching.discard(name)
+                self._mutex.notify_all()
+
+    def _fetch_alone(self, extent: Extent, ahead: PlannedUse | None) -> None:
+        path = self.folder.path / "extents" / extent.name
+        size = disk_bytes(extent.size)
+        beyond = -1.0 if ahead is None else self._distance(ahead)
+        with self.folder.counting() as count:
+            if path.is_file():  # another process was quicker
+                self.folder.known[extent.name] = size
+                return
+            if not self.folder.make_room(count, size, self._rank, beyond=beyond):
+                return
+            count.bytes += size
+        partial = path.with_name(f"{os.getpid()}.{secrets.token_hex(8)}.fetching")
+        kept = False
+        try:
+            info = extent.object.info
+            data = open_store(info.url).read(info, extent.start, extent.size)
+            compare_extent(extent, data)
+            write_extent(partial, data)
+            with self.folder.counting() as count:
+                self.folder.add(extent)
+                kept = not path.exists()
+                if kept:
+                    partial.rename(path)
+        finally:
+            if not kept:
+                partial.unlink(missing_ok=True)
+                with self.folder.counting() as count:
+                    count.bytes -= size
+
+    def _rank(self, name: str) -> tuple[float, bool]:
+        """What to remove first: what is wanted last; of what nobody wants, our own."""
+        use = self._uses.get(name)
+        return (math.inf, False) if use is None else (self._distance(use), True)
+
+    def _distance(self, use: PlannedUse) -> float:
+        position = self._positions.get(use.owner, 0)
+        return max(0.0, (use.until if use.until > position else use.again) - position)
+
+
+_caches: dict[tuple[int, str], ExtentCache] = {}
+_caches_lock = threading.Lock()
+
+
+def open_cache(folder: str | os.PathLike[str] | None, max_bytes: int) -> ExtentCache:
+    """Return the cache of a folder; one for it in this process, however many ask."""
+    path = Path(folder or default_cache_dir()).absolute()
+    if path.is_file():
+        raise DataError("this is a file, expected a folder for the cache", path=path)
+    key = (os.getpid(), str(path))  # threads and locks do not survive a fork
+    with _caches_lock:
+        cache = _caches.get(key)
+        if cache is None or not path.is_dir():
+            cache = _caches[key] = ExtentCache(path, max_bytes)
+        cache.folder.max_bytes = max_bytes
+        return cache
+
+
+def close_caches() -> None:
+    """Close all caches of this process; who reads from one must open it again."""
+    with _caches_lock:
+        mine = [key for key in _caches if key[0] == os.getpid()]
+        for key in mine:
+            _caches.pop(key).close()

@@ -1,0 +1,78 @@
+"""Addresses of objects: s3://, gs:// and az:// as obstore takes them.
+
+In:      what a user gave as a path
+Out:     StoreURL, or None for a path of this machine
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+
+from lowtide.errors import UsageError
+
+__all__ = ["StoreURL", "is_store_url", "show_path", "store_url"]
+
+# A Path of "s3://bucket" has one slash: both are read, since settings keep paths.
+_URL = re.compile(r"(s3|s3a|gs|az|azure|abfs|abfss):/+([^/]*)/*(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class StoreURL:
+    """An object, or a prefix of objects."""
+
+    scheme: str
+    bucket: str
+    key: str
+    """Without a slash at its ends; empty for the whole bucket."""
+
+    @property
+    def root(self) -> str:
+        """The bucket's own URL."""
+        return f"{self.scheme}://{self.bucket}"
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.key}" if self.key else self.root
+
+    def __truediv__(self, name: str) -> StoreURL:
+        return replace(self, key=f"{self.key}/{name}" if self.key else name)
+
+    @property
+    def name(self) -> str:
+        """The last part of the key, or the bucket."""
+        return self.key.rpartition("/")[2] or self.bucket
+
+
+def store_url(path: str | os.PathLike[str] | None) -> StoreURL | None:
+    """Return the URL that a path is, None for a path of this machine.
+
+    >>> str(store_url("s3:/bucket/data/"))
+    's3://bucket/data'
+    >>> store_url("data/s3") is None
+    True
+    """
+    if path is None or (match := _URL.fullmatch(os.fspath(path))) is None:
+        return None
+    scheme, bucket, key = match.groups()
+    if not bucket:
+        raise UsageError(
+            f"{os.fspath(path)!r} names no bucket", next_step=f"write {scheme}://BUCKET/PREFIX"
+        )
+    if "@" in bucket and ":" in bucket.partition("@")[0]:
+        raise UsageError(
+            f"{scheme}://… has a user name and a password in it: credentials are never given in a "
+            "URL, which logs and metadata keep",
+            next_step="set them in the environment (docs/object-stores.md)",
+        )
+    return StoreURL(scheme, bucket, key.strip("/"))
+
+
+def is_store_url(path: str | os.PathLike[str] | None) -> bool:
+    """True for an address in an object store."""
+    return store_url(path) is not None
+
+
+def show_path(path: str | os.PathLike[str]) -> str:
+    """A path as its user wrote it, a URL with both slashes."""
+    return str(store_url(path) or os.fspath(path))

@@ -1,0 +1,130 @@
+"""The cache by itself: what it keeps, what it removes, and what a full disk does to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.errors import BudgetError, DataError, LowtideError
+from lowtide.stores import extentfiles, extents
+from lowtide.stores.extentfiles import CachedObject, Extent
+from lowtide.stores.extents import ExtentCache, PlannedUse, open_cache
+from lowtide.stores.objects import open_store
+from lowtide.stores.urls import StoreURL
+
+pytestmark = pytest.mark.usefixtures("small_extents")
+URL = StoreURL("s3", "bucket", "big")
+EXTENT = 8192  # on disk
+BASE = 2 * 4096  # the files that count
+
+
+@pytest.fixture
+def big(server: Any) -> CachedObject:
+    server.objects["big"] = bytes(os.urandom(20 * 8176))
+    return CachedObject(open_store(URL).head(URL))
+
+
+def read(cache: ExtentCache, extent: Extent) -> bytes:
+    data = bytearray(extent.size)
+    cache.read_into(extent, 0, memoryview(data))
+    return bytes(data)
+
+
+def names(cache: ExtentCache) -> set[str]:
+    return {path.name for path in (cache.folder.path / "extents").iterdir()}
+
+
+def test_what_is_wanted_last_goes_first(big: CachedObject, tmp_path: Path) -> None:
+    cache = open_cache(tmp_path / "c", BASE + 4 * EXTENT)
+    parts = [Extent(big, number) for number in range(5)]
+    uses = [PlannedUse(0, until) for until in (50, 20, 40, 30)]
+    cache.plan(0, 0, zip(parts, uses, strict=False))
+    cache.wait_until_idle()
+    assert names(cache) == {extent.name for extent in parts[:4]}
+    read(cache, parts[4])  # what nobody planned needs room now
+    assert names(cache) == {parts[number].name for number in (1, 2, 3, 4)}
+    cache.plan(0, 25, [])  # past what 1 was wanted for
+    read(cache, parts[0])  # and nobody ever wanted 4
+    assert names(cache) == {parts[number].name for number in (0, 1, 2, 3)} or names(cache) == {
+        parts[number].name for number in (0, 2, 3, 4)
+    }
+
+
+def test_nothing_wanted_sooner_is_removed_for_what_is_wanted_later(
+    big: CachedObject, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extents, "FETCH_THREADS", 1)  # several reserve in the order they come
+    cache = open_cache(tmp_path / "c", BASE + 3 * EXTENT)
+    plan = [(Extent(big, number), PlannedUse(0, 10 * number + 10)) for number in range(8)]
+    cache.plan(0, 0, plan)
+    cache.wait_until_idle()
+    assert names(cache) == {extent.name for extent, _ in plan[:3]}
+    assert server.count("GET") == 3
+
+
+def test_a_extent_that_is_read_is_not_removed(big: CachedObject, tmp_path: Path) -> None:
+    cache = open_cache(tmp_path / "c", BASE + EXTENT)
+    first, second = Extent(big, 0), Extent(big, 1)
+    read(cache, first)
+    held = cache.folder.open_extent(first)
+    assert held is not None
+    with pytest.raises(BudgetError, match="full of what is being read"):
+        read(cache, second)
+    os.close(held)
+    assert len(read(cache, second)) == second.size
+    assert cache.folder.used_bytes() <= BASE + EXTENT
+
+
+def test_bytes_are_counted_anew_when_nobody_else_is_there(
+    big: CachedObject, tmp_path: Path
+) -> None:
+    cache = open_cache(tmp_path / "c", 1 << 20)
+    read(cache, Extent(big, 3))
+    extents.close_caches()
+    (tmp_path / "c" / "usage").write_text("nonsense")
+    (tmp_path / "c" / "extents" / "1.00.fetching").write_bytes(b"x" * 9000)
+    cache = open_cache(tmp_path / "c", 1 << 20)
+    assert cache.folder.used_bytes() == BASE + EXTENT
+    assert not list((tmp_path / "c" / "extents").glob("*.fetching"))
+
+
+def test_only_files_of_the_cache_are_removed(big: CachedObject, tmp_path: Path) -> None:
+    mine = tmp_path / "c" / "extents" / "thesis.docx"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"years of work")
+    cache = open_cache(tmp_path / "c", BASE + 4096 + EXTENT)
+    for number in range(5):
+        read(cache, Extent(big, number))
+    assert mine.read_bytes() == b"years of work"
+
+
+def test_a_full_disk_is_named_after_room_was_made(
+    big: CachedObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = open_cache(tmp_path / "c", 1 << 20)
+    first, second = Extent(big, 0), Extent(big, 1)
+    read(cache, first)
+    write, full = extentfiles.write_extent, [True]
+
+    def write_once_full(path: Path, data: Any) -> None:
+        if full and full.pop():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, data)
+
+    monkeypatch.setattr(extents, "write_extent", write_once_full)
+    assert len(read(cache, second)) == second.size
+    assert first.name not in names(cache)
+    full.extend([True, True])
+    with pytest.raises(LowtideError, match=r"disk is full[\s\S]*--cache-dir"):
+        read(cache, first)
+    assert cache.folder.used_bytes() == BASE + EXTENT * len(names(cache))
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("")
+    with pytest.raises(DataError, match="expected a folder for the cache"):
+        open_cache(tmp_path / "c", 1 << 20)

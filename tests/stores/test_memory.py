@@ -1,0 +1,47 @@
+"""Reading from a store takes what `buffer_bytes` says, however much is read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide.dataset.layout import id_chunk, write_metadata, write_shard_stream
+from lowtide.stores.extents import buffer_bytes
+
+_READ = """
+import sys
+import numpy, psutil
+from lowtide.loader import BatchLoader, TokenDataset
+data = TokenDataset(sys.argv[1], seq_len=1024, cache_dir=sys.argv[2], cache_size="250MiB")
+before = psutil.Process().memory_info().rss
+most = 0
+with BatchLoader(data, batch_size=64, order=sys.argv[3], prefetch_batches=2) as loader:
+    for _ in range(len(data) // 64):
+        next(loader)
+        most = max(most, psutil.Process().memory_info().rss)
+print(most - before)
+"""
+
+
+def test_memory_does_not_grow_with_what_is_read(server: Any, tmp_path: Path) -> None:
+    size, root = 12 << 20, tmp_path / "data"
+    path = root / "train" / "shard_00000.bin"
+    path.parent.mkdir(parents=True)
+    ids = np.random.default_rng(0).integers(0, 50_000, size=size, dtype=np.uint32)
+    chunk = id_chunk(ids, np.array([size]), vocab_size=50_000, path=path)
+    shard = write_shard_stream(path, [chunk], vocab_size=50_000)
+    write_metadata(
+        root, shards={"train": [shard]}, vocab_size=50_000, tokenizer_fingerprint="t",
+        tokenization="test", tokens_per_shard=size, input_files=[],
+    )  # fmt: skip
+    server.upload(root, "data")
+    batches = 3 * 64 * 1024 * 2 * 8
+    for order in ("blocks", "sequential"):
+        command = [sys.executable, "-c", _READ, "s3://bucket/data", str(tmp_path / order), order]
+        result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+        assert int(result.stdout) < buffer_bytes() + batches + (4 << 20), order

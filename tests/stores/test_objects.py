@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lowtide import packages
+from lowtide.errors import DataError
+from lowtide.stores import objects
+from lowtide.stores.objects import ObjectChangedError, ObjectMissingError, Store
+from lowtide.stores.urls import StoreURL
+
+ROOT = StoreURL("s3", "bucket", "")
+URL = ROOT / "a.bin"
+
+
+@pytest.fixture
+def store(server: Any) -> Store:
+    server.objects["a.bin"] = bytes(range(256)) * 40
+    return Store(ROOT)
+
+
+def test_ranges_are_what_the_object_holds(store: Store, server: Any) -> None:
+    info = store.head(URL)
+    assert info.size == 10240
+    assert bytes(store.read(info, 250, 20)) == server.objects["a.bin"][250:270]
+    assert bytes(store.read(info, 10239, 1)) == b"\xff"
+    assert bytes(store.read(info, 0, 0)) == b""
+
+
+@pytest.mark.parametrize("fault", ["drop", "cut", "503", "500", "429"])
+def test_what_passes_is_asked_again_with_growing_waits(
+    store: Store, server: Any, waits: list[float], fault: str
+) -> None:
+    info = store.head(URL)
+    server.faults.extend([fault] * 4)
+    assert bytes(store.read(info, 100, 1000)) == server.objects["a.bin"][100:1100]
+    assert len(waits) == 4
+    assert waits[3] > 2 * waits[0]
+
+
+def test_a_store_that_does_not_come_back_is_named_with_what_to_do(
+    store: Store, server: Any, waits: list[float], capfd: pytest.CaptureFixture[str]
+) -> None:
+    info = store.head(URL)
+    server.faults.extend(["drop"] * 50)
+    with pytest.raises(DataError, match="no answer from the store in 10 attempts") as lost:
+        store.read(info, 0, 10)
+    assert "file: s3://bucket/a.bin" in str(lost.value)
+    assert "give the same command again" in str(lost.value)
+    assert 30 < sum(waits) < 120
+    assert "attempt 6 of 10" in capfd.readouterr().err
+    server.faults.clear()
+
+
+@pytest.mark.parametrize("with_etags", [True, False])
+def test_an_object_that_changed_is_noticed(
+    store: Store, server: Any, with_etags: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = store.head(URL)
+    server.objects["a.bin"] = server.objects["a.bin"][::-1]
+    if not with_etags:  # a store that does not know If-Match
+        info = objects.ObjectInfo(info.url, info.size, info.tag, has_etag=False)
+    with pytest.raises(ObjectChangedError, match="changed while it was read"):
+        store.read(info, 0, 10)
+    server.objects["a.bin"] = b"short"
+    with pytest.raises(ObjectChangedError):
+        store.read(info, 100, 10)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [("403", "denies access .HTTP 403 Told."), ("301", "set AWS_REGION"), ("400", "HTTP 400")],
+)
+def test_what_does_not_pass_is_told_at_once(
+    store: Store, server: Any, waits: list[float], status: str, message: str
+) -> None:
+    info = store.head(URL)
+    server.faults.append(status)
+    with pytest.raises(DataError, match=message) as refused:
+        store.read(info, 0, 10)
+    assert waits == []
+    assert "s3://bucket/a.bin" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_missing_object_and_a_missing_bucket_are_told_apart(store: Store) -> None:
+    with pytest.raises(ObjectMissingError, match="no such object"):
+        store.head(ROOT / "b.bin")
+    elsewhere = StoreURL("s3", "nobucket", "")
+    with pytest.raises(DataError, match="there is no bucket nobucket"):
+        list(Store(elsewhere).iter_objects(elsewhere / "x"))
+
+
+def test_lists_come_in_pages_and_go_on_after_a_lost_one(
+    store: Store, server: Any, waits: list[float]
+) -> None:
+    server.objects.update({f"p/{number:03}": b"x" * number for number in range(25)})
+    server.objects["pq/other"] = b""
+    server.page = 10
+    found = [(info.url.key, info.size) for info in store.iter_objects(ROOT / "p")]
+    assert found == [(f"p/{number:03}", number) for number in range(25)]
+
+
+def test_no_credentials_are_named(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = Exception("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api")
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    store = Store(ROOT)
+    monkeypatch.setattr(store._obstore, "head", refuse)
+    with pytest.raises(DataError, match=r"no credentials[\s\S]*AWS_ACCESS_KEY_ID"):
+        store.head(URL)
+
+
+def test_a_profile_needs_boto3(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    monkeypatch.setattr(objects, "has_package", lambda name: False)
+    with pytest.raises(DataError, match=r"profile work is read by the package boto3"):
+        Store(ROOT)
+
+
+def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "has_package", lambda name: False)
+    with pytest.raises(packages.MissingPackageError, match=r'pip install "lowtide\[s3\]"'):
+        Store(ROOT)

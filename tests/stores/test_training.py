@@ -1,0 +1,91 @@
+"""A run that reads from a store is the run that reads from a disk, and goes on as it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide import train
+from lowtide.errors import BudgetError, DataError
+from lowtide.model.config import GPTConfig
+from lowtide.model.program import Program
+from lowtide.packages import MissingPackageError
+from lowtide.planning import make_plan
+from lowtide.planning.settings import PlanSettings
+from lowtide.stores.extents import buffer_bytes
+from lowtide.training import admission
+from lowtide.training.footprint import planned_bytes
+from lowtide.training.settings import train_settings
+
+pytestmark = pytest.mark.usefixtures("small_extents")
+SHAPE: dict[str, Any] = {
+    "num_layers": 1, "width": 16, "num_heads": 1, "seq_len": 32, "batch_size": 4, "num_workers": 2,
+    "eval_interval": 6, "eval_iters": 1, "sample_tokens": 0, "device": "cpu",
+    "log_interval": 1, "order": "blocks",
+}  # fmt: skip
+
+
+def losses(run: Path) -> list[float]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row["loss"] for row in rows if "loss" in row]
+
+
+def test_a_run_from_a_store_is_the_run_from_disk(
+    dataset: Path, stored: str, tmp_path: Path
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    cached = {"cache_dir": tmp_path / "cache", "cache_size": "420KiB"}
+    for steps in (3, 6):
+        train(dataset_dir=dataset, max_iters=steps, checkpoints_dir=here, **SHAPE)
+        train(dataset_dir=stored, max_iters=steps, checkpoints_dir=there, **cached, **SHAPE)
+    assert len(losses(here / "model")) >= 6
+    assert losses(there / "model") == losses(here / "model")
+    tokenizers = {(folder / "tokenizer.json").read_bytes() for folder in (dataset, there / "model")}
+    assert len(tokenizers) == 1
+    written = "".join(path.read_text() for path in (there / "model").glob("*.json*"))
+    assert "test-secret-of-nobody" not in written and "test-id" not in written
+
+
+def test_a_cache_too_small_is_refused_before_the_first_step(stored: str, tmp_path: Path) -> None:
+    with pytest.raises(BudgetError, match="give --cache-size"):
+        train(
+            dataset_dir=stored,
+            max_iters=2,
+            checkpoints_dir=tmp_path / "runs",
+            cache_dir=tmp_path / "cache",
+            cache_size="50KiB",
+            **SHAPE,
+        )
+
+
+def test_a_plan_knows_the_store(stored: str) -> None:
+    found = make_plan(PlanSettings(dataset_dir=Path(stored), ram="4GiB", measure=False))
+    assert "s3://bucket/data/mine, 400" in found.data.description
+    assert "--dataset-dir s3://bucket/data/mine" in found.commands[-1]
+    assert "--order blocks" in found.commands[-1]
+    config = GPTConfig(vocab_size=256, num_layers=1, width=64, num_heads=1)
+    here, there = (
+        planned_bytes(config, train_settings(dataset_dir=path), program=Program(0, 0))
+        for path in ("data", stored)
+    )
+    assert there.batches - here.batches == buffer_bytes()
+
+
+def test_a_missing_package_is_named_before_any_work(
+    stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def require(module: str, what: str) -> None:
+        if module == "obstore":
+            raise MissingPackageError(f"{what} needs the package {module}")
+
+    monkeypatch.setattr(admission, "require_package", require)
+    with pytest.raises(MissingPackageError, match="obstore"):
+        admission.admit(train_settings(dataset_dir=stored, checkpoints_dir=tmp_path))
+
+
+def test_a_wrong_bucket_is_named(stored: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"(?s)no dataset here|nothing is stored|no bucket"):
+        train(dataset_dir="s3://nobucket/x", checkpoints_dir=tmp_path / "runs", **SHAPE)
