@@ -113,6 +113,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         },
     },
     "model.gpt": {"_FIRST_POSITIONS": 8_192, "GPT.compile_blocks(whole)": False},
+    "model.growing": {"_MOST_TOKENS": 131_072, "_LONGEST": 1_024, "_SHOWN": 3},
     "model.inference": {
         "_MARGIN": 1.1,
         "_USUAL_TOKENS": 4_096,

@@ -34,6 +34,7 @@ COMPANIONS = (
     "tokenizer.model",
 )
 """What is copied as it is."""
+_OF_TOKENS = ("added_tokens.json", "tokenizer.model")
 _LARGEST = 64 << 20
 _CLASS = "PreTrainedTokenizerFast"
 
@@ -66,21 +67,31 @@ def foreign_note(tokenizer: Tokenizer, config: GPTConfig) -> str | None:
 
 
 def write_companions(
-    folder: Path, tokenizer: Tokenizer, config: GPTConfig, *, source: Path | None
+    folder: Path,
+    tokenizer: Tokenizer,
+    config: GPTConfig,
+    *,
+    source: Path | None,
+    grown: bytes | None = None,
 ) -> list[str]:
     """Write what belongs beside weights into `folder`, and record it; return the names.
 
-    `source` is the folder that the model came from, if it came from one.
+    `source` is the folder that the model came from, if it came from one; `grown` its tokenizer.json
+    with more tokens than it had there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = [TOKENIZER, TOKENIZER_CONFIG]
-    if source is not None and (source / TOKENIZER).is_file():
+    if grown is not None:
+        _write(folder / TOKENIZER, grown)
+    elif source is not None and (source / TOKENIZER).is_file():
         _copy(source / TOKENIZER, folder / TOKENIZER)
     else:
         tokenizer.save(folder)
     fields = _tokenizer_config(tokenizer, config, source)
     _write(folder / TOKENIZER_CONFIG, json_bytes(fields))
     for path in _companions_of(source):
+        if grown is not None and path.name in _OF_TOKENS:
+            continue  # they list the tokens as they were
         _copy(path, folder / path.name)
         names.append(path.name)
     record_files(folder, names)

@@ -8,6 +8,7 @@ Memory:  pieces of one tensor (tensorfiles.py), whatever the size of the model; 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from lowtide.model.companions import (
 )
 from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.gguf import GgufType, describe_gguf, write_gguf
+from lowtide.model.growing import copy_grown, find_new_tokens, grown_config, grown_tokenizer
 from lowtide.model.sizing import count_parameters
 from lowtide.model.tensorfiles import PIECE_BYTES, copy_tensors, stored_dtype
 from lowtide.model.tide import write_modelling_file
@@ -59,12 +61,17 @@ class ExportSettings:
     """A folder for transformers, or one file for llama.cpp, named after the model and the type."""
     type: GgufType | None = None
     """Type of the weights in a GGUF file (f16); q8_0 and q4_0 take 8.5 and 4.5 bits a weight."""
+    add_tokens: Path | None = None
+    """File with a token on each line: the written model knows them, each as the mean of its pieces.
+    Prepare with --tokenization OUT_DIR and train with --init-from-model OUT_DIR to use them."""
     memory: str | None = None
     """Budget of resident memory, such as 100MiB; half of what is available if not given."""
 
     def __post_init__(self) -> None:
         if self.to == "gguf":
             require(self.dtype is None, "dtype", self.dtype, "--type beside --to gguf")
+            none = self.add_tokens is None
+            require(none, "add_tokens", self.add_tokens, "a folder: first without --to gguf")
         else:
             require(self.type is None, "type", self.type, "--to gguf beside it")
 
@@ -125,10 +132,11 @@ def _is_there(settings: ExportSettings, folder: Path, target: Path) -> bool:
         return True
     reason = "nothing says what it was made of"
     if isinstance(stored, dict):
-        other = [name for name in wanted if stored.get(name) != wanted[name]]
-        if not other:  # a later version may say more
+        names = dict.fromkeys((*wanted, "add_tokens"))  # a later version may say more
+        other = [name for name in names if stored.get(name) != wanted.get(name)]
+        if not other:
             return True
-        reason = f"its {other[0]} is {stored.get(other[0])}, now it is {wanted[other[0]]}"
+        reason = f"its {other[0]} is {stored.get(other[0])}, now it is {wanted.get(other[0])}"
     raise UsageError(
         f"there is a model here already: {reason}",
         path=out_dir,
@@ -141,11 +149,14 @@ def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) 
     dtype = settings.dtype
     if settings.to == "gguf":
         dtype = settings.type or _USUAL_TYPE
-    return {
+    described = {
         "dtype": dtype or stored_dtype(weights_dir, load_config(weights_dir)),
         "weights": _weights_checksum(folder),
         "tokenizer": checksum_file(_tokenizer_files(folder)[0]),
     }
+    if settings.add_tokens is not None and settings.add_tokens.is_file():
+        described["add_tokens"] = checksum_file(settings.add_tokens)
+    return described
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
@@ -185,13 +196,19 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
     out_dir = settings.out_dir
     weights_dir = find_intact(folder, note=progress.note)
     model_config = load_config(weights_dir)
+    stored_config = model_config
     tokenizer = Tokenizer.load(folder)
     require_vocabulary(tokenizer, model_config, folder)
+    tokens = grown = None
+    if settings.add_tokens is not None:
+        tokens = find_new_tokens(settings.add_tokens, tokenizer)
+        model_config = grown_config(model_config, tokens, settings.add_tokens)
+        grown = grown_tokenizer(folder, tokenizer, tokens)
     described = _describe_export(settings, folder, weights_dir)
     write_json(out_dir / _RECORD, described)
     if text := foreign_note(tokenizer, model_config):
         progress.note(text)
-    names = write_companions(out_dir, tokenizer, model_config, source=folder)
+    names = write_companions(out_dir, tokenizer, model_config, source=folder, grown=grown)
     write_modelling_file(out_dir, model_config)
     ends = dict.fromkeys(("eos_token_id", "bos_token_id"), tokenizer.end_of_text_id)
     ends = {
@@ -205,11 +222,12 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
         write_json(out_dir / "generation_config.json", {**ends, **usual})
     size = count_parameters(model_config) * (4 if described["dtype"] == "float32" else 2)
     record_files(out_dir, {*names, "config.json", "generation_config.json"})
+    copy = copy_tensors if tokens is None else functools.partial(copy_grown, tokens=tokens)
     with progress.phase("write", total=size, unit="B") as phase:
-        copy_tensors(  # last: its presence means it is whole
+        copy(  # last: its presence means it is whole
             weights_dir,
             out_dir / _WEIGHTS,
-            config=model_config,
+            config=stored_config,
             dtype=settings.dtype,
             on_bytes=phase.advance,
         )

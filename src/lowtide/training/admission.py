@@ -28,6 +28,7 @@ from lowtide.model.program import Program, find_program
 from lowtide.packages import require_package
 from lowtide.stores.urls import is_store_url, store_url
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.basemodel import GROWN, find_base
 from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
 from lowtide.training.resuming import continued_settings
@@ -47,6 +48,8 @@ def admit(settings: TrainSettings) -> None:
     goes_on = any((settings.run.folder / "steps").glob("step_*"))
     if goes_on and settings.run.resume and not settings.run.overwrite:
         settings = continued_settings(settings.run.folder, settings)
+    if settings.run.add_tokens is not None and not goes_on:
+        find_base(settings)
     refuse_hopeless(settings)
     sources = (settings.data.dataset_dir, settings.data.train_data_path, settings.data.input_file)
     given = [source for source in (*sources, settings.data.dataset_id) if source is not None]
@@ -155,7 +158,10 @@ def known_shape(run: RunSettings) -> GPTConfig | None:
 def _base_folders(run: RunSettings) -> list[Path]:
     """Return where the model that training starts from may be."""
     name = run.init_from_model
-    return [] if name is None else [run.checkpoints_dir / name, Path(name)]
+    if name is None:
+        return []
+    folders = [run.checkpoints_dir / name, Path(name)]
+    return folders if run.add_tokens is None else [run.folder / GROWN, *folders]
 
 
 def _vocabulary(settings: TrainSettings) -> int:

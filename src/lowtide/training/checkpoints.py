@@ -118,7 +118,7 @@ class RunFolder:
     def clear(self) -> None:
         """Remove all that a run writes; other files in its folder stay."""
         self._whole_dir = None
-        for name in ("steps", "best", "data"):
+        for name in ("steps", "best", "data", "grown"):
             shutil.rmtree(self.root / name, ignore_errors=True)
         for name in (
             WEIGHTS_NAME, _CONFIG, CHECKSUMS_NAME, "tokenizer.json", "tokenizer_config.json",

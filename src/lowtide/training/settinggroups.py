@@ -132,6 +132,8 @@ class RunSettings:
     """Where runs are kept."""
     init_from_model: str | None = None
     """Start from the weights of a run (its name or folder) or of a published model's folder."""
+    add_tokens: Path | None = None
+    """File with a token on each line that the model to start from gets: the mean of its pieces."""
     resume: bool = True
     """Go on where the run stopped; without it an existing run is an error."""
     overwrite: bool = False
@@ -141,6 +143,8 @@ class RunSettings:
         parts = PurePath(self.model_name).parts
         inside = bool(parts) and ".." not in parts and parts[0] != "/"
         require(inside, "model_name", self.model_name, "a name for a folder in --checkpoints-dir")
+        has_base = self.init_from_model is not None or self.add_tokens is None
+        require(has_base, "add_tokens", self.add_tokens, "--init-from-model beside it")
 
     @property
     def folder(self) -> Path:

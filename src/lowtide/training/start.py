@@ -15,13 +15,14 @@ from lowtide.flatsettings import replace_settings
 from lowtide.keywords import takes_keywords
 from lowtide.memory import PeakMeter
 from lowtide.model.companions import foreign_note, has_tokenizer, require_vocabulary
-from lowtide.model.config import GPTConfig, find_model_dir, load_config, padded_vocab_size
+from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.program import program_here
 from lowtide.model.tensorfiles import require_weights
 from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import refuse_hopeless
 from lowtide.training.backends import Group, backend_of
+from lowtide.training.basemodel import find_base
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import model_config
 from lowtide.training.data import TrainingData, open_training_data
@@ -76,7 +77,10 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
     settings = replace_settings(settings, overwrite=False)  # done; the loop does not do it again
     base_dir = None
     if settings.run.init_from_model is not None and not run.exists():
-        base_dir = find_model_dir(settings.run.init_from_model, settings.run.checkpoints_dir)
+        if group.is_first:
+            find_base(settings)
+        group.wait()
+        base_dir = find_base(settings)
     settings = _fit_context(settings, run, base_dir, note)
     if run.exists():
         known = optimizer_of(run.load_numbers())
