@@ -22,6 +22,9 @@ MODEL = ["--model-name", "m", "--device", "cpu"]
 COMMANDS: list[tuple[list[str], dict[str, Any]]] = [
     (["train-tokenizer", "--input", "text.txt", "--vocab-size", "280", "--out-dir", "tok"],
      {"vocab_size": 280, "was_there": False, "out_dir": "tok"}),
+    (["train-classifier", "--good", "text.txt", "--other", "more.txt", "--out-dir", "quality",
+      "--document-separator", "\\n", "--buckets", "100"],
+     {"path": "quality/model.bin", "was_there": False}),
     (["prepare", "--input-files", "text.txt", "--tokenization", "tok", "--out-dir", "data"],
      {"dataset_dir": "data", "was_there": False, "vocab_size": 280}),
     (["prepare", "--input-files", "text.txt", "--tokenization", "tok", "--out-dir", "data"],
@@ -50,7 +53,9 @@ def test_every_verb_answers_with_one_object_and_nothing_else(
     assert {words[0] for words, _ in COMMANDS} == set(VERBS) - {"demo"}  # which runs the others
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("".join(f"line {n} of some words\n" for n in range(400)))
-    (tmp_path / "more.txt").write_text("".join(f"other text, row {n}\n" for n in range(400)))
+    (tmp_path / "more.txt").write_text(
+        "".join(f"other text, and row {n} of it\n" for n in range(400))
+    )
     answers: dict[str, dict[str, Any]] = {}
     for words, expected in COMMANDS:
         code = cli.main([*words, "--json", "--quiet"])

@@ -80,6 +80,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
     (folder / "text.txt").write_text("some words to learn from, and some more words\n" * 40)
     (folder / "more.txt").write_text("other words, which were not there before\n" * 40)
+    for name in ("good", "other"):
+        texts = (f"text {n} of some {name} words\n" for n in range(30))
+        (folder / f"{name}.txt").write_text("<|endoftext|>".join(texts))
     (folder / "rows.parquet").write_bytes(b"PAR1" * 10)
     config = GPTConfig(vocab_size=300, context_length=16, num_layers=1, width=16, num_heads=2)
     run = folder / "checkpoints" / "made"
@@ -98,6 +101,7 @@ COMMANDS: list[tuple[list[str], str | None]] = [
     (TOKENIZER, None),
     ([*TOKENIZER[:2], "rows.parquet", *TOKENIZER[3:-1], "tok2"], "pyarrow"),
     ([*TOKENIZER[:2], "hf://some/texts", *TOKENIZER[3:-1], "tok2"], "datasets"),
+    (["train-classifier", "--good", "good.txt", "--other", "other.txt", "--out-dir", "q"], None),
     (PREPARE, None),
     ([*PREPARE[:2], "rows.parquet", *PREPARE[3:-1], "data2"], "pyarrow"),
     ([*PREPARE[:2], "hf://some/texts", *PREPARE[3:-1], "data2"], "datasets"),

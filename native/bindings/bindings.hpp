@@ -89,6 +89,7 @@ Array<T> to_array(std::vector<T>&& values) {
   return Array<T>(data, {size}, owner);
 }
 
+void bind_classifier(nb::module_& m);
 void bind_corpus(nb::module_& m);
 void bind_dataset(nb::module_& m);
 void bind_loader(nb::module_& m);

@@ -24,6 +24,7 @@ NB_MODULE(_native, m) {
       PyErr_SetObject(PyExc_OSError, value.ptr());
     }
   });
+  lowtide::bind_classifier(m);
   lowtide::bind_corpus(m);
   lowtide::bind_dataset(m);
   lowtide::bind_loader(m);

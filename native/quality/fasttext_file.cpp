@@ -1,6 +1,5 @@
 // Reading a fastText model: nothing is believed that the file's size does not bear out.
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -110,7 +109,7 @@ class ModelReader {
     model_.num_words_ = static_cast<uint64_t>(words);
     std::string text;
     for (int32_t entry = 0; entry < size; ++entry) read_entry(text, entry >= words);
-    index_words();
+    model_.index_words();
     if (pruned < -1) throw ModelError("its list of n-grams is negative");
     model_.pruned_ = pruned >= 0;
     if (pruned > 0 && static_cast<uint64_t>(pruned) > left_ / 8) {
@@ -145,31 +144,17 @@ class ModelReader {
         if (!next.valid) throw ModelError("a label of it is not text in UTF-8");
         at += next.size;
       }
-      constexpr std::string_view kPrefix = "__label__";
       // A node that is not made yet has the largest count: beside others the tree would reach it.
       if (count < 0 || count >= FastTextModel::kMostCount - counted_)
         throw ModelError("the counts of its labels are none");
       counted_ += count;
       label_counts_.push_back(count);
-      model_.labels_.push_back(text.starts_with(kPrefix) ? text.substr(kPrefix.size()) : text);
+      model_.labels_.push_back(text.starts_with(kFastTextLabel) ? text.substr(kFastTextLabel.size())
+                                                                : text);
     } else {
       model_.word_bytes_.insert(model_.word_bytes_.end(), text.begin(), text.end());
       if (model_.word_bytes_.size() > 0xFFFFFFFFu) throw ModelError("its words are too long");
       model_.word_ends_.push_back(static_cast<uint32_t>(model_.word_bytes_.size()));
-    }
-  }
-
-  void index_words() {
-    const size_t words = model_.word_ends_.size();
-    const size_t slots = std::bit_ceil(words + words / 2 + 1);
-    model_.word_slots_.assign(slots, 0);
-    for (size_t word = 0; word < words; ++word) {
-      const size_t begin = word == 0 ? 0 : model_.word_ends_[word - 1];
-      const std::string_view text(model_.word_bytes_.data() + begin,
-                                  model_.word_ends_[word] - begin);
-      size_t at = hash_fasttext(text) & (slots - 1);
-      while (model_.word_slots_[at] != 0) at = (at + 1) & (slots - 1);
-      model_.word_slots_[at] = static_cast<uint32_t>(word + 1);
     }
   }
 

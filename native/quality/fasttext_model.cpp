@@ -2,18 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 namespace lowtide {
 namespace {
 
-constexpr std::string_view kEnd = "</s>", kLabelPrefix = "__label__";
 constexpr float kTiny = 1e-5f;
-
-bool is_blank(char byte) {
-  return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\v' || byte == '\f' ||
-         byte == '\r' || byte == 0;
-}
 
 // As fastText has it: a table of 512 steps.
 float look_up_sigmoid(float value) {
@@ -84,12 +79,8 @@ int64_t FastTextModel::find_word(std::string_view word, uint32_t hash) const {
   return -1;
 }
 
-void FastTextModel::add_row(uint64_t row, Scratch& scratch) const {
-  input_.add_row(row, scratch.hidden.data());
-  ++scratch.num_rows;
-}
-
-void FastTextModel::add_bucket(uint64_t bucket, Scratch& scratch) const {
+template <typename Take>
+void FastTextModel::visit_bucket(uint64_t bucket, const Take& take) const {
   uint64_t row = bucket;
   if (pruned_) {
     const auto found =
@@ -98,10 +89,11 @@ void FastTextModel::add_bucket(uint64_t bucket, Scratch& scratch) const {
     if (found == kept_buckets_.end() || found->first != bucket) return;
     row = found->second;
   }
-  add_row(num_words_ + row, scratch);
+  take(num_words_ + row);
 }
 
-void FastTextModel::add_pieces(std::string_view word, Scratch& scratch) const {
+template <typename Take>
+void FastTextModel::visit_pieces(std::string_view word, Scratch& scratch, const Take& take) const {
   std::string& marked = scratch.word;
   marked.assign(1, '<').append(word).push_back('>');
   const size_t size = marked.size();
@@ -113,42 +105,63 @@ void FastTextModel::add_pieces(std::string_view word, Scratch& scratch) const {
       while (end < size && (marked[end] & 0xC0) == 0x80) ++end;
       if (n < min_n_ || (n == 1 && (begin == 0 || end == size))) continue;
       const uint32_t hash = hash_fasttext({marked.data() + begin, end - begin});
-      add_bucket(hash % static_cast<uint32_t>(bucket_), scratch);
+      visit_bucket(hash % static_cast<uint32_t>(bucket_), take);
     }
   }
 }
 
-void FastTextModel::add_word(std::string_view word, bool is_end, Scratch& scratch) const {
+template <typename Take>
+void FastTextModel::visit_word(std::string_view word, bool is_end, Scratch& scratch,
+                               const Take& take) const {
   const uint32_t hash = hash_fasttext(word);
   const int64_t id = find_word(word, hash);
-  if (id < 0 && word.starts_with(kLabelPrefix)) return;
-  if (id >= 0) add_row(static_cast<uint64_t>(id), scratch);
-  if (max_n_ > 0 && !is_end) add_pieces(word, scratch);
+  if (id < 0 && word.starts_with(kFastTextLabel)) return;
+  if (id >= 0) take(static_cast<uint64_t>(id));
+  if (max_n_ > 0 && !is_end) visit_pieces(word, scratch, take);
   scratch.hashes.push_back(static_cast<int32_t>(hash));
 }
 
-void FastTextModel::add_text(std::string_view text, Scratch& scratch) const {
-  scratch.hidden.assign(input_.width, 0.0f);
-  scratch.num_rows = 0;
+template <typename Take>
+void FastTextModel::visit_text(std::string_view text, Scratch& scratch, const Take& take) const {
   scratch.hashes.clear();
-  bool ended = false;
-  for (size_t at = 0; at < text.size() && !ended;) {
-    const size_t begin = at;
-    while (at < text.size() && !is_blank(text[at])) ++at;
-    const std::string_view word = text.substr(begin, at - begin);
-    ended = word == kEnd;  // what follows it is another line to fastText
-    if (!word.empty()) add_word(word, ended, scratch);
-    ++at;
-  }
-  if (!ended) add_word(kEnd, true, scratch);
+  split_fasttext(
+      text, [&](std::string_view word, bool is_end) { visit_word(word, is_end, scratch, take); });
   const std::vector<int32_t>& hashes = scratch.hashes;
   for (size_t first = 0; first < hashes.size(); ++first) {
     uint64_t hash = static_cast<uint64_t>(int64_t{hashes[first]});
     for (size_t next = first + 1;
          next < hashes.size() && next < first + static_cast<size_t>(word_ngrams_); ++next) {
       hash = hash * 116049371u + static_cast<uint64_t>(int64_t{hashes[next]});
-      add_bucket(hash % static_cast<uint64_t>(bucket_), scratch);
+      visit_bucket(hash % static_cast<uint64_t>(bucket_), take);
     }
+  }
+}
+
+void FastTextModel::add_text(std::string_view text, Scratch& scratch) const {
+  scratch.hidden.assign(input_.width, 0.0f);
+  scratch.num_rows = 0;
+  visit_text(text, scratch, [&](uint64_t row) {
+    input_.add_row(row, scratch.hidden.data());
+    ++scratch.num_rows;
+  });
+}
+
+void FastTextModel::list_rows(std::string_view text, Scratch& scratch,
+                              std::vector<uint32_t>& rows) const {
+  rows.clear();
+  visit_text(text, scratch, [&](uint64_t row) { rows.push_back(static_cast<uint32_t>(row)); });
+}
+
+void FastTextModel::index_words() {
+  const size_t words = word_ends_.size();
+  const size_t slots = std::bit_ceil(words + words / 2 + 1);
+  word_slots_.assign(slots, 0);
+  for (size_t word = 0; word < words; ++word) {
+    const size_t begin = word == 0 ? 0 : word_ends_[word - 1];
+    const std::string_view text(word_bytes_.data() + begin, word_ends_[word] - begin);
+    size_t at = hash_fasttext(text) & (slots - 1);
+    while (word_slots_[at] != 0) at = (at + 1) & (slots - 1);
+    word_slots_[at] = static_cast<uint32_t>(word + 1);
   }
 }
 

@@ -36,12 +36,16 @@ class FastTextModel {
     std::string word;
   };
   void predict(std::string_view text, Scratch& scratch, std::vector<float>& scores) const;
+  // The rows of the input that a text is the mean of, in the order of the text; words, then n-grams.
+  void list_rows(std::string_view text, Scratch& scratch, std::vector<uint32_t>& rows) const;
 
   const std::vector<std::string>& labels() const { return labels_; }
   size_t memory_bytes() const;
 
  private:
   friend class ModelReader;
+  friend class ClassifierTrainer;  // makes one, and changes its rows
+  FastTextModel() = default;
   enum Loss : int32_t { kHierarchical = 1, kNegative = 2, kSoftmax = 3, kOneVsAll = 4 };
   static constexpr int64_t kMostCount = 1'000'000'000'000'000;  // as in fastText
   struct Quantizer {
@@ -62,11 +66,17 @@ class FastTextModel {
     int64_t count = 0;
   };
 
+  void index_words();
   int64_t find_word(std::string_view word, uint32_t hash) const;
-  void add_row(uint64_t row, Scratch& scratch) const;
-  void add_bucket(uint64_t bucket, Scratch& scratch) const;
-  void add_word(std::string_view word, bool is_end, Scratch& scratch) const;
-  void add_pieces(std::string_view word, Scratch& scratch) const;
+  // Each calls take(row) for the rows of what it is given.
+  template <typename Take>
+  void visit_bucket(uint64_t bucket, const Take& take) const;
+  template <typename Take>
+  void visit_word(std::string_view word, bool is_end, Scratch& scratch, const Take& take) const;
+  template <typename Take>
+  void visit_pieces(std::string_view word, Scratch& scratch, const Take& take) const;
+  template <typename Take>
+  void visit_text(std::string_view text, Scratch& scratch, const Take& take) const;
   void add_text(std::string_view text, Scratch& scratch) const;
   void compute_outputs(Scratch& scratch) const;
   void build_tree(const std::vector<int64_t>& counts);
@@ -86,5 +96,27 @@ class FastTextModel {
 };
 
 uint32_t hash_fasttext(std::string_view bytes);
+
+constexpr std::string_view kFastTextEnd = "</s>", kFastTextLabel = "__label__";
+
+inline bool is_fasttext_blank(char byte) {
+  return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\v' || byte == '\f' ||
+         byte == '\r' || byte == 0;
+}
+
+// Calls take(word, is_end) for every word of a text, the end of its line last: what follows an end
+// within the text is another line to fastText. Newlines are blanks.
+template <typename Take>
+void split_fasttext(std::string_view text, const Take& take) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
+    while (at < text.size() && !is_fasttext_blank(text[at])) ++at;
+    const std::string_view word = text.substr(begin, at - begin);
+    if (word == kFastTextEnd) break;
+    if (!word.empty()) take(word, false);
+    ++at;
+  }
+  take(kFastTextEnd, true);
+}
 
 }  // namespace lowtide

@@ -5,6 +5,7 @@ do editors), or as one object, and returns what the verb found out. `progress=Fa
 
 From text to ids
     train_tokenizer     learn a BPE or character tokenizer          -> TrainedTokenizer
+    train_classifier    learn to tell good text from other          -> TrainedClassifier
     prepare_dataset     text files to shuffled, checked shards      -> PrepareResult
     append_to_dataset   add new text to a finished dataset          -> AppendResult
     pretokenize_files   text files to .npy files of ids             -> list[PretokenizeResult]
@@ -43,10 +44,10 @@ Around them
 
 Errors: LowtideError is the parent of BudgetError, DataError and UsageError.
 
-Settings, for calls with one object: AppendSettings, CompareSettings, CompletionSettings,
-ConvertSettings, DemoSettings, EvaluateSettings, ExportSettings, GenerateSettings, InspectSettings,
-PlanSettings, PrepareSettings, PretokenizeSettings, ReportSettings, TokenizerTrainingSettings,
-TrainSettings, VerifySettings.
+Settings, for calls with one object: AppendSettings, ClassifierSettings, CompareSettings,
+CompletionSettings, ConvertSettings, DemoSettings, EvaluateSettings, ExportSettings,
+GenerateSettings, InspectSettings, PlanSettings, PrepareSettings, PretokenizeSettings,
+ReportSettings, TokenizerTrainingSettings, TrainSettings, VerifySettings.
 
 Each name is loaded when it is first used: `import lowtide` is quick, and torch is imported only by
 what needs it.
@@ -72,6 +73,7 @@ _HOMES = {
     "BudgetError": "lowtide.errors",
     "build_optimizers": "lowtide.training.optimizers",
     "CheckpointEvent": "lowtide.training.callbacks",
+    "ClassifierSettings": "lowtide.classifier.settings",
     "compare_memory": "lowtide.planning.comparison",
     "CompareSettings": "lowtide.planning.comparison",
     "CompletionSettings": "lowtide.completion",
@@ -126,7 +128,9 @@ _HOMES = {
     "Tokenizer": "lowtide.tokenizer.tokenizer",
     "TokenizerTrainingSettings": "lowtide.tokenizer.training",
     "train": "lowtide.training.start",
+    "train_classifier": "lowtide.classifier.training",
     "train_tokenizer": "lowtide.tokenizer.training",
+    "TrainedClassifier": "lowtide.classifier.training",
     "TrainedTokenizer": "lowtide.tokenizer.training",
     "Trainer": "lowtide.training.trainer",
     "TrainResult": "lowtide.training.trainer",

@@ -3,6 +3,8 @@
 # Made by `make signatures` from the settings; not to be edited.
 
 from collections.abc import Iterator, Mapping, Sequence
+from lowtide.classifier.settings import ClassifierSettings as ClassifierSettings
+from lowtide.classifier.training import TrainedClassifier as TrainedClassifier
 from lowtide.completion import CompletionSettings as CompletionSettings
 from lowtide.dataset.appending import AppendResult as AppendResult
 from lowtide.dataset.conversion import ConvertResult as ConvertResult
@@ -61,7 +63,7 @@ from pathlib import Path
 from typing import Literal
 
 __version__: str
-__all__ = ['append_to_dataset', 'AppendResult', 'AppendSettings', 'BatchLoader', 'BudgetError', 'build_optimizers', 'CheckpointEvent', 'compare_memory', 'CompareSettings', 'CompletionSettings', 'convert_dataset', 'ConvertResult', 'ConvertSettings', 'create_dataloaders', 'DataError', 'DatasetInfo', 'DemoSettings', 'estimate_memory_usage', 'EvalResult', 'evaluate', 'EvaluationEvent', 'EvaluateSettings', 'export_model', 'ExportSettings', 'generate', 'generate_text', 'GenerateSettings', 'GPT', 'GPTConfig', 'GPTDataLoader', 'inspect', 'Inspection', 'InspectSettings', 'learning_rate_factor', 'load_model', 'LowtideError', 'make_plan', 'MemoryBudget', 'Mixture', 'Pair', 'Plan', 'PlanSettings', 'prepare_dataset', 'PrepareResult', 'PrepareSettings', 'pretokenize_files', 'PretokenizeResult', 'PretokenizeSettings', 'report', 'ReportResult', 'ReportSettings', 'run_demo', 'shell_completion', 'StageResult', 'StepEvent', 'StreamingDataLoader', 'TaskResult', 'TokenDataset', 'Tokenizer', 'TokenizerTrainingSettings', 'train', 'train_tokenizer', 'TrainedTokenizer', 'Trainer', 'TrainResult', 'TrainSettings', 'UsageError', 'verify_dataset', 'VerifyResult', 'VerifySettings', '__version__']
+__all__ = ['append_to_dataset', 'AppendResult', 'AppendSettings', 'BatchLoader', 'BudgetError', 'build_optimizers', 'CheckpointEvent', 'ClassifierSettings', 'compare_memory', 'CompareSettings', 'CompletionSettings', 'convert_dataset', 'ConvertResult', 'ConvertSettings', 'create_dataloaders', 'DataError', 'DatasetInfo', 'DemoSettings', 'estimate_memory_usage', 'EvalResult', 'evaluate', 'EvaluationEvent', 'EvaluateSettings', 'export_model', 'ExportSettings', 'generate', 'generate_text', 'GenerateSettings', 'GPT', 'GPTConfig', 'GPTDataLoader', 'inspect', 'Inspection', 'InspectSettings', 'learning_rate_factor', 'load_model', 'LowtideError', 'make_plan', 'MemoryBudget', 'Mixture', 'Pair', 'Plan', 'PlanSettings', 'prepare_dataset', 'PrepareResult', 'PrepareSettings', 'pretokenize_files', 'PretokenizeResult', 'PretokenizeSettings', 'report', 'ReportResult', 'ReportSettings', 'run_demo', 'shell_completion', 'StageResult', 'StepEvent', 'StreamingDataLoader', 'TaskResult', 'TokenDataset', 'Tokenizer', 'TokenizerTrainingSettings', 'train', 'train_classifier', 'train_tokenizer', 'TrainedClassifier', 'TrainedTokenizer', 'Trainer', 'TrainResult', 'TrainSettings', 'UsageError', 'verify_dataset', 'VerifyResult', 'VerifySettings', '__version__']
 
 def append_to_dataset(
     dataset_dir: str | Path | AppendSettings = ...,
@@ -221,6 +223,7 @@ def export_model(
     dtype: Literal['float32', 'bfloat16', 'float16'] | None = None,
     to: Literal['transformers', 'gguf'] = 'transformers',
     type: Literal['f32', 'f16', 'bf16', 'q8_0', 'q4_0'] | None = None,
+    add_tokens: str | Path | None = None,
     memory: str | None = None,
     config_file: str | Path | None = None,
     progress: bool = True,
@@ -239,6 +242,9 @@ def export_model(
             type.
         type: Type of the weights in a GGUF file (f16); q8_0 and q4_0 take 8.5 and 4.5 bits a
             weight.
+        add_tokens: File with a token on each line: the written model knows them, each as the
+            mean of its pieces. Prepare with --tokenization OUT_DIR and train with
+            --init-from-model OUT_DIR to use them.
         memory: Budget of resident memory, such as 100MiB; half of what is available if not
             given.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
@@ -344,6 +350,7 @@ def make_plan(
     dataset_id: str | None = None,
     tokenization: str | Path | None = None,
     vocab_size: int | None = None,
+    near_dedup: float = 0.0,
     init_from_model: str | Path | None = None,
     config_file: str | Path | None = None,
     size: str | int | None = None,
@@ -385,6 +392,8 @@ def make_plan(
             from the text.
         vocab_size: Size of the tokenizer to learn; by the machine's memory and the text if not
             given.
+        near_dedup: Look for near copies, as lowtide prepare does it: more disk meanwhile, the
+            same memory.
         init_from_model: Run, or folder of a published model, to start from: its shape and its
             tokenizer.
         config_file: Config file of lowtide train, or the name of one that comes with it, such
@@ -449,6 +458,8 @@ def prepare_dataset(
     score_label: str = '',
     keep_above: float = 0.5,
     keep_top: float | None = None,
+    near_dedup: float = 0.0,
+    near_dedup_ngram: int = 5,
     shuffle: bool = True,
     seed: int = 0,
     num_workers: int | None = None,
@@ -521,6 +532,10 @@ def prepare_dataset(
         keep_top: Keep this share of the documents that have a score, those with the highest,
             such as 0.1: instead of --keep-above. Reads everything twice; equal scores are
             ordered by a hash of the text.
+        near_dedup: Remove documents of whose n-grams of words at least this share is also one's
+            that stays, such as 0.8; 0 for none, else 0.5 to 1. Each removal is in
+            near_duplicates.jsonl.
+        near_dedup_ngram: Words in an n-gram of --near-dedup.
         shuffle: Shuffle documents, all of them with all; else they stay in order.
         seed: Decides the shuffle.
         num_workers: Workers; default: one for each core. The result does not depend on it.
@@ -649,6 +664,8 @@ def train(
     /,
     *,
     dataset_dir: str | Path | None = None,
+    cache_dir: str | Path | None = None,
+    cache_size: str = '16GiB',
     input_file: str | Path | None = None,
     train_data_path: str | Path | None = None,
     val_data_path: str | Path | None = None,
@@ -663,10 +680,11 @@ def train(
     dtype: str | None = None,
     val_fraction: float = 0.1,
     stride: int | None = None,
-    order: Literal['shuffle', 'shifted', 'random', 'sequential'] = 'shuffle',
+    order: Literal['shuffle', 'shifted', 'blocks', 'random', 'sequential'] = 'shuffle',
     model_name: str | Path = 'model',
     checkpoints_dir: str | Path = 'checkpoints',
     init_from_model: str | Path | None = None,
+    add_tokens: str | Path | None = None,
     resume: bool = True,
     overwrite: bool = False,
     target_params: int | None = None,
@@ -745,7 +763,11 @@ def train(
     """Train a model; given again, go on where it stopped, or say that it is finished.
 
     Args:
-        dataset_dir: Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin.
+        dataset_dir: Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin;
+            also s3://, gs:// or az://, read through a cache.
+        cache_dir: Where fetched parts of an object store are kept; ~/.cache/lowtide if not
+            given.
+        cache_size: The most that --cache-dir may take.
         input_file: Text file; the .npy beside it is used if there is one, else it is tokenized
             into the run.
         train_data_path: Pre-tokenized .npy or .bin to train on.
@@ -768,11 +790,14 @@ def train(
             documents by content.
         stride: Tokens between the starts of two windows; --seq-len if not given.
         order: shuffle: every window once an epoch; shifted: and cut elsewhere in every later
-            epoch; random: with replacement; sequential: as stored.
+            epoch; blocks: shuffled blocks of 4M tokens, shuffled within 8 of them; random: with
+            replacement; sequential: as stored.
         model_name: Name of the run; its folder is --checkpoints-dir/NAME.
         checkpoints_dir: Where runs are kept.
         init_from_model: Start from the weights of a run (its name or folder) or of a published
             model's folder.
+        add_tokens: File with a token on each line that the model to start from gets: the mean
+            of its pieces.
         resume: Go on where the run stopped; without it an existing run is an error.
         overwrite: Remove an earlier run of this name first, its checkpoints and metrics
             included.
@@ -877,6 +902,73 @@ def train(
             while.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
         preset: Settings that belong together, by name; file and keywords beat them.
+        progress: False leaves out progress and notices.
+    """
+
+def train_classifier(
+    settings: ClassifierSettings | None = None,
+    /,
+    *,
+    good: str | Path | Sequence[str | Path] = ...,
+    other: str | Path | Sequence[str | Path] = ...,
+    out_dir: str | Path = ...,
+    max_examples: int = 200000,
+    epochs: int = 5,
+    min_count: int = 2,
+    max_words: int = 500000,
+    buckets: int = 2000000,
+    seed: int = 0,
+    document_separator: str = '<|endoftext|>',
+    text_field: str = 'text',
+    encoding: str = 'utf-8',
+    skip_bad_inputs: bool = False,
+    num_workers: int | None = None,
+    memory: str | None = None,
+    restart: bool = False,
+    config_file: str | Path | None = None,
+    progress: bool = True,
+) -> TrainedClassifier:
+    """Learn to tell good text from other, in a fixed amount of memory.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name, word in (("good", "court"), ("other", "click")):
+    ...     texts = (f"the {word} number {n} of the {word} here" for n in range(40))
+    ...     _ = (folder / f"{name}.txt").write_text("<|endoftext|>".join(texts))
+    >>> trained = train_classifier(
+    ...     good=folder / "good.txt",
+    ...     other=folder / "other.txt",
+    ...     out_dir=folder / "model",
+    ...     buckets=1000,
+    ...     memory="1GiB",
+    ... )
+    >>> trained.record["held_out"]["auc"]
+    1.0
+
+    Args:
+        good: Required. Examples of good text: files, folders or globs, as prepare takes them
+            (txt, jsonl, parquet, .gz, .zst, .xz, hf://NAME:SPLIT).
+        other: Required. Text to choose from later, such as a part of a crawl: what is not good
+            is learned from it.
+        out_dir: Required. Folder for model.bin, which prepare --score and the fasttext package
+            read, and classifier.json, what it was made of and how good it is.
+        max_examples: Most passages (of about 8 KiB) of each of both; of more a sample is taken,
+            by hash.
+        epochs: How often all examples are gone through.
+        min_count: Words that occur less often are not learned, only pairs of them.
+        max_words: Most words of the dictionary: the most frequent ones.
+        buckets: Numbers for pairs of words, which are hashed into so many.
+        seed: Decides the order of the examples.
+        document_separator: What stands between documents in text files (\\n and \\t may be
+            written so).
+        text_field: The field of jsonl rows, the column of parquet files, that holds the text.
+        encoding: The encoding of text files.
+        skip_bad_inputs: Leave out files and rows that cannot be read (each is named) instead of
+            stopping.
+        num_workers: Workers; default: one for each core. The result does not depend on it.
+        memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
+        restart: Throw away unfinished work of an earlier command in this folder.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
         progress: False leaves out progress and notices.
     """
 

@@ -40,7 +40,10 @@ __all__ = ["main", "run"]
 _EXIT_INTERRUPTED = 130
 
 
-_TEXT_VERBS = {"train-tokenizer", "prepare", "pretokenize", "append", "verify", "convert"}
+_TEXT_VERBS = {
+    *("train-tokenizer", "train-classifier"),
+    *("prepare", "pretokenize", "append", "verify", "convert"),
+}
 
 
 def run() -> NoReturn:

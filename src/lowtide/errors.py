@@ -110,6 +110,7 @@ _MADE_BY = {
     "dataset_metadata.json": "lowtide prepare, from the same text",
     ".docs": "lowtide prepare; lowtide verify says what else is wrong",
     "training.json": "lowtide train-tokenizer",
+    "classifier.json": "lowtide train-classifier",
     "tokenizer.json": "lowtide train-tokenizer, or take the one of the data it belongs to",
     "settings.json": "lowtide train; without it the run goes on with the settings given then",
     "checksums.json": "the command that wrote the folder (train or export)",

@@ -18,7 +18,13 @@ class TrainKeywords(TypedDict, total=False):
     """Any of the settings of TrainSettings."""
 
     dataset_dir: str | Path | None
-    """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin."""
+    """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin; also s3://, gs:// or az://, read through a cache."""
+
+    cache_dir: str | Path | None
+    """Where fetched parts of an object store are kept; ~/.cache/lowtide if not given."""
+
+    cache_size: str
+    """The most that --cache-dir may take."""
 
     input_file: str | Path | None
     """Text file; the .npy beside it is used if there is one, else it is tokenized into the run."""
@@ -62,8 +68,8 @@ class TrainKeywords(TypedDict, total=False):
     stride: int | None
     """Tokens between the starts of two windows; --seq-len if not given."""
 
-    order: Literal['shuffle', 'shifted', 'random', 'sequential']
-    """shuffle: every window once an epoch; shifted: and cut elsewhere in every later epoch; random: with replacement; sequential: as stored."""
+    order: Literal['shuffle', 'shifted', 'blocks', 'random', 'sequential']
+    """shuffle: every window once an epoch; shifted: and cut elsewhere in every later epoch; blocks: shuffled blocks of 4M tokens, shuffled within 8 of them; random: with replacement; sequential: as stored."""
 
     model_name: str | Path
     """Name of the run; its folder is --checkpoints-dir/NAME."""
@@ -73,6 +79,9 @@ class TrainKeywords(TypedDict, total=False):
 
     init_from_model: str | Path | None
     """Start from the weights of a run (its name or folder) or of a published model's folder."""
+
+    add_tokens: str | Path | None
+    """File with a token on each line that the model to start from gets: the mean of its pieces."""
 
     resume: bool
     """Go on where the run stopped; without it an existing run is an error."""

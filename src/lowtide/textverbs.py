@@ -14,6 +14,7 @@ from lowtide.counts import counted
 from lowtide.errors import DataError, UsageError, printable
 
 if TYPE_CHECKING:
+    from lowtide.classifier.settings import ClassifierSettings
     from lowtide.dataset.settings import (
         AppendSettings,
         ConvertSettings,
@@ -30,6 +31,7 @@ __all__ = [
     "run_inspect",
     "run_prepare",
     "run_pretokenize",
+    "run_train_classifier",
     "run_train_tokenizer",
     "run_verify",
 ]
@@ -57,11 +59,30 @@ def run_train_tokenizer(settings: TokenizerTrainingSettings) -> Answer:
     )
 
 
+def run_train_classifier(settings: ClassifierSettings) -> Answer:
+    """Learn to tell good text from other, for prepare --score.
+
+    lowtide train-classifier --good law/ --other crawl/part-000.jsonl --out-dir quality/law
+    lowtide train-classifier --good 'notes/*.md' --other forum.parquet --out-dir q --memory 500MB
+    """
+    from lowtide.classifier.describing import describe_classifier
+    from lowtide.classifier.training import train_classifier
+
+    trained = train_classifier(settings)
+    return answer(
+        describe_classifier(trained),
+        path=trained.path,
+        was_there=trained.was_there,
+        **{name: trained.record[name] for name in ("examples", "words", "held_out")},
+    )
+
+
 def run_prepare(settings: PrepareSettings) -> Answer:
     """Turn text of any size into shuffled, deduplicated, checked shards of ids.
 
     lowtide prepare --input-files books/ --tokenization tok/books --out-dir data/books --memory 1GiB
     lowtide prepare --input-files 'logs/*.jsonl.zst' --text-field body --out-dir data/logs --dry-run
+    lowtide prepare --input-files crawl/ --score q/model.bin --keep-top 0.1 --out-dir data/crawl
     """
     from lowtide.tokenizer.ahead import TokenizerAhead
 

@@ -78,6 +78,9 @@ VERBS: dict[str, Verb] = {
     "compare-memory": Verb(
         modelverbs.run_compare_memory, "lowtide.planning.comparison:CompareSettings"
     ),
+    "train-classifier": Verb(
+        textverbs.run_train_classifier, "lowtide.classifier.settings:ClassifierSettings"
+    ),
     "prepare": Verb(textverbs.run_prepare, "lowtide.dataset.settings:PrepareSettings"),
     "pretokenize": Verb(textverbs.run_pretokenize, "lowtide.dataset.settings:PretokenizeSettings"),
     "append": Verb(textverbs.run_append, "lowtide.dataset.settings:AppendSettings"),

@@ -106,10 +106,17 @@ def words_of(verb: str, text: Path, out: Path) -> list[object]:
         run("plain", "prepare", "--input-files", first, "--out-dir", out / "data", *limits)
         return [verb, out / "data", "--input-files", text, *limits]
     out.mkdir(parents=True)
+    if verb == "train-classifier":
+        good = out / "good.txt"
+        good.write_text("<|endoftext|>".join(f"good text number {n} of many" for n in range(99)))
+        sample = ["--max-examples", 400, "--epochs", 1]
+        return [verb, "--good", good, "--other", text, "--out-dir", out / "q", *sample, *limits]
     return [verb, text, "--out-path", out / "ids.npy", *limits]
 
 
-@pytest.mark.parametrize("verb", ["train-tokenizer", "prepare", "append", "pretokenize"])
+@pytest.mark.parametrize(
+    "verb", ["train-tokenizer", "prepare", "append", "pretokenize", "train-classifier"]
+)
 def test_ten_times_the_text_takes_no_more(verb: str, texts: Texts, tmp_path: Path) -> None:
     small = run("plain", *words_of(verb, texts.small, tmp_path / "small"))
     large = run("plain", *words_of(verb, texts.large, tmp_path / "large"))

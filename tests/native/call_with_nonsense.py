@@ -237,6 +237,49 @@ def call_vocabulary_files() -> None:
             call("write_merges", _native.write_merges, [b"a"], rows, specials, as_json=False)
 
 
+def call_classifier() -> None:
+    text = np.frombuffer(b"a few words a few more", np.uint8)
+    empty = np.zeros(0, np.uint8)
+    good = {"text": text, "documents": empty, "num_good": 0, "passage_bytes": 100}
+    good |= {"limit_other": 0, "limit_good": 0}
+    changed = ("num_good", "passage_bytes", "limit_other", "limit_good")
+    vary("pick_passages", _native.pick_passages, good, changed)
+    rows = np.array([0, 0, 5, 1 << 40, 0, 0, 0, 3], np.uint64).view(np.uint8)
+    for documents in (rows, rows[:63], None):
+        call("pick_passages", _native.pick_passages, text, documents, 1, 100, 0, 0)
+    counting = {"partition": 0, "num_partitions": 1, "table_bytes": 1 << 20}
+    vary("WordCounter", _native.WordCounter, counting, counting)
+    counter = _native.WordCounter(**counting)
+    lists = [np.array(ends, np.uint64) for ends in ([], [5, 22], [9, 3], [1 << 63])]
+    for ends in lists:
+        call("WordCounter", counter.add, text, ends)
+    words = counter.list(1)
+    for number in NUMBERS:
+        call("WordCounter", counter.list, number)
+        call("choose_words", _native.choose_words, [words], number)
+    call("choose_words", _native.choose_words, [None], 5)
+    shape = {"words": words, "bucket": 10, "min_count": 1, "epochs": 1, "first_sum": 1.0}
+    vary(
+        "ClassifierTrainer", _native.ClassifierTrainer, shape, ("min_count", "epochs", "first_sum")
+    )
+    vary(
+        "ClassifierTrainer",
+        _native.ClassifierTrainer,
+        shape,
+        ("bucket",),
+        (0, -1, 3, 1 << 31, 1 << 63),
+    )
+    trainer = _native.ClassifierTrainer(**shape)
+    labels, floats = np.ones(2, np.uint8), np.zeros(3, np.float32)
+    for ends, threads in itertools.product(lists, NUMBERS):
+        call("ClassifierTrainer", trainer.step, text, ends, labels, (1.0, 1.0), 0.1, threads)
+        call("ClassifierTrainer", trainer.score, text, ends, threads)
+    call("ClassifierTrainer", trainer.step, text, lists[1], labels, (1.0, 1.0), float("nan"), 1)
+    call("ClassifierTrainer", trainer.restore, floats, floats)
+    for number in (-1, 1 << 30, 1 << 70):
+        call("ClassifierTrainer", trainer.write, number, (1, 1))
+
+
 def call_corpus() -> None:
     options = _native.CleanOptions()
     for name in ("min_line_chars", "max_line_chars", "max_document_chars", "min_dedup_chars"):
@@ -249,6 +292,7 @@ def call_corpus() -> None:
     for label in NUMBERS:
         call("clean_block", options.set_models, None, [], 0.5, None, label, 0.5)
         call("clean_block", options.set_rank, False, label)
+    call_classifier()
     for data in (b"", b"\xff\xfe don't", b"x" * 100_000 + b"-y", None, "text"):
         call("split_words", _native.split_words, data)
     options = _native.CleanOptions()

@@ -25,6 +25,7 @@ PLAIN = {
     "EncodedBlock",
     "KeptDocuments",
     "ModelError",
+    "WordList",
 }
 
 

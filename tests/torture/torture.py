@@ -82,6 +82,13 @@ CASES = [
         "out",
         ("text", "tok", "language.bin", "score.bin"),
     ),
+    Case(
+        "train-classifier",
+        "train-classifier --good text/a.txt --other more.jsonl --out-dir out --buckets 5000 "
+        "--epochs 20",
+        "out",
+        ("text", "more.jsonl"),
+    ),
     Case("prepare char", "prepare --input-files text --tokenization char --out-dir out", "out"),
     Case(
         "append",

@@ -305,11 +305,13 @@ def _refuse_strangers(root: Path) -> None:
         )
 
 
-def run_cleaning(job: CleanJob, pool: WorkerPool, progress: Progress) -> BlockTable:
+def run_cleaning(
+    job: CleanJob, pool: WorkerPool, progress: Progress, *, name: str | None = None
+) -> BlockTable:
     """Clean all inputs of a job, and show what could not be read."""
     total = sum(stream.size_bytes for stream in job.streams)
-    name = "clean" if job.consumer is None else "clean, encode"
-    with progress.phase(name, total=total, unit="B") as phase:
+    usual = "clean" if job.consumer is None else "clean, encode"
+    with progress.phase(name or usual, total=total, unit="B") as phase:
         clean_corpus(job, pool, on_done=phase.advance)
         table = load_block_table(job)
     for notice in table.notices:

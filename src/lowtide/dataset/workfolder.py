@@ -37,10 +37,10 @@ _INPUTS_NAME = "inputs.jsonl"
 _NEAR_NAME = "near"
 _VERSION = 3
 """Of the work files: those of another version are of no use."""
-_CHECKED = ("block", "end", "ids", "removed", "shard")
+_CHECKED = ("block", "end", "ids", "removed", "shard", "examples", "gathered")
 _OUR_NAMES = re.compile(
-    r"\.?(plan\.json|inputs\.jsonl|scores|clean|near|duplicates|existing|new|encoded|shards)"
-    r"(-[0-9a-f]+)?"
+    r"\.?(plan\.json|inputs\.jsonl|scores|examples|gathered|clean|near|duplicates|existing|new"
+    r"|encoded|shards)(-[0-9a-f]+)?"
     r"((\.[0-9a-f]{16})?\.partial)?$"  # what a kill leaves of a file that was being written
 )
 
@@ -244,12 +244,14 @@ def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:
 def _forget_streams(work: Path, first: int) -> None:
     """Remove the results of streams from `first` on; those before do not depend on them."""
     ranked = (work / "scores").is_dir()  # then all that stays depends on all inputs
-    for folder in [work / "scores", work / "clean", *work.glob("encoded*")]:
+    named = ("scores", "examples", "clean")
+    for folder in [*(work / name for name in named), *work.glob("encoded*")]:
         for name in _list(folder):
             if int(name.lstrip(".")[:7]) >= first or (ranked and folder.name != "scores"):
                 (folder / name).unlink()
-    for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
-        path.unlink()
+    for kind in ("removed", "shard", "gathered"):
+        for path in work.glob(f"*/*.{kind}"):
+            path.unlink()
     _forget_near_copies(work)
 
 

@@ -1,0 +1,1 @@
+"""Train classifiers of text: good examples and others in, a model of fastText out."""

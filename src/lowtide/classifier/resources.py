@@ -1,0 +1,73 @@
+"""What training a classifier takes, and how a budget is divided for it.
+
+In:      settings, a budget, the inputs as they are on disk
+Out:     Shares; a refusal of what cannot fit, with what would
+Memory:  a few numbers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.classifier.gathering import CHUNK_EXAMPLES
+from lowtide.classifier.sampling import PASSAGE_BYTES
+from lowtide.classifier.settings import ClassifierSettings
+from lowtide.corpus.blocks import BLOCK_BYTES_HELD
+from lowtide.corpus.footprint import reader_bytes
+from lowtide.corpus.inputs import InputList
+from lowtide.corpus.reading import BLOCK_BYTES
+from lowtide.memory import MemoryBudget, usable_cores
+
+__all__ = ["Shares", "plan_shares"]
+
+_EXAMPLE_BYTES = 40  # where its text is, its label, its place in the order
+_CHOICE_BYTES = 160  # of each while they are chosen: hashes, rows, their copies as they are sorted
+_WORD_BYTES = 90  # of the dictionary: lists, their merging, the model's own, about ten letters
+_ROW_BYTES = 28  # a row, its sum, its gradient; as a pass is taken back, those of the file
+_CHANGE_BYTES = 20  # for each byte of a batch: its text, rows, changes by partition
+_FILE_BYTES = 250
+_SMALLEST_TABLE = 4 << 20
+_SMALLEST_DOCUMENT = 20
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How the budget is divided."""
+
+    num_workers: int
+    table_bytes: int
+    """A worker's table of words."""
+    reader_bytes: int
+
+
+def plan_shares(settings: ClassifierSettings, budget: MemoryBudget, inputs: InputList) -> Shares:
+    """Divide the budget; one too small is refused with the smallest that would do."""
+    workers = settings.num_workers or usable_cores()
+    reading = reader_bytes(inputs, settings.reading())
+    most = 2 * settings.max_examples
+    unknown = any(not source.format.is_file or source.compression for source in inputs)
+    if not unknown:  # what is packed may be anything
+        most = min(most, inputs.total_bytes // _SMALLEST_DOCUMENT + 1)
+    budget.count("list of files", len(inputs) * _FILE_BYTES)
+    budget.count("examples", most * _EXAMPLE_BYTES)
+    block = BLOCK_BYTES * BLOCK_BYTES_HELD
+    words = settings.max_words
+    if not unknown:
+        words = min(words, inputs.total_bytes // (2 * settings.min_count) + 1)
+    model = words * _WORD_BYTES + (words + settings.buckets) * _ROW_BYTES
+    model += CHUNK_EXAMPLES * PASSAGE_BYTES * _CHANGE_BYTES
+    work = {
+        "choosing examples": most * _CHOICE_BYTES,
+        "model and a batch": model,
+        "blocks in work": 2 * block + reading + most * _EXAMPLE_BYTES,
+    }
+    budget.require(dict([max(work.items(), key=lambda row: row[1])]))  # one after the other
+    while workers > 1 and block * (workers + 1) + reading > budget.remaining_bytes:
+        workers -= 1
+    tables = budget.remaining_bytes - words * _WORD_BYTES
+    return Shares(
+        num_workers=workers,
+        table_bytes=max(tables // (2 * workers), _SMALLEST_TABLE),
+        reader_bytes=reading
+        + max(budget.remaining_bytes - block * (workers + 1) - reading, 0) // 2,
+    )

@@ -1,0 +1,212 @@
+"""Choose the examples of a classifier: passages of documents, a sample of each class by hash.
+
+In:      clean blocks (corpus), in any order
+Out:     one work file per block with passages that may be in the sample; then the sample itself
+Memory:  two hashes for each example of a class; then a few numbers for each
+
+A sample is the passages with the smallest hashes of their text. So it depends neither on workers
+nor on the order of files, and equal texts are one example. While blocks are read, the largest hash
+that can still be in the sample falls, and passages above it are not written: of N passages for a
+sample of k about k(1 + ln(N/k)) are.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowtide import _native
+from lowtide.arrays import np
+from lowtide.corpus.reading import TextBlock
+from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
+from lowtide.counts import counted
+from lowtide.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["GOOD", "OTHER", "PASSAGE_BYTES", "Examples", "Sampler", "choose_examples"]
+
+PASSAGE_BYTES = 8192
+OTHER, GOOD = 0, 1
+_NAMES = ("--other", "--good")
+_ALL = (1 << 64) - 1
+_FEWEST = 10
+_HELD_OUT = 10  # one example in so many
+_MOST_HELD_OUT = 20_000  # of a class
+_ROW_FIELDS = [("hash", "<u8"), ("group", "<u8"), ("size", "<u4"), ("label", "<u4")]
+
+
+class Sampler:
+    """Takes clean blocks and writes the passages that may be in the sample of their class."""
+
+    def __init__(self, folder: Path, *, num_good: int, max_examples: int) -> None:
+        self._folder = folder
+        self._num_good = num_good
+        self._most = max_examples
+        self._lock = threading.Lock()
+        self._hashes = [np.zeros(0, np.uint64), np.zeros(0, np.uint64)]
+        self._limits = [_ALL, _ALL]
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The largest hash of each class that can be in its sample."""
+        self._shrink(0)
+        return self._limits[OTHER], self._limits[GOOD]
+
+    def path(self, block_path: Path) -> Path:
+        """Where the passages of the block in `block_path` are."""
+        return self._folder / f"{block_path.stem}.examples"
+
+    def take(self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
+        """Keep passages of a clean block; its text is not needed any more."""
+        rows, text = _native.pick_passages(
+            cleaned.text,
+            cleaned.documents,
+            self._num_good,
+            PASSAGE_BYTES,
+            self._limits[OTHER],
+            self._limits[GOOD],
+        )
+        write_work_file(self.path(path), {}, {"rows": rows, "text": text})
+        self._count(rows)
+        return True
+
+    def pass_by(self, place: int, work: WorkFile) -> None:
+        """Take a block into account that an earlier command has done."""
+        self._count(open_work_file(self.path(work.path)).read("rows"))
+
+    def stop(self) -> None:
+        """Nothing waits for a block."""
+
+    def _count(self, rows: memoryview) -> None:
+        table = np.frombuffer(rows, np.dtype(_ROW_FIELDS))
+        with self._lock:
+            for label in (OTHER, GOOD):
+                new = table["hash"][table["label"] == label]
+                self._hashes[label] = np.concatenate([self._hashes[label], new])
+        self._shrink(self._most)
+
+    def _shrink(self, slack: int) -> None:
+        """Forget hashes that are in no sample, once there are `slack` too many."""
+        with self._lock:
+            for label in (OTHER, GOOD):
+                if len(self._hashes[label]) <= self._most + slack:
+                    continue
+                smallest = np.unique(self._hashes[label])[: self._most]
+                self._hashes[label] = smallest
+                if len(smallest) == self._most:
+                    self._limits[label] = int(smallest[-1])
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The sample: where each text is, and what it is an example of."""
+
+    paths: Sequence[Path]
+    files: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    labels: NDArray[np.uint8]
+    order: NDArray[np.uint64]
+    """A random number of each, by its text."""
+    held_out: NDArray[np.bool_]
+    in_both: int
+    """Texts of the others that are among the good ones too, and left out."""
+
+    def count(self, label: int, *, held_out: bool) -> int:
+        """How many examples of a class there are to learn from, or to test with."""
+        return int(np.count_nonzero((self.labels == label) & (self.held_out == held_out)))
+
+
+def choose_examples(
+    paths: Sequence[Path], limits: tuple[int, int], *, max_examples: int, seed: int
+) -> Examples:
+    """The sample of both classes, from the work files of all blocks in order."""
+    table, files, offsets = _load_rows(paths, limits)
+    chosen, in_both = _choose(table, max_examples)
+    table, files, offsets = table[chosen], files[chosen], offsets[chosen]
+    labels = table["label"].astype(np.uint8)
+    _require_classes(labels, in_both)
+    order = _mix(table["hash"] ^ np.uint64(seed))
+    held_out = np.zeros(len(table), bool)
+    for label in (OTHER, GOOD):
+        places = np.flatnonzero(labels == label)
+        held_out[places[_hold_out(_mix(table["group"][places]), order[places])]] = True
+    sizes = table["size"].astype(np.int64)
+    return Examples(paths, files, offsets, sizes, labels, order, held_out, in_both)
+
+
+def _load_rows(
+    paths: Sequence[Path], limits: tuple[int, int]
+) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.int64]]:
+    """All rows that may be in the sample, the files they are in, and where their texts begin."""
+    kept = bytearray()
+    files, offsets = array("i"), array("q")
+    for number, (table, text_at) in enumerate(_iter_tables(paths)):
+        ends = text_at + np.cumsum(table["size"].astype(np.int64))
+        limit = np.where(table["label"] == GOOD, np.uint64(limits[GOOD]), np.uint64(limits[OTHER]))
+        places = np.flatnonzero(table["hash"] <= limit)
+        kept += table[places].tobytes()
+        files.extend([number] * len(places))
+        offsets.frombytes((ends - table["size"])[places].astype(np.int64).tobytes())
+    table = np.frombuffer(bytes(kept), np.dtype(_ROW_FIELDS))
+    return table, np.array(files, np.int32), np.array(offsets, np.int64)
+
+
+def _iter_tables(paths: Sequence[Path]) -> Iterator[tuple[NDArray[np.void], int]]:
+    for path in paths:
+        work = open_work_file(path)
+        yield np.frombuffer(work.read("rows"), np.dtype(_ROW_FIELDS)), work.sections["text"][0]
+
+
+def _choose(table: NDArray[np.void], most: int) -> tuple[NDArray[np.int64], int]:
+    """The places of the first example of each text, at most so many of a class; how many are both.
+
+    A text that is good and other is good.
+    """
+    places = [np.flatnonzero(table["label"] == label) for label in (OTHER, GOOD)]
+    firsts = [rows[np.unique(table["hash"][rows], return_index=True)[1]][:most] for rows in places]
+    both = np.isin(table["hash"][firsts[OTHER]], table["hash"][firsts[GOOD]])
+    chosen = np.concatenate([firsts[OTHER][~both], firsts[GOOD]])
+    return np.sort(chosen), int(np.count_nonzero(both))
+
+
+def _require_classes(labels: NDArray[np.uint8], in_both: int) -> None:
+    for label in (GOOD, OTHER):
+        count = int(np.count_nonzero(labels == label))
+        if count >= _FEWEST:
+            continue
+        why = "after cleaning, equal texts counted once"
+        if label == OTHER and in_both:
+            why += f"; {in_both:,} more are among those of --good"
+        raise DataError(
+            f"{_NAMES[label]} has {counted(count, 'different passage')} ({why}), "
+            f"a classifier needs {_FEWEST} at least",
+            next_step=f"name more files with {_NAMES[label]}, or other ones",
+        )
+
+
+def _hold_out(groups: NDArray[np.uint64], order: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The places of examples to test with: whole stretches of documents, a tenth of all.
+
+    Where one stretch is most of a class, its passages are divided.
+    """
+    wanted = min(max(len(groups) // _HELD_OUT, 1), _MOST_HELD_OUT)
+    by_group = np.lexsort((order, groups))
+    last = groups[by_group[wanted - 1]]
+    whole = int(np.searchsorted(groups[by_group], last, side="right"))
+    return by_group[: whole if 2 * whole <= len(groups) else wanted]
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Other random numbers: those that chose the sample are all small."""
+    with np.errstate(over="ignore"):
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,100 @@
+"""Settings of `lowtide train-classifier`; each field's docstring is its help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from lowtide.aliases import WORKER_FLAG
+from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
+from lowtide.errors import UsageError
+from lowtide.flags import flag_name
+
+__all__ = ["ClassifierSettings"]
+
+_MOST_WORKERS = 4096
+_LIMITS = {
+    "epochs": (1, 1000),
+    "max_examples": (10, 50_000_000),
+    "min_count": (1, 1_000_000),
+    "max_words": (1, 100_000_000),
+    "buckets": (1, 1_000_000_000),
+    "seed": (0, (1 << 64) - 1),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierSettings:
+    """What a classifier is learned from, and how large it may become."""
+
+    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
+
+    good: tuple[str, ...]
+    """Examples of good text: files, folders or globs, as prepare takes them (txt, jsonl, parquet,
+    .gz, .zst, .xz, hf://NAME:SPLIT)."""
+    other: tuple[str, ...]
+    """Text to choose from later, such as a part of a crawl: what is not good is learned from it."""
+    out_dir: Path
+    """Folder for model.bin, which prepare --score and the fasttext package read, and
+    classifier.json, what it was made of and how good it is."""
+    max_examples: int = 200_000
+    """Most passages (of about 8 KiB) of each of both; of more a sample is taken, by hash."""
+    epochs: int = 5
+    """How often all examples are gone through."""
+    min_count: int = 2
+    """Words that occur less often are not learned, only pairs of them."""
+    max_words: int = 500_000
+    """Most words of the dictionary: the most frequent ones."""
+    buckets: int = 2_000_000
+    """Numbers for pairs of words, which are hashed into so many."""
+    seed: int = 0
+    """Decides the order of the examples."""
+    document_separator: str = DEFAULT_SEPARATOR
+    """What stands between documents in text files (\\n and \\t may be written so)."""
+    text_field: str = "text"
+    """The field of jsonl rows, the column of parquet files, that holds the text."""
+    encoding: str = "utf-8"
+    """The encoding of text files."""
+    skip_bad_inputs: bool = False
+    """Leave out files and rows that cannot be read (each is named) instead of stopping."""
+    num_workers: int | None = None
+    """Workers; default: one for each core. The result does not depend on it."""
+    memory: str | None = None
+    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    restart: bool = False
+    """Throw away unfinished work of an earlier command in this folder."""
+
+    def __post_init__(self) -> None:
+        for name in ("good", "other"):
+            value = getattr(self, name)
+            paths = (value,) if isinstance(value, str | Path) else tuple(value)
+            object.__setattr__(self, name, tuple(map(str, paths)))
+            if not paths:
+                raise UsageError(f"--{name} names no files", next_step=f"--{name} FILES")
+        object.__setattr__(self, "out_dir", Path(self.out_dir))
+        separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
+        object.__setattr__(self, "document_separator", separator)
+        for name, (least, most) in _LIMITS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise UsageError(f"{flag_name(name)} {value} must be {least} to {most}")
+        if self.num_workers is not None and not 1 <= self.num_workers <= _MOST_WORKERS:
+            raise UsageError(
+                f"--processes {self.num_workers} must be at least 1, and {_MOST_WORKERS} at most"
+            )
+
+    def reading(
+        self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
+    ) -> ReadingSettings:
+        """The part of the settings that reading takes."""
+        return ReadingSettings(
+            separator=self.document_separator.encode(),
+            text_field=self.text_field,
+            encoding=self.encoding,
+            block_bytes=BLOCK_BYTES,
+            reader_bytes=reader_bytes or ReadingSettings.reader_bytes,
+            budget_bytes=budget_bytes,
+            skip_bad=self.skip_bad_inputs,
+        )

@@ -1,0 +1,103 @@
+"""The sample: the passages of the smallest hashes, however blocks came, and what is held out."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowtide import _native
+from lowtide.classifier import sampling
+from lowtide.classifier.sampling import GOOD, OTHER, Sampler, _hold_out, choose_examples
+from lowtide.corpus.cleaning import CleaningSettings, clean_block
+from lowtide.corpus.reading import ReadingSettings, TextBlock
+from lowtide.corpus.textblocks import Segment
+
+
+def make_block(number: int, input_index: int, texts: list[str]) -> Any:
+    data = "\0".join(texts).encode()
+    block = TextBlock(0, number, "text", data, (Segment(input_index, 0, 0, len(data)),))
+    reading = ReadingSettings(separator=b"\0")
+    return clean_block(block, reading, CleaningSettings(dedup=False, filter=False), paths={})
+
+
+def make_blocks() -> list[Any]:
+    dice = random.Random(3)
+    texts = [f"text number {n} says {dice.random()}" for n in range(600)]
+    blocks = [make_block(n, 0, texts[40 * n : 40 * n + 40]) for n in range(5)]
+    return blocks + [make_block(n, 1, texts[40 * n : 40 * n + 80]) for n in range(5, 14)]
+
+
+def sample(folder: Path, blocks: list[Any], order: list[int], most: int) -> dict[str, int]:
+    sampler = Sampler(folder, num_good=1, max_examples=most)
+    paths = [folder / f"{number:07d}.block" for number in range(len(blocks))]
+    for number in order:
+        sampler.take(number, paths[number], None, blocks[number])  # type: ignore[arg-type]
+    again = Sampler(folder, num_good=1, max_examples=most)
+    for number in order[::-1]:
+        again.pass_by(number, SimpleNamespace(path=paths[number]))  # type: ignore[arg-type]
+    assert again.limits == sampler.limits
+    files = [sampler.path(path) for path in paths]
+    examples = choose_examples(files, sampler.limits, max_examples=most, seed=0)
+    found = {}
+    for row in range(len(examples.labels)):
+        data = files[examples.files[row]].read_bytes()
+        begin = int(examples.offsets[row])
+        text = data[begin : begin + int(examples.sizes[row])].decode()
+        found[text] = int(examples.labels[row])
+    return found
+
+
+def test_the_sample_does_not_depend_on_the_order(tmp_path: Path) -> None:
+    blocks = make_blocks()
+    orders = [list(range(14)), list(range(14))[::-1], random.Random(1).sample(range(14), 14)]
+    found = [sample(tmp_path / str(n), blocks, order, 50) for n, order in enumerate(orders)]
+    assert found[0] == found[1] == found[2]
+    assert list(found[0].values()).count(GOOD) == 50
+    assert 40 <= list(found[0].values()).count(OTHER) <= 50
+    assert all(text.startswith("text number ") for text in found[0])
+    whole = sample(tmp_path / "whole", blocks, orders[0], 5000)
+    assert set(found[0]) <= set(whole)
+    assert list(whole.values()).count(GOOD) == 200
+    assert list(whole.values()).count(OTHER) == 400  # those of the last good block are good
+
+
+def test_blocks_that_cannot_be_in_the_sample_are_not_kept(tmp_path: Path) -> None:
+    blocks = make_blocks()
+    sample(tmp_path, blocks, list(range(14)), 20)
+    sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
+    assert max(sizes[2:5]) < sizes[0] / 2
+
+
+def test_long_documents_are_cut_at_lines(tmp_path: Path) -> None:
+    lines = [f"line {number} of a document that is long enough" for number in range(900)]
+    cleaned = make_block(0, 0, ["\n".join(lines)])
+    rows, text = _native.pick_passages(
+        cleaned.text, cleaned.documents, 1, sampling.PASSAGE_BYTES, 0, (1 << 64) - 1
+    )
+    table = np.frombuffer(rows, np.dtype(sampling._ROW_FIELDS))
+    assert len(table) > 4
+    assert int(table["size"].max()) <= sampling.PASSAGE_BYTES
+    assert int(table["size"].min()) > sampling.PASSAGE_BYTES // 3
+    ends = np.cumsum(table["size"].astype(np.int64))
+    passages = [
+        bytes(text[end - size : end]) for end, size in zip(ends, table["size"], strict=True)
+    ]
+    assert b"\n".join(passages).decode().split("\n") == lines
+    assert len(set(table["group"].tolist())) == 1 + (len(table) - 1) // 8
+
+
+@pytest.mark.parametrize(("count", "groups"), [(100, 30), (100, 1), (12, 2), (1000, 1000)])
+def test_whole_stretches_are_held_out(count: int, groups: int) -> None:
+    dice = np.random.default_rng(count)
+    group = dice.integers(0, groups, count).astype(np.uint64)
+    order = dice.integers(0, 1 << 60, count).astype(np.uint64)
+    held = _hold_out(group, order)
+    assert count // 10 <= len(held) <= count // 2
+    inside = set(group[held].tolist())
+    rest = set(np.delete(group, held).tolist())
+    assert not (inside & rest) or groups == 1 or len(held) == max(count // 10, 1)

@@ -1,0 +1,321 @@
+"""Training a classifier: the same model however it is run, read by others, killed and refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lowtide.classifier.settings as classifier_settings
+from lowtide import _native, train_classifier
+from lowtide.classifier import learning, training
+from lowtide.classifier.describing import describe_classifier
+from lowtide.errors import BudgetError, DataError, UsageError
+
+SEPARATOR = "<|endoftext|>"
+GOOD = [
+    "court",
+    "law",
+    "judge",
+    "appeal",
+    "statute",
+    "held",
+    "plaintiff",
+    "ruling",
+    "section",
+    "the",
+    "of",
+    "and",
+]
+OTHER = [
+    "click",
+    "buy",
+    "offer",
+    "cookie",
+    "free",
+    "shop",
+    "deal",
+    "now",
+    "best",
+    "page",
+    "the",
+    "of",
+    "and",
+]
+
+
+def make_texts(words: list[str], count: int, seed: int) -> list[str]:
+    dice = random.Random(seed)
+    return [" ".join(dice.choices(words, k=dice.randrange(20, 80))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Good text as txt, other as jsonl and packed txt; one document is of many passages."""
+    folder = tmp_path_factory.mktemp("corpus")
+    good = make_texts(GOOD, 150, 1)
+    (folder / "good.txt").write_text(SEPARATOR.join([*good, "\n".join(make_texts(GOOD, 200, 2))]))
+    other = make_texts(OTHER, 200, 3)
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in other[:90])
+    (folder / "a.jsonl").write_text(rows)
+    with gzip.open(folder / "b.txt.gz", "wt") as file:
+        file.write(SEPARATOR.join(other[90:]))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifier_settings, "BLOCK_BYTES", 8192)
+
+
+def options(corpus: Path, out_dir: Path, **more: Any) -> dict[str, Any]:
+    common: dict[str, Any] = {"buckets": 1000, "max_words": 50, "num_workers": 2, "min_count": 1}
+    common |= {"good": corpus / "good.txt", "other": [corpus / "a.jsonl", corpus / "b.txt.gz"]}
+    return {**common, "out_dir": out_dir, **more}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if path.name != "metrics.jsonl"
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> training.TrainedClassifier:
+    out_dir = tmp_path_factory.mktemp("trained") / "model"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classifier_settings, "BLOCK_BYTES", 8192)
+        return train_classifier(**options(corpus, out_dir))
+
+
+def test_it_tells_good_from_other(trained: training.TrainedClassifier) -> None:
+    record = trained.record
+    assert record["held_out"]["auc"] == 1.0
+    assert record["held_out"]["precision"] == record["held_out"]["recall"] == 1.0
+    assert record["examples"]["other"] + record["held_out"]["other"] == 200
+    assert record["held_out"]["other"] == 20
+    assert record["examples"]["good"] + record["held_out"]["good"] > 150
+    assert record["words"] == len(set(GOOD) | set(OTHER)) + 1  # and the end of a line
+    assert set(files_of(trained.path.parent)) == {"model.bin", "classifier.json"}
+    model = _native.FastTextModel(str(trained.path))
+    assert model.labels == ["good", "other"]
+    assert model.predict(b"the judge held the appeal")[0] > 0.9
+    assert model.predict(b"click now and buy")[0] < 0.1
+    text = describe_classifier(trained)
+    assert "AUC 1.0000" in text
+    assert "Of --other it would keep first:" in text
+    assert f"--score {trained.path} --keep-top 0.1" in text
+    shown = record["held_out"]
+    assert len(shown["would_keep"]) == len(shown["would_drop"]) == 3
+    assert shown["would_keep"][0]["score"] >= shown["would_keep"][2]["score"]
+    assert shown["would_drop"][0]["score"] <= shown["would_drop"][2]["score"]
+    assert shown["would_keep"][2]["score"] > shown["would_drop"][2]["score"]
+    assert all(row["text"].split()[0] in GOOD for row in shown["good_with_low_scores"])
+
+
+def test_the_fasttext_package_gives_the_same_scores(trained: training.TrainedClassifier) -> None:
+    fasttext = pytest.importorskip("fasttext")
+    theirs, ours = fasttext.load_model(str(trained.path)), _native.FastTextModel(str(trained.path))
+    for text in [*make_texts(GOOD, 20, 9), *make_texts(OTHER + GOOD, 20, 10), "x", "unknown words"]:
+        # Not model.predict, which calls NumPy in a way that NumPy 2 refuses.
+        found = {label: score for score, label in theirs.f.predict(f"{text}\n", 2, 0.0, "strict")}
+        scores = dict(zip(ours.labels, ours.predict(text.encode()), strict=True))
+        for label, score in scores.items():
+            assert found.get(f"__label__{label}", 0.0) == pytest.approx(score, abs=1e-5)
+
+
+def test_the_same_model_however_it_is_run(
+    corpus: Path,
+    trained: training.TrainedClassifier,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One worker and three; tables so small that words are counted in many partitions."""
+    expected = files_of(trained.path.parent)
+    train_classifier(**options(corpus, tmp_path / "one", num_workers=1, memory="256MiB"))
+    assert files_of(tmp_path / "one") == expected
+    count = training.count_words
+    passes: list[int] = []
+
+    def count_in_little(*args: Any, **named: Any) -> Any:
+        split = learning._count_partitions
+
+        def noting(*inner: Any) -> Any:
+            passes.append(inner[2])
+            return split(*inner)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(learning, "_count_partitions", noting)
+            return count(*args, **{**named, "table_bytes": 49_700})
+
+    monkeypatch.setattr(training, "count_words", count_in_little)
+    train_classifier(**options(corpus, tmp_path / "three", num_workers=3))
+    assert files_of(tmp_path / "three") == expected
+    assert passes[0] == 3
+    assert len(passes) > 1
+
+
+def test_neither_order_nor_files_change_the_model(
+    corpus: Path, trained: training.TrainedClassifier, tmp_path: Path
+) -> None:
+    texts = [json.loads(line)["text"] for line in (corpus / "a.jsonl").read_text().splitlines()]
+    (tmp_path / "a.txt").write_text(SEPARATOR.join([*texts, *texts[:7]]))  # copies count once
+    others = [corpus / "b.txt.gz", tmp_path / "a.txt"]
+    made = train_classifier(**options(corpus, tmp_path / "out", other=others))
+    assert made.path.read_bytes() == trained.path.read_bytes()
+
+
+class _Killed(BaseException):
+    pass
+
+
+def die_after(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
+    left = [calls]
+
+    def die(*args: Any, **named: Any) -> Any:
+        if left[0] == 0:
+            raise _Killed
+        left[0] -= 1
+        return function(*args, **named)
+
+    return die
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "calls"),
+    [
+        (training, "choose_examples", 0),
+        (training, "count_words", 0),
+        (learning, "_keep", 2),
+        (training, "measure", 0),
+        (training.files, "write_json", 0),
+        (training, "remove_work", 0),
+    ],
+)
+def test_killed_work_goes_on(
+    corpus: Path,
+    trained: training.TrainedClassifier,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    name: str,
+    calls: int,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, die_after(getattr(module, name), calls))
+        with pytest.raises(_Killed):
+            train_classifier(**options(corpus, tmp_path / "out"))
+    if name != "remove_work":
+        with pytest.raises(UsageError, match="begun with --epochs 5, now it is 6"):
+            train_classifier(**options(corpus, tmp_path / "out", epochs=6))
+    steps: list[int] = []
+    learn = training.learn
+
+    def counting(*args: Any, **named: Any) -> Any:
+        done = named.pop("on_done")
+        return learn(*args, **named, on_done=lambda n, loss: (steps.append(n), done(n, loss)))
+
+    monkeypatch.setattr(training, "learn", counting)
+    again = train_classifier(**options(corpus, tmp_path / "out"))
+    assert again.was_there == (name == "remove_work")
+    assert files_of(tmp_path / "out") == files_of(trained.path.parent)
+    if name == "_keep":  # two passes of five were done
+        total = sum(trained.record["examples"][key] for key in ("good", "other"))
+        assert steps[0] == 2 * total
+        assert sum(steps) == 5 * total
+
+
+def test_the_same_command_again_touches_nothing(
+    corpus: Path, trained: training.TrainedClassifier, tmp_path: Path
+) -> None:
+    out_dir = trained.path.parent
+    before = {path: path.stat().st_mtime_ns for path in out_dir.iterdir()}
+    again = train_classifier(**options(corpus, out_dir, num_workers=1))
+    assert again.was_there
+    assert "nothing was touched" in describe_classifier(again)
+    assert {path: path.stat().st_mtime_ns for path in out_dir.iterdir()} == before
+    with pytest.raises(UsageError, match="made with --seed 0, now it is 1"):
+        train_classifier(**options(corpus, out_dir, seed=1))
+    with pytest.raises(UsageError, match=r"b\.txt\.gz was among its inputs"):
+        train_classifier(**options(corpus, out_dir, other=[corpus / "a.jsonl"]))
+
+
+def test_a_damaged_or_foreign_model_is_refused(
+    corpus: Path, trained: training.TrainedClassifier, tmp_path: Path
+) -> None:
+    out_dir = tmp_path / "out"
+    out_dir.mkdir()
+    data = bytearray(trained.path.read_bytes())
+    data[-1] ^= 1
+    (out_dir / "model.bin").write_bytes(data)
+    with pytest.raises(UsageError, match="nothing says where it comes from"):
+        train_classifier(**options(corpus, out_dir))
+    (out_dir / "classifier.json").write_bytes(
+        (trained.path.parent / "classifier.json").read_bytes()
+    )
+    with pytest.raises(DataError, match="not the one that"):
+        train_classifier(**options(corpus, out_dir))
+    (out_dir / "classifier.json").write_text("{}")
+    with pytest.raises(UsageError, match="nothing says what it was made of"):
+        train_classifier(**options(corpus, out_dir))
+
+
+@pytest.mark.parametrize(
+    ("good", "other", "why"),
+    [
+        (["court"] * 3, OTHER, "--good has 3 different passages"),
+        ([], OTHER, "--good has 0 different passages"),
+        (["the same text of a few words"] * 50, OTHER, "--good has 1 different passage "),
+        (GOOD, [], "--other has 0 different passages"),
+        (GOOD, GOOD, r"--other has 0 different passages .*40 more are among those of --good"),
+    ],
+)
+def test_texts_that_make_no_classifier(
+    tmp_path: Path, good: list[str], other: list[str], why: str
+) -> None:
+    for name, words in (("good.txt", good), ("other.txt", other)):
+        texts = make_texts(words, 40, 5) if len(words) > 3 else [f"{word} " * 9 for word in words]
+        if len(words) == 50:
+            texts = words
+        elif len(words) == 3:
+            texts = [f"text number {n} of the {word}" for n, word in enumerate(words)]
+        (tmp_path / name).write_text(SEPARATOR.join(texts))
+    with pytest.raises(DataError, match=why):
+        train_classifier(
+            good=tmp_path / "good.txt", other=tmp_path / "other.txt", out_dir=tmp_path / "out"
+        )
+    assert not (tmp_path / "out" / "model.bin").exists()
+
+
+def test_one_file_is_not_both(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="among --good and among --other") as caught:
+        train_classifier(**options(corpus, tmp_path / "out", good=[corpus]))
+    assert "a.jsonl" in str(caught.value)
+
+
+def test_a_budget_that_is_too_small_is_refused(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(BudgetError, match="model and a batch"):
+        train_classifier(**options(corpus, tmp_path / "out", memory="40MiB", buckets=50_000_000))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"epochs": 0}, "--epochs 0 must be 1 to 1000"),
+        ({"max_examples": 3}, "--max-examples 3 must be 10 to"),
+        ({"buckets": 1 << 31}, "--buckets 2147483648 must be"),
+        ({"num_workers": 0}, "--processes 0 must be at least 1"),
+        ({"good": ()}, "--good names no files"),
+    ],
+)
+def test_settings_that_make_no_sense(tmp_path: Path, more: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        train_classifier(**{"good": "a", "other": "b", "out_dir": tmp_path, **more})
