@@ -583,7 +583,7 @@ def pretokenize_files(
     """
 
 def report(
-    target: str | Path | ReportSettings = ...,
+    target: str | Path | Sequence[str | Path] | ReportSettings = ...,
     *,
     out: str | Path | None = None,
     sample: str | Path | Sequence[str | Path] = (),
@@ -596,14 +596,15 @@ def report(
     config_file: str | Path | None = None,
     progress: bool = True,
 ) -> ReportResult:
-    """Make a page to look at of a run, a dataset or a tokenizer.
+    """Make a page to look at of a run, a dataset or a tokenizer, or one that compares runs.
 
     An earlier page of lowtide is replaced, any other file is not.
 
     Args:
         target: Required. Run (its name or folder), dataset, or tokenizer (folder, file, or
-            gpt2).
-        out: Where the page goes; default: report.html in the folder.
+            gpt2); several runs, or a folder of runs, to compare them.
+        out: Where the page goes; default: report.html in the folder, comparison.html for
+            several runs.
         sample: Of a tokenizer: files, folders or globs of text; each file is measured as one
             source.
         text_field: The field of jsonl samples, the column of parquet samples, that holds the

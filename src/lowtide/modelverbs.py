@@ -174,9 +174,10 @@ def run_export(settings: ExportSettings) -> Answer:
 
 
 def run_report(settings: ReportSettings) -> Answer | None:
-    """Make a page to look at of a run, a dataset or a tokenizer; --watch keeps it live.
+    """Make a page of a run, a dataset or a tokenizer, or of several runs; --watch keeps it live.
 
     lowtide report books --watch
+    lowtide report books novels poems
     lowtide report data/books
     lowtide report tok/books --sample books.txt
     """

@@ -63,6 +63,8 @@ BEFORE = {
         f"lowtide prepare --input-files notes.txt --out-dir data/mine {CHAR}",
         "lowtide train --dataset-dir data/mine --model-name mine --config-file 150M "
         "--max-iters 2 --memory 2GiB",
+        "lowtide train --dataset-dir data/mine --model-name other --config-file 150M "
+        "--max-iters 1 --memory 2GiB",
     ],
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
+    "reporting.comparisons": {"MOST_RUNS": 32},
     "reporting.datasets": {
         "_PER_OCTAVE": 8,
         "_NUM_BINS": 320,
@@ -34,7 +35,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "JobMetrics.num_rows": 0,
     },
     "reporting.records": {
-        "MAX_SAMPLES": 16,
+        "MAX_SAMPLES": 200,
         "_MAX_EVALUATIONS": 24,
         "_MAX_MARKS": 60,
         "_SAMPLE_CHARACTERS": 800,
@@ -44,7 +45,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "RunRecord.elapsed_seconds": 0.0,
         "RunRecord.skipped_steps": 0,
     },
-    "reporting.reports": {"_PAGE_BYTES": 16_777_216},
+    "reporting.reports": {"_PAGE_BYTES": 16_777_216, "_RUN_BYTES": 2_097_152},
     "reporting.series": {"Series.__init__(limit)": 480, "round_number(digits)": 6},
     "reporting.settings": {
         "ReportSettings.watch": False,

@@ -164,7 +164,7 @@ def test_limits_of_tiles_and_tables(tmp_path: Path) -> None:
     rows += [metrics_row(5, event="eval", step=5, **forgetting)]
     risen = dict.fromkeys(forgetting, 9.0)
     rows += [metrics_row(6, event="eval", step=6, forgetting=True, **risen)]
-    rows += [metrics_row(7 + n, event="eval", step=7 + n, sample=f"text {n}") for n in range(16)]
+    rows += [metrics_row(7 + n, event="eval", step=7 + n, sample=f"text {n}") for n in range(200)]
     root = write_run(tmp_path / "run", rows)
     page = page_of(root)
     found = {tile["label"]: tile for tile in page["tiles"]}
@@ -174,8 +174,8 @@ def test_limits_of_tiles_and_tables(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [tile["label"] for tile in page["tiles"]].count("forgetting") == 3
     assert section(page, "samples")["note"] == ""
-    write_rows(root / "metrics.jsonl", [metrics_row(30, event="eval", step=30, sample="more")])
-    assert section(page_of(root), "samples")["note"] == "17 written"
+    write_rows(root / "metrics.jsonl", [metrics_row(300, event="eval", step=300, sample="more")])
+    assert section(page_of(root), "samples")["note"] == "201 written"
 
 
 def test_memory_without_a_budget_has_no_share() -> None:

@@ -25,6 +25,14 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "RunFolder.save_tokenizer(best)": False,
     },
     "training.diagnostics": {"_SHOWN_STEPS": 3, "Diagnostics.__init__(stall_seconds)": 120.0},
+    "training.environment": {
+        "_PEAK_FLOPS": {
+            "A100": 312000000000000.0,
+            "H100 80GB HBM3": 989400000000000.0,
+            "H100 PCIe": 756000000000000.0,
+            "H200": 989400000000000.0,
+        }
+    },
     "training.evaluation": {"evaluate_loss(rank)": 0, "evaluate_loss(world_size)": 1},
     "training.footprint": {
         "_CUDA_PROGRAM_BYTES": 2_147_483_648,
@@ -73,8 +81,10 @@ NUMBERS: dict[str, dict[str, Any]] = {
         ),
         "NORM_MARGIN": 1.02,
     },
+    "training.offloading": {"CHUNK": 8_388_608, "GPU_CHUNK_TOKENS": 2_048, "_SCALES": 0.0625},
     "training.optimizers": {
         "_SMALLEST_8BIT": 4_096,
+        "build_optimizers(weight_decay)": 0.1,
         "build_optimizers(betas)": (0.9, 0.95),
         "build_optimizers(use_8bit)": False,
         "build_optimizers(momentum)": 0.95,
@@ -181,7 +191,21 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "device": ("mps",),
             "tensorboard": (True,),
             "slurm": (True,),
-        }
+        },
+        "_NOT_OFFLOADED": {
+            "layout": ("tide",),
+            "optimizer": ("muon",),
+            "use_8bit_optimizer": (True,),
+            "compile_whole": (True,),
+            "attention": ("cudnn", "flash"),
+            "float8_head": (True,),
+            "float8_blocks": (True,),
+            "precision": ("fp16",),
+            "backend": ("jax",),
+            "device": ("mps",),
+            "parallel": ("fsdp",),
+            "save_in_background": (True,),
+        },
     },
     "training.trial": {
         "_CORE_FLOPS": 10000000000.0,

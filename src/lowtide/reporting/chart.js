@@ -27,9 +27,9 @@ const FORMATS = {
     return Math.abs(value) >= 1e5 ? FORMATS.count(value) : trim(value.toPrecision(4));
   },
   count(value) {
-    const units = ["", "k", "M", "G", "T"];
+    const units = ["", "k", "M", "G", "T", "P", "E"];
     let place = 0;
-    while (Math.abs(value) >= 999.5 && place < 4) { value /= 1000; place += 1; }
+    while (Math.abs(value) >= 999.5 && place < 6) { value /= 1000; place += 1; }
     return trim(Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3)) + units[place];
   },
   bytes(value) {

@@ -71,6 +71,62 @@ function buildTools(top, chart, redraw) {
         redraw(`axis-${axis.key}`);
       }));
   }
+  const card = top.parentElement;
+  button(tools, "csv", "CSV", false, () => saveText(`${chart.id}.csv`, chartAsCsv(chart)));
+  button(tools, "png", "PNG", false, () => savePicture(`${chart.id}.png`, card));
+}
+
+// A file that the page makes itself, for the reader to keep.
+function saveLink(name, address) {
+  const link = html("a", { href: address, download: name }, document.body);
+  link.click();
+  link.remove();
+}
+const saveText = (name, text) =>
+  saveLink(name, `data:text/csv;charset=utf-8,${encodeURIComponent(text)}`);
+
+const csvLine = (cells) => cells.map((cell) => {
+  const text = cell === undefined || cell === null ? "" : String(cell);
+  return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}).join(",");
+
+function chartAsCsv(chart) {
+  const keys = chart.axes.map((axis) => axis.key);
+  const lines = [csvLine(["series", ...keys, "value", "low", "high"])];
+  for (const entry of chart.series) {
+    entry.y.forEach((value, i) => lines.push(csvLine([entry.name,
+      ...keys.map((key) => entry[key]?.[i]), value, entry.low?.[i], entry.high?.[i]])));
+  }
+  return lines.join("\n") + "\n";
+}
+
+// The picture as it is seen: styles of the page are written into a copy, which is then painted.
+const PAINTED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity",
+  "fill-opacity", "font-size", "font-family", "font-style", "text-anchor"];
+function savePicture(name, card) {
+  const drawn = card.querySelector(".plot svg");
+  const copy = drawn.cloneNode(true);
+  const sources = drawn.querySelectorAll("*");
+  copy.querySelectorAll("*").forEach((node, i) => {
+    const style = getComputedStyle(sources[i]);
+    node.setAttribute("style", PAINTED.map((key) => `${key}:${style.getPropertyValue(key)}`)
+      .join(";"));
+  });
+  const { width, height } = drawn.getBoundingClientRect();
+  copy.setAttribute("xmlns", SVG_SPACE);
+  copy.setAttribute("width", width);
+  copy.setAttribute("height", height);
+  const image = new Image();
+  image.addEventListener("load", () => {
+    const canvas = html("canvas", { width: 2 * width, height: 2 * height });
+    const paint = canvas.getContext("2d");
+    paint.fillStyle = getComputedStyle(card).backgroundColor;
+    paint.fillRect(0, 0, canvas.width, canvas.height);
+    paint.drawImage(image, 0, 0, canvas.width, canvas.height);
+    saveLink(name, canvas.toDataURL("image/png"));
+  });
+  const text = new XMLSerializer().serializeToString(copy);
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
 }
 
 function buildLegend(card, chart, redraw) {
@@ -129,25 +185,64 @@ function buildTable(card, section) {
     place.addEventListener("toggle", () => { state.open = place.open; });
     html("summary", {}, place, section.title);
   } else {
-    buildTop(card, section);
+    const top = buildTop(card, section);
+    if (section.sort_by) {
+      const rows = () => [section.columns, ...sortedRows(section).map((i) => section.sort_by[i])];
+      button(html("div", { class: "tools" }, top), "csv", "CSV", false,
+        () => saveText(`${section.id}.csv`, rows().map(csvLine).join("\n") + "\n"));
+    }
   }
   if (!section.rows.length) { html("p", { class: "empty" }, place, section.empty); return; }
-  const table = html("table", { class: "data" }, html("div", { class: "scroll" }, place));
+  const kind = section.sort_by ? "data sorted" : "data";
+  const table = html("table", { class: kind }, html("div", { class: "scroll" }, place));
   const isNumber = section.columns.map((_, i) =>
     section.rows.every((row) => row[i] === "" || /^[-+]?[\d.,]+/.test(row[i])) &&
     section.rows.some((row) => row[i] !== ""));
   const cell = (row, name, text, i) =>
     html(name, isNumber[i] && !section.folded ? { class: "right" } : {}, row, text);
   const head = html("tr", {}, html("thead", {}, table));
-  section.columns.forEach((text, i) => cell(head, "th", text, i));
   const body = html("tbody", {}, table);
-  for (const values of section.rows) {
-    const row = html("tr", {}, body);
-    values.forEach((text, i) => {
-      const node = cell(row, "td", text, i);
-      if (text === "forgetting") node.className = "bad";
+  const fill = () => {
+    head.replaceChildren();
+    body.replaceChildren();
+    section.columns.forEach((text, i) => {
+      const node = cell(head, "th", section.sort_by ? "" : text, i);
+      if (section.sort_by) sortHandle(node, section, text, i, fill);
     });
-  }
+    for (const number of sortedRows(section)) {
+      const row = html("tr", {}, body);
+      section.rows[number].forEach((text, i) => {
+        const node = cell(row, "td", text, i);
+        if (text === "forgetting") node.className = "bad";
+      });
+    }
+  };
+  fill();
+}
+
+function sortHandle(cell, section, text, column, fill) {
+  const state = stateOf(section.id);
+  const order = state.column === column ? (state.falls ? "descending" : "ascending") : "none";
+  cell.setAttribute("aria-sort", order);
+  const arrow = { ascending: " \u2191", descending: " \u2193", none: "" }[order];
+  button(cell, `sort-${column}`, text + arrow, order !== "none", () => {
+    state.falls = state.column === column && !state.falls;
+    state.column = column;
+    fill();
+  });
+}
+
+// By the values behind the texts; what is missing comes last in either order.
+function sortedRows(section) {
+  const rows = section.rows.map((_, i) => i);
+  const { column, falls } = stateOf(section.id);
+  if (!section.sort_by || column === undefined) return rows;
+  const value = (row) => section.sort_by[row][column];
+  return rows.sort((a, b) => {
+    if (value(a) === null || value(b) === null) return (value(a) === null) - (value(b) === null);
+    const before = value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : a - b;
+    return falls ? -before : before;
+  });
 }
 
 // Files of one folder are told apart by what comes after it.

@@ -15,7 +15,8 @@ from lowtide.reporting.series import Series, SpacedItems, round_number
 
 __all__ = ["MAX_SAMPLES", "Evaluation", "RunRecord"]
 
-MAX_SAMPLES = 16
+MAX_SAMPLES = 200
+_ASIDE = ("evaluation", "sample", "saving")  # as training names them in its rows
 _MAX_EVALUATIONS = 24  # named datasets; each is a curve
 _MAX_MARKS = 60
 _SAMPLE_CHARACTERS = 800
@@ -52,6 +53,10 @@ class RunRecord:
     elapsed_seconds: float = 0.0
     skipped_steps: int = 0
     micro_batches: list[tuple[int, int]] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    """What the run was made with, as its newest start wrote it."""
+    aside_seconds: dict[str, float] = field(default_factory=dict)
+    """Time that was no training, by what it was."""
 
     def take(self, row: dict[str, Any]) -> None:
         """Add one row."""
@@ -61,6 +66,9 @@ class RunRecord:
         if row.get("job", "train") != "train":
             return
         self.job.add(row)
+        if row.get("event") == "environment":
+            self.environment = row
+            return
         if row.get("phase") == "training":
             self.total_steps = finite_number(row.get("total"))
         step = finite_number(row.get("step"))
@@ -74,6 +82,10 @@ class RunRecord:
         for name, series in self.curves.items():
             series.add(row.get(name), places=places)
         self.elapsed_seconds = finite_number(row.get("elapsed_seconds")) or self.elapsed_seconds
+        for work in _ASIDE:
+            spent = finite_number(row.get(f"{work}_seconds")) or 0.0
+            if spent > 0:
+                self.aside_seconds[work] = self.aside_seconds.get(work, 0.0) + spent
         self.skipped_steps = int(finite_number(row.get("skipped_steps")) or self.skipped_steps)
         rows = finite_number(row.get("micro_batch"))
         changed = not self.micro_batches or self.micro_batches[-1][1] != rows

@@ -18,6 +18,7 @@ from lowtide.files import hold_lock, write_bytes
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
+from lowtide.reporting.comparisons import ComparisonReader, runs_below
 from lowtide.reporting.datasets import DatasetReader
 from lowtide.reporting.jobs import JobReader
 from lowtide.reporting.pages import GENERATOR, render_page
@@ -30,6 +31,7 @@ __all__ = ["PageReader", "ReportResult", "open_reader", "report"]
 
 
 _PAGE_BYTES = 16 << 20
+_RUN_BYTES = 2 << 20  # beside the first: its curves and samples, and them in the page
 
 
 class PageReader(Protocol):
@@ -56,17 +58,18 @@ class ReportResult:
         # In a frame of its own, so that neither page changes how the other one looks.
         page = html.escape(self.path.read_text(encoding="utf-8"))
         style = "width:100%;height:640px;border:1px solid #8884"
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
+        allowed = "allow-scripts allow-downloads"
+        return f'<iframe sandbox="{allowed}" style="{style}" srcdoc="{page}"></iframe>'
 
 
 @takes_keywords(ReportSettings)
 def report(settings: ReportSettings) -> ReportResult:
-    """Make a page to look at of a run, a dataset or a tokenizer.
+    """Make a page to look at of a run, a dataset or a tokenizer, or one that compares runs.
 
     An earlier page of lowtide is replaced, any other file is not.
     """
     budget = MemoryBudget.from_setting(settings.memory)
-    budget.require({"curves and page": _PAGE_BYTES})
+    budget.require({"curves and page": _PAGE_BYTES + len(_runs_of(settings)) * _RUN_BYTES})
     with Progress("report", budget_bytes=budget.total_bytes):
         return _make_report(settings)
 
@@ -85,7 +88,10 @@ def _make_report(settings: ReportSettings) -> ReportResult:
 
 
 def _default_path(settings: ReportSettings) -> Path:
-    folder = _find(settings)
+    first, *others = settings.target
+    if others:
+        return Path("comparison.html")
+    folder = _find(settings, first)
     if folder.is_dir():
         return folder / "report.html"
     return Path(f"{folder.stem}-report.html")
@@ -104,10 +110,10 @@ def _require_ours(path: Path) -> None:
     )
 
 
-def _find(settings: ReportSettings) -> Path:
-    """Return the target's path; a bare name may be a run's."""
-    given = Path(settings.target)
-    in_runs = settings.checkpoints_dir / settings.target
+def _find(settings: ReportSettings, target: str) -> Path:
+    """Return a target's path; a bare name may be a run's."""
+    given = Path(target)
+    in_runs = settings.checkpoints_dir / target
     return in_runs if not given.exists() and in_runs.is_dir() else given
 
 
@@ -118,10 +124,32 @@ def _metrics_path(path: Path) -> Path:
     return path / METRICS_NAME
 
 
+def _is_run(path: Path) -> bool:
+    return (path / "settings.json").is_file() or (path / "steps").is_dir()
+
+
+def _runs_of(settings: ReportSettings) -> list[Path]:
+    """The runs to compare; none where the page is about one thing."""
+    paths = [_find(settings, target) for target in settings.target]
+    if len(paths) == 1:
+        is_other = _is_run(paths[0]) or (paths[0] / METADATA_NAME).is_file()
+        return [] if is_other else runs_below(paths[0])
+    for path in paths:
+        if not _is_run(path):
+            raise DataError(
+                "several things are compared only if all of them are runs, and this is none",
+                path=path,
+                next_step="name runs, or make a page of each by itself",
+            )
+    return paths
+
+
 def open_reader(settings: ReportSettings) -> PageReader:
     """Find out what the target is, and open it."""
-    path = _find(settings)
-    if (path / "settings.json").is_file() or (path / "steps").is_dir():
+    if runs := _runs_of(settings):
+        return ComparisonReader(runs)
+    path = _find(settings, settings.target[0])
+    if _is_run(path):
         return RunReader(path)
     if (path / METADATA_NAME).is_file():
         return DatasetReader(path)
@@ -132,7 +160,7 @@ def open_reader(settings: ReportSettings) -> PageReader:
         return JobReader(metrics_path, title=path.resolve().name)
     if not path.exists():
         raise DataError(
-            f"{settings.target!r} is neither a path nor a run in {settings.checkpoints_dir}",
+            f"{settings.target[0]!r} is neither a path nor a run in {settings.checkpoints_dir}",
             path=path,
             next_step="name a run, a dataset's folder or a tokenizer's",
         )

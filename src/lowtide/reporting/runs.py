@@ -19,6 +19,7 @@ from lowtide.progress import METRICS_NAME, format_count, format_seconds
 from lowtide.reporting.jobs import describe_state, device_chart, memory_chart, phase_table
 from lowtide.reporting.metrics import MetricsFile, finite_number
 from lowtide.reporting.records import MAX_SAMPLES, RunRecord
+from lowtide.reporting.runfacts import made_with, run_facts
 from lowtide.reporting.series import Series
 from lowtide.stores.urls import show_path
 
@@ -35,6 +36,16 @@ class RunReader:
         self._file = MetricsFile(root / METRICS_NAME)
         self._record = RunRecord()
         self._settings = _read_object(root / "settings.json")
+
+    @property
+    def record(self) -> RunRecord:
+        """What was read so far."""
+        return self._record
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The run's settings as its folder has them."""
+        return self._settings
 
     def read(self) -> bool:
         """Read what is new; tell whether there was anything."""
@@ -66,6 +77,7 @@ class RunReader:
             device_chart(self._record.job),
             self._samples(),
             phase_table(self._record.job),
+            self._made_with_table(),
             self._settings_table(),
         ]
         return {
@@ -109,9 +121,19 @@ class RunReader:
                 _tile("best validation loss", f"{val.curve.low:.3f}", f"at step {val.best_step:,}")
             )
         tiles += self._forgetting_tiles()
+        facts = run_facts(self.root, record, self._settings)
         speed = record.curves["tokens_per_second"]
         if speed.last is not None:
             tiles.append(_tile("tokens per second", format_count(speed.last), "last logged"))
+        if facts.parameters is not None:
+            tiles.append(_tile("parameters", format_count(facts.parameters)))
+        if facts.mfu is not None:
+            tiles.append(_tile("MFU", f"{facts.mfu:.1%}", "of published bfloat16 peak"))
+        if facts.aside_seconds:
+            note = ", ".join(
+                f"{work} {format_seconds(s)}" for work, s in facts.aside_seconds.items()
+            )
+            tiles.append(_tile("not training", f"{facts.aside_share:.1%}", note))
         if job.peak_bytes:
             tiles.append(_memory_tile("peak memory", job.peak_bytes, job.budget_bytes, "budget"))
         if job.device_peak_bytes:
@@ -273,6 +295,11 @@ class RunReader:
             "items": self._record.samples.items[::-1],
             "empty": "No samples yet: they are written at each evaluation (--sample-tokens).",
         }
+
+    def _made_with_table(self) -> dict[str, Any] | None:
+        rows = made_with(self._record)
+        table = {"type": "table", "id": "made_with", "title": "Made with", "width": "wide"}
+        return {**table, "columns": ["", ""], "rows": rows, "empty": ""} if rows else None
 
     def _settings_table(self) -> dict[str, Any] | None:
         shown = [

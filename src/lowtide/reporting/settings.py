@@ -20,10 +20,11 @@ __all__ = ["ReportSettings"]
 class ReportSettings:
     """What to look at, and where the page goes."""
 
-    target: Annotated[str, tyro.conf.Positional]
-    """Run (its name or folder), dataset, or tokenizer (folder, file, or gpt2)."""
+    target: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Run (its name or folder), dataset, or tokenizer (folder, file, or gpt2); several runs, or a
+    folder of runs, to compare them."""
     out: Path | None = None
-    """Where the page goes; default: report.html in the folder."""
+    """Where the page goes; default: report.html in the folder, comparison.html for several runs."""
     sample: tuple[str, ...] = ()
     """Of a tokenizer: files, folders or globs of text; each file is measured as one source."""
     text_field: str = "text"
@@ -40,6 +41,9 @@ class ReportSettings:
     """Budget of resident memory, such as 128MiB; half of what is available if not given."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.target, str):  # one of them, from Python
+            object.__setattr__(self, "target", (self.target,))
+        require(bool(self.target), "target", "", "a run, a dataset or a tokenizer")
         require(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
         require(self.interval >= 0.1, "interval", self.interval, "at least 0.1 seconds")
         require(not (self.watch and self.out), "out", self.out, "no --watch beside it")

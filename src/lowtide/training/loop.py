@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lowtide.errors import LowtideError
@@ -57,6 +57,8 @@ class Loop:
     callbacks: Callbacks
     has_warned: bool = False
     """Of text that is learned by heart: once is enough."""
+    pace: Pace = field(init=False)
+    """Made when training begins."""
 
     def is_over(self) -> bool:
         """Return whether a run that was taken up again has nothing left to do, and say so."""
@@ -82,7 +84,7 @@ class Loop:
         settings, steps, state = self.settings, self.steps, self.steps.state
         steps.start_clock()
         flops = flops_per_token(self.config, settings.model.seq_len)
-        pace = Pace(settings.tokens_per_step, flops, step=state.step)
+        self.pace = Pace(settings.tokens_per_step, flops, step=state.step)
         while not steps.are_over():
             if state.step % settings.evaluation.eval_interval == 0:
                 self._evaluate(phase)
@@ -92,7 +94,7 @@ class Loop:
             phase.update(state.step)
             self._tell_of_step(loss)
             if state.step % settings.output.log_interval == 0 or steps.are_over():
-                self._log(phase, pace)
+                self._log(phase)
                 if steps.group.any(self.signals.asked):
                     self._save()
                     raise KeyboardInterrupt
@@ -115,10 +117,12 @@ class Loop:
         if state.evaluated_step == state.step:
             return
         self.where.stage("evaluating", state.step)
-        results = self.evaluator.evaluate_all(functools.partial(setattr, phase, "doing"))
+        with self.pace.aside("evaluation"):
+            results = self.evaluator.evaluate_all(functools.partial(setattr, phase, "doing"))
         state.evaluated_step = state.step
         phase.doing = "writing a sample"
-        sample = self.evaluator.sample() if self.steps.group.is_first else ""
+        with self.pace.aside("sample"):
+            sample = self.evaluator.sample() if self.steps.group.is_first else ""
         phase.doing = ""
         if not results and not sample:
             return
@@ -135,7 +139,8 @@ class Loop:
         self.sinks.write(row)
         if "val" in results:
             self._warn_of_overfitting(results["val"].loss)
-            self._keep_best(results["val"])
+            with self.pace.aside("saving"):
+                self._keep_best(results["val"])
         if self.settings.evaluation.stop_on_forgetting and self.watch.times_in_a_row >= 2:
             state.stopped = "forgetting"
         if self._asks_to_stop(results, sample) and not state.stopped:
@@ -182,14 +187,14 @@ class Loop:
             if self.tokenizer is not None:
                 self.run.save_tokenizer(self.tokenizer, self.config, best=True)
 
-    def _log(self, phase: Phase, pace: Pace) -> None:
+    def _log(self, phase: Phase) -> None:
         """Read the counters (the one place that waits for the device) and write a row."""
         state, counters = self.steps.state, self.steps.counters
         self.where.stage("reading counters", state.step)
         self.steps.agree_on_time()
         state.last_loss = counters.mean_loss(self.steps.group)
         rate = self.steps.engine.learning_rate * self.steps.learning_rate_factor()
-        row = pace.row(state, counters, learning_rate=rate)
+        row = self.pace.row(state, counters, learning_rate=rate)
         if (peak := self.steps.engine.device_peak_bytes()) is not None:
             row["device_peak_bytes"] = peak
         self.sinks.write(row)
@@ -205,6 +210,10 @@ class Loop:
             )
 
     def _save(self) -> None:
+        with self.pace.aside("saving"):
+            self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
         state = self.steps.state
         self.where.stage("saving a checkpoint", state.step)
         weights = self.steps.engine.weights()

@@ -6,9 +6,10 @@ Out:     metrics.jsonl always; TensorBoard and Weights & Biases where asked for
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -102,16 +103,27 @@ def describe_overfitting(
 
 
 class Pace:
-    """Measures the speed between two logged rows."""
+    """Measures the speed of training between two logged rows, and what was done beside it."""
 
     def __init__(self, tokens_per_step: int, flops_per_token: float, *, step: int) -> None:
         self._tokens_per_step, self._flops_per_token = tokens_per_step, flops_per_token
         self._at, self._step = time.monotonic(), step
+        self._aside: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def aside(self, work: str) -> Generator[None]:
+        """Count the time of what is no training by itself: evaluation, sample, saving."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._aside[work] = self._aside.get(work, 0.0) + time.monotonic() - began
 
     def row(self, state: RunState, counters: Counters, *, learning_rate: float) -> dict[str, Any]:
         """Return the numbers of the steps since the last row."""
         now = time.monotonic()
-        seconds = max(now - self._at, 1e-9)
+        aside, self._aside = self._aside, {}
+        seconds = max(now - self._at - sum(aside.values()), 1e-9)
         speed = (state.step - self._step) * self._tokens_per_step / seconds
         self._at, self._step = now, state.step
         return {
@@ -125,6 +137,7 @@ class Pace:
             "skipped_steps": int(counters.bad.item()),
             "elapsed_seconds": state.elapsed_seconds,
             "micro_batch": state.micro_batch,
+            **{f"{work}_seconds": round(spent, 6) for work, spent in aside.items()},
         }
 
 

@@ -31,6 +31,7 @@ from lowtide.training.batches import BatchSource, open_batches
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
+from lowtide.training.environment import describe_environment
 from lowtide.training.footprint import fit_micro_batch
 from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
 from lowtide.training.loop import Loop
@@ -156,6 +157,14 @@ class Trainer:
             progress.metrics_path = self.run.metrics_path if group.is_first else None
             if not loop.is_over():
                 self._describe(steps)
+                progress.write_metrics(
+                    describe_environment(
+                        self.model.config,
+                        self.settings,
+                        on_cpu=group.on_cpu,
+                        world_size=group.world_size,
+                    )
+                )
                 total, begun = steps.length.steps, steps.state.step
                 loop.train(
                     stack.enter_context(

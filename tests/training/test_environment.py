@@ -1,0 +1,57 @@
+"""What a run says it was made with, and how it counts its time."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from lowtide.training import reports
+from lowtide.training.environment import peak_flops
+from lowtide.training.reports import Pace
+
+
+def test_a_run_writes_what_it_was_made_with(make_trainer, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/bin/lowtide", "train", "--model-name", "a b"])
+    trainer = make_trainer(max_iters=2)
+    trainer.fit()
+    rows = [json.loads(line) for line in trainer.run.metrics_path.read_text().splitlines()]
+    (row,) = [row for row in rows if row.get("event") == "environment"]
+    assert row["command"] == "lowtide train --model-name 'a b'"
+    assert "cores" in row["hardware"] and row["versions"]["torch"] and "peak_flops" not in row
+    assert row["num_parameters"] == sum(p.numel() for p in trainer.model.parameters())
+    assert row["tokens_per_step"] == trainer.settings.tokens_per_step
+    assert row["flops_per_token"] > 0
+
+
+def test_peaks_are_known_by_name():
+    assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
+    assert peak_flops("NVIDIA H100 PCIe") < peak_flops("NVIDIA H100 80GB HBM3")
+
+
+def test_speed_is_of_training_alone(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(reports.time, "monotonic", lambda: now[0])
+
+    class One:
+        def item(self):
+            return 1.0
+
+    class State:
+        step, last_loss, elapsed_seconds, micro_batch = 10, 1.0, 7.0, 2
+
+    class Counters:
+        norm = bad = One()
+
+    pace = Pace(100, 3.0, step=0)
+    now[0] += 2
+    with pace.aside("evaluation"):
+        now[0] += 5
+    with pace.aside("evaluation"):
+        now[0] += 1
+    now[0] += 2
+    row = pace.row(State(), Counters(), learning_rate=0.1)
+    assert row["tokens_per_second"] == 10 * 100 / 4 and row["evaluation_seconds"] == 6
+    now[0] += 1
+    State.step = 20
+    row = pace.row(State(), Counters(), learning_rate=0.1)
+    assert row["tokens_per_second"] == 1000 and "evaluation_seconds" not in row
