@@ -64,6 +64,7 @@ _BUFFER_BYTES = 1 << 20
 _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 _MOST_WHOLE_BYTES = 1 << 30
+_ADDRESS = re.compile(r"(?:^|/)(s3a?|gs|az|azure|abfss?):/+(.*)")
 
 
 def partial_path(path: PathLike) -> Path:
@@ -116,6 +117,15 @@ def publish(partial: Path, path: Path, *, sync_folder: bool = True) -> None:
         sync_directory(path.parent)
 
 
+def require_local(path: PathLike) -> None:
+    """Refuse an address as an output: it would become a folder called "s3:" on this machine."""
+    if found := _ADDRESS.search(os.fspath(path)):
+        raise UsageError(
+            f"{found[1]}://{found[2]} is an address, and what lowtide writes goes to a disk",
+            next_step="name a folder of this machine, and copy it there when it is finished",
+        )
+
+
 @contextlib.contextmanager
 def hold_lock(
     path: PathLike,
@@ -132,6 +142,7 @@ def hold_lock(
     `on_notice` (stderr by default) is told that nobody watches.
     """
     path = Path(path)
+    require_local(path)
     made: list[Path] = []
     if create_folder:
         made = [folder for folder in (path, *path.parents) if not folder.exists()]

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.streams import window_bytes
 from lowtide.corpus.textblocks import ReadingSettings
+from lowtide.stores.paths import READER_BYTES, is_stored
 
 __all__ = ["reader_bytes"]
+
+_OBJECTS_LOOKED_AT = 16
 
 
 def reader_bytes(inputs: Sequence[InputFile], options: ReadingSettings) -> int:
@@ -21,10 +24,14 @@ def reader_bytes(inputs: Sequence[InputFile], options: ReadingSettings) -> int:
 
     A later part of a file may need more than its beginning says; reading refuses it then.
     """
-    needed = 0
+    needed = looked = stored = 0
     for source in inputs:
+        if is_stored(source.path):  # a request each: the first few say what the others are like
+            stored, looked = READER_BYTES, looked + 1
+            if looked > _OBJECTS_LOOKED_AT:
+                continue
         if source.format.reader_bytes is not None:
             needed = max(needed, source.format.reader_bytes(source, options))
         elif source.compression is not None:
             needed = max(needed, window_bytes(source))
-    return needed
+    return needed + stored

@@ -14,6 +14,7 @@ from lowtide.corpus.encodings import is_utf8
 from lowtide.corpus.inputs import InputFile, as_input_list
 from lowtide.corpus.longrows import has_long_rows
 from lowtide.corpus.textblocks import ReadingSettings, Segment, Stream, TextBlock
+from lowtide.stores.paths import is_stored
 
 __all__ = ["is_plain_text", "join_blocks", "join_small_blocks", "plan_streams"]
 
@@ -66,7 +67,9 @@ def _has_places(source: InputFile, options: ReadingSettings) -> bool:
 
 
 def is_plain_text(source: InputFile, *, encoding: str) -> bool:
-    """Return whether a file is text that can be taken as it is."""
+    """Return whether a file is text that native code can take as it is."""
+    if is_stored(source.path):
+        return False
     return source.compression is None and source.format.block_kind == "text" and is_utf8(encoding)
 
 

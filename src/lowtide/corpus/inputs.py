@@ -1,4 +1,4 @@
-"""Turn what the user names (files, folders, globs) into one ordered list of inputs.
+"""Turn what the user names (files, folders, globs, URLs) into one ordered list of inputs.
 
 In:      paths as typed
 Out:     InputFile rows in a stable order, each file once
@@ -29,6 +29,8 @@ from lowtide.corpus.inputformats import (
 )
 from lowtide.counts import counted
 from lowtide.errors import DataError, from_os_error
+from lowtide.stores.paths import StorePath, find_objects, input_path, tag_number
+from lowtide.stores.urls import StoreURL, is_store_url, store_url
 
 __all__ = [
     "InputFile",
@@ -134,7 +136,7 @@ class InputList(Sequence[InputFile]):
         kind, packing = divmod(self._kinds[place], len(_COMPRESSION_NAMES))
         return InputFile(
             index=self.first_index + place,
-            path=Path(os.fsdecode(bytes(self._paths[begin : self._ends[place]]))),
+            path=input_path(os.fsdecode(bytes(self._paths[begin : self._ends[place]]))),
             kind=_KIND_NAMES[kind],
             compression=_COMPRESSION_NAMES[packing],
             size_bytes=self._sizes[place],
@@ -200,7 +202,7 @@ def names_files(name: str) -> bool:
     >>> names_files("texts/*.txt"), names_files("owner/dataset")
     (True, False)
     """
-    return Path(name).exists() or any(sign in name for sign in "*?[")
+    return is_store_url(name) or Path(name).exists() or any(sign in name for sign in "*?[")
 
 
 def expand_inputs(
@@ -219,6 +221,9 @@ def expand_inputs(
         if str(given).startswith(HUB_PREFIX):
             name, split = parse_hub_name(str(given))
             inputs.append(InputFile(len(inputs), Path(name), "hub", None, 0, split=split))
+            continue
+        if (url := store_url(given)) is not None:
+            _add_objects(inputs, url, seen, notice)
             continue
         for path in _expand(given, notice):
             try:
@@ -247,6 +252,37 @@ def expand_inputs(
     if not inputs:
         raise DataError("no input files", next_step="name text, jsonl or parquet files or folders")
     return inputs
+
+
+def _add_objects(
+    inputs: InputList, url: StoreURL, seen: dict[int, int], notice: Callable[[str], None]
+) -> None:
+    """Add the objects that a URL names: one, those under a prefix, or those of a pattern."""
+    ignored, before = 0, len(inputs)
+    for info in find_objects(url):
+        path = StorePath(str(info.url))
+        named = info.url == url
+        if not named and (not is_known(path) or info.url.name.startswith(".")):
+            ignored += 1
+            continue
+        identity = xxhash.xxh3_128_intdigest(str(info.url).encode())
+        if identity in seen:
+            notice(f"{info.url} is named twice: read once")
+            continue
+        seen[identity] = len(inputs)
+        kind, compression = classify(path)
+        number = tag_number(info)
+        inputs.append(InputFile(len(inputs), path, kind, compression, info.size, number, number))
+    if ignored:
+        notice(f"{url}: {counted(ignored, 'object')} of other kinds ignored")
+    if len(inputs) == before and not seen:
+        raise DataError(
+            "no object matches this pattern"
+            if any(sign in url.key for sign in "*?[")
+            else "no text under this prefix (txt, md, jsonl, parquet, plain or compressed)",
+            path=str(url),
+            next_step="check the URL for typing errors",
+        )
 
 
 def has_changed(source: InputFile) -> bool:

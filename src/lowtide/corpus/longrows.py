@@ -18,6 +18,7 @@ from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.textblocks import ReadingSettings, Segment, TextBlock
 from lowtide.errors import DataError
 from lowtide.memory import format_size
+from lowtide.stores.paths import is_stored
 
 if TYPE_CHECKING:
     from lowtide.corpus.streams import StreamReader
@@ -32,6 +33,8 @@ def has_long_rows(source: InputFile, options: ReadingSettings) -> bool:
 
     One look of 16 KiB for every block, where rows are short.
     """
+    if is_stored(source.path):
+        return True  # a request for every block would cost more than reading in order
     size = source.size_bytes
     nominal = options.block_bytes
     try:

@@ -43,6 +43,7 @@ from lowtide.corpus.textblocks import (
     TextBlock,
 )
 from lowtide.errors import DataError, LowtideError, from_os_error
+from lowtide.stores.paths import is_stored
 
 __all__ = [
     "BLOCK_BYTES",
@@ -121,7 +122,11 @@ def _read_group(stream: Stream, options: ReadingSettings) -> TextBlock:
     ]
     for source in stream.inputs:
         try:
-            data = files.read_whole(source.path)
+            data = (
+                source.path.read_bytes()
+                if is_stored(source.path)
+                else files.read_whole(source.path)
+            )
             _require_size(source, len(data))
             check_text(source, data[:PROBE_BYTES])
         except (OSError, DataError) as error:

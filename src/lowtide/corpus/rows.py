@@ -29,6 +29,7 @@ from lowtide.errors import DataError
 from lowtide.memory import format_size
 from lowtide.packages import import_package
 from lowtide.settings import import_when_used
+from lowtide.stores.paths import is_stored
 
 if TYPE_CHECKING:
     import zstandard
@@ -170,7 +171,7 @@ def _opened(source: InputFile, options: ReadingSettings) -> Generator[tuple[Any,
         )
         try:
             opened = pq.ParquetFile(
-                source.path if source.compression is None else stored,
+                stored if source.compression or is_stored(source.path) else source.path,
                 pre_buffer=False,
                 buffer_size=1 << 20,
             )

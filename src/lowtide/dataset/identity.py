@@ -9,7 +9,6 @@ Memory:  some 250 bytes for each input file of the dataset; one block of text, w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -186,7 +185,5 @@ def require_unchanged(
     for source in inputs:
         if not has_changed(source):
             continue
-        if not Path(source.path).is_file() or contents.get(source.index) != hash_input(
-            source, reading
-        ):
+        if not source.path.is_file() or contents.get(source.index) != hash_input(source, reading):
             raise changed_input(source)

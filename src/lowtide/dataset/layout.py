@@ -36,9 +36,10 @@ from lowtide.dataset.tokenfiles.shards import (
     shard_tag,
     write_shard_stream,
 )
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.notebooks import table_of
+from lowtide.stores.urls import store_url
 from lowtide.tokenizer.vocabulary import id_bytes
 
 if TYPE_CHECKING:
@@ -272,6 +273,11 @@ def _identify(name: str, shard: ShardInfo) -> str:
 def read_metadata(root: Path) -> dict[str, Any]:
     """Read dataset_metadata.json; its keys are checked, the shards are not."""
     path = root / METADATA_NAME
+    if (url := store_url(root)) is not None:
+        raise UsageError(
+            f"{url} lies in an object store, from where datasets are only trained and evaluated on",
+            next_step=f"copy it to a disk first: aws s3 cp --recursive {url} {url.name}",
+        )
     if root.is_file():
         raise DataError(
             "this is a file, expected the folder of a dataset",

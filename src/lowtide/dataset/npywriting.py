@@ -24,6 +24,7 @@ from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES, npy_header
 from lowtide.errors import BudgetError
 from lowtide.journal import Journal
 from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_cores
+from lowtide.stores.paths import checksum_path
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.filesteps import iter_file_steps
 
@@ -208,7 +209,7 @@ def encode_batches(
 ) -> int:
     """Encode text by text, with end-of-text after those that are marked."""
     count = done = 0
-    checksum = files.checksum_file(source.path)
+    checksum = checksum_path(source.path)
     with files.atomic_file(out) as file:
         file.write(npy_header(0, dtype))
         for texts, marks in batches:
@@ -236,7 +237,7 @@ def encode_documents(
 ) -> int:
     """Encode document by document, however many parts one has, with end-of-text behind each."""
     count = done = 0
-    checksum = files.checksum_file(source.path)
+    checksum = checksum_path(source.path)
     end = tokenizer.end_of_text_id
     for_end = np.array([] if end is None else [end], dtype=dtype)
     parts = iter(parts)

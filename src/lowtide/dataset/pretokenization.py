@@ -55,6 +55,7 @@ from lowtide.memory import (
 )
 from lowtide.notebooks import ResultList, shown_in_notebooks
 from lowtide.progress import METRICS_NAME, Progress
+from lowtide.stores.paths import checksum_path, is_stored
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.needs import NO_PACKAGE, package_needs
 from lowtide.tokenizer.vocabulary import id_bytes
@@ -112,6 +113,11 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
         raise UsageError(
             f"--out-path is one file, and {len(sources)} are read",
             next_step="leave --out-path out: each .npy goes beside its text",
+        )
+    if settings.out_path is None and any(is_stored(source.path) for source in sources):
+        raise UsageError(
+            f"{sources[0].path} lies in an object store, where no .npy is written",
+            next_step="give --out-path FILE.npy, for one object at a time",
         )
     places: dict[int, int] = {}  # by a hash of the .npy: names of many files take much
     for place, source in enumerate(sources):
@@ -286,7 +292,7 @@ class _Finish:
         """Write the record and the tokenizer; a text that changed meanwhile is an error."""
         source = self.source
         if has_changed(source) and (
-            not source.path.is_file() or files.checksum_file(source.path) != checksum
+            not source.path.is_file() or checksum_path(source.path) != checksum
         ):
             raise changed_input(source)
         if self.settings.tokenization != "gpt2":

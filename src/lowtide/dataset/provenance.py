@@ -16,6 +16,7 @@ from typing import Any
 from lowtide import files
 from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.errors import DataError
+from lowtide.stores.paths import checksum_path
 from lowtide.tokenizer import Tokenizer
 
 __all__ = [
@@ -130,7 +131,7 @@ def describe_source_change(source: SourceText, path: Path) -> str | None:
         return f"{path.name} has {status.st_size} bytes, it had {source.size_bytes}"
     if status.st_mtime_ns == source.modified_ns:
         return None
-    if files.checksum_file(path) != source.xxh3_128:
+    if checksum_path(path) != source.xxh3_128:
         return f"{path.name} holds other text of the same size"
     return None
 

@@ -43,8 +43,8 @@ class _PrepareInputs:
     """What `lowtide prepare` reads and writes; the first of its flags."""
 
     input_files: tuple[str, ...]
-    """Files, folders or globs: txt and jsonl, plain or .gz, .zst, .xz, and parquet; or
-    hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
+    """Files, folders or globs, also of s3://, gs:// or az://: txt and jsonl, plain or .gz, .zst,
+    .xz, and parquet; or hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
     out_dir: Path
     """The dataset's folder."""
     tokenization: str = "gpt2"

@@ -48,6 +48,7 @@ class Records:
     """What tasks have left in a work folder."""
 
     def __init__(self, folder: Path) -> None:
+        files.require_local(folder)
         self.folder = folder
 
     def record_path(self, task: Task) -> Path:

@@ -25,7 +25,7 @@ from lowtide.dataset.layout import (
     shard_from_row,
 )
 from lowtide.dataset.tokenfiles.shards import DOCUMENTS_SUFFIX, ID_BYTES
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.memory import parse_size
 from lowtide.stores.extentfiles import CachedObject, Extent
 from lowtide.stores.extents import ExtentCache, open_cache
@@ -122,6 +122,11 @@ class StoredDataset:
 
 def open_stored_dataset(url: StoreURL, settings: CacheSettings) -> StoredDataset:
     """Copy the dataset's metadata and tokenizer, and compare the objects with what it says."""
+    if url.key.endswith((".npy", ".bin")):
+        raise UsageError(
+            f"{url} is a file of ids; only prepared datasets are read from an object store",
+            next_step="copy it to a disk, or make a dataset of it with lowtide convert",
+        )
     store, cache = open_store(url), settings.open()
     root = _keep_metadata(store, cache, url)
     fetch_tokenizer(url, settings)

@@ -91,7 +91,7 @@ class TokenizerTrainingSettings:
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     input: tuple[str, ...]
-    """Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs."""
+    """Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs; also s3://, gs://."""
     out_dir: Path | None = None
     """Folder for tokenizer.json, vocab.json, merges.txt and the record of the training."""
     vocab_size: int = 32000

@@ -26,12 +26,13 @@ from lowtide.dataset.provenance import (
     tokenizer_dir,
 )
 from lowtide.dataset.resources import estimate_text_bytes
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_file, read_json, write_json
 from lowtide.loader.texts import FileTexts, HubTexts, TextSource
 from lowtide.memory import MemoryBudget
 from lowtide.model.config import padded_vocab_size
 from lowtide.progress import Progress
+from lowtide.stores.urls import store_url
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.scanning import scan_characters
 from lowtide.tokenizer.training import train_tokenizer
@@ -59,6 +60,11 @@ def find_text_tokens(
     assert path is not None
     if path.suffix == ".npy":
         return path
+    if (url := store_url(path)) is not None:
+        raise UsageError(
+            f"--input-file {url} lies in an object store, which is not read as one file",
+            next_step=f"--dataset-id {url} reads it as it trains, lowtide prepare makes a dataset",
+        )
     beside = npy_path(path)
     if beside.is_file():
         reason = _why_not_beside(settings.data, path, read_provenance(beside), known)

@@ -1,0 +1,262 @@
+"""Objects that are read as files are: paths that open, are looked at, and are found by patterns.
+
+In:      URLs, also with the patterns of a shell
+Out:     StorePath; open files that read by ranges; what matches a pattern, in order
+Memory:  at most READ_AHEAD_BYTES for each open file; a page of a list at a time
+
+Everything that reads inputs asks a path to open, and for its size and times. In place of times an
+object has its ETag: `st_mtime_ns` and `st_ctime_ns` are numbers made of it, which are the same as
+long as the object is. An open file reads under the ETag it was opened with.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import io
+import os
+import re
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path, PosixPath
+from typing import Any
+
+import xxhash
+
+from lowtide.files import checksum_file
+from lowtide.stores.objects import ObjectInfo, ObjectMissingError, open_store
+from lowtide.stores.urls import StoreURL, store_url
+
+__all__ = [
+    "READER_BYTES",
+    "READ_AHEAD_BYTES",
+    "StorePath",
+    "checksum_path",
+    "find_objects",
+    "input_path",
+    "is_stored",
+    "tag_number",
+]
+
+READ_AHEAD_BYTES = 4 << 20
+READER_BYTES = READ_AHEAD_BYTES + (4 << 20)
+"""What a reader of an object takes, with its part of the client."""
+_FIRST_AHEAD_BYTES = 256 << 10
+_BUFFER_BYTES = 64 << 10
+_KEPT = 4096
+
+
+class StorePath(PosixPath):
+    """The path of an object; its text is its URL."""
+
+    def __str__(self) -> str:
+        return str(self.url)
+
+    def __fspath__(self) -> str:
+        return str(self.url)
+
+    def __repr__(self) -> str:
+        return f"StorePath({str(self)!r})"
+
+    @property
+    def url(self) -> StoreURL:
+        """Where the object is."""
+        url = store_url("/".join(self.parts))
+        assert url is not None
+        return url
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """The object's size, and its ETag in place of times; asked for anew."""
+        try:
+            info = open_store(self.url).head(self.url)
+        except ObjectMissingError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self)) from None
+        keep_info(info)
+        return _status(info)
+
+    def is_symlink(self) -> bool:
+        """Never: a store has no links."""
+        return False
+
+    def is_dir(self) -> bool:
+        """Never: a prefix is no folder."""
+        return False
+
+    def expanduser(self) -> StorePath:
+        """Itself."""
+        return self
+
+    def open(self, mode: str = "rb", buffering: int = -1, *_: Any, **__: Any) -> Any:
+        """Open the object for reading, in binary."""
+        if mode != "rb":
+            raise io.UnsupportedOperation(f"{self}: objects are only read")
+        info = _infos.get(str(self))
+        if info is None:
+            self.stat()
+            info = _infos[str(self)]
+        raw = _RangeFile(info)
+        if buffering == 0:
+            return raw
+        return io.BufferedReader(raw, _BUFFER_BYTES if buffering < 0 else buffering)
+
+    def read_bytes(self) -> bytes:
+        """The whole object, which is small."""
+        with self.open(buffering=0) as file:
+            return file.readall()
+
+
+class _RangeFile(io.RawIOBase):
+    """An object as a file; what is read in order is fetched in growing ranges."""
+
+    def __init__(self, info: ObjectInfo) -> None:
+        super().__init__()
+        self._info = info
+        self._store = open_store(info.url)
+        self._position = self._next = 0
+        self._ahead = _FIRST_AHEAD_BYTES
+        self._start, self._held = 0, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._info.size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readall(self) -> bytes:
+        return self.read(max(0, self._info.size - self._position)) or b""
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), self._info.size - self._position)
+        done = 0
+        while done < count:
+            part = self._take(count - done)
+            view[done : done + len(part)] = part
+            done += len(part)
+            self._position += len(part)
+        self._next = self._position
+        return max(0, done)
+
+    def _take(self, count: int) -> memoryview:
+        """Some bytes from the present position on, at least one."""
+        inside = self._position - self._start
+        if not 0 <= inside < len(self._held):
+            size = count
+            if self._position in (self._next, self._start + len(self._held)):
+                size = max(count, self._ahead)
+                self._ahead = min(2 * self._ahead, READ_AHEAD_BYTES)
+            else:
+                self._ahead = _FIRST_AHEAD_BYTES
+            size = min(size, self._info.size - self._position)
+            self._held = memoryview(b"")  # before the next is fetched
+            self._held = memoryview(self._store.read(self._info, self._position, size))
+            self._start, inside = self._position, 0
+        return self._held[inside : inside + count]
+
+    def close(self) -> None:
+        self._held = memoryview(b"")
+        super().close()
+
+
+# Objects that were found, so that opening one asks for nothing: the last few thousand.
+_infos: OrderedDict[str, ObjectInfo] = OrderedDict()
+_infos_lock = threading.Lock()
+
+
+def keep_info(info: ObjectInfo) -> None:
+    """Remember an object as it is now."""
+    with _infos_lock:
+        _infos[str(info.url)] = info
+        _infos.move_to_end(str(info.url))
+        while len(_infos) > _KEPT:
+            _infos.popitem(last=False)
+
+
+def tag_number(info: ObjectInfo) -> int:
+    """A number of an object's ETag, in place of its time of change."""
+    return xxhash.xxh3_64_intdigest(info.tag.encode()) >> 1
+
+
+def _status(info: ObjectInfo) -> os.stat_result:
+    number = tag_number(info)
+    seconds = number // 10**9
+    return os.stat_result(
+        (stat.S_IFREG | 0o444, 0, 0, 1, 0, 0, info.size, seconds, seconds, seconds),
+        {"st_mtime_ns": number, "st_ctime_ns": number, "st_atime_ns": number},
+    )
+
+
+def checksum_path(path: Path) -> str:
+    """The xxh3-128 of a file or an object in hexadecimal."""
+    if not is_stored(path):
+        return checksum_file(path)
+    digest = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def is_stored(path: Path) -> bool:
+    """True for an object, which only Python can read."""
+    return isinstance(path, StorePath)
+
+
+def input_path(text: str) -> Path:
+    """A path of this machine, or of a store."""
+    return Path(text) if store_url(text) is None else StorePath(text)
+
+
+def find_objects(pattern: StoreURL) -> Iterator[ObjectInfo]:
+    """The objects that a URL names: itself, all under it, or what matches its pattern.
+
+    From now on they are opened as they are found here.
+    """
+    for info in _iter_objects(pattern):
+        keep_info(info)
+        yield info
+
+
+def _iter_objects(pattern: StoreURL) -> Iterator[ObjectInfo]:
+    store = open_store(pattern)
+    key = pattern.key
+    if not any(sign in key for sign in "*?["):
+        try:
+            yield store.head(pattern)
+            return
+        except ObjectMissingError:
+            yield from store.iter_objects(pattern)
+            return
+    fixed = re.split(r"[*?\[]", key)[0].rpartition("/")[0]
+    matches = _translate(key)
+    for info in store.iter_objects(StoreURL(pattern.scheme, pattern.bucket, fixed)):
+        if matches(info.url.key):
+            yield info
+
+
+@functools.lru_cache(maxsize=8)
+def _translate(pattern: str) -> Any:
+    """A pattern as a shell reads it: * within a name, ** over folders too.
+
+    >>> bool(_translate("a/**/*.txt")("a/b/c.txt")), bool(_translate("a/*.txt")("a/b/c.txt"))
+    (True, False)
+    """
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", pattern)
+    known = {"**/": r"(?:.*/)?", "**": r".*", "*": r"[^/]*", "?": r"[^/]"}
+
+    def one(part: str) -> str:
+        if part.startswith("[") and part.endswith("]"):
+            return part.replace("[!", "[^")
+        return known.get(part) or re.escape(part)
+
+    return re.compile("".join(map(one, parts)), re.DOTALL).fullmatch
