@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
 from lowtide import packages
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.stores import objects
 from lowtide.stores.objects import ObjectChangedError, ObjectMissingError, Store
 from lowtide.stores.urls import StoreURL
@@ -112,6 +113,14 @@ def test_no_credentials_are_named(server: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(store._obstore, "head", refuse)
     with pytest.raises(DataError, match=r"no credentials[\s\S]*AWS_ACCESS_KEY_ID"):
         store.head(URL)
+
+
+def test_a_forked_process_is_refused_instead_of_waiting_for_ever(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "_open", {(os.getpid() + 1, "s3://bucket"): store})
+    with pytest.raises(UsageError, match=r"forked[\s\S]*spawn"):
+        objects.open_store(URL)
 
 
 def test_a_profile_needs_boto3(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,8 @@ class ExtentFolder:
                 f"the disk of the cache has {format_size(free)} free, reading needs "
                 f"{format_size(needed_bytes)}",
                 path=self.path,
-                next_step="free some space, or name a folder on another disk with --cache-dir",
+                next_step="free some space, give a --cache-size that fits, or name a folder on "
+                "another disk with --cache-dir",
             )
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lowtide.errors import DataError, LowtideError, warn
+from lowtide.errors import DataError, LowtideError, UsageError, warn
 from lowtide.packages import has_package, import_package
 from lowtide.stores.urls import StoreURL
 
@@ -174,8 +174,15 @@ _open: dict[tuple[int, str], Store] = {}
 
 def open_store(url: StoreURL) -> Store:
     """Return the bucket of a URL; one client for it in this process, however many ask."""
-    key = (os.getpid(), url.root)  # a client does not survive a fork
+    key = (os.getpid(), url.root)
     if key not in _open:
+        if any(pid != key[0] for pid, _ in _open):
+            # obstore's threads are not there after a fork, and it would wait for them for ever.
+            raise UsageError(
+                f"{url.root} cannot be read in a process forked from one that has read it",
+                next_step="start workers anew (DataLoader: multiprocessing_context='spawn'), or "
+                "use BatchLoader, which needs none",
+            )
         _open[key] = Store(StoreURL(url.scheme, url.bucket, ""))
     return _open[key]
 
