@@ -1,6 +1,8 @@
 #include "quality/near_copies.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
 
 #include "corpus/text_hash.hpp"
 #include "system/clones.hpp"
@@ -22,6 +24,24 @@ LOWTIDE_CLONES void take_minima(const uint32_t* grams, size_t count, const uint3
     uint32_t least = ~uint32_t{0};
     for (size_t at = 0; at < count; ++at) least = std::min(least, (grams[at] ^ mask) * factor);
     minima[number] = least;
+  }
+}
+
+// Sort hashes: by their first bits into as many stretches as there are hashes, which are then short.
+void sort_hashes(std::span<uint64_t> hashes, std::vector<uint64_t>& other,
+                 std::vector<uint32_t>& ends) {
+  if (hashes.size() < 32) return std::sort(hashes.begin(), hashes.end());
+  const int shift = 64 - std::bit_width(hashes.size() - 1);
+  ends.assign((size_t{1} << (64 - shift)) + 1, 0);
+  for (const uint64_t hash : hashes) ++ends[(hash >> shift) + 1];
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  other.assign(hashes.begin(), hashes.end());
+  for (const uint64_t hash : other) hashes[ends[hash >> shift]++] = hash;
+  for (size_t at = 1; at < hashes.size(); ++at) {  // no hash is far from its place
+    const uint64_t hash = hashes[at];
+    size_t to = at;
+    for (; to > 0 && hashes[to - 1] > hash; --to) hashes[to] = hashes[to - 1];
+    hashes[to] = hash;
   }
 }
 
@@ -215,7 +235,7 @@ bool GramSets::make(std::string_view text, std::span<const DocumentRow> document
     if (want.second == kWantGrams &&
         hasher_.hash(text.substr(source.begin, source.end - source.begin))) {
       grams.insert(grams.end(), hasher_.grams().begin(), hasher_.grams().end());
-      std::sort(grams.begin() + static_cast<ptrdiff_t>(before), grams.end());
+      sort_hashes(std::span(grams).subspan(before), unsorted_, ends_);
       grams.erase(std::unique(grams.begin() + static_cast<ptrdiff_t>(before), grams.end()),
                   grams.end());
     }

@@ -151,6 +151,8 @@ class GramSets {
 
  private:
   GramHasher hasher_;
+  std::vector<uint64_t> unsorted_;
+  std::vector<uint32_t> ends_;
 };
 
 }  // namespace lowtide

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from collections import Counter, defaultdict
@@ -23,7 +24,8 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
 from lowtide.dataset.summary import describe_preparation
-from lowtide.errors import UsageError
+from lowtide.dataset.verification import verify_dataset
+from lowtide.errors import DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from corpora import SEPARATOR, read_documents, snapshot
@@ -231,6 +233,39 @@ def test_a_command_that_was_stopped_goes_on(
             prepare("again")
     prepare("again")
     assert snapshot(Path("again")) == snapshot(Path("out"))
+
+
+def test_a_text_that_changed_between_two_passes_is_an_error(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = PrepareSettings(
+        input_files=("a.txt",),
+        out_dir=Path("shared"),
+        tokenization="char",
+        near_dedup=0.8,
+        engine="files",
+    )
+    run = deciding.SetStage.run
+
+    def change_and_run(self: deciding.SetStage, index: int) -> None:
+        before = Path("a.txt").stat()
+        Path("a.txt").write_text(("a line of one\n" * before.st_size)[: before.st_size])
+        os.utime("a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
+        run(self, index)
+
+    monkeypatch.setattr(deciding.SetStage, "run", change_and_run)
+    with pytest.raises(DataError, match="changed while it was read"):
+        prepare_shared(settings, sizes=SIZES)
+
+
+def test_verify_knows_the_log(few: list[str]) -> None:
+    prepare("out")
+    assert verify_dataset(dataset_dir="out").problems == []
+    with Path("out/near_duplicates.jsonl").open("a") as file:
+        file.write("{}\n")
+    problems = verify_dataset(dataset_dir="out").problems
+    assert len(problems) == 1
+    assert "near_duplicates.jsonl" in problems[0]
 
 
 def test_a_dry_run_counts_what_would_go(few: list[str]) -> None:

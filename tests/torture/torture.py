@@ -63,10 +63,17 @@ CASES = [
     Case(
         "prepare shared",
         "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000 "
-        "--engine files",
+        "--engine files --near-dedup 0.7",
         "out",
         ("text", "tok"),
         workers=3,
+    ),
+    Case(
+        "prepare near copies",
+        "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000 "
+        "--near-dedup 0.7",
+        "out",
+        ("text", "tok"),
     ),
     Case(
         "train-tokenizer shared",

@@ -41,7 +41,7 @@ def describe_cleaning(report: dict[str, Any]) -> str:
     for rule, row in report["rules"].items():
         lines.append(f"  {row['count']:>12,}  {RULE_TEXTS[rule]} ({format_size(row['bytes'])})")
         example = " ".join(row["examples"][0].split()) if row["examples"] else ""
-        if example and rule.startswith(("line", "duplicate", "document")):
+        if example and rule.startswith(("line", "duplicate", "document", "near")):
             lines.append(f"{'':>16}e.g. {example[:76]}{'…' if len(example) > 76 else ''}")
     languages = report.get("languages", {})
     if languages:

@@ -22,6 +22,7 @@ from lowtide.dataset.near.job import NearJob
 from lowtide.dataset.near.pairs import PAIR_STAGE
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.tasks import Task
+from lowtide.errors import DataError
 
 __all__ = ["DECIDE_STAGE", "DecideStage", "SetStage"]
 
@@ -94,10 +95,20 @@ class SetStage:
         for block, load in enumerate(self._job.iter_part(index), self._job.first_blocks[index]):
             places = wanted.take(block)
             if places:
-                sets.make(*load(), block, places, position)
+                try:
+                    sets.make(*load(), block, places, position)
+                except ValueError:  # documents that are not there
+                    raise _changed() from None
                 output.write(sets.grams)
                 rows.write(sets.index)
                 position += len(sets.grams) // 8
+
+
+def _changed() -> DataError:
+    return DataError(
+        "the text changed while it was read, between two passes over it",
+        next_step="see that no input is written to, remove the work folder, and start again",
+    )
 
 
 class DecideStage:
