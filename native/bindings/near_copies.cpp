@@ -12,6 +12,7 @@
 
 #include "bindings/bindings.hpp"
 #include "corpus/duplicates.hpp"
+#include "quality/eval_grams.hpp"
 #include "quality/near_decisions.hpp"
 #include "quality/place_rows.hpp"
 
@@ -227,6 +228,34 @@ void bind_near_copies(nb::module_& m) {
         return to_view<uint8_t>(std::move(rest));
       },
       "hashes"_a, "left_out"_a, "The hashes of a block but those of some of its documents.");
+  nb::class_<EvalGrams>(m, "EvalGrams")
+      .def(nb::init<>())
+      .def(
+          "add",
+          [](EvalGrams& self, nb::bytes text, uint32_t item) {
+            return self.add({text.c_str(), text.size()}, item);
+          },
+          "text"_a, "item"_a, "How many n-grams of an item's text were added.")
+      .def("finish", &EvalGrams::finish, nb::call_guard<nb::gil_scoped_release>())
+      .def("__len__", &EvalGrams::size)
+      .def("items", [](const EvalGrams& self) { return to_view<uint8_t>(self.items()); })
+      .def(
+          "scan",
+          [](const EvalGrams& self, Input<uint8_t> text, Input<uint8_t> documents) {
+            const auto rows = as_rows<DocumentRow>(documents);
+            std::vector<EvalHit> hits;
+            bool good;
+            {
+              const nb::gil_scoped_release release;
+              good = self.scan(as_text(text), rows, hits);
+            }
+            require(good, "a document lies outside its block");
+            return to_view<uint8_t>(std::move(hits));
+          },
+          "text"_a, "documents"_a, "Where a block's documents say what items say.");
+  m.attr("EVAL_HIT_BYTES") = sizeof(EvalHit);
+  m.attr("CUT_MARK") = kCutMark;
+  m.attr("CONTAMINATED_MARK") = kContaminatedMark;
   m.attr("NEAR_ROW_BYTES") = sizeof(NearRow);
   m.attr("BUCKET_ROW_BYTES") = sizeof(BucketRow);
   m.attr("PLACE_PAIR_BYTES") = sizeof(PlacePair);

@@ -59,8 +59,10 @@ struct HashRow {
   uint32_t line;  // kDocumentMark + row of the document, or the line's number
 };
 constexpr uint32_t kDocumentMark = 0x80000000u;
-// Among lines to leave out: a document that is a near copy of another one.
-constexpr uint32_t kNearCopyMark = 0xC0000000u;
+// Among lines to leave out, besides: lines that say what an evaluation says; documents that are near
+// copies of another one, or say what an evaluation says.
+constexpr uint32_t kCutMark = 0x40000000u, kNearCopyMark = 0xC0000000u,
+                   kContaminatedMark = 0xE0000000u;
 
 constexpr size_t kNotCounted = ~size_t{0};
 

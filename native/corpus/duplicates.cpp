@@ -22,9 +22,17 @@ void count(KeptDocuments& kept, Rule rule, std::string_view what) {
   }
 }
 
+// Whether a row is among those from `next` on, which rise; goes on to it. Marks are the highest bits.
+template <typename Place>
+bool is_marked(Place& next, Place end, size_t row) {
+  constexpr uint32_t kRowBits = 0x1FFFFFFFu;
+  while (next != end && (*next & kRowBits) < row) ++next;
+  return next != end && (*next & kRowBits) == row;
+}
+
 // Copy a document's lines except the removed ones; runs of empty lines left by them are shortened.
 void copy_lines(std::string_view document, uint64_t line, std::span<const uint32_t> removed,
-                const CleanOptions& options, KeptDocuments& kept) {
+                std::span<const uint32_t> cut, const CleanOptions& options, KeptDocuments& kept) {
   const size_t begin = kept.changed.size();
   auto next = std::lower_bound(removed.begin(), removed.end(), static_cast<uint32_t>(line));
   const char* at = document.data();
@@ -39,7 +47,9 @@ void copy_lines(std::string_view document, uint64_t line, std::span<const uint32
     const bool is_removed = next != removed.end() && *next == line;
     if (is_removed) {
       ++next;
-      count(kept, kRuleDuplicateLine, {at, static_cast<size_t>(after - at)});
+      const bool is_cut = std::binary_search(cut.begin(), cut.end(), kCutMark | *(next - 1));
+      count(kept, is_cut ? kRuleContaminatedLine : kRuleDuplicateLine,
+            {at, static_cast<size_t>(after - at)});
     }
     if (is_removed || (is_empty && options.normalize && empty_lines >= 2)) {
       kept.changed.append(copied, at);
@@ -171,23 +181,33 @@ bool keep_documents(std::string_view text, std::span<const DocumentRow> document
                     KeptDocuments& kept) {
   const auto marks = std::lower_bound(removed.begin(), removed.end(), kDocumentMark);
   const auto copies = std::lower_bound(marks, removed.end(), kNearCopyMark);
-  const std::span<const uint32_t> lines(removed.begin(), marks);
+  const auto contaminated = std::lower_bound(copies, removed.end(), kContaminatedMark);
+  const auto cut_lines = std::lower_bound(removed.begin(), marks, kCutMark);
+  const std::span<const uint32_t> cut(cut_lines, marks);
+  std::span<const uint32_t> lines(removed.begin(), cut_lines);
+  std::vector<uint32_t> all_lines;
+  if (!cut.empty()) {
+    all_lines.assign(lines.begin(), lines.end());
+    for (const uint32_t line : cut) all_lines.push_back(line & ~kCutMark);
+    std::sort(all_lines.begin(), all_lines.end());
+    all_lines.erase(std::unique(all_lines.begin(), all_lines.end()), all_lines.end());
+    lines = all_lines;
+  }
   std::vector<std::pair<size_t, size_t>> moved;  // place in `documents`, begin in `changed`
   auto next_line = lines.begin();
   auto next_document = marks;
   auto next_copy = copies;
+  auto next_contaminated = contaminated;
   for (size_t row = 0; row < documents.size(); ++row) {
     const DocumentRow& source = documents[row];
     if (source.begin > source.end || source.end > text.size()) return false;
     const std::string_view document = text.substr(source.begin, source.end - source.begin);
-    if (next_document != copies && (*next_document & ~kDocumentMark) == row) {
-      ++next_document;
-      count(kept, kRuleDuplicateDocument, document);
-      continue;
-    }
-    if (next_copy != removed.end() && (*next_copy & ~kNearCopyMark) == row) {
-      ++next_copy;
-      count(kept, kRuleNearCopy, document);
+    const Rule rule = is_marked(next_document, copies, row)              ? kRuleDuplicateDocument
+                      : is_marked(next_copy, contaminated, row)          ? kRuleNearCopy
+                      : is_marked(next_contaminated, removed.end(), row) ? kRuleContaminated
+                                                                         : kNumRules;
+    if (rule != kNumRules) {
+      count(kept, rule, document);
       continue;
     }
     const uint64_t line_end =
@@ -197,7 +217,7 @@ bool keep_documents(std::string_view text, std::span<const DocumentRow> document
     while (last_line != lines.end() && *last_line < line_end) ++last_line;
     if (last_line != next_line) {
       const size_t begin = kept.changed.size();
-      copy_lines(document, source.line_base, {next_line, last_line}, options, kept);
+      copy_lines(document, source.line_base, {next_line, last_line}, cut, options, kept);
       const std::string_view rest = std::string_view(kept.changed).substr(begin);
       const bool whole = source.flags == (kDocumentFirst | kDocumentLast);
       const uint64_t min_chars = options.filter ? options.min_document_chars : 0;

@@ -244,6 +244,7 @@ def test_a_text_that_changed_between_two_passes_is_an_error(
         tokenization="char",
         near_dedup=0.8,
         engine="files",
+        num_workers=1,
     )
     run = deciding.SetStage.run
 

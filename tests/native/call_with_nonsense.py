@@ -399,6 +399,16 @@ def call_near_copies(folder: Path) -> None:
         call("NearBuckets", buckets.add, rows, most)
         call("NearBuckets", buckets.sort)
         call("NearBuckets", buckets.finish)
+    for text, item in itertools.product((b"", b"a b c d e f g h i", "text", None), NUMBERS):
+        grams = _native.EvalGrams()
+        call("EvalGrams", grams.add, text, item)
+        call("EvalGrams", grams.scan, b"text", document.view(np.uint8))
+        call("EvalGrams", grams.finish)
+        for number in (0, 5, 1 << 63):
+            row = document.copy()
+            row[3] = number
+            call("EvalGrams", grams.scan, b"a b c d e f g h i", row.view(np.uint8))
+        call("EvalGrams", grams.scan, b"text", b"x")
     call_near_files(folder)
     left = np.array([0, 9, 3], np.uint32).view(np.uint8)
     for hashes, rows in ((np.full(48, 255, np.uint8), left), (b"", left), (left, b"x"), (b"", b"")):

@@ -183,6 +183,12 @@ def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prep
         memory=settings.memory,
         text_field=settings.text_field,
     )
+    if known.get("decontaminate"):
+        raise UsageError(
+            "this dataset was prepared with --decontaminate, which looks at all documents at once",
+            path=info.root,
+            next_step="lowtide prepare all of it anew, with the new files after the old ones",
+        )
     stored = build_settings(PrepareSettings, known)
     if stored.near is not None:
         raise UsageError(

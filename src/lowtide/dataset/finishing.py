@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide.corpus.blocks import InputHashes
 from lowtide.corpus.classifiers import model_checksum
 from lowtide.corpus.cleaning import Report
+from lowtide.corpus.evaluations import checksum_items
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import layout
@@ -28,7 +29,9 @@ from lowtide.settings import settings_as_json
 from lowtide.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from lowtide.dataset.contamination import Contamination
     from lowtide.dataset.near.removals import NearRemovals
+    from lowtide.dataset.removed import Finder
 
 __all__ = [
     "Made",
@@ -57,7 +60,16 @@ _MODELS = {
     "score": ("score_label", "keep_above", "keep_top", "score_checksum"),
 }
 _NEAR = ("near_dedup", "near_dedup_ngram")
-_ONLY_IF_USED = ("rules", "rule_limit", "mask", *_NEAR, *_MODELS, *chain(*_MODELS.values()))
+_EVALS = ("decontaminate", "decontaminate_by", "decontaminate_checksum")
+_ONLY_IF_USED = (
+    "rules",
+    "rule_limit",
+    "mask",
+    *_NEAR,
+    *_EVALS,
+    *_MODELS,
+    *chain(*_MODELS.values()),
+)
 """Settings that datasets of earlier versions have not: unused they are left out, so that the same
 command still makes, and finds, the same shards."""
 
@@ -70,6 +82,10 @@ def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
             known.update(dict.fromkeys(others))
     if settings.keep_top is not None:
         known["keep_above"] = None
+    if settings.decontaminate:
+        known["decontaminate_checksum"] = checksum_items(settings.decontaminate)
+    else:
+        known.update(dict.fromkeys(_EVALS))
     if not settings.near_dedup:
         known.update(dict.fromkeys(_NEAR))
     return {
@@ -98,7 +114,9 @@ def find_other_setting(
     """
     names = [*now, *(name for name in _ONLY_IF_USED if name in before and name not in now)]
     for name in sorted(names, key=lambda name: not name.endswith("_checksum")):
-        if name in _MODELS or before.get(name) == now.get(name):  # a model is known by its checksum
+        if name in (*_MODELS, "decontaminate") or before.get(name) == now.get(
+            name
+        ):  # a model is known by its checksum
             continue
         shown = name.removesuffix("_checksum")
         unused = "none" if name in _ONLY_IF_USED else None
@@ -115,7 +133,12 @@ def find_shard_tag(
 ) -> str:
     """A tag by content: the same for the same texts, wherever they and the output lie."""
     plan = plan_settings(settings)
-    for name in ("tokenization", "skip_bad_inputs", *_MODELS):  # names, and how to go on
+    for name in (
+        "tokenization",
+        "skip_bad_inputs",
+        "decontaminate",
+        *_MODELS,
+    ):  # names, and how to go on
         plan.pop(name, None)
     return layout.shard_tag(tokenizer.fingerprint, plan, list_contents(inputs, contents))
 
@@ -148,6 +171,13 @@ class Made:
     """The row of the hashes that `append` needs; None without deduplication."""
     near: NearRemovals | None = None
     """The near copies that went; None where they stay."""
+    contamination: Contamination | None = None
+    """What evaluation items say; None where it stays."""
+
+    @property
+    def finders(self) -> list[Finder]:
+        """Those who found what went."""
+        return [finder for finder in (self.near, self.contamination) if finder is not None]
 
 
 def write_dataset(
@@ -174,8 +204,13 @@ def write_dataset(
                 lambda: made.sources.iter_json(iter_sources(inputs, reading, made.contents)),
             ),
             "cleaning": made.report.as_json(),
-            "notices": made.notices + (made.near.notices() if made.near else []),
+            "notices": made.notices + list(chain(*(finder.notices() for finder in made.finders))),
             **({"near_duplicates": made.near.write_log(settings.out_dir)} if made.near else {}),
+            **(
+                {"decontamination": made.contamination.write_report(settings.out_dir)}
+                if made.contamination
+                else {}
+            ),
             "settings": plan_settings(settings),
             **({} if made.seen is None else {"seen": [made.seen]}),
         },

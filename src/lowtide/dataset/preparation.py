@@ -31,6 +31,7 @@ from lowtide.corpus.blocks import (
 )
 from lowtide.corpus.cleaning import Report
 from lowtide.corpus.deduplication import LeaveOut, RemovedLines, find_duplicates
+from lowtide.corpus.evaluations import load_items
 from lowtide.corpus.inputs import (
     InputFile,
     InputList,
@@ -62,6 +63,7 @@ from lowtide.dataset.finishing import (
 )
 from lowtide.dataset.identity import drop_copies, find_other_source, require_unchanged
 from lowtide.dataset.onepass import OnePass
+from lowtide.dataset.removed import Finder, RemovedText, leave_out_with
 from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.seen import write_seen
 from lowtide.dataset.settings import PrepareSettings
@@ -82,6 +84,7 @@ from lowtide.scratch import ScratchFolder
 from lowtide.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from lowtide.dataset.contamination import Contamination
     from lowtide.dataset.near.removals import NearRemovals
 
 __all__ = [
@@ -186,7 +189,7 @@ def _prepare(
             inputs,
             progress,
             one_pass_bytes=shares.one_pass_bytes,
-            near_copies=settings.near is not None,
+            near_copies=settings.keeps_text,
         )
         created = not settings.out_dir.exists()
         with (
@@ -450,17 +453,19 @@ class _Preparation:
         cut = None if settings.keep_top is None else self.find_cut(settings.keep_top)
         table = self.clean(encoding, cut)
         near = self.find_near_copies(table)
+        contamination = self.find_contamination(table)
         lines = None
         if settings.dedup and (settings.dry_run or any(table.has_text)):
-            lines = self.find_duplicates(table, near)
-        removed = lines if near is None else near.with_lines(lines)
+            lines = self.find_duplicates(table, list_finders(near, contamination))
+        finders = list_finders(near, contamination)
+        removed = lines if not finders else RemovedText(lines, finders)
         if settings.dry_run:
-            return self.finish_dry_run(table, removed, near)
+            return self.finish_dry_run(table, removed, finders)
         tokenizer = loading.result() if loading else _character_tokenizer(table)
         job = self.encode_job(tokenizer)
         if any(table.has_text):
             run_encoding(job, table, removed, self.pool, self.progress)
-        info = self.write(job, tokenizer, table, beside, near)
+        info = self.write(job, tokenizer, table, beside, near, contamination)
         remove_work(settings.out_dir)
         return self.result(info, table.report, info.metadata["notices"])
 
@@ -509,7 +514,7 @@ class _Preparation:
     ) -> BlockTable:
         one_pass = None
         side_by_side = self.pool.num_workers > 1 and has_many_streams(self.streams)
-        if encoding is not None and not side_by_side and self.settings.near is None:
+        if encoding is not None and not side_by_side and not self.settings.keeps_text:
             one_pass = OnePass(
                 encoding.result,
                 dedup=self.settings.dedup,
@@ -549,25 +554,39 @@ class _Preparation:
             leave_copies=self.settings.dedup,
         )
 
-    def find_duplicates(self, table: BlockTable, near: NearRemovals | None) -> RemovedLines:
+    def find_contamination(self, table: BlockTable) -> Contamination | None:
+        if not self.settings.decontaminate:
+            return None
+        from lowtide.dataset.near.running import find_contamination
+
+        return find_contamination(
+            table,
+            self.work / "near",
+            load_items(self.settings.decontaminate),
+            self.pool,
+            self.progress,
+            cuts=self.settings.decontaminate_by == "cut",
+        )
+
+    def find_duplicates(self, table: BlockTable, finders: Sequence[Finder]) -> RemovedLines:
         return run_deduplication(
             table,
             self.work / "duplicates",
             self.pool,
             self.progress,
             self.shares,
-            leave_out=near and near.leave_out,
+            leave_out=leave_out_with(finders) if finders else None,
         )
 
     def finish_dry_run(
-        self, table: BlockTable, removed: Removed | None, near: NearRemovals | None
+        self, table: BlockTable, removed: Removed | None, finders: Sequence[Finder]
     ) -> PrepareResult:
         with self.progress.phase("count", total=len(table), unit="blocks") as phase:
             for block in range(len(table)):
                 kept = keep_block(table, block, removed, self.settings.cleaning)
                 table.report.add(kept.counts, kept.samples)
                 phase.advance()
-        notices = table.notices + (near.notices() if near else [])
+        notices = table.notices + list(chain(*(finder.notices() for finder in finders)))
         return self.result(None, table.report, notices)
 
     def discard(self) -> None:
@@ -584,6 +603,7 @@ class _Preparation:
         table: BlockTable,
         beside: ThreadPoolExecutor,
         near: NearRemovals | None,
+        contamination: Contamination | None,
     ) -> layout.DatasetInfo:
         settings = self.settings
         paths = [encode_job.path(path) for path in table.paths]
@@ -630,8 +650,14 @@ class _Preparation:
                 sources,
                 seen,
                 near,
+                contamination,
             ),
         )
+
+
+def list_finders(*found: Finder | None) -> list[Finder]:
+    """Those who looked for something."""
+    return [finder for finder in found if finder is not None]
 
 
 def _character_tokenizer(table: BlockTable) -> Tokenizer:

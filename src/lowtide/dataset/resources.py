@@ -15,6 +15,7 @@ from lowtide import files
 from lowtide.corpus.blocks import BLOCK_BYTES_HELD, RULES_BYTES_HELD
 from lowtide.corpus.classifiers import check_model_memory, load_model
 from lowtide.corpus.deduplication import MIN_TABLE_BYTES, TABLE_ROW_BYTES, partition_bytes
+from lowtide.corpus.evaluations import load_items
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.corpus.inputs import InputFile
@@ -91,6 +92,8 @@ class Inputs:
         for path in filter(None, (settings.language_model, settings.score)):
             check_model_memory(path, total)
             load_model(path)  # what it holds is then a part of the program
+        if settings.decontaminate:
+            load_items(settings.decontaminate, budget_bytes=total)
         in_order = sum(row.is_read_in_order for row in inputs)
         package = package_needs(tokenizer or settings.tokenization)
         return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()), package)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.cleaning import CleaningSettings
+from lowtide.corpus.evaluations import find_item_files
 from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.errors import UsageError
@@ -80,6 +81,11 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
     as 0.8; 0 for none, else 0.5 to 1. Each removal is in near_duplicates.jsonl."""
     near_dedup_ngram: int = 5
     """Words in an n-gram of --near-dedup."""
+    decontaminate: tuple[str, ...] = ()
+    """Files of evaluation items (jsonl, or globs of them) that the text should not say again: by
+    n-grams of 13 words, 8 to 12 for shorter items, that at most 10 documents have."""
+    decontaminate_by: Literal["drop", "cut"] = "drop"
+    """drop removes documents that say what an item says; cut only the lines that do."""
     shuffle: bool = True
     """Shuffle documents, all of them with all; else they stay in order."""
     seed: int = 0
@@ -108,6 +114,8 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
             object.__setattr__(self, "work_dir", Path(self.work_dir))
         self._check_engine()
         self._check_near_copies()
+        found = find_item_files([str(name) for name in _as_sequence(self.decontaminate)])
+        object.__setattr__(self, "decontaminate", found)
         object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
         object.__setattr__(self, "out_dir", Path(self.out_dir))
         separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
@@ -145,6 +153,11 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
     def near(self) -> Likeness | None:
         """How near copies are found; None where they stay."""
         return Likeness(self.near_dedup, self.near_dedup_ngram) if self.near_dedup else None
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether clean text waits on the disk until all of it was looked at."""
+        return self.near is not None or bool(self.decontaminate)
 
     def _check_engine(self) -> None:
         if self.engine not in _ENGINES:

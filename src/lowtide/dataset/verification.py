@@ -122,8 +122,8 @@ def _check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
 def _check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:
     """Compare hashes that append needs, and the log of near copies, with what metadata says."""
     problems: list[str] = []
-    near = metadata.get("near_duplicates")
-    for row in [*metadata.get("seen", []), *([] if near is None else [near])]:
+    logs = [metadata[name] for name in ("near_duplicates", "decontamination") if name in metadata]
+    for row in [*metadata.get("seen", []), *logs]:
         try:
             name, checksum = str(row["file"]), row["xxh3_128"]
         except (KeyError, TypeError) as error:

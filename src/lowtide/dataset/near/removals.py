@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 
@@ -23,15 +23,11 @@ from lowtide.engine.outputs import Output
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 
-__all__ = ["LOG_NAME", "NearRemovals", "RemovedText"]
+__all__ = ["LOG_NAME", "NearRemovals"]
 
 LOG_NAME = "near_duplicates.jsonl"
 _ROW_BYTES = _native.NEAR_COPY_ROW_BYTES
 _STEP_ROWS = 1 << 12
-
-
-class _Lines(Protocol):
-    def load(self, block: int, /) -> memoryview: ...
 
 
 class NearRemovals:
@@ -61,10 +57,6 @@ class NearRemovals:
         """Documents to leave out of a block, as encoding takes them: after all lines."""
         rows = self._rows(block)[:, 0].astype("<u4")
         return (rows | np.uint32(_native.NEAR_COPY_MARK)).tobytes()
-
-    def with_lines(self, lines: _Lines | None, *, first_block: int = 0) -> RemovedText:
-        """What is left out of blocks from `first_block` on, with lines that came before."""
-        return RemovedText(lines, self, first_block=first_block)
 
     def leave_out(self, block: int, hashes: memoryview) -> memoryview:
         """Hashes of a block without those of documents that go: what they say was not said."""
@@ -139,18 +131,3 @@ def _log_line(row: tuple[Any, ...]) -> bytes:
         "similarity": round(similarity, 6),
     }
     return json.dumps(line).encode() + b"\n"
-
-
-class RemovedText:
-    """What is left out of blocks: lines and documents that came before, then near copies."""
-
-    def __init__(self, lines: _Lines | None, near: NearRemovals, *, first_block: int) -> None:
-        self._lines = lines
-        self._near = near
-        self._first = first_block
-
-    def load(self, block: int) -> memoryview:
-        """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
-        lines = self._lines.load(block) if self._lines is not None else memoryview(b"")
-        marks = self._near.marks(self._first + block)
-        return memoryview(lines.tobytes() + marks) if marks else lines

@@ -8,11 +8,20 @@ Memory:  per worker one block, or `table_bytes` of rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from lowtide.corpus.blocks import BlockTable
+from lowtide.corpus.evaluations import EvaluationItems
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
+from lowtide.dataset.contamination import (
+    SCAN_STAGE,
+    Contamination,
+    ContaminationJob,
+    JudgeStage,
+    ScanStage,
+)
 from lowtide.dataset.near.deciding import DecideStage, SetStage
 from lowtide.dataset.near.job import BlockText, NearJob
 from lowtide.dataset.near.likeness import Likeness
@@ -24,21 +33,54 @@ from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage
 from lowtide.progress import Progress
 
-__all__ = ["find_near_copies", "list_near_stages"]
+__all__ = ["find_contamination", "find_near_copies", "list_near_stages"]
 
 _BLOCKS_IN_PART = 16
 _PHASES = {
-    "near-sign": "sign",
-    "near-buckets": "find pairs",
-    "near-pairs": "sort pairs",
-    "near-sets": "read pairs",
-    "near-decide": "compare pairs",
+    "near-sign": "near copies: sign",
+    "near-buckets": "near copies: find pairs",
+    "near-pairs": "near copies: sort pairs",
+    "near-sets": "near copies: read pairs",
+    "near-decide": "near copies: compare pairs",
+    "scan": "look for evaluation items",
+    "judge": "count evaluation items",
 }
 
 
 def list_near_stages(job: NearJob) -> list[Stage]:
     """The stages once documents are signed, in order."""
     return [BucketStage(job), PairStage(job), SetStage(job), DecideStage(job)]
+
+
+def find_contamination(
+    table: BlockTable,
+    folder: Path,
+    items: EvaluationItems,
+    pool: WorkerPool,
+    progress: Progress,
+    *,
+    cuts: bool,
+) -> Contamination:
+    """Find what evaluation items say among all blocks of a table."""
+    starts = [*range(0, len(table), _BLOCKS_IN_PART), len(table)]
+    job = ContaminationJob(
+        items=items,
+        cuts=cuts,
+        records=Records(folder),
+        scan_stage=SCAN_STAGE,
+        num_parts=len(starts) - 1,
+        iter_part=partial(_iter_part, table, starts),
+    )
+    for stage in (ScanStage(job), JudgeStage(job)):
+        _run_stage(stage, job.records, pool, progress)
+    return Contamination(job)
+
+
+def _iter_part(
+    table: BlockTable, starts: list[int], part: int
+) -> Iterator[Callable[[], BlockText]]:
+    for block in range(starts[part], starts[part + 1]):
+        yield lambda block=block: _load_block(table, block)
 
 
 def find_near_copies(
@@ -54,11 +96,6 @@ def find_near_copies(
     """Find the near copies among all blocks of a table."""
     starts = [*range(0, len(table), _BLOCKS_IN_PART), len(table)]
     sizes = Sizes.of(sum(table.text_bytes))
-
-    def iter_part(part: int) -> Iterator[Callable[[], BlockText]]:
-        for block in range(starts[part], starts[part + 1]):
-            yield lambda block=block: _load_block(table, block)
-
     job = NearJob(
         options=options,
         records=Records(folder),
@@ -68,7 +105,7 @@ def find_near_copies(
         leave_copies=leave_copies,
         table_bytes=table_bytes,
         load_first_blocks=lambda: starts,
-        iter_part=iter_part,
+        iter_part=partial(_iter_part, table, starts),
     )
     for stage in [SignStage(job, sizes.partition_borders()), *list_near_stages(job)]:
         _run_stage(stage, job.records, pool, progress)
@@ -89,8 +126,7 @@ def _run_stage(stage: Stage, records: Records, pool: WorkerPool, progress: Progr
             if index not in done:
                 yield lambda index=index: stage.run(index)
 
-    name = f"near copies: {_PHASES[stage.name]}"
-    with progress.phase(name, total=count, unit="tasks") as phase:
+    with progress.phase(_PHASES[stage.name], total=count, unit="tasks") as phase:
         phase.advance(len(done))
         for _ in pool.run(tasks()):
             phase.advance()

@@ -21,8 +21,8 @@ from typing import IO, Any
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.blocks import Identity
-from lowtide.corpus.deduplication import TABLE_ROW_BYTES
-from lowtide.dataset.near.removals import NearRemovals
+from lowtide.corpus.deduplication import TABLE_ROW_BYTES, LeaveOut
+from lowtide.dataset.removed import leave_out_with
 from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
 from lowtide.engine.outputs import OutputWriter
@@ -115,7 +115,7 @@ class DuplicateStage:
                 stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(num_passes)
             ]
             counts = [
-                _find(hashed, found[number], number, num_passes, job.near)
+                _find(hashed, found[number], number, num_passes, leave_out_with(job.finders))
                 for number in range(num_passes)
             ]
             job.records.commit(
@@ -135,15 +135,15 @@ def _find(
     found: IO[bytes],
     number: int,
     num_passes: int,
-    near: NearRemovals | None,
+    leave_out: LeaveOut | None,
 ) -> array[int]:
     """Write the lines of every block that came before; return how many of each block."""
     rows = -(-hashed.num_rows // num_passes)
     finder = _native.DuplicateFinder(max(rows * (1 if num_passes == 1 else 2), 1))
     counts = array("q")
     for block, rows_of_block in enumerate(hashed.iter_blocks()):
-        if near is not None:
-            rows_of_block = near.leave_out(block, rows_of_block)
+        if leave_out is not None:
+            rows_of_block = leave_out(block, rows_of_block)
         if not finder.add(rows_of_block, number, num_passes):
             raise MemoryError("more different lines in one partition than was planned for")
         lines = finder.take()

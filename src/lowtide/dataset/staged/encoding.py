@@ -25,6 +25,7 @@ from lowtide.arrays import np
 from lowtide.corpus.blocks import OpenDocument
 from lowtide.corpus.cleaning import Report
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES, EncodeJob, encode_block
+from lowtide.dataset.removed import RemovedText
 from lowtide.dataset.sharding import LAST_KEY, MAX_OPEN_FILES, val_limit
 from lowtide.dataset.staged.duplicates import PartDuplicates, Tally
 from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE, advance
@@ -95,8 +96,7 @@ class _EncodedPart:
         """Clean and encode every block into the scratch file."""
         first, end = tally.first_blocks[index], tally.first_blocks[index + 1]
         lines = PartDuplicates(self.job, index, end - first)
-        near = self.job.near
-        removed = lines if near is None else near.with_lines(lines, first_block=first)
+        removed = RemovedText(lines, self.job.finders, first_block=first)
         document = OpenDocument(tally.open_documents.get(index))
         known = _iter_contents(self.job, index)
         number = 0

@@ -10,6 +10,7 @@ Clean text is not kept: cleaning is a sixth of the work, keeping it is a write a
 from __future__ import annotations
 
 import struct
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,15 @@ from lowtide.corpus.cleaning import (
     count_languages,
 )
 from lowtide.corpus.reading import TextBlock
+from lowtide.dataset.contamination import PartScanner
 from lowtide.dataset.near.signing import PartSigner
-from lowtide.dataset.staged.job import SCORE_STAGE, CleanPart, StagedJob
+from lowtide.dataset.staged.job import HASH_STAGE, SCORE_STAGE, CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionedRows, PartitionSections
 from lowtide.engine.tasks import Task
 
 __all__ = ["CONTENT_ROW", "HASH_SECTIONS", "HASH_STAGE", "HashStage", "advance"]
 
-HASH_STAGE = "hash"
 CONTENT_ROW = struct.Struct("<Q16s")
 """An input's number, and the hash of a stretch of it."""
 HASH_SECTIONS = PartitionSections("hashes", "ends", HASH_ROW_BYTES)
@@ -95,7 +96,12 @@ class _HashedPart:
         borders = job.sizes.partition_borders()
         self._hashes = PartitionedRows(HASH_SECTIONS, borders, folder / "hashes")
         near = job.settings.near
-        self._signer = None if near is None else PartSigner(near, borders, folder / "near")
+        items = job.contamination_job
+        self._finders: list[PartSigner | PartScanner] = []
+        if near is not None:
+            self._finders.append(PartSigner(near, borders, folder / "near"))
+        if items is not None:
+            self._finders.append(PartScanner(items.items, folder / "items"))
         self._num_blocks = 0
         self._report = Report()
         self._contents = bytearray()
@@ -107,8 +113,8 @@ class _HashedPart:
             self._num_blocks += 1
             if self._dedup:
                 self._hashes.add(cleaned.hashes, cleaned.radix_ends)
-            if self._signer is not None:
-                self._signer.add(cleaned.text, cleaned.documents)
+            for finder in self._finders:
+                finder.add(cleaned.text, cleaned.documents)
             self._report.add(
                 cleaned.counts,
                 cleaned.samples,
@@ -141,5 +147,5 @@ class _HashedPart:
             "report": self._report.as_state(),
             "stream_notices": self._cleaning.stream_notices,
             "block_notices": self._cleaning.block_notices,
-            **(self._signer.write(output) if self._signer is not None else {}),
+            **dict(chain(*(finder.write(output).items() for finder in self._finders))),
         }

@@ -12,11 +12,14 @@ from functools import cached_property
 from lowtide import _native
 from lowtide.corpus.blocks import hash_content
 from lowtide.corpus.cleaning import clean_block
+from lowtide.corpus.evaluations import load_items
 from lowtide.corpus.inputs import InputList
 from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_streams
 from lowtide.corpus.textblocks import StreamPaths
+from lowtide.dataset.contamination import Contamination, ContaminationJob
 from lowtide.dataset.near.removals import NearRemovals
+from lowtide.dataset.removed import Finder
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.parts import Part, cut_parts, iter_part
 from lowtide.dataset.staged.plan import Sizes
@@ -24,8 +27,9 @@ from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
 
-__all__ = ["SCORE_STAGE", "TOP_STAGE", "CleanPart", "StagedJob"]
+__all__ = ["HASH_STAGE", "SCORE_STAGE", "TOP_STAGE", "CleanPart", "StagedJob"]
 
+HASH_STAGE = "hash"
 SCORE_STAGE = "score"
 TOP_STAGE = "top"
 
@@ -66,6 +70,32 @@ class StagedJob:
         """The near copies that go, once that is decided; None where they stay."""
         options = self.settings.near
         return None if options is None else NearRemovals(self.records, options)
+
+    @cached_property
+    def contamination_job(self) -> ContaminationJob | None:
+        """What looks for evaluation items in the hash stage's results; None where nobody asked."""
+        settings = self.settings
+        if not settings.decontaminate:
+            return None
+        return ContaminationJob(
+            items=load_items(settings.decontaminate),
+            cuts=settings.decontaminate_by == "cut",
+            records=self.records,
+            scan_stage=HASH_STAGE,
+            num_parts=len(self.parts),
+            iter_part=lambda _: iter(()),
+        )
+
+    @cached_property
+    def contamination(self) -> Contamination | None:
+        """What evaluation items say, once that is judged."""
+        job = self.contamination_job
+        return None if job is None else Contamination(job)
+
+    @cached_property
+    def finders(self) -> list[Finder]:
+        """Those who found what goes."""
+        return [finder for finder in (self.near, self.contamination) if finder is not None]
 
     @cached_property
     def paths(self) -> StreamPaths:

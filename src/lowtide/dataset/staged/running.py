@@ -25,6 +25,7 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.ranking import require_rereadable
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import layout
+from lowtide.dataset.contamination import JudgeStage
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
 from lowtide.dataset.identity import drop_copies, require_unchanged
@@ -248,6 +249,7 @@ class _SharedPreparation:
             HashStage(job),
             TallyStage(job),
             *self._near_stages(),
+            *([] if job.contamination_job is None else [JudgeStage(job.contamination_job)]),
             DuplicateStage(job),
             EncodeStage(job, self.encode_job),
             CutStage(job, self.tokenizer),
@@ -365,6 +367,7 @@ class _FinishStage:
             sources=sources,
             seen=self._write_seen() if job.settings.dedup else None,
             near=job.near,
+            contamination=job.contamination,
         )
 
     def _write_seen(self) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+#include "quality/eval_grams.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "corpus/text_hash.hpp"
+
+namespace lowtide {
+namespace {
+
+constexpr size_t kMostWords = 1 << 20;
+constexpr uint64_t kBase = 0x9E3779B97F4A7C15ULL;
+constexpr size_t kFilterBits = 32;  // of each n-gram: one in 32 others is looked for in vain
+
+constexpr std::array<uint64_t, kLongestEvalGram + 1> make_powers() {
+  std::array<uint64_t, kLongestEvalGram + 1> powers{1};
+  for (size_t at = 1; at < powers.size(); ++at) powers[at] = powers[at - 1] * kBase;
+  return powers;
+}
+constexpr auto kPowers = make_powers();
+
+// Tells the lines of places that rise.
+struct LineCounter {
+  std::string_view text;
+  uint32_t line;
+  size_t place = 0;
+
+  uint32_t advance(size_t to) {
+    line += static_cast<uint32_t>(std::count(text.begin() + static_cast<ptrdiff_t>(place),
+                                             text.begin() + static_cast<ptrdiff_t>(to), '\n'));
+    place = to;
+    return line;
+  }
+};
+
+}  // namespace
+
+void EvalGrams::Words::split(std::string_view text) {
+  words.clear();
+  before.assign(1, 0);
+  splitter.split(text, 0, kMostWords, words);
+  std::erase_if(words, [](const Word& word) { return (word.facts & kWordReal) == 0; });
+  for (const Word& word : words) before.push_back(before.back() * kBase + word.hash);
+}
+
+uint64_t EvalGrams::Words::hash(size_t first, size_t count) const {
+  return scatter64(before[first + count] - before[first] * kPowers[count] + count);
+}
+
+size_t EvalGrams::add(std::string_view text, uint32_t item) {
+  Words words;
+  words.split(text);
+  const size_t length = std::min(words.words.size(), kLongestEvalGram);
+  if (length < kShortestEvalGram) return 0;
+  lengths_[length] = true;
+  const size_t count = words.words.size() - length + 1;
+  for (size_t at = 0; at < count; ++at) grams_.push_back({words.hash(at, length), item});
+  return count;
+}
+
+void EvalGrams::finish() {
+  std::sort(grams_.begin(), grams_.end(), [](const Gram& a, const Gram& b) {
+    return a.hash != b.hash ? a.hash < b.hash : a.item < b.item;
+  });
+  const auto end = std::unique(grams_.begin(), grams_.end(),
+                               [](const Gram& a, const Gram& b) { return a.hash == b.hash; });
+  grams_.erase(end, grams_.end());
+  grams_.shrink_to_fit();
+  const size_t bits = std::bit_ceil(std::max<size_t>(grams_.size() * kFilterBits, 64));
+  filter_shift_ = 64 - std::countr_zero(bits);
+  filter_.assign(bits / 64, 0);
+  for (const Gram& gram : grams_) {
+    const uint64_t bit = gram.hash >> filter_shift_;
+    filter_[bit / 64] |= uint64_t{1} << (bit % 64);
+  }
+}
+
+std::vector<uint32_t> EvalGrams::items() const {
+  std::vector<uint32_t> items;
+  items.reserve(grams_.size());
+  for (const Gram& gram : grams_) items.push_back(gram.item);
+  return items;
+}
+
+size_t EvalGrams::find(uint64_t hash) const {
+  const uint64_t bit = hash >> filter_shift_;
+  if ((filter_[bit / 64] >> (bit % 64) & 1) == 0) return grams_.size();
+  const auto at =
+      std::lower_bound(grams_.begin(), grams_.end(), hash,
+                       [](const Gram& gram, uint64_t wanted) { return gram.hash < wanted; });
+  if (at == grams_.end() || at->hash != hash) return grams_.size();
+  return static_cast<size_t>(at - grams_.begin());
+}
+
+bool EvalGrams::scan(std::string_view text, std::span<const DocumentRow> documents,
+                     std::vector<EvalHit>& hits) const {
+  Words words;
+  if (filter_.empty()) return true;
+  for (size_t row = 0; row < documents.size(); ++row) {
+    const DocumentRow& source = documents[row];
+    if (source.begin > source.end || source.end > text.size()) return false;
+    const std::string_view document = text.substr(source.begin, source.end - source.begin);
+    words.split(document);
+    const uint64_t line_end =
+        row + 1 < documents.size() ? documents[row + 1].line_base : uint64_t{kDocumentMark};
+    for (size_t length = kShortestEvalGram; length <= kLongestEvalGram; ++length) {
+      if (!lengths_[length]) continue;
+      const auto base = static_cast<uint32_t>(source.line_base);
+      LineCounter first{document, base}, last{document, base};
+      for (size_t at = 0; at + length <= words.words.size(); ++at) {
+        const size_t gram = find(words.hash(at, length));
+        if (gram == grams_.size()) continue;
+        hits.push_back({static_cast<uint32_t>(row), static_cast<uint32_t>(gram),
+                        first.advance(words.words[at].begin),
+                        last.advance(words.words[at + length - 1].begin) + 1, base,
+                        static_cast<uint32_t>(line_end),
+                        uint32_t{source.flags == (kDocumentFirst | kDocumentLast)}});
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace lowtide

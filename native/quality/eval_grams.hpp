@@ -1,0 +1,64 @@
+// N-grams of the words of evaluation items, and where text says them again.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "corpus/cleaner.hpp"
+#include "quality/words.hpp"
+
+namespace lowtide {
+
+constexpr size_t kShortestEvalGram = 8, kLongestEvalGram = 13;
+
+// An n-gram of an item in a document, as stored in work files.
+struct EvalHit {
+  uint32_t row, gram;
+  uint32_t first_line, line_end;         // that it touches
+  uint32_t document_line, document_end;  // all lines of the document
+  uint32_t whole;                        // 0: a part of a larger document
+};
+
+class EvalGrams {
+ public:
+  // Add a text of item `item`: its 13-grams, or all its words where there are 8 to 12. Returns how
+  // many n-grams that were.
+  size_t add(std::string_view text, uint32_t item);
+  // Sort them; n-grams that several items have belong to the first of these.
+  void finish();
+
+  size_t size() const { return grams_.size(); }
+  std::vector<uint32_t> items() const;
+
+  // All n-grams of items in the documents of a block. False when rows lie outside the text.
+  bool scan(std::string_view text, std::span<const DocumentRow> documents,
+            std::vector<EvalHit>& hits) const;
+
+ private:
+  struct Gram {
+    uint64_t hash;
+    uint32_t item;
+  };
+  struct Words {  // real words of a text: where they are, and hashes of all words before each
+    WordSplitter splitter;
+    std::vector<Word> words;
+    std::vector<uint64_t> before;
+
+    void split(std::string_view text);
+    uint64_t hash(size_t first, size_t count) const;
+  };
+
+  // The place of an n-gram among all; size(): it is no item's.
+  size_t find(uint64_t hash) const;
+
+  std::vector<Gram> grams_;
+  std::vector<uint64_t> filter_;
+  int filter_shift_ = 64;
+  std::array<bool, kLongestEvalGram + 1> lengths_{};
+};
+
+}  // namespace lowtide

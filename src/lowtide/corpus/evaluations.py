@@ -1,0 +1,154 @@
+"""Items of evaluations, as the n-grams of words that a corpus should not say again.
+
+In:      `--decontaminate`: jsonl files, plain or .gz; every text of a row is the item's
+Out:     EvaluationItems: a table of n-grams (native), loaded once for a process
+Memory:  about 20 bytes for each n-gram; refused where the budget cannot hold it
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowtide import _native, files
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.memory import format_size
+
+__all__ = ["EvaluationItems", "checksum_items", "find_item_files", "load_items"]
+
+_GRAM_BYTES = 24
+"""Of an n-gram: its hash and item, and its bits in the filter; twice while they are sorted."""
+_TEXT_BYTES = 6
+"""Of text there is one n-gram for so many bytes, about."""
+_SHARE = 4
+
+_lock = threading.Lock()
+_loaded: dict[tuple[tuple[str, int, int], ...], EvaluationItems] = {}
+
+
+@dataclass(frozen=True)
+class EvaluationItems:
+    """The items of all files, and their n-grams."""
+
+    files: tuple[str, ...]
+    first_items: tuple[int, ...]
+    """The number of each file's first item, and the number of all."""
+    table: _native.EvalGrams
+    num_short: int
+    """Items without eight words in a row: they cannot be told from ordinary text."""
+
+    def name(self, item: int) -> tuple[str, int]:
+        """The file of an item, and its row there."""
+        place = max(n for n, first in enumerate(self.first_items[:-1]) if first <= item)
+        return self.files[place], item - self.first_items[place]
+
+
+def find_item_files(patterns: Sequence[str]) -> tuple[str, ...]:
+    """The files that names and globs mean, each once, in order."""
+    found: list[str] = []
+    for pattern in patterns:
+        names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))  # noqa: PTH207
+        if not names:
+            raise UsageError(
+                f"--decontaminate {pattern!r} is no file, and no pattern that any file has",
+                next_step="name jsonl files of evaluation items",
+            )
+        found += [str(Path(name).absolute()) for name in names]
+    return tuple(dict.fromkeys(found))
+
+
+def checksum_items(paths: Sequence[str]) -> str:
+    """One checksum of all files, by which the plan knows them."""
+    return files.checksum_bytes(
+        " ".join(files.checksum_file(Path(path)) for path in paths).encode()
+    )
+
+
+def load_items(paths: Sequence[str], *, budget_bytes: int | None = None) -> EvaluationItems:
+    """Read all items, once for a process; a table that is too large is refused with its size."""
+    stats = [(path, Path(path).stat()) for path in paths]
+    needed = sum(stat.st_size for _, stat in stats) // _TEXT_BYTES * _GRAM_BYTES
+    if budget_bytes is not None and needed > budget_bytes // _SHARE:
+        raise BudgetError(
+            f"the n-grams of {format_size(sum(stat.st_size for _, stat in stats))} of evaluation "
+            f"items take about {format_size(needed)}, more than a quarter of the budget of "
+            f"{format_size(budget_bytes)}",
+            next_step=f"give at least --memory {format_size(_SHARE * needed)}, or fewer files",
+        )
+    key = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
+    with _lock:
+        if key not in _loaded:
+            _loaded[key] = _read_items(paths)
+        return _loaded[key]
+
+
+def _read_items(paths: Sequence[str]) -> EvaluationItems:
+    table = _native.EvalGrams()
+    first_items, num_short = [0], 0
+    for path in paths:
+        item = first_items[-1]
+        for texts in _iter_rows(path):
+            num_short += sum(table.add(text, item) for text in texts) == 0
+            item += 1
+        if item == first_items[-1]:
+            raise DataError(
+                "no evaluation item is in this file",
+                path=path,
+                next_step="one JSON object a line, with the item's texts",
+            )
+        if num_short == item:
+            raise DataError(
+                f"none of {item} evaluation items has a text of eight words or more",
+                path=path,
+                next_step="items with their texts in full: shorter ones are like ordinary text",
+            )
+        first_items.append(item)
+    table.finish()
+    return EvaluationItems(tuple(paths), tuple(first_items), table, num_short)
+
+
+def _iter_rows(path: str) -> Iterator[list[bytes]]:
+    """The texts of each row."""
+    opened = gzip.open if path.endswith(".gz") else open
+    try:
+        with opened(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _read_row(line, path, number)
+    except (OSError, EOFError) as error:
+        raise DataError(f"this file cannot be read: {error}", path=path) from None
+
+
+def _read_row(line: bytes, path: str, number: int) -> list[bytes]:
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"line {number} is no JSON: {error}",
+            path=path,
+            next_step="one JSON object a line, with the item's texts",
+        ) from None
+    texts = list(_iter_texts(row))
+    if not texts:
+        raise DataError(
+            f"line {number} has no text",
+            path=path,
+            next_step="one JSON object a line, with the item's texts",
+        )
+    return texts
+
+
+def _iter_texts(value: Any) -> Iterator[bytes]:
+    """Every text in a value; its names are none."""
+    if isinstance(value, str):
+        if value.strip():
+            yield value.encode("utf-8", "replace")
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _iter_texts(part)

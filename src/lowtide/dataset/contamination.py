@@ -1,0 +1,260 @@
+"""Text that says what evaluation items say: found in all documents, judged by how common it is.
+
+In:      clean blocks, a table of the items' n-grams (corpus.evaluations)
+Out:     scan: one file per part, a row for each n-gram found; judge: one file, in how many
+         documents each was; Contamination: what to leave out of each block; decontamination.jsonl
+Memory:  one block's rows; 4 bytes for each n-gram of the items
+
+An n-gram that more than `COMMON` documents have is a phrase of the language, or a template's, and
+no sign of anything. So nothing goes before all documents were looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from lowtide import _native, files
+from lowtide.arrays import np
+from lowtide.corpus.evaluations import EvaluationItems
+from lowtide.counts import counted
+from lowtide.dataset.near.job import BlockText
+from lowtide.engine.outputs import Output, OutputWriter
+from lowtide.engine.records import Records
+from lowtide.engine.tasks import Task
+
+__all__ = [
+    "COMMON",
+    "REPORT_NAME",
+    "SCAN_STAGE",
+    "Contamination",
+    "ContaminationJob",
+    "JudgeStage",
+    "PartScanner",
+    "ScanStage",
+]
+
+COMMON = 10
+REPORT_NAME = "decontamination.jsonl"
+SCAN_STAGE = "scan"
+JUDGE_STAGE = "judge"
+_STEP_BYTES = 1 << 20
+_HIT = [(name, "<u4") for name in ("row", "gram", "line", "end", "first", "last", "whole")]
+_HIT_BYTES = _native.EVAL_HIT_BYTES
+
+
+@dataclass(frozen=True)
+class ContaminationJob:
+    """A search for items as one worker sees it."""
+
+    items: EvaluationItems
+    cuts: bool
+    """Whether lines go, and not documents."""
+    records: Records
+    scan_stage: str
+    """The stage whose results hold what was found."""
+    num_parts: int
+    iter_part: Callable[[int], Iterator[Callable[[], BlockText]]]
+
+
+class PartScanner:
+    """What one part's documents say of the items."""
+
+    def __init__(self, items: EvaluationItems, scratch: Path) -> None:
+        self._table = items.table
+        self._scratch = scratch
+        self._size = 0
+        self._ends = array("q")
+        os.close(files.create_file(scratch))
+
+    def add(self, text: memoryview, documents: memoryview) -> None:
+        """Look at the documents of the next block."""
+        with self._scratch.open("ab") as file:
+            self._size += file.write(self._table.scan(text, documents))
+        self._ends.append(self._size // _HIT_BYTES)
+
+    def write(self, output: OutputWriter) -> dict[str, Any]:
+        """Write what was found."""
+        output.begin("eval_hits")
+        with self._scratch.open("rb") as file:
+            while data := file.read(_STEP_BYTES):
+                output.write(data)
+        output.section("eval_ends", memoryview(self._ends).cast("B"))
+        return {}
+
+
+class ScanStage:
+    """A task for each part, where no other stage looks for items in passing."""
+
+    name = SCAN_STAGE
+
+    def __init__(self, job: ContaminationJob) -> None:
+        self._job = job
+
+    def count_tasks(self) -> int:
+        """One for each part."""
+        return self._job.num_parts
+
+    def run(self, index: int) -> None:
+        """Commit what a part says."""
+        records = self._job.records
+        with records.scratch_folder() as folder:
+            scanner = PartScanner(self._job.items, folder / "hits")
+            for load in self._job.iter_part(index):
+                scanner.add(*load())
+            records.commit(Task(self.name, index), scanner.write)
+
+
+def _iter_hits(job: ContaminationJob) -> Iterator[Any]:
+    """The rows of every block."""
+    for part in range(job.num_parts):
+        output = job.records.open(Task(job.scan_stage, part))
+        begin = 0
+        for end in output.read("eval_ends").cast("q"):
+            yield _read_hits(output, begin, end)
+            begin = end
+
+
+def _read_hits(output: Output, begin: int, end: int) -> Any:
+    data = b""
+    if begin < end:
+        data = output.read("eval_hits", begin=begin * _HIT_BYTES, end=end * _HIT_BYTES)
+    return np.frombuffer(data, dtype=_HIT)
+
+
+def _unique_pairs(first: Any, second: Any) -> Any:
+    """Two rows of numbers, each pair once."""
+    joined = np.unique(first.astype("<u8") << np.uint64(32) | second)
+    return joined >> np.uint64(32), (joined & np.uint64(0xFFFFFFFF)).astype("<i8")
+
+
+class JudgeStage:
+    """One task: counts the documents of each n-gram, then of each item."""
+
+    name = JUDGE_STAGE
+
+    def __init__(self, job: ContaminationJob) -> None:
+        self._job = job
+
+    def count_tasks(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, index: int) -> None:
+        """Commit the counts."""
+        self._job.records.commit(Task(self.name, index), self._write)
+
+    def _write(self, output: OutputWriter) -> dict[str, Any]:
+        items = self._job.items
+        counts = np.zeros(len(items.table), dtype="<u4")
+        for hits in _iter_hits(self._job):
+            grams = _unique_pairs(hits["row"], hits["gram"])[1]
+            np.add.at(counts, grams, 1)
+        owners = np.frombuffer(items.table.items(), dtype="<u4")
+        documents = np.zeros(items.first_items[-1], dtype="<u4")
+        hit = 0
+        for hits in _iter_hits(self._job):
+            good = hits[counts[hits["gram"]] <= COMMON]
+            rows = _unique_pairs(good["row"], owners[good["gram"]])
+            np.add.at(documents, rows[1], 1)
+            hit += len(np.unique(rows[0]))
+        output.section("counts", counts.tobytes())
+        output.section("documents", documents.tobytes())
+        return {
+            "ngrams": len(counts),
+            "found": int((counts > 0).sum()),
+            "common": int((counts > COMMON).sum()),
+            "documents": hit,
+            "items_hit": int((documents > 0).sum()),
+        }
+
+
+class Contamination:
+    """What is left out of each block."""
+
+    def __init__(self, job: ContaminationJob) -> None:
+        self._job = job
+        self._outputs: dict[int, Output] = {}
+
+    @cached_property
+    def _judged(self) -> Output:
+        return self._job.records.open(Task(JUDGE_STAGE, 0))
+
+    @cached_property
+    def _counts(self) -> Any:
+        return np.frombuffer(self._judged.read("counts"), dtype="<u4")
+
+    @cached_property
+    def _starts(self) -> array[int]:
+        """The number of each part's first block in the corpus, and the number of all."""
+        starts = array("q", [0])
+        for part in range(self._job.num_parts):
+            output = self._job.records.open(Task(self._job.scan_stage, part))
+            starts.append(starts[-1] + output.size("eval_ends") // 8)
+        return starts
+
+    def _hits(self, block: int) -> Any:
+        part = int(np.searchsorted(self._starts, block, side="right")) - 1
+        if part not in self._outputs:
+            output = self._job.records.open(Task(self._job.scan_stage, part))
+            self._outputs[part] = replace(output, header={})  # offsets are enough to keep
+        output = self._outputs[part]
+        number = block - self._starts[part]
+        ends = output.read("eval_ends", begin=8 * max(number - 1, 0), end=8 * (number + 1)).cast(
+            "q"
+        )
+        hits = _read_hits(output, ends[0] if number else 0, ends[-1])
+        return hits[self._counts[hits["gram"]] <= COMMON]
+
+    def marks(self, block: int) -> bytes:
+        """Documents and lines to leave out of a block, as encoding takes them."""
+        hits = self._hits(block)
+        is_cut = (hits["whole"] == 0) | self._job.cuts  # of a part only lines can go
+        lines = [np.arange(row["line"], row["end"], dtype="<u4") for row in hits[is_cut]]
+        cut = np.unique(np.concatenate([np.zeros(0, "<u4"), *lines])) | np.uint32(_native.CUT_MARK)
+        rows = np.unique(hits["row"][~is_cut]) | np.uint32(_native.CONTAMINATED_MARK)
+        return cut.astype("<u4").tobytes() + rows.astype("<u4").tobytes()
+
+    def leave_out(self, block: int, hashes: memoryview) -> memoryview:
+        """Hashes of a block without those of documents that go."""
+        hits = self._hits(block)
+        if self._job.cuts or not len(hits) or not len(hashes):
+            return hashes
+        gone = np.unique(hits[hits["whole"] == 1][["row", "first", "last"]])
+        left = np.stack([gone["row"], gone["first"], gone["last"]], axis=1)
+        return _native.leave_out(hashes, np.ascontiguousarray(left, "<u4").tobytes())
+
+    def notices(self) -> list[str]:
+        """What people should know of it."""
+        short = self._job.items.num_short
+        if not short:
+            return []
+        return [f"decontamination: {counted(short, 'item')} without eight words in a row left out"]
+
+    def write_report(self, root: Path) -> dict[str, Any]:
+        """Write which items were met; return the metadata's row of it all."""
+        items = self._job.items
+        documents = np.frombuffer(self._judged.read("documents"), dtype="<u4")
+        digest = xxhash.xxh3_128()
+        with files.atomic_file(root / REPORT_NAME) as file:
+            for item in np.flatnonzero(documents).tolist():
+                name, row = items.name(item)
+                line = {"file": name, "row": row, "documents": int(documents[item])}
+                text = json.dumps(line).encode() + b"\n"
+                digest.update(text)
+                file.write(text)
+        return {
+            "files": list(items.files),
+            "items": items.first_items[-1],
+            **self._judged.header,
+            "file": REPORT_NAME,
+            "xxh3_128": digest.hexdigest(),
+        }

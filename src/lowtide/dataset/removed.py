@@ -1,0 +1,68 @@
+"""What is left out of blocks, from whoever found it: duplicates, near copies, evaluation items.
+
+In:      lines that came before; finders with `marks` and `leave_out`
+Out:     RemovedText: all of it, block by block; hashes of what is still there
+Memory:  one block's rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from lowtide.arrays import np
+
+__all__ = ["Finder", "RemovedText", "leave_out_with"]
+
+
+class Finder(Protocol):
+    """Knows documents and lines that go, by the number of their block in the corpus."""
+
+    def marks(self, block: int, /) -> bytes:
+        """Marked lines and documents, as encoding takes them."""
+        ...
+
+    def leave_out(self, block: int, hashes: memoryview, /) -> memoryview:
+        """Hashes of a block without those of documents that go: what they say was not said."""
+        ...
+
+    def notices(self) -> list[str]:
+        """What people should know of it."""
+        ...
+
+
+class _Lines(Protocol):
+    def load(self, block: int, /) -> memoryview: ...
+
+
+class RemovedText:
+    """What is left out of blocks, those of a part that begins at `first_block`."""
+
+    def __init__(
+        self, lines: _Lines | None, finders: Sequence[Finder], *, first_block: int = 0
+    ) -> None:
+        self._lines = lines
+        self._finders = finders
+        self._first = first_block
+
+    def load(self, block: int) -> memoryview:
+        """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
+        lines = self._lines.load(block) if self._lines is not None else memoryview(b"")
+        marks = b"".join(finder.marks(self._first + block) for finder in self._finders)
+        if not marks:
+            return lines
+        rows: Any = np.frombuffer(lines.tobytes() + marks, dtype="<u4")
+        return memoryview(np.sort(rows).tobytes())
+
+
+def leave_out_with(finders: Sequence[Finder]) -> Callable[[int, memoryview], memoryview] | None:
+    """A function that leaves out what any finder does; None where there is none."""
+    if not finders:
+        return None
+
+    def leave_out(block: int, hashes: memoryview) -> memoryview:
+        for finder in finders:
+            hashes = finder.leave_out(block, hashes)
+        return hashes
+
+    return leave_out

@@ -1,0 +1,181 @@
+"""Text that evaluation items say: found, judged by how common it is, dropped or cut, reported."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lowtide.dataset.settings as dataset_settings
+from lowtide.dataset.appending import append_to_dataset
+from lowtide.dataset.preparation import PrepareResult, prepare_dataset
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.staged.plan import Sizes
+from lowtide.dataset.staged.running import prepare_shared
+from lowtide.dataset.verification import verify_dataset
+from lowtide.errors import BudgetError, DataError, UsageError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import SEPARATOR, read_documents, snapshot
+
+WORDS = [f"word{number}" for number in range(2000)]
+QUESTION = "Which of these tides comes twice a day at the coast where the old boat lies ashore"
+SHORT = "how many boats lie at the old shore"
+COMMON = "all rights reserved by the people who wrote this page for you to read today"
+
+
+def make_texts() -> list[str]:
+    """Documents of random words; some say what an item says, and most what all pages say."""
+    chooser = random.Random(5)
+    texts: list[str] = []
+    for number in range(80):
+        lines = [" ".join(chooser.choices(WORDS, k=12)) for _ in range(6)]
+        if number % 20 == 3:
+            lines.insert(3, f"Quiz: {QUESTION}, or not?")
+        if number % 40 == 7:
+            lines[2:2] = ["Somebody asked " + SHORT[:21], SHORT[22:] + " and went."]
+        if number % 2:
+            lines.append(f"{number} {COMMON}")
+        texts.append("\n".join(lines))
+    return texts
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 4 << 10)
+    monkeypatch.chdir(tmp_path)
+    made = make_texts()
+    Path("a.txt").write_text(SEPARATOR.join(made))
+    Path("evals").mkdir()
+    rows = [
+        {"question": QUESTION, "choices": {"label": ["A"], "text": ["the neap tide"]}, "n": 3},
+        {"question": SHORT},
+        {"question": "never said anywhere " + " ".join(WORDS[:14])},
+    ]
+    Path("evals/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("evals/b.jsonl.gz").write_bytes(gzip.compress(json.dumps({"text": COMMON}).encode()))
+    return made
+
+
+def prepare(out_dir: str, **more: Any) -> PrepareResult:
+    return prepare_dataset(
+        input_files=["a.txt"], out_dir=out_dir, tokenization="char",
+        **{"decontaminate": ["evals/*"], "val_fraction": 0, **more},
+    )  # fmt: skip
+
+
+def test_documents_that_say_an_item_go_and_common_phrases_stay(texts: list[str]) -> None:
+    result = prepare("out")
+    assert result.report["rules"]["document_contaminated"]["count"] == 6
+    stays = read_documents(Path("out"), "train")
+    expected = [text for text in texts if QUESTION not in text and "boats lie" not in text]
+    assert sorted(stays) == sorted(expected)
+    assert len(expected) == 74
+    report = [json.loads(row) for row in Path("out/decontamination.jsonl").read_text().splitlines()]
+    assert [(Path(row["file"]).name, row["row"], row["documents"]) for row in report] == [
+        ("a.jsonl", 0, 4),
+        ("a.jsonl", 1, 2),
+    ]
+    assert result.info is not None
+    facts = result.info.metadata["decontamination"]
+    assert (facts["items"], facts["items_hit"], facts["documents"]) == (4, 2, 6)
+    assert facts["common"] >= 1
+    assert verify_dataset(dataset_dir="out").problems == []
+
+
+def test_only_lines_that_say_an_item_are_cut(texts: list[str]) -> None:
+    rules = prepare("out", decontaminate_by="cut").report["rules"]
+    assert rules["line_contaminated"]["count"] == 4 + 2 * 2
+    assert rules["line_contaminated"]["examples"][0].startswith("Quiz: Which")
+    assert "document_contaminated" not in rules
+    stays = read_documents(Path("out"), "train")
+    assert len(stays) == 80
+    assert not any(QUESTION in text or "boats lie" in text for text in stays)
+    kept = {line for text in stays for line in text.splitlines()}
+    lost = [line for text in texts for line in text.splitlines() if line not in kept]
+    assert len(lost) == 8
+
+
+def test_lines_of_documents_that_go_may_be_said_by_others(texts: list[str]) -> None:
+    line = "a line that two documents have, and the first of them says more"
+    made = [f"{line}\n{QUESTION}", f"{line}\nand something else that nobody asked about"]
+    Path("a.txt").write_text(SEPARATOR.join(made))
+    prepare("out")
+    assert read_documents(Path("out"), "train") == [made[1]]
+
+
+def test_parts_of_a_large_document_lose_lines(texts: list[str]) -> None:
+    lines = [" ".join(WORDS[at : at + 9]) for at in range(20, 1820, 9)]
+    lines[150] = f"Quiz: {QUESTION}"
+    Path("a.txt").write_text("\n".join(lines))
+    rules = prepare("out").report["rules"]
+    assert rules["line_contaminated"]["count"] == 1
+    del lines[150]
+    assert read_documents(Path("out"), "train") == ["\n".join(lines)]
+
+
+@pytest.mark.parametrize("by", ["drop", "cut"])
+def test_the_same_bytes_on_every_engine_with_near_copies(texts: list[str], by: str) -> None:
+    more: dict[str, Any] = {"near_dedup": 0.8, "decontaminate_by": by, "val_fraction": 0.1}
+    prepare("out", **more)
+    settings = PrepareSettings(
+        input_files=("a.txt",), out_dir=Path("shared"), tokenization="char",
+        decontaminate=("evals/*",), engine="files", **more,
+    )  # fmt: skip
+    prepare_shared(settings, sizes=Sizes(part_bytes=9000, num_partitions=3, num_buckets=16))
+    assert snapshot(Path("shared")) == snapshot(Path("out"))
+
+
+def test_a_dry_run_counts_the_same(texts: list[str]) -> None:
+    assert prepare("dry", dry_run=True).report == prepare("out").report
+
+
+def test_other_items_are_another_dataset(texts: list[str]) -> None:
+    prepare("out")
+    assert prepare("out").was_there
+    with pytest.raises(UsageError, match="--decontaminate-by drop, now it is cut"):
+        prepare("out", decontaminate_by="cut")
+    Path("evals/c.jsonl").write_text(json.dumps({"text": " ".join(WORDS[:20])}))
+    with pytest.raises(UsageError, match="with --decontaminate"):
+        prepare("out")
+    with pytest.raises(UsageError, match="with --decontaminate"):
+        append_to_dataset(dataset_dir="out", input_files=["evals/a.jsonl"], text_field="question")
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "no evaluation item"),
+        (b"\n \n", "no evaluation item"),
+        (b'{"text": "an item of eight words or even more"}\n{"text": ', "line 2 is no JSON"),
+        (b'{"n": 1}\n', "line 1 has no text"),
+        (b'{"text": "too short"}\n', "none of 1 evaluation items has a text of eight words"),
+        (b"\x1f\x8b\x08\x00broken", "line 1 is no JSON"),
+    ],
+)
+def test_files_that_hold_no_items(texts: list[str], data: bytes, what: str) -> None:
+    Path("bad.jsonl").write_bytes(data)
+    with pytest.raises(DataError, match=what):
+        prepare("out", decontaminate=["bad.jsonl"])
+
+
+def test_a_file_that_is_not_there_and_one_that_is_cut_short(texts: list[str]) -> None:
+    with pytest.raises(UsageError, match="is no file"):
+        prepare("out", decontaminate=["nothing/*.jsonl"])
+    with pytest.raises(UsageError, match="expected drop or cut"):
+        prepare("out", decontaminate_by="burn")
+    Path("bad.jsonl.gz").write_bytes(Path("evals/b.jsonl.gz").read_bytes()[:-9])
+    with pytest.raises(DataError, match="cannot be read"):
+        prepare("out", decontaminate=["bad.jsonl.gz"])
+
+
+def test_a_table_that_the_budget_cannot_hold_is_refused(texts: list[str]) -> None:
+    with Path("large.jsonl").open("w") as file:
+        file.truncate(100 << 20)
+    with pytest.raises(BudgetError, match=r"n-grams of 100\.0 MiB of evaluation items take about"):
+        prepare("out", decontaminate=["large.jsonl"], memory="512MiB")
