@@ -124,7 +124,11 @@ def test_near_copies_take_no_more_for_more_text(
     """A row of signatures for each of 66,000 documents, most of them in pairs: all on the disk."""
     folder = tmp_path_factory.mktemp("near")
     write_text(folder / "large.txt", size_bytes=40 * MIB, separator="<|endoftext|>")
-    peak = peak_of(folder / "large.txt", folder / "out", "--near-dedup", "0.8", "--no-dedup")
+    (folder / "items.jsonl").write_text('{"text": "one two three four five six seven eight"}')
+    peak = peak_of(
+        folder / "large.txt", folder / "out", "--near-dedup", "0.8", "--no-dedup",
+        "--decontaminate", str(folder / "items.jsonl"),
+    )  # fmt: skip
     assert peak < peaks["large"] + 24 * MIB, (peak, peaks)
 
 
