@@ -83,7 +83,7 @@ def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     if settings.keep_top is not None:
         known["keep_above"] = None
     if settings.decontaminate:
-        known["decontaminate_checksum"] = checksum_items(settings.decontaminate)
+        known["decontaminate_checksum"] = checksum_items(settings.item_files)
     else:
         known.update(dict.fromkeys(_EVALS))
     if not settings.near_dedup:

@@ -562,7 +562,7 @@ class _Preparation:
         return find_contamination(
             table,
             self.work / "near",
-            load_items(self.settings.decontaminate),
+            load_items(self.settings.item_files),
             self.pool,
             self.progress,
             cuts=self.settings.decontaminate_by == "cut",

@@ -93,7 +93,7 @@ class Inputs:
             check_model_memory(path, total)
             load_model(path)  # what it holds is then a part of the program
         if settings.decontaminate:
-            load_items(settings.decontaminate, budget_bytes=total)
+            load_items(settings.item_files, budget_bytes=total)
         in_order = sum(row.is_read_in_order for row in inputs)
         package = package_needs(tokenizer or settings.tokenization)
         return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()), package)

@@ -114,8 +114,7 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
             object.__setattr__(self, "work_dir", Path(self.work_dir))
         self._check_engine()
         self._check_near_copies()
-        found = find_item_files([str(name) for name in _as_sequence(self.decontaminate)])
-        object.__setattr__(self, "decontaminate", found)
+        object.__setattr__(self, "decontaminate", tuple(map(str, _as_sequence(self.decontaminate))))
         object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
         object.__setattr__(self, "out_dir", Path(self.out_dir))
         separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
@@ -153,6 +152,11 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
     def near(self) -> Likeness | None:
         """How near copies are found; None where they stay."""
         return Likeness(self.near_dedup, self.near_dedup_ngram) if self.near_dedup else None
+
+    @property
+    def item_files(self) -> tuple[str, ...]:
+        """The files of evaluation items that `decontaminate` names, if they are there."""
+        return find_item_files(self.decontaminate)
 
     @property
     def keeps_text(self) -> bool:

@@ -78,7 +78,7 @@ class StagedJob:
         if not settings.decontaminate:
             return None
         return ContaminationJob(
-            items=load_items(settings.decontaminate),
+            items=load_items(settings.item_files),
             cuts=settings.decontaminate_by == "cut",
             records=self.records,
             scan_stage=HASH_STAGE,
