@@ -321,3 +321,20 @@ def test_a_snapshot_has_every_number_of_the_moment(monkeypatch: pytest.MonkeyPat
     polled = Phase("p", total=None, unit="", start=0, poll=lambda: (4, {"pieces": 2}))
     now[0] += 1
     assert polled.snapshot() == {"phase": "p", "done": 4, "rate": 4.0, "unit": "", "pieces": 2}
+
+
+def test_a_notebook_has_one_bar_in_place() -> None:
+    """Its stderr is no terminal; notes stand above, and the bar leaves nothing behind."""
+
+    class OutStream(io.StringIO):
+        __module__ = "ipykernel.iostream"
+
+    stream = OutStream()
+    progress = Progress("job", stream=stream)
+    progress._draw("a long bar")
+    progress._draw("short")
+    progress.note("a line")
+    progress.note("another")
+    assert progress._in_notebook
+    assert stream.getvalue() == "\ra long bar\rshort     \r     \ra line\nanother\n"
+    assert not Progress("job", stream=io.StringIO())._in_notebook

@@ -166,6 +166,9 @@ class Progress:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lowtide-progress", daemon=True)
         self._live: Live | None = None
+        # A notebook's stderr is no terminal, but goes back to the beginning of its line as one.
+        self._in_notebook = type(self._stream).__module__.startswith("ipykernel")
+        self._drawn = 0
         self._started = time.monotonic()
 
     @property
@@ -258,6 +261,9 @@ class Progress:
                 warn(text)
             return
         text = printable(text)
+        if self._drawn:
+            self._draw("")
+            self._stream.write("\r")
         if self._live is not None and self._live.is_started:
             self._live.console.print(text, markup=False, highlight=False)
         else:
@@ -307,9 +313,19 @@ class Progress:
                 continue
             if self._live is not None:
                 self._live.update(self._line(self._describe(row, finished=False)), refresh=True)
+            elif self._in_notebook:
+                self._draw(self._describe(row, finished=False))
             elif now - last_line >= _LINE_SECONDS and now - phase.started >= _LINE_SECONDS:
                 last_line = now
                 self.note(self._describe(row, finished=False))
+
+    def _draw(self, text: str) -> None:
+        """Write the bar over the one before it, in a notebook."""
+        assert self._stream is not None
+        text = printable(text)
+        self._stream.write("\r" + text.ljust(self._drawn))
+        self._stream.flush()
+        self._drawn = len(text)
 
     @staticmethod
     def _line(text: str) -> Text:

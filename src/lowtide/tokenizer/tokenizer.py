@@ -24,6 +24,7 @@ from lowtide.tokenizer.composing import compose_nfc
 from lowtide.tokenizer.filesteps import WINDOW_BYTES, iter_file_steps
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
+from lowtide.tokenizer.ids import TokenIds
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary, find_end, id_bytes
 
@@ -218,21 +219,21 @@ class Tokenizer:
 
     # Text to ids
 
-    def encode(self, text: str | bytes, *, special: SpecialMode = "text") -> Ids:
-        """Return the ids of `text`.
+    def encode(self, text: str | bytes, *, special: SpecialMode = "text") -> TokenIds:
+        """Return the ids of `text`: an array of which `+` joins two, as it joins lists.
 
         `special` says what special tokens in it are: ordinary "text", "allow" (their ids), or
         "forbid" (an error).
         """
         self._check_mode(special)
         if self._package is not None:
-            return self._package.encode(_as_text(text), special=special)
+            return self._package.encode(_as_text(text), special=special).view(TokenIds)
         if self._native is None:
-            return self._encode_characters(_as_text(text), special)
+            return self._encode_characters(_as_text(text), special).view(TokenIds)
         data = _as_bytes(text)
         if special == "forbid":
             self._refuse_specials(data)
-        return self._native.encode(data, special == "allow")
+        return self._native.encode(data, special == "allow").view(TokenIds)
 
     @takes_second_names
     def encode_batch(
