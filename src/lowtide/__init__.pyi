@@ -484,8 +484,9 @@ def prepare_dataset(
     47
 
     Args:
-        input_files: Required. Files, folders or globs: txt and jsonl, plain or .gz, .zst, .xz,
-            and parquet; or hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder.
+        input_files: Required. Files, folders or globs, also of s3://, gs:// or az://: txt and
+            jsonl, plain or .gz, .zst, .xz, and parquet; or hf://NAME:SPLIT, a Hugging Face
+            dataset by its name or local folder.
         out_dir: Required. The dataset's folder.
         tokenization: gpt2, char (a vocabulary of all characters of the corpus), or a
             tokenizer's folder.
@@ -1005,7 +1006,8 @@ def train_tokenizer(
     [(b'l', b'o'), (b'lo', b'w'), (b' ', b'low')]
 
     Args:
-        input: Required. Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs.
+        input: Required. Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs;
+            also s3://, gs://.
         out_dir: Folder for tokenizer.json, vocab.json, merges.txt and the record of the
             training.
         vocab_size: Tokens in all: special tokens, 256 bytes, and merges.
