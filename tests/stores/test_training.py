@@ -13,7 +13,7 @@ from lowtide.errors import BudgetError, DataError
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.packages import MissingPackageError
-from lowtide.planning import make_plan
+from lowtide.planning.data import find_data
 from lowtide.planning.settings import PlanSettings
 from lowtide.stores.extents import buffer_bytes
 from lowtide.training import admission
@@ -62,10 +62,11 @@ def test_a_cache_too_small_is_refused_before_the_first_step(stored: str, tmp_pat
 
 
 def test_a_plan_knows_the_store(stored: str) -> None:
-    found = make_plan(PlanSettings(dataset_dir=Path(stored), ram="4GiB", measure=False))
-    assert "s3://bucket/data/mine, 400" in found.data.description
-    assert "--dataset-dir s3://bucket/data/mine" in found.commands[-1]
-    assert "--order blocks" in found.commands[-1]
+    settings = PlanSettings(dataset_dir=Path(stored))
+    nowhere: Any = None  # tokens that are stored need no machine
+    assert find_data(settings, nowhere).description.startswith("s3://bucket/data/mine, 400")
+    options = settings.training_options()
+    assert (options["dataset_dir"], options["order"]) == ("s3://bucket/data/mine", "blocks")
     config = GPTConfig(vocab_size=256, num_layers=1, width=64, num_heads=1)
     here, there = (
         planned_bytes(config, train_settings(dataset_dir=path), program=Program(0, 0))
