@@ -60,7 +60,7 @@ def buffer_bytes() -> int:
 def default_cache_dir() -> Path:
     """Where extents are kept if nobody says so."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "lowtide"
+    return Path(home) / "lowtide" / "objects"  # beside what else lowtide keeps there
 
 
 @dataclass(frozen=True)
