@@ -17,7 +17,7 @@ NATIVE := $(shell find native -type f)
 CPP    := $(filter %.cpp %.hpp,$(NATIVE)) $(wildcard tests/*/*.cpp)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test chance signatures mutants damage torture fuzz check format-check sanitize sanitize-threads \
+.PHONY: demo test chance signatures site mutants damage torture fuzz check format-check sanitize sanitize-threads \
   format setup clean help
 
 help:
@@ -109,6 +109,11 @@ sanitize-threads: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 # What type checkers and editors read of the public names, made from the settings.
 signatures: $(STAMPS)/package-$(WERROR)
 	$(BIN)/python tools/write_signatures.py
+
+# The documentation as HTML with search, in build/site.
+site: $(STAMPS)/package-$(WERROR)
+	$(PIP) 'mkdocs-material>=9.5'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python tools/site.py
 
 format: $(STAMPS)/tools
 	$(BIN)/ruff format .

@@ -30,7 +30,7 @@ from lowtide.settings import read_config_file, read_preset
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
-__all__ = ["parse_settings"]
+__all__ = ["common_flags", "parse_settings"]
 
 
 def parse_settings(
@@ -49,7 +49,7 @@ def parse_settings(
                 program=program,
                 summary=summary,
                 examples=examples,
-                also=_common_flags(cls),
+                also=common_flags(cls),
                 whole=whole,
             )
         )
@@ -86,7 +86,7 @@ def parse_settings(
         )
 
 
-def _common_flags(cls: type[Any]) -> str:
+def common_flags(cls: type[Any]) -> str:
     """What the verb takes beside its settings, for its help."""
     names = setting_fields(cls)
     flags: list[str] = []
