@@ -460,6 +460,8 @@ def prepare_dataset(
     keep_top: float | None = None,
     near_dedup: float = 0.0,
     near_dedup_ngram: int = 5,
+    decontaminate: str | Sequence[str] = (),
+    decontaminate_by: Literal['drop', 'cut'] = 'drop',
     shuffle: bool = True,
     seed: int = 0,
     num_workers: int | None = None,
@@ -537,6 +539,11 @@ def prepare_dataset(
             that stays, such as 0.8; 0 for none, else 0.5 to 1. Each removal is in
             near_duplicates.jsonl.
         near_dedup_ngram: Words in an n-gram of --near-dedup.
+        decontaminate: Files of evaluation items (jsonl, or globs of them) that the text should
+            not say again: by n-grams of 13 words, 8 to 12 for shorter items, that at most 10
+            documents have.
+        decontaminate_by: drop removes documents that say what an item says; cut only the lines
+            that do.
         shuffle: Shuffle documents, all of them with all; else they stay in order.
         seed: Decides the shuffle.
         num_workers: Workers; default: one for each core. The result does not depend on it.
