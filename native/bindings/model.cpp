@@ -226,6 +226,36 @@ void bind_packed(nb::module_& m) {
                    position + static_cast<uint32_t>(start), end - first);
     });
   });
+  m.def("momentum_packed",
+        [](Address codes, Address scales, Address gradients, const std::array<float, 3>& numbers,
+           size_t size, size_t num_threads) {
+          require_threads(num_threads);
+          require(checked_product(size, sizeof(double)) > 0 && size % kPackedBlock == 0,
+                  "packed states come in whole blocks");
+          require(codes != 0 && scales != 0 && gradients != 0, "a tensor has no address");
+          const nb::gil_scoped_release unlocked;
+          run_blocks(size / kPackedBlock, 128, num_threads, [&](size_t first, size_t end) {
+            const size_t start = first * kPackedBlock;
+            momentum_packed(reinterpret_cast<int8_t*>(codes) + start, room(scales) + first,
+                            reinterpret_cast<uint16_t*>(gradients) + start, numbers[0], numbers[1],
+                            numbers[2], end - first);
+          });
+        });
+  m.def("move_packed", [](Address weights, Address rests, Address steps,
+                          const std::array<float, 2>& numbers, bool cautious, uint32_t seed,
+                          uint32_t position, size_t size, size_t num_threads) {
+    require_threads(num_threads);
+    require(checked_product(size, sizeof(float)) == 0 || (weights != 0 && rests != 0 && steps != 0),
+            "a tensor has no address");
+    const nb::gil_scoped_release unlocked;
+    const PackedMove move{numbers[0], numbers[1], cautious, seed};
+    run_blocks(size, 16384, num_threads, [&](size_t first, size_t end) {
+      move_packed(reinterpret_cast<uint16_t*>(weights) + first,
+                  reinterpret_cast<int8_t*>(rests) + first,
+                  reinterpret_cast<const uint16_t*>(steps) + first, move,
+                  position + static_cast<uint32_t>(first), end - first);
+    });
+  });
   m.def("unpack_weights", [](Address weights, Address rests, Address out, size_t size,
                              size_t num_threads) {
     require_threads(num_threads);

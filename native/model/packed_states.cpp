@@ -23,6 +23,29 @@ inline float join(uint16_t weight, int8_t rest) {
                               << 8);
 }
 
+// Write a weight in 24 bits, rounded up or down by chance.
+inline void split(float weight, uint32_t by_chance, uint16_t& high_bits, int8_t& rest) {
+  const uint32_t kept = (std::bit_cast<uint32_t>(weight) + by_chance) >> 8;
+  const uint32_t high = (kept + 0x80u) >> 8;
+  high_bits = static_cast<uint16_t>(high);
+  rest = static_cast<int8_t>(kept - (high << 8));
+}
+
+inline float first_moment(int8_t code, float scale) {
+  const float bent = static_cast<float>(code) * kFirstUnit;
+  return bent / (2.0f - std::fabs(bent)) * scale;
+}
+
+inline int8_t first_code(float moment, float scale) {
+  const float x = moment / scale;
+  return static_cast<int8_t>(nearest((x + x) / (1.0f + std::fabs(x)) * 127.0f));
+}
+
+inline uint16_t round_to_bfloat16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
 // Eight bits of chance for a number of a step.
 inline uint32_t chance(uint32_t place, uint32_t seed) {
   uint32_t x = (place * 0x9E3779B1u) ^ seed;
@@ -50,9 +73,7 @@ void adamw_packed(const PackedStates& states, const uint16_t* gradients, const P
 #pragma omp simd
     for (size_t i = 0; i < kPackedBlock; ++i) {
       const float g = widen(gradient[i]) * step.factor;
-      const float code = static_cast<float>(first_codes[i]) * kFirstUnit;
-      const float m = code / (2.0f - std::fabs(code)) * first_scale;
-      first[i] = step.beta1 * m + step.rest1 * g;
+      first[i] = step.beta1 * first_moment(first_codes[i], first_scale) + step.rest1 * g;
       float root = static_cast<float>(second_codes[i]) * kSecondUnit;
       root = root * root;
       const float v = root * root * second_scale;
@@ -63,12 +84,7 @@ void adamw_packed(const PackedStates& states, const uint16_t* gradients, const P
       const float root = std::sqrt(second[i]) * step.root_factor + step.eps;
       const float weight =
           join(weights[i], rests[i]) * step.kept - step.step_size * (first[i] / root);
-      const uint32_t bits =
-          std::bit_cast<uint32_t>(weight) + chance(place + static_cast<uint32_t>(i), step.seed);
-      const uint32_t kept = bits >> 8;
-      const uint32_t high = (kept + 0x80u) >> 8;
-      weights[i] = static_cast<uint16_t>(high);
-      rests[i] = static_cast<int8_t>(kept - (high << 8));
+      split(weight, chance(place + static_cast<uint32_t>(i), step.seed), weights[i], rests[i]);
     }
     float first_max = 0.0f, second_max = 0.0f;
 #pragma omp simd reduction(max : first_max, second_max)
@@ -83,12 +99,51 @@ void adamw_packed(const PackedStates& states, const uint16_t* gradients, const P
     const float second_by = second_max > 0.0f ? second_max : 1.0f;
 #pragma omp simd
     for (size_t i = 0; i < kPackedBlock; ++i) {
-      const float x = first[i] / first_by;
-      first_codes[i] = static_cast<int8_t>(nearest((x + x) / (1.0f + std::fabs(x)) * 127.0f));
+      first_codes[i] = first_code(first[i], first_by);
       const int32_t code = nearest(std::sqrt(std::sqrt(second[i] / second_by)) * 255.0f);
       // Never zero beside a gradient that was not: a mean of nothing would divide by eps alone.
       second_codes[i] = static_cast<uint8_t>(code + (code == 0 && second[i] > 0.0f ? 1 : 0));
     }
+  }
+}
+
+LOWTIDE_CLONES
+void momentum_packed(int8_t* codes, float* scales, uint16_t* gradients, float factor,
+                     float momentum, float rest, size_t num_blocks) {
+  float moments[kPackedBlock];
+  for (size_t block = 0; block < num_blocks; ++block) {
+    const size_t start = block * kPackedBlock;
+    int8_t* const own = codes + start;
+    uint16_t* const gradient = gradients + start;
+    const float scale = scales[block];
+#pragma omp simd
+    for (size_t i = 0; i < kPackedBlock; ++i) {
+      const float g = widen(gradient[i]) * factor;
+      moments[i] = momentum * first_moment(own[i], scale) + rest * g;
+      gradient[i] = round_to_bfloat16(rest * g + momentum * moments[i]);
+    }
+    float largest = 0.0f;
+#pragma omp simd reduction(max : largest)
+    for (size_t i = 0; i < kPackedBlock; ++i) {
+      largest = std::fmax(largest, std::fabs(moments[i]));
+    }
+    scales[block] = largest;
+    const float by = largest > 0.0f ? largest : 1.0f;
+#pragma omp simd
+    for (size_t i = 0; i < kPackedBlock; ++i) own[i] = first_code(moments[i], by);
+  }
+}
+
+LOWTIDE_CLONES
+void move_packed(uint16_t* weights, int8_t* rests, const uint16_t* steps, const PackedMove& move,
+                 uint32_t position, size_t size) {
+#pragma omp simd
+  for (size_t i = 0; i < size; ++i) {
+    const float old = join(weights[i], rests[i]);
+    const float step = widen(steps[i]);
+    const float kept = move.cautious && old * step < 0.0f ? 1.0f : move.kept;
+    const float weight = old * kept - move.rate * step;
+    split(weight, chance(position + static_cast<uint32_t>(i), move.seed), weights[i], rests[i]);
   }
 }
 

@@ -1,5 +1,6 @@
 // Weights and moments of AdamW in five bytes a number: a bfloat16 and eight more bits of the weight,
-// eight bits of each moment, and a float32 scale of each moment for every 128 numbers.
+// eight bits of each moment, and a float32 scale of each moment for every 128 numbers. Muon has one
+// moment, written as AdamW's first, and moves weights by steps that are computed elsewhere.
 //
 // What a step computes is defined to the bit, so that it is the same on any number of threads and
 // in the GPU's kernel (lowtide/ladder/kernels.py): float32, no fused multiply and add, divisions
@@ -34,6 +35,21 @@ struct PackedStep {
 // One step of AdamW over `num_blocks` blocks; `position` is the first number's place in the model.
 void adamw_packed(const PackedStates& states, const uint16_t* gradients, const PackedStep& step,
                   uint32_t position, size_t num_blocks);
+
+// Muon's momentum over `num_blocks` blocks; gradients become Nesterov's updates, rounded to the
+// nearest bfloat16.
+void momentum_packed(int8_t* codes, float* scales, uint16_t* gradients, float factor,
+                     float momentum, float rest, size_t num_blocks);
+
+struct PackedMove {
+  float rate, kept;  // of the steps, and what decay leaves of a weight
+  bool cautious;     // only weights that the step makes smaller decay
+  uint32_t seed;
+};
+
+// Subtract `rate` times the steps (bfloat16) from `size` weights, rounded by chance as above.
+void move_packed(uint16_t* weights, int8_t* rests, const uint16_t* steps, const PackedMove& move,
+                 uint32_t position, size_t size);
 
 // The float32 numbers that pairs of weights and rests stand for.
 void unpack_weights(const uint16_t* weights, const int8_t* rests, float* out, size_t size);

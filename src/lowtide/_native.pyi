@@ -573,6 +573,27 @@ def adamw_packed(
     num_threads: int,
     /,
 ) -> None: ...
+def momentum_packed(
+    codes: int,
+    scales: int,
+    gradients: int,
+    numbers: Sequence[float],
+    size: int,
+    num_threads: int,
+    /,
+) -> None: ...
+def move_packed(
+    weights: int,
+    rests: int,
+    steps: int,
+    numbers: Sequence[float],
+    cautious: bool,
+    seed: int,
+    position: int,
+    size: int,
+    num_threads: int,
+    /,
+) -> None: ...
 def unpack_weights(weights: int, rests: int, out: int, size: int, num_threads: int, /) -> None: ...
 def turn_heads_backward(
     gradients: Sequence[int],

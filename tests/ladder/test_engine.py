@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from lowtide.errors import LowtideError, UsageError
-from lowtide.ladder import homes
+from lowtide.ladder import backend, executor, homes
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.training.distributed import ProcessGroup
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
 from lowtide.training.start import train
@@ -63,8 +64,10 @@ def runs(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of each kind, for all tests to look at."""
     root = tmp_path_factory.mktemp("runs")
     _train(text_file, root, "plain", optimizer="adamw")
+    _train(text_file, root, "plain-muon", optimizer="muon", momentum_warmup=4)
     for rung in ("packed", "disk"):
         _train(text_file, root, rung, offload=rung)
+        _train(text_file, root, f"{rung}-muon", offload=rung, optimizer="muon", momentum_warmup=4)
     return root
 
 
@@ -73,33 +76,57 @@ def _losses(folder: Path) -> list[float]:
     return [row["loss"] for row in rows if "step" in row and "loss" in row]
 
 
-def test_losses_are_those_of_adamw(runs: Path) -> None:
-    plain, packed = _losses(runs / "plain"), _losses(runs / "packed")
+@pytest.mark.parametrize("optimizer", ["", "-muon"])
+def test_losses_are_those_of_the_optimizer(runs: Path, optimizer: str) -> None:
+    plain, packed = _losses(runs / f"plain{optimizer}"), _losses(runs / f"packed{optimizer}")
     assert len(plain) >= 6
     assert packed == pytest.approx(plain, abs=0.01)
-    assert packed[-1] < packed[0] - 0.3
+    assert packed[-1] < packed[0] - 0.15
 
 
-def test_every_rung_gives_the_same_bytes(runs: Path) -> None:
-    assert _bytes(runs / "packed") == _bytes(runs / "disk")
-    assert not list((runs / "disk").glob("*scratch*"))
+@pytest.mark.parametrize("optimizer", ["", "-muon"])
+def test_every_rung_gives_the_same_bytes(runs: Path, optimizer: str) -> None:
+    assert _bytes(runs / f"packed{optimizer}") == _bytes(runs / f"disk{optimizer}")
+    assert not list((runs / f"disk{optimizer}").glob("*scratch*"))
 
 
-def test_a_run_goes_on_on_another_rung(runs: Path, text_file: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "packed", tmp_path / "packed")
-    shutil.rmtree(tmp_path / "packed/steps/step_00000006")
-    _train(text_file, tmp_path, "packed", offload="disk", offload_dir=tmp_path)
-    assert _bytes(tmp_path / "packed") == _bytes(runs / "packed")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["packed"]
+@pytest.mark.parametrize("optimizer", [{}, {"optimizer": "muon", "momentum_warmup": 4}])
+def test_a_run_goes_on_on_another_rung(
+    runs: Path, text_file: Path, tmp_path: Path, optimizer: dict[str, Any]
+) -> None:
+    name = "packed-muon" if optimizer else "packed"
+    shutil.copytree(runs / name, tmp_path / name)
+    shutil.rmtree(tmp_path / name / "steps/step_00000006")
+    _train(text_file, tmp_path, name, offload="disk", offload_dir=tmp_path, **optimizer)
+    assert _bytes(tmp_path / name) == _bytes(runs / name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [name]
 
 
-@pytest.mark.parametrize(("name", "offload"), [("plain", "packed"), ("packed", "none")])
+def test_bfloat16_keeps_the_rests_with_the_states(text_file: Path, tmp_path: Path) -> None:
+    half = {"optimizer": "muon", "cautious_decay": True, "use_mixed_precision": True}
+    half |= {"max_iters": 3, "weight_decay": 1.0, "sample_tokens": 0}
+    for rung in ("packed", "disk"):
+        _train(text_file, tmp_path, rung, offload=rung, **half)
+    assert _bytes(tmp_path / "packed") == _bytes(tmp_path / "disk")
+    _train(text_file, tmp_path, "plain", **half)
+    assert _losses(tmp_path / "packed") == pytest.approx(_losses(tmp_path / "plain"), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("plain", {"offload": "packed", "optimizer": "adamw"}),
+        ("packed", {"offload": "none", "optimizer": "adamw"}),
+        ("plain-muon", {"offload": "packed", "optimizer": "muon"}),
+        ("packed-muon", {"offload": "none", "optimizer": "muon"}),
+    ],
+)
 def test_moments_of_the_other_kind_are_refused(
-    runs: Path, text_file: Path, tmp_path: Path, name: str, offload: str
+    runs: Path, text_file: Path, tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
     shutil.copytree(runs / name, tmp_path / name)
     with pytest.raises(UsageError, match=r"moments of (AdamW|PackedAdamW)"):
-        _train(text_file, tmp_path, name, offload=offload, optimizer="adamw", max_iters=8)
+        _train(text_file, tmp_path, name, **options, max_iters=8)
 
 
 def test_the_model_loads_as_any_other(runs: Path) -> None:
@@ -110,11 +137,12 @@ def test_the_model_loads_as_any_other(runs: Path) -> None:
     assert torch.isfinite(model(ids)).all()
 
 
-def test_a_bad_step_changes_nothing(text_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_bad_step_changes_nothing(text_file: Path, tmp_path: Path, optimizer: str) -> None:
     with pytest.raises(LowtideError, match="not finite"):
         _train(
             text_file, tmp_path, "bad", offload="packed", learning_rate=1e30, max_bad_steps=2,
-            max_iters=40, eval_interval=100, save_interval=1, grad_clip=0,
+            max_iters=40, eval_interval=100, save_interval=1, grad_clip=0, optimizer=optimizer,
         )  # fmt: skip
     steps = sorted((tmp_path / "bad/steps").iterdir())
     assert steps
@@ -125,7 +153,6 @@ def test_a_bad_step_changes_nothing(text_file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"optimizer": "muon"},
         {"layout": "tide"},
         {"backend": "jax"},
         {"use_8bit_optimizer": True},
@@ -176,3 +203,57 @@ def test_packed_states_take_seven_bytes_a_parameter() -> None:
     packed = kept(offload="packed")
     assert packed / plain == pytest.approx(7.0625 / 16, rel=1e-3)
     assert kept(offload="disk") < packed / 2
+
+
+@pytest.mark.parametrize("rung", ["packed", "disk"])
+def test_memory_that_runs_out_halves_the_micro_batch(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rung: str
+) -> None:
+    """In the middle of a backward pass, with a block in use; then the step is that of two parts."""
+    options = {"offload": rung, "max_iters": 2, "sample_tokens": 0}
+    _train(text_file, tmp_path, "halved", **options, batch_size=2, gradient_accumulation_steps=2)
+    fails = iter([True])
+    backward = executor.gradients_of
+
+    def fail_once(y: Any, inputs: Any, gradient: Any) -> Any:
+        if len(inputs) > 3 and next(fails, False):
+            raise torch.OutOfMemoryError("no memory left")
+        return backward(y, inputs, gradient)
+
+    monkeypatch.setattr(executor, "gradients_of", fail_once)
+    _train(text_file, tmp_path, "failed", **options)
+    assert _losses(tmp_path / "failed") == _losses(tmp_path / "halved")
+    assert _bytes(tmp_path / "failed") == _bytes(tmp_path / "halved")
+
+
+def test_several_processes_are_refused() -> None:
+    group = ProcessGroup(1, 2, torch.device("cpu"))
+    with pytest.raises(UsageError, match="in one process, and these are 2"):
+        backend._require_device(group)
+
+
+def test_a_device_without_kernels_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs an NVIDIA GPU and Triton"):
+        backend._require_device(ProcessGroup(0, 1, torch.device("meta")))
+
+
+def test_a_cpu_says_that_it_has_one_memory(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _train(text_file, tmp_path, "layers", offload="layers", max_iters=1, sample_tokens=0)
+    assert "--offload layers is packed on a CPU, which has one memory" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_every_rung_of_a_gpu_gives_the_same_bytes(
+    text_file: Path, tmp_path: Path, optimizer: str
+) -> None:
+    rungs = ("packed", "gradients", "optimizer", "layers", "disk")
+    for rung in rungs:
+        _train(
+            text_file, tmp_path, rung, offload=rung, device="cuda", optimizer=optimizer,
+            use_mixed_precision=True, gradient_accumulation_steps=2, width=64,
+        )  # fmt: skip
+    first, *others = (_bytes(tmp_path / rung) for rung in rungs)
+    assert all(other == first for other in others)

@@ -14,12 +14,17 @@ from lowtide.ladder import kernels
 from lowtide.ladder.packing import (
     BLOCK,
     Chunk,
+    MuonNumbers,
     StepNumbers,
     chunk_bytes,
+    momentum_bytes,
+    move_weights,
     pack_weights,
+    take_momentum,
     take_step,
     unpack_weights,
     view_chunk,
+    view_momentum,
 )
 
 SIZE = 40 * BLOCK
@@ -145,6 +150,28 @@ def test_threads_and_cuts_change_nothing(threads: int) -> None:
     assert torch.equal(whole[2], cut[2])
 
 
+def test_muons_momentum_and_steps_are_those_of_float32() -> None:
+    """Within what eight bits of the momentum and 24 of the weights leave of them."""
+    generator = torch.Generator().manual_seed(10)
+    values = torch.randn(SIZE, generator=generator) * 0.02
+    weights, chunk, _ = _packed(values)
+    codes, scales = view_momentum(torch.zeros(momentum_bytes(SIZE), dtype=torch.uint8), SIZE)
+    numbers = MuonNumbers(0.9, True, 1, torch.tensor([0.5, 1.0, 0.01, 0.8]))
+    mean = torch.zeros(SIZE)
+    for _ in range(5):
+        gradient = torch.randn(SIZE, generator=generator).bfloat16()
+        g = gradient.float() * 0.5
+        mean = 0.9 * mean + 0.1 * g
+        take_momentum(codes, scales, gradient, numbers)
+        assert torch.allclose(gradient.float(), 0.1 * g + 0.9 * mean, atol=0.004)
+    move_weights(weights, chunk.rests, gradient, numbers, position=0)
+    step = gradient.float()
+    left = torch.where(values * step >= 0, 0.8, 1.0)
+    found = unpack_weights(weights, chunk.rests, torch.empty(SIZE))
+    assert torch.allclose(found, values * left - 0.01 * step, rtol=2**-14, atol=2e-7)
+    assert (left == 1.0).any() and (left < 1.0).any()
+
+
 def compare_with_kernel(device: str) -> None:
     """Three steps by the kernel and by native code, on gradients large, tiny and zero."""
     generator = torch.Generator().manual_seed(8)
@@ -170,14 +197,44 @@ def compare_with_kernel(device: str) -> None:
             assert torch.equal(native[2], memory.cpu())
 
 
+def compare_muon_with_kernel(device: str) -> None:
+    """The same for Muon's two sweeps; the second of three steps is skipped."""
+    generator = torch.Generator().manual_seed(9)
+    weights, chunk, _ = _packed(torch.randn(SIZE, generator=generator) * 0.02)
+    codes, scales = view_momentum(torch.zeros(momentum_bytes(SIZE), dtype=torch.uint8), SIZE)
+    native = [weights, chunk.rests, codes, scales]
+    there = [tensor.to(device, copy=True) for tensor in native]
+    for step, scale in enumerate((1.0, 1e-6, 1e-3)):
+        goes = float(step != 1)
+        scalars = torch.tensor([0.7, goes, 0.01, 0.98])
+        gradient = (torch.randn(SIZE, generator=generator) * scale).bfloat16()
+        gradient[: 2 * BLOCK] = 0
+        numbers = MuonNumbers(0.9, step == 0, 0x9ABCDEF0 + step, scalars)
+        other = dataclasses.replace(numbers, scalars=scalars.to(device))
+        moved = gradient.to(device, copy=True)
+        take_momentum(native[2], native[3], gradient, numbers)
+        kernels.momentum_on_gpu(there[2], there[3], moved, other.scalars, 0.9)
+        if goes:
+            assert torch.equal(gradient.view(torch.int16), moved.view(torch.int16).cpu())
+        assert moved.isfinite().all()
+        move_weights(native[0], native[1], gradient, numbers, position=2**32 - 1000)
+        kernels.move_on_gpu(there[0], there[1], moved, other, position=2**32 - 1000)
+        for one, two in zip(native, there, strict=True):
+            assert torch.equal(one.view(torch.uint8), two.view(torch.uint8).cpu())
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_the_kernel_gives_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, by Triton's interpreter, which must be chosen before Triton is imported."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    command = f"import runpy; runpy.run_path({__file__!r})['compare_with_kernel']('cpu')"
+    command = (
+        f"import runpy; found = runpy.run_path({__file__!r}); "
+        "found['compare_with_kernel']('cpu'); found['compare_muon_with_kernel']('cpu')"
+    )
     subprocess.run([sys.executable, "-c", command], check=True, timeout=120)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 def test_a_gpu_gives_the_same_bytes() -> None:
     compare_with_kernel("cuda")
+    compare_muon_with_kernel("cuda")

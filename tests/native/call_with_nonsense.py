@@ -697,6 +697,18 @@ def call_packed(at: int, numbers: tuple[int, ...]) -> None:
     vary("adamw_packed", step, good, ("gradients", "seed"), (0, -1, 1 << 70), positional=True)
     for states in ([0] * 6, [at] * 5, [-1] * 6):
         call("adamw_packed", step, states, at, [0.5] * 9, 1, 0, 128, 1)
+    good = {"codes": at, "scales": at, "gradients": at, "numbers": [0.5] * 3}
+    good |= {"size": 128, "num_threads": 1}
+    momentum = _native.momentum_packed
+    vary(
+        "momentum_packed", momentum, good, ("size", "num_threads"), (*numbers, 127), positional=True
+    )
+    vary("momentum_packed", momentum, good, ("codes", "scales", "gradients"), (0,), positional=True)
+    good = {"weights": at, "rests": at, "steps": at, "numbers": [0.5] * 2, "cautious": True}
+    good |= {"seed": 1, "position": 0, "size": 2, "num_threads": 1}
+    move = _native.move_packed
+    vary("move_packed", move, good, ("size", "num_threads"), numbers, positional=True)
+    vary("move_packed", move, good, ("weights", "rests", "steps"), (0,), positional=True)
     good = {"weights": at, "rests": at, "out": at, "size": 2, "num_threads": 1}
     unpack = _native.unpack_weights
     vary("unpack_weights", unpack, good, ("size", "num_threads"), numbers, positional=True)

@@ -22,23 +22,24 @@ from lowtide.generation.settings import SamplingSettings
 from lowtide.generation.streams import encode_prompt, ends
 from lowtide.ladder.executor import Executor
 from lowtide.ladder.network import PackedGPT
-from lowtide.ladder.packing import StepNumbers, take_step
+from lowtide.ladder.packing import MuonNumbers, StepNumbers, take_step
 from lowtide.ladder.places import Places, Rung
 from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.model.targets import ahead_weights
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import peak_learning_rate
+from lowtide.training.choosing import choose_optimizer, peak_learning_rate
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.evaluation import LossSums, token_byte_counts
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.offloading import GPU_CHUNK_TOKENS
+from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
 __all__ = ["LadderEngine"]
 
-_KIND = "PackedAdamW"
+_KINDS = {"adamw": ["PackedAdamW"], "muon": ["PackedAdamW", "PackedMuon"]}
 _EPS = 1e-8
 
 
@@ -58,17 +59,20 @@ class LadderEngine:
         self.model, self.state = model, state
         self._settings, self._group, self._rows, self._note = settings, group, rows, note
         half = settings.computing.use_mixed_precision
+        optimizer = choose_optimizer(settings.learning, model.config, settings.tokens_per_step)
+        self._kinds = _KINDS[optimizer]
         rung: Rung = settings.machine.offload  # pyright: ignore[reportAssignmentType]
         model.settle(
             rung,
             group.device,
             in_float32=not half,
+            muon=optimizer == "muon",
             scratch_dir=settings.machine.offload_dir or settings.run.folder,
         )
         assert model.places is not None and model.smalls is not None
         self._places: Places = model.places
         self._smalls = model.smalls
-        self.learning_rate = peak_learning_rate(settings, model.config, "adamw")
+        self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
         self._executor = Executor(
             model.outline,
             self._places,
@@ -131,13 +135,33 @@ class LadderEngine:
             else settings.learning.embedding_decay,
         )
         blocks = self._numbers(factor, goes, rate, settings.learning.weight_decay)
+        matrices = self._muon_numbers(factor, goes, rate)
         for moving in self._places.iter_moving():
+            if self._places.is_muons(moving.unit):
+                assert self.model.muon is not None
+                self.model.muon.move(moving, matrices)
+                continue
             numbers = tables if moving.unit.layer is None else blocks
-            take_step(
-                moving.weights, moving.chunk, moving.gradients, numbers, position=moving.position
-            )
+            for part, chunk in moving.iter_chunks():
+                position = moving.unit.position + part.start
+                weights, gradients = moving.weights[part], moving.gradients[part]
+                take_step(weights, chunk, gradients, numbers, position=position)
         self._move_smalls(self._numbers(factor, goes, rate, 0.0))
         return norm, (1 - goes).float()
+
+    def _muon_numbers(self, factor: Tensor, goes: Tensor, rate: float) -> MuonNumbers:
+        learning = self._settings.learning
+        momentum = momentum_at(
+            self.state.step, momentum=learning.momentum, warmup_steps=learning.momentum_warmup
+        )
+        kept = 1 - rate * learning.weight_decay
+        numbers = [factor, goes, torch.full_like(factor, rate), torch.full_like(factor, kept)]
+        scalars = torch.stack(numbers).float()
+        return MuonNumbers(momentum, learning.cautious_decay, self._seed(), scalars)
+
+    def _seed(self) -> int:
+        """Of the step: 32 bits."""
+        return hash((self._settings.learning.seed, self.state.step)) & 0xFFFFFFFF
 
     def _numbers(self, factor: Tensor, goes: Tensor, rate: float, decay: float) -> StepNumbers:
         settings = self._settings
@@ -147,8 +171,8 @@ class LadderEngine:
         second = 1 - torch.pow(settings.learning.beta2, steps)
         kept = torch.full_like(factor, 1 - rate * decay)
         scalars = torch.stack([factor, goes, rate / first, second.rsqrt(), kept]).float()
-        seed = hash((settings.learning.seed, self.state.step)) & 0xFFFFFFFF
-        return StepNumbers(settings.learning.beta1, settings.learning.beta2, _EPS, seed, scalars)
+        betas = settings.learning.beta1, settings.learning.beta2
+        return StepNumbers(*betas, _EPS, self._seed(), scalars)
 
     def _move_smalls(self, numbers: StepNumbers) -> None:
         smalls = self._smalls
@@ -189,16 +213,20 @@ class LadderEngine:
         """What of the state is no tensor."""
         return {
             "loss_scale": {"value": 1.0, "good_steps": 0.0},
-            "optimizers": [{"kind": _KIND, "values": {"": {"steps": self._steps.item()}}}],
+            "optimizers": [
+                {"kind": kind, "values": {"": {"steps": self._steps.item()}}}
+                for kind in self._kinds
+            ],
         }
 
     def load_state(self, run: RunFolder, numbers: dict[str, Any]) -> Path:
         """Take the moments of the newest checkpoint back; any rung's."""
         rows = numbers["optimizers"]
         kinds = [row["kind"] for row in rows]
-        if kinds != [_KIND]:
+        if kinds != self._kinds:
             raise UsageError(
-                f"the run has moments of {' and '.join(kinds)}, --offload keeps its own",
+                f"the run has moments of {' and '.join(kinds)}, --offload keeps "
+                f"{' and '.join(self._kinds)}",
                 path=run.root,
                 next_step="leave out --offload, or start another run from its weights: "
                 "--init-from-model",

@@ -1,4 +1,4 @@
-"""A step of AdamW over packed states as one kernel of a GPU, to the bit what native code computes.
+"""Steps over packed states as kernels of a GPU, to the bit what native code computes.
 
 In:      packed states, bfloat16 gradients, the step's numbers on the device
 Out:     packed states, in place
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["adamw_on_gpu", "has_kernel"]
+__all__ = ["adamw_on_gpu", "has_kernel", "momentum_on_gpu", "move_on_gpu"]
 
 _ROWS = 8  # blocks of 128 numbers that one program moves
 
@@ -32,7 +32,7 @@ def adamw_on_gpu(
 ) -> None:
     """Move one chunk; see packing.take_step."""
     rows = weights.numel() // 128
-    _kernel()[(-(-rows // _ROWS),)](
+    _kernel(_step_rows)[(-(-rows // _ROWS),)](
         weights.view(torch.int16),
         chunk.rests,
         chunk.first,
@@ -56,20 +56,43 @@ def adamw_on_gpu(
     )
 
 
+def momentum_on_gpu(
+    codes: Tensor, scales: Tensor, gradients: Tensor, scalars: Tensor, momentum: float
+) -> None:
+    """Update Muon's momentum; see packing.take_momentum."""
+    rows = codes.numel() // 128
+    _kernel(_momentum_rows)[(-(-rows // _ROWS),)](
+        codes, scales, gradients.view(torch.int16), scalars, momentum, 1.0 - momentum, rows,
+        ROWS=_ROWS, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+def move_on_gpu(
+    weights: Tensor, rests: Tensor, steps: Tensor, numbers: Any, *, position: int
+) -> None:
+    """Subtract steps from weights; see packing.move_weights."""
+    count = weights.numel()
+    _kernel(_move_numbers)[(-(-count // 1024),)](
+        weights.view(torch.int16), rests, steps.view(torch.int16), numbers.scalars,
+        _signed(numbers.seed), _signed(position), count,
+        CAUTIOUS=numbers.cautious, SIZE=1024, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+
+
 def _signed(number: int) -> int:
     number &= 0xFFFFFFFF
     return number - (1 << 32) if number >> 31 else number
 
 
 @functools.cache
-def _kernel() -> Any:
-    """Make the kernel; Triton is imported only where there is a GPU."""
+def _kernel(function: Any) -> Any:
+    """Make a kernel; Triton is imported only where there is a GPU."""
     import triton
     import triton.language as tl
 
     # Compiled from its source, in which these names are looked up as the module's.
     globals()["tl"] = tl
-    return triton.jit(_step_rows)
+    return triton.jit(function)
 
 
 def _step_rows(
@@ -130,3 +153,60 @@ def _step_rows(
     whole = (bent + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
     whole = tl.where((whole == 0) & (second > 0.0), 1, whole)
     tl.store(second_codes + places, whole.to(tl.uint8), mask=mask)
+
+
+def _momentum_rows(
+    codes, scales, gradients, scalars, momentum, rest, num_rows, ROWS: tl.constexpr
+):  # type: ignore[name-defined]  # fmt: skip
+    goes = tl.load(scalars + 1)
+    factor = tl.load(scalars)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < num_rows
+    moved = rows < num_rows * goes.to(tl.int32)
+    places = rows.to(tl.int64)[:, None] * 128 + tl.arange(0, 128)[None, :]
+    mask = inside[:, None]
+    scale = tl.load(scales + rows, mask=inside, other=0.0)
+    code = tl.load(codes + places, mask=mask, other=0).to(tl.float32) * 0.007874015718698502
+    m = tl.div_rn(code, 2.0 - tl.abs(code)) * scale[:, None]
+    bits = tl.load(gradients + places, mask=mask, other=0).to(tl.int32) << 16
+    # A step that is skipped has numbers that are none: what is made orthogonal stays finite.
+    g = tl.where(goes > 0.0, bits.to(tl.float32, bitcast=True) * factor, m)
+    first = momentum * m + rest * g
+    update = (rest * g + momentum * first).to(tl.uint32, bitcast=True)
+    update = (update + 0x7FFF + ((update >> 16) & 1)) >> 16
+    tl.store(gradients + places, update.to(tl.int16), mask=mask)
+    largest = tl.max(tl.abs(first), 1)
+    tl.store(scales + rows, largest, mask=moved)
+    by = tl.where(largest > 0.0, largest, 1.0)[:, None]
+    x = tl.div_rn(first, tl.broadcast_to(by, first.shape))
+    bent = tl.div_rn(x + x, 1.0 + tl.abs(x)) * 127.0
+    whole = (bent + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
+    tl.store(codes + places, whole.to(tl.int8), mask=moved[:, None])
+
+
+def _move_numbers(
+    weights, rests, steps, scalars, seed, position, count,
+    CAUTIOUS: tl.constexpr, SIZE: tl.constexpr,
+):  # type: ignore[name-defined]  # fmt: skip
+    goes = tl.load(scalars + 1)
+    rate = tl.load(scalars + 2)
+    kept = tl.load(scalars + 3)
+    places = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    mask = places < count * goes.to(tl.int32)
+    high = tl.load(weights + places, mask=mask, other=0).to(tl.int32) << 8
+    rest = tl.load(rests + places, mask=mask, other=0).to(tl.int32)
+    old = ((high + rest) << 8).to(tl.float32, bitcast=True)
+    bits = tl.load(steps + places, mask=mask, other=0).to(tl.int32) << 16
+    step = bits.to(tl.float32, bitcast=True)
+    left = tl.where(old * step < 0.0, 1.0, kept) if CAUTIOUS else kept
+    weight = old * left - rate * step
+    # As in a step of AdamW.
+    x = (places.to(tl.int32) + position) * -1640531535
+    x = (x ^ seed).to(tl.uint32, bitcast=True)
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13)) * 0xC2B2AE35
+    x = (x ^ (x >> 16)) & 0xFF
+    bits = (weight.to(tl.int32, bitcast=True) + x.to(tl.int32)) >> 8
+    high = (bits + 0x80) >> 8
+    tl.store(weights + places, high.to(tl.int16), mask=mask)
+    tl.store(rests + places, (bits - (high << 8)).to(tl.int8), mask=mask)

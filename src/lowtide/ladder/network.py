@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lowtide.errors import UsageError
+from lowtide.ladder.muon import PackedMuon
 from lowtide.ladder.packing import BLOCK, Chunk, pack_weights, unpack_weights
 from lowtide.ladder.places import Places, Rung
 from lowtide.ladder.smalls import Smalls
@@ -32,7 +33,8 @@ from lowtide.model.tensors import iter_tensors
 
 __all__ = ["PackedGPT", "Stored"]
 
-_KEYS = {"first": "I8", "second": "U8", "first_scales": "F32", "second_scales": "F32"}
+_ADAMW_KEYS = {"first": "I8", "second": "U8", "first_scales": "F32", "second_scales": "F32"}
+_MUON_KEYS = {"first": "I8", "first_scales": "F32"}
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class PackedGPT:
         self._folder: Path | None = None
         self.places: Places | None = None
         self.smalls: Smalls | None = None
+        self.muon: PackedMuon | None = None
 
     def load_weights(self, folder: Path, *, verify: bool = True) -> None:
         """Take the weights of a folder, when there is a place for them."""
@@ -99,15 +102,22 @@ class PackedGPT:
         self._folder = folder
 
     def settle(
-        self, rung: Rung, device: torch.device, *, in_float32: bool, scratch_dir: Path | None
+        self,
+        rung: Rung,
+        device: torch.device,
+        *,
+        in_float32: bool,
+        muon: bool = False,
+        scratch_dir: Path | None,
     ) -> None:
         """Make the places and fill them with the first weights, or with those of the folder."""
         if device.type == "cpu":  # where one block's tensors come and go after the other's
             return_large_blocks()
         self.smalls = Smalls(small_shapes(self.outline), device)
         self.places = Places(
-            self.units, rung, device, in_float32=in_float32, scratch_dir=scratch_dir
+            self.units, rung, device, in_float32=in_float32, muon=muon, scratch_dir=scratch_dir
         )
+        self.muon = PackedMuon(self.outline, self.units, device) if muon else None
         values = self.smalls.named(self.smalls.values)
         if self._folder is None:
             weights = _first_weights(self.config, self._seed, zero_init=self._zero_init)
@@ -157,14 +167,24 @@ class PackedGPT:
         found: dict[str, Any] = {}
         for unit in self.units:
             for matrix in unit.matrices:
-                for key, kind in _KEYS.items():
+                for key, kind in self._keys(unit).items():
                     count = -(-matrix.size // _numbers_by(key))
                     read = functools.partial(last.moment, unit, matrix, key)
                     found[f"moments.{matrix.name}.{key}"] = Stored(kind, (count,), read)
         for key in ("first", "second"):
             for name, value in self.smalls.named(getattr(self.smalls, key)).items():
                 found[f"moments.{name}.{key}"] = value
-        return found
+        return {**found, **self._rows()}
+
+    def _keys(self, unit: Unit) -> dict[str, str]:
+        """What a checkpoint holds of each matrix of a unit, and in which form."""
+        assert self.places is not None
+        return _MUON_KEYS if self.places.is_muons(unit) else _ADAMW_KEYS
+
+    def _rows(self) -> dict[str, Tensor]:
+        """The mean squares of rows of Muon's matrices."""
+        rows = {} if self.muon is None else self.muon.rows
+        return {f"moments.{name}.rows": value for name, value in rows.items()}
 
     def load_moments(self, tensors: Mapping[str, Any]) -> None:
         """Take moments back, unit by unit."""
@@ -172,6 +192,8 @@ class PackedGPT:
         for key in ("first", "second"):
             for name, place in self.smalls.named(getattr(self.smalls, key)).items():
                 place.copy_(torch.from_numpy(np.array(tensors[f"moments.{name}.{key}"])))
+        for name, place in self._rows().items():
+            place.copy_(torch.from_numpy(np.array(tensors[name])))
         for unit in self.units:
             self._load_unit(unit, tensors)
 
@@ -184,7 +206,7 @@ class PackedGPT:
             for (_, chunk), (_, old) in zip(chunks, old_chunks, strict=True):
                 chunk.rests.copy_(old.rests)
             for matrix in unit.matrices:
-                for key in _KEYS:
+                for key in self._keys(unit):
                     value = torch.from_numpy(np.array(tensors[f"moments.{matrix.name}.{key}"]))
                     for chunk, there, here in _overlaps(matrix, chunks, _numbers_by(key)):
                         getattr(chunk, key)[there] = value[here]

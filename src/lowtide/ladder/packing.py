@@ -1,9 +1,11 @@
-"""Weights in 24 bits and moments in 8: how they are written, read, and moved by a step of AdamW.
+"""Weights in 24 bits and moments in 8: how they are written, read, and moved by a step.
 
     weight  bfloat16 and a signed byte: float32 rounded to 24 bits, nothing is lost by repeating it
     first   mean of gradients: a byte, 2x / (1 + |x|) of x = m / scale
     second  mean of squared gradients: a byte, the fourth root of v / scale
     scales  the largest of each moment among 128 numbers, float32
+
+AdamW has all of it; Muon has no second moment, and its first is written as AdamW's.
 
 In:      float32 weights; packed states and bfloat16 gradients
 Out:     packed states
@@ -22,17 +24,22 @@ import torch
 from torch import Tensor
 
 from lowtide import _native
-from lowtide.ladder.kernels import adamw_on_gpu, has_kernel
+from lowtide.ladder.kernels import adamw_on_gpu, has_kernel, momentum_on_gpu, move_on_gpu
 
 __all__ = [
     "BLOCK",
     "Chunk",
+    "MuonNumbers",
     "StepNumbers",
     "chunk_bytes",
+    "momentum_bytes",
+    "move_weights",
     "pack_weights",
+    "take_momentum",
     "take_step",
     "unpack_weights",
     "view_chunk",
+    "view_momentum",
 ]
 
 BLOCK = 128
@@ -69,6 +76,17 @@ def view_chunk(memory: Tensor, count: int, *, rests: Tensor | None = None) -> Ch
         scales[:blocks],
         scales[blocks:],
     )
+
+
+def momentum_bytes(count: int) -> int:
+    """Bytes of Muon's momentum and its scales."""
+    return count + 4 * (count // BLOCK)
+
+
+def view_momentum(memory: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Codes and scales of the momentum of `count` numbers that lies in `memory` (bytes)."""
+    blocks = count // BLOCK
+    return memory[4 * blocks :].view(torch.int8), memory[: 4 * blocks].view(torch.float32)
 
 
 def pack_weights(values: Tensor, weights: Tensor, rests: Tensor) -> None:
@@ -145,6 +163,65 @@ def take_step(
             numbers.eps,
             kept,
         ],
+        numbers.seed,
+        position & 0xFFFFFFFF,
+        weights.numel(),
+        _num_threads(),
+    )
+
+
+@dataclass(frozen=True)
+class MuonNumbers:
+    """What a step of Muon is, beside the gradients."""
+
+    momentum: float
+    cautious: bool
+    """Whether only weights that the step makes smaller decay."""
+    seed: int
+    """A number of 32 bits for the step."""
+    scalars: Tensor
+    """On the device, float32: factor of the gradients, 1 or 0 for a step that is skipped, learning
+    rate, what decay leaves."""
+
+
+def take_momentum(codes: Tensor, scales: Tensor, gradients: Tensor, numbers: MuonNumbers) -> None:
+    """Update the momentum; gradients become what Nesterov's momentum asks for.
+
+    In a step that is skipped the momentum stays, and gradients become some finite numbers.
+    """
+    if has_kernel(codes):
+        momentum_on_gpu(codes, scales, gradients, numbers.scalars, numbers.momentum)
+        return
+    factor, goes, _, _ = numbers.scalars.tolist()
+    if not goes:
+        gradients.zero_()
+        return
+    _native.momentum_packed(
+        codes.data_ptr(),
+        scales.data_ptr(),
+        gradients.data_ptr(),
+        [factor, numbers.momentum, 1.0 - numbers.momentum],
+        codes.numel(),
+        _num_threads(),
+    )
+
+
+def move_weights(
+    weights: Tensor, rests: Tensor, steps: Tensor, numbers: MuonNumbers, *, position: int
+) -> None:
+    """Subtract steps (bfloat16) from weights, which decay; nothing where the step is skipped."""
+    if has_kernel(weights):
+        move_on_gpu(weights, rests, steps, numbers, position=position)
+        return
+    _, goes, rate, kept = numbers.scalars.tolist()
+    if not goes:
+        return
+    _native.move_packed(
+        weights.data_ptr(),
+        rests.data_ptr(),
+        steps.data_ptr(),
+        [rate, kept],
+        numbers.cautious,
         numbers.seed,
         position & 0xFFFFFFFF,
         weights.numel(),

@@ -10,7 +10,11 @@
 
 Tables (embedding and output matrix) keep weights and gradients on the device on every rung. On a
 CPU there is one memory, so rungs are packed and disk. What is computed in float32 needs all 24 bits
-of the weights: there the rests lie with the weights, else with the moments.
+of the weights: there the rests lie with the weights, else with the states.
+
+AdamW moves a chunk of numbers at a time: its states are one record. Muon needs the momentum of
+whole matrices before it moves any weight: momentum and rests are records of their own, so that each
+comes once a step.
 
 In:      units, a rung
 Out:     tensors of a unit on the device while they are used
@@ -20,7 +24,8 @@ Memory:  as the table says, and the slots of homes (homes.py)
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Hashable, Iterator
+import functools
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,7 +35,14 @@ from torch import Tensor
 
 from lowtide.files import unused_name
 from lowtide.ladder.homes import DeviceHome, FileHome, Home, HostHome
-from lowtide.ladder.packing import Chunk, chunk_bytes, unpack_weights, view_chunk
+from lowtide.ladder.packing import (
+    Chunk,
+    chunk_bytes,
+    momentum_bytes,
+    unpack_weights,
+    view_chunk,
+    view_momentum,
+)
 from lowtide.ladder.units import Unit
 
 __all__ = ["Moving", "Places", "Rung"]
@@ -40,13 +52,35 @@ Rung = Literal["packed", "gradients", "optimizer", "layers", "disk"]
 
 @dataclass(frozen=True)
 class Moving:
-    """A chunk on the device, about to be moved by a step."""
+    """A unit on the device, about to be moved by a step."""
 
     unit: Unit
     weights: Tensor
-    chunk: Chunk
+    rests: Tensor | None
+    """Where they lie with the weights."""
     gradients: Tensor
-    position: int
+    _records: Callable[[str], Iterator[tuple[slice, Tensor]]]
+
+    def iter_chunks(self) -> Iterator[tuple[slice, Chunk]]:
+        """AdamW's states, the next ones on their way; each is put back when it is left."""
+        for part, record in self._records("states"):
+            yield part, view_chunk(record, _length(part), rests=self._own(part))
+
+    def iter_momentum(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Codes and scales of Muon's momentum, in the same way."""
+        for part, record in self._records("momentum"):
+            yield part, *view_momentum(record, _length(part))
+
+    def iter_rests(self) -> Iterator[tuple[slice, Tensor]]:
+        """The rests of Muon's weights, in the same way."""
+        if self.rests is not None:
+            yield slice(0, self.unit.size), self.rests
+            return
+        for part, record in self._records("rests"):
+            yield part, record.view(torch.int8)
+
+    def _own(self, part: slice) -> Tensor | None:
+        return None if self.rests is None else self.rests[part]
 
 
 class Places:
@@ -59,10 +93,11 @@ class Places:
         device: torch.device,
         *,
         in_float32: bool,
+        muon: bool = False,
         scratch_dir: Path | None = None,
     ) -> None:
         self.units = {unit.name: unit for unit in units}
-        self.device, self._in_float32 = device, in_float32
+        self.device, self._in_float32, self._muon = device, in_float32, muon
         on_gpu = device.type == "cuda"
         tables = [unit for unit in units if unit.layer is None]
         blocks = [unit for unit in units if unit.layer is not None]
@@ -85,11 +120,9 @@ class Places:
         self._states = home(
             "states",
             {
-                (unit.name, part.start): chunk_bytes(
-                    part.stop - part.start, with_rests=not in_float32
-                )
+                (unit.name, kind, part.start): self._record_bytes(kind, part)
                 for unit in units
-                for part in unit.chunks()
+                for kind, part in self._records(unit)
             },
             slots=3,
         )
@@ -113,6 +146,25 @@ class Places:
         """A record of weights as bfloat16 and, where they are with it, the rests."""
         weights = record[: 2 * unit.size].view(torch.bfloat16)
         return weights, record[2 * unit.size :].view(torch.int8) if self._in_float32 else None
+
+    def is_muons(self, unit: Unit) -> bool:
+        """Whether Muon moves a unit; tables are AdamW's."""
+        return self._muon and unit.layer is not None
+
+    def _records(self, unit: Unit) -> Iterator[tuple[str, slice]]:
+        """The records of a unit's states in the order in which a step takes them."""
+        kinds = ("states",)
+        if self.is_muons(unit):
+            kinds = ("momentum",) if self._in_float32 else ("momentum", "rests")
+        for kind in kinds:
+            for part in unit.chunks():
+                yield kind, part
+
+    def _record_bytes(self, kind: str, part: slice) -> int:
+        count = _length(part)
+        if kind == "states":
+            return chunk_bytes(count, with_rests=not self._in_float32)
+        return momentum_bytes(count) if kind == "momentum" else count
 
     # -- computing -----------------------------------------------------------------------------
 
@@ -147,9 +199,9 @@ class Places:
     # -- a step ----------------------------------------------------------------------------------
 
     def iter_moving(self) -> Iterator[Moving]:
-        """Every chunk in turn, the next one on its way; each is put back when it is left."""
+        """Every unit in turn, the next one on its way; each is put back when it is left."""
         units = list(self.units.values())
-        keys = [(unit.name, part.start) for unit in units for part in unit.chunks()]
+        keys = [(u.name, kind, part.start) for u in units for kind, part in self._records(u)]
         later_keys = iter(keys[1:])
         for unit, following in zip(units, [*units[1:], None], strict=True):
             gradients = self._gradient_home(unit).get(unit.name).view(torch.bfloat16)
@@ -157,18 +209,21 @@ class Places:
             if following is not None:
                 self._gradient_home(following).begin(following.name)
                 self._weight_home(following).begin(following.name)
-            for part in unit.chunks():
-                key = (unit.name, part.start)
-                states = self._states.get(key)
-                if (later := next(later_keys, None)) is not None:
-                    self._states.begin(later)
-                own = None if rests is None else rests[part]
-                chunk = view_chunk(states, part.stop - part.start, rests=own)
-                place = unit.position + part.start
-                yield Moving(unit, weights[part], chunk, gradients[part], place)
-                self._states.put(key)
+            records = functools.partial(self._iter_records, unit, later_keys)
+            yield Moving(unit, weights, rests, gradients, records)
             self._gradient_home(unit).drop(unit.name)
             self._weight_home(unit).put(unit.name)
+
+    def _iter_records(
+        self, unit: Unit, later_keys: Iterator[Hashable], kind: str
+    ) -> Iterator[tuple[slice, Tensor]]:
+        for part in unit.chunks():
+            key = (unit.name, kind, part.start)
+            record = self._states.get(key)
+            if (later := next(later_keys, None)) is not None:
+                self._states.begin(later)
+            yield part, record
+            self._states.put(key)
 
     # -- reading and filling, when nothing is under way ------------------------------------------
 
@@ -176,30 +231,42 @@ class Places:
         """A unit's weights and states on the CPU."""
         self.wait()
         weights, rests = self._split(unit, self._weight_home(unit).read(unit.name))
-        chunks: list[tuple[slice, Chunk]] = []
-        for part in unit.chunks():
-            memory = self._states.read((unit.name, part.start))
-            own = None if rests is None else rests[part]
-            chunks.append((part, view_chunk(memory, part.stop - part.start, rests=own)))
-        return weights, chunks
+        found = {
+            (kind, part.start): self._states.read((unit.name, kind, part.start))
+            for kind, part in self._records(unit)
+        }
+        return weights, self._chunks(unit, rests, found)
 
     def fill(self, unit: Unit, change: Callable[[Tensor, list[tuple[slice, Chunk]]], None]) -> None:
         """Have `change` write a unit's weights and states on the CPU, then take them."""
         count = 3 if self._in_float32 else 2
         record = torch.zeros(count * unit.size, dtype=torch.uint8)
         weights, rests = self._split(unit, record)
-        memories: list[Tensor] = []
+        found = {
+            (kind, part.start): torch.zeros(self._record_bytes(kind, part), dtype=torch.uint8)
+            for kind, part in self._records(unit)
+        }
+        change(weights, self._chunks(unit, rests, found))
+        self._weight_home(unit).write(unit.name, record)
+        for (kind, start), memory in found.items():
+            self._states.write((unit.name, kind, start), memory)
+
+    def _chunks(
+        self, unit: Unit, rests: Tensor | None, found: Mapping[tuple[str, int], Tensor]
+    ) -> list[tuple[slice, Chunk]]:
+        """The chunks of a unit, of records of its states."""
         chunks: list[tuple[slice, Chunk]] = []
         for part in unit.chunks():
-            size = part.stop - part.start
-            memory = torch.zeros(chunk_bytes(size, with_rests=rests is None), dtype=torch.uint8)
-            memories.append(memory)
             own = None if rests is None else rests[part]
-            chunks.append((part, view_chunk(memory, size, rests=own)))
-        change(weights, chunks)
-        self._weight_home(unit).write(unit.name, record)
-        for (part, _), memory in zip(chunks, memories, strict=True):
-            self._states.write((unit.name, part.start), memory)
+            if not self.is_muons(unit):
+                chunk = view_chunk(found["states", part.start], _length(part), rests=own)
+            else:
+                codes, scales = view_momentum(found["momentum", part.start], _length(part))
+                if own is None:
+                    own = found["rests", part.start].view(torch.int8)
+                chunk = Chunk(own, codes, codes[:0], scales, scales[:0])
+            chunks.append((part, chunk))
+        return chunks
 
     @property
     def is_locked(self) -> bool:
@@ -222,6 +289,10 @@ class Places:
         """Return all memory, and the scratch files."""
         for home in self._homes:
             home.close()
+
+
+def _length(part: slice) -> int:
+    return part.stop - part.start
 
 
 def _homes(rung: Rung, *, on_gpu: bool) -> dict[str, str]:

@@ -276,12 +276,13 @@ def _widths() -> list[int]:
         *range(256, 512, 16),
         *range(512, 1024, 32),
         *range(1024, 4097, 64),
+        *range(4224, 6657, 128),
     ]
 
 
 def _num_heads(width: int) -> int:
-    """Heads of 64 where the width allows, of 32 in small networks; always of an even size."""
-    wanted = max(1, round(width / (64 if width >= 384 else 32)))
+    """Heads of 64 where the width allows, of 32 in small networks, of 128 beyond ten billion."""
+    wanted = max(1, round(width / (128 if width > 4096 else 64 if width >= 384 else 32)))
     fits = [heads for heads in range(1, 65) if width % heads == 0 and (width // heads) % 2 == 0]
     return min(fits, key=lambda heads: abs(heads - wanted))
 

@@ -145,7 +145,7 @@ def planned_bytes(
             optimizer=parts.optimizer,
             activations=parts.activations,
             loss=parts.loss,
-            update=0,
+            update=parts.update,
             batches=batches,
             program=program_bytes,
             tokenizer=tokenizer,

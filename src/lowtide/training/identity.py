@@ -43,7 +43,7 @@ def optimizer_of(numbers: Mapping[str, Any]) -> str | None:
     rows = numbers.get("optimizers", [])
     rows = rows if isinstance(rows, list) else []
     kinds = {row.get("kind") for row in rows if isinstance(row, dict)}
-    if "Muon" in kinds:
+    if kinds & {"Muon", "PackedMuon"}:
         return "muon"
     return "adamw" if kinds in ({"AdamW"}, {"AdamW8bit"}, {"PackedAdamW"}) else None
 

@@ -28,7 +28,7 @@ from lowtide.training.muonnumbers import NORM_MARGIN, POLAR_EXPRESS, ROW_MEMORY,
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Muon", "matrix_splits", "orthogonalize"]
+__all__ = ["Muon", "even_rows", "matrix_splits", "orthogonalize"]
 
 _torch: Any = torch  # operations on lists of tensors are private by their names only
 
@@ -146,7 +146,7 @@ class _Part:
 def _apply(group: dict[str, Any], parts: list[_Part], keep: Tensor | float) -> None:
     """Make the updates of equal shapes orthogonal, all at once, and subtract them."""
     updates = orthogonalize(torch.stack([part.update for part in parts]))
-    factors = _row_factors(updates, [part.rows for part in parts], keep)
+    factors = even_rows(updates, [part.rows for part in parts], keep)
     size = 0.2 * max(updates.shape[1:]) ** 0.5
     steps = updates.float().mul_(factors.mul_(group["lr"] * size * keep)).unbind()
     decay = group["lr"] * group["weight_decay"] * keep
@@ -164,7 +164,7 @@ def _apply(group: dict[str, Any], parts: list[_Part], keep: Tensor | float) -> N
     _torch._foreach_sub_(targets, steps)
 
 
-def _row_factors(updates: Tensor, rows: list[Tensor], keep: Tensor | float) -> Tensor:
+def even_rows(updates: Tensor, rows: list[Tensor], keep: Tensor | float) -> Tensor:
     """The factor of each row [S, R, 1] that evens rows out and keeps each matrix's norm.
 
     A running mean that is too small because it is young is so by one factor for the whole matrix,

@@ -15,15 +15,19 @@ from lowtide.model.sizing import (
     device_activation_bytes,
     loss_chunk_tokens,
 )
+from lowtide.training.choosing import choose_optimizer
+from lowtide.training.muonnumbers import STACK_BYTES
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["CHUNK", "GPU_CHUNK_TOKENS", "OffloadBytes", "offload_bytes"]
+__all__ = ["CHUNK", "GPU_CHUNK_TOKENS", "STACK_NUMBERS", "OffloadBytes", "offload_bytes"]
 
 CHUNK = 1 << 23
 """Numbers whose states are moved at once: 24 MiB, and 16 MiB of gradients."""
 GPU_CHUNK_TOKENS = 2048
 """Tokens whose logits exist at once: 200 MB of GPT-2's vocabulary, and large enough a product."""
-_SCALES = 8 / 128  # bytes a number: two float32 for every 128
+STACK_NUMBERS = STACK_BYTES // 4
+"""Numbers of equal matrices that Muon makes orthogonal at once."""
+_SCALE = 4 / 128  # bytes a number: a float32 for every 128
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class OffloadBytes:
     optimizer: int
     activations: int
     loss: int
+    update: int
+    """What Muon makes orthogonal, and what comes of it on the way."""
     host: int
     """Beside the device, where a GPU trains."""
     file: int
@@ -50,26 +56,31 @@ def offload_bytes(
     tables = count_parameters(config) - count_parameters(config, embeddings=False)
     block = count_parameters(config, embeddings=False) // config.num_layers
     whole = tables + config.num_layers * block
-    weight = 2 if half else 3  # computing in float32 takes all 24 bits of the weights
-    state = 5 - weight + _SCALES
     blocks = whole - tables
+    weight = 2 if half else 3  # computing in float32 takes all 24 bits of the weights
+    rest = 3 - weight
+    muon = choose_optimizer(settings.learning, config, settings.tokens_per_step) == "muon"
+    moments = 1 + _SCALE if muon else 2 * (1 + _SCALE)  # of blocks; tables are AdamW's
+    states = int((rest + moments) * blocks + (rest + 2 * (1 + _SCALE)) * tables)
+    # A slot holds the largest record: AdamW's states of a chunk, where there is one.
+    slots = int(3 * (rest + 2 * (1 + _SCALE)) * min(CHUNK, max(tables, block)))
     step_inputs = _step_inputs(config, settings, half=half)
     host = file = 0
-    weights, gradients, optimizer = weight * whole, 2 * whole, state * whole
+    weights, gradients, optimizer = weight * whole, 2 * whole, states
     if on_gpu and rung != "packed":
         gradients, host = 2 * tables + 4 * block, 2 * blocks + step_inputs
     if on_gpu and rung in ("optimizer", "layers", "disk"):
-        optimizer = 3 * state * min(CHUNK, max(tables, block))
-        host += state * whole if rung != "disk" else optimizer
-        file += state * whole if rung == "disk" else 0
+        optimizer = slots
+        host += states if rung != "disk" else slots
+        file += states if rung == "disk" else 0
     if on_gpu and rung in ("layers", "disk"):
         weights = weight * (tables + 2 * block)
         host += weight * blocks
     if not on_gpu and rung == "disk":
-        file = (weight + 2) * blocks + state * whole
+        file = (weight + 2) * blocks + states
         weights = weight * (tables + 2 * block)
         gradients = 2 * (tables + 2 * block)
-        optimizer = 3 * state * min(CHUNK, max(tables, block))
+        optimizer = slots
     on_device = 0 if on_gpu and rung != "packed" else step_inputs
     computing, loss = _computing(config, settings, rows, block, tables, on_gpu=on_gpu)
     return OffloadBytes(
@@ -78,10 +89,18 @@ def offload_bytes(
         optimizer=int(optimizer),
         activations=on_device + computing,
         loss=loss,
-        host=int(host),
-        file=int(file),
-        checkpoint=int((4 + 2 + _SCALES) * whole),
+        update=_update_bytes(config, on_gpu=on_gpu) if muon else 0,
+        host=host,
+        file=file,
+        checkpoint=int(4 * whole + moments * blocks + 2 * (1 + _SCALE) * tables),
     )
+
+
+def _update_bytes(config: GPTConfig, *, on_gpu: bool) -> int:
+    """A stack of matrices on its way through the polynomials: it, its like, and their squares."""
+    width, mlp = config.width, config.mlp_width
+    largest = max(min(STACK_NUMBERS, 2 * width * mlp), width * mlp)
+    return int((3 * largest + 3 * min(width, mlp) ** 2) * (2 if on_gpu else 4))
 
 
 def _step_inputs(config: GPTConfig, settings: TrainSettings, *, half: bool) -> int:

@@ -30,7 +30,6 @@ bfloat16 needs no scale, TensorBoard's writer and the processes of a cluster are
 _TORCH_ONLY_ABOVE_ZERO = ("ahead_weight",)
 _NOT_OFFLOADED = {
     "layout": ("tide",),
-    "optimizer": ("muon",),
     "use_8bit_optimizer": (True,),
     "compile_whole": (True,),
     "attention": ("cudnn", "flash"),
