@@ -35,10 +35,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("rung", ["packed", "disk"])
-def test_the_smallest_budget_is_kept(folder: Path, rung: str) -> None:
-    budget = smallest(folder, rung, "--offload", rung)
+@pytest.mark.parametrize(("rung", "optimizer"), [("packed", "adamw"), ("disk", "muon")])
+def test_the_smallest_budget_is_kept(folder: Path, rung: str, optimizer: str) -> None:
+    words = (rung, "--optimizer", optimizer, "--offload", rung)
+    budget = smallest(folder, *words)
     plain = smallest(folder, "plain", "--optimizer", "adamw")
     assert plain - budget > (120 if rung == "packed" else 200)  # 19 million parameters
-    done = run(folder, rung, "--offload", rung, "--memory", f"{budget}MiB")
+    done = run(folder, *words, "--memory", f"{budget}MiB")
     assert done.returncode == 0, done.stderr[-2000:]  # 3 where the peak passed it

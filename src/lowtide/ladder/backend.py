@@ -20,7 +20,7 @@ from lowtide.ladder.kernels import has_kernel
 from lowtide.ladder.network import PackedGPT
 from lowtide.model.arrayfiles import iter_portable
 from lowtide.model.config import GPTConfig
-from lowtide.model.devices import device_memory, pick_device
+from lowtide.model.devices import cap_device_memory, device_memory, pick_device
 from lowtide.training.batches import BatchSource
 from lowtide.training.counters import Counters
 from lowtide.training.distributed import ProcessGroup, open_process_group
@@ -105,6 +105,7 @@ class _LadderBackend:
                 next_step="lowtide.train(offload=…, …), or `lowtide train --offload`",
             )
         _require_device(group)
+        cap_device_memory(group.device, settings.machine.vram)
         return LadderEngine(model, settings, state, group, rows=rows, note=note)
 
     def make_counters(self, group: ProcessGroup) -> Counters:

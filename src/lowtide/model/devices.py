@@ -11,8 +11,10 @@ from collections.abc import Callable
 import torch
 
 from lowtide.errors import UsageError
+from lowtide.gpus import CUDA_CONTEXT_BYTES
+from lowtide.memory import parse_size
 
-__all__ = ["device_memory", "pick_device"]
+__all__ = ["cap_device_memory", "device_memory", "pick_device"]
 
 _KNOWN = ("cpu", "cuda", "mps")
 
@@ -60,3 +62,17 @@ def device_memory(device: torch.device) -> Callable[[], tuple[int, int]] | None:
         return None
     total = int(torch.cuda.get_device_properties(device).total_memory)
     return lambda: (torch.cuda.memory_reserved(device), total)
+
+
+def cap_device_memory(device: torch.device, vram: str | None) -> None:
+    """Let this process take no more of its GPU than `vram`, what CUDA itself takes included."""
+    if vram is None:
+        return
+    if device.type != "cuda":
+        raise UsageError(
+            f"vram is {vram}, and training is on {device.type}",
+            next_step="leave --vram out; --memory is the budget of a CPU",
+        )
+    total = int(torch.cuda.get_device_properties(device).total_memory)
+    allowed = max(0, parse_size(vram) - CUDA_CONTEXT_BYTES)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total), device)

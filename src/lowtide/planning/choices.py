@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lowtide.errors import UsageError
+from lowtide.flatsettings import replace_settings
 from lowtide.model.config import (
     GPTConfig,
     find_model_dir,
@@ -25,6 +26,7 @@ from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
 from lowtide.training.choosing import model_config
 from lowtide.training.footprint import Footprint, planned_bytes
+from lowtide.training.offloading import RUNGS
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["Choice", "asked_for", "find_fitting", "usual_options", "usual_shuffle_buffer"]
@@ -34,7 +36,9 @@ __all__ = ["Choice", "asked_for", "find_fitting", "usual_options", "usual_shuffl
 _HALVING_COST = {"cpu": 0.01, "gpu": 0.05}
 _EIGHT_BIT_COST = 0.08
 _CHECKPOINTING_COST = 0.33
-_SHORTER_ROWS_COST = 2.0
+_SHORTER_ROWS_COST = 10.0
+_FEWER_ROWS_COST, _STEP_HALVINGS = 0.2, 4
+_OFFLOAD_COST = {"packed": 0.45, "gradients": 0.5, "optimizer": 0.6, "layers": 1.2, "disk": 4.0}
 _SMALLEST_ROWS = 64
 _MICRO_BATCHES = "micro-batches"
 # Tokens of a step where nothing is said, and of a micro-batch on a CPU.
@@ -108,15 +112,22 @@ def asked_for(options: dict[str, Any], vocab_size: int, machine: Machine) -> Cho
     return _choice(options, vocab_size, machine, ())
 
 
-def find_fitting(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice | None:
-    """Return the cheapest change that fits, a smaller model if no other does; None if nothing."""
-    for _, changed, changes in sorted(_candidates(options, machine), key=lambda row: row[0]):
+def find_fitting(
+    options: dict[str, Any], vocab_size: int, machine: Machine, *, named_batch: bool = True
+) -> Choice | None:
+    """Return the cheapest change that fits, a smaller model if no other does; None if nothing.
+
+    A step may have fewer rows where they are offloaded and nobody asked for them (`named_batch`).
+    """
+    halvings = 1 if named_batch else _STEP_HALVINGS
+    candidates = _candidates(options, machine, step_halvings=halvings)
+    for _, changed, changes in sorted(candidates, key=lambda row: row[0]):
         choice = _choice(changed, vocab_size, machine, changes)
         if choice.fits:
             return choice
     if options.get("init_from_model") is not None:
         return None  # its shape is what it is
-    return _smaller_model(options, vocab_size, machine)
+    return _smaller_model(options, vocab_size, machine, step_halvings=halvings)
 
 
 def _choice(
@@ -126,6 +137,16 @@ def _choice(
     config = _shape(settings, padded_vocab_size(vocab_size))
     footprint = planned_bytes(config, settings, on_gpu=machine.has_gpu)
     return Choice(options, settings, config, footprint, changes, _fits(footprint, machine))
+
+
+def _fits(footprint: Footprint, machine: Machine) -> bool:
+    file = footprint.offloaded.file if footprint.offloaded else 0
+    if machine.free_disk_bytes is not None and file > machine.free_disk_bytes:
+        return False
+    if not machine.has_gpu:
+        return footprint.budget_bytes <= machine.budget_bytes
+    on_device = footprint.device_budget_bytes <= machine.vram_budget_bytes
+    return on_device and footprint.host_bytes <= machine.budget_bytes
 
 
 def _shape(settings: TrainSettings, vocab_size: int) -> GPTConfig:
@@ -141,17 +162,13 @@ def _shape(settings: TrainSettings, vocab_size: int) -> GPTConfig:
 _sized_shape = functools.lru_cache(maxsize=256)(model_config)
 
 
-def _fits(footprint: Footprint, machine: Machine) -> bool:
-    if not machine.has_gpu:
-        return footprint.budget_bytes <= machine.budget_bytes
-    on_device = footprint.device_budget_bytes <= machine.vram_budget_bytes
-    return on_device and footprint.host_bytes <= machine.budget_bytes
-
-
 def _candidates(
-    options: dict[str, Any], machine: Machine
+    options: dict[str, Any], machine: Machine, *, step_halvings: int
 ) -> Iterator[tuple[float, dict[str, Any], tuple[str, ...]]]:
-    """Return (cost, options, what changed) of every combination, all with as many rows a step."""
+    """Return (cost, options, what changed) of every combination, all with as many rows a step.
+
+    But for those that offload: what blocks were given waits on the host for every row of a step.
+    """
     where = "gpu" if machine.has_gpu else "cpu"
     settings = build_settings(TrainSettings, options)
     halvings = range(settings.batch.batch_size.bit_length())
@@ -162,6 +179,7 @@ def _candidates(
     }
     eights = {settings.learning.use_8bit_optimizer, True}
     checkpointings = {settings.computing.activation_checkpointing, True}
+    rungs = () if "offload" in options else _rungs(settings, machine)
     shorter = range(max(1, (settings.model.seq_len // _SMALLEST_ROWS).bit_length()))
     for half, precise, eight, again, short in itertools.product(
         halvings, precisions, eights, checkpointings, shorter
@@ -188,18 +206,63 @@ def _candidates(
             changed["seq_len"] = settings.model.seq_len >> short
             changes.append(f"rows of {changed['seq_len']} tokens")
         yield cost, changed, tuple(changes)
+        if (eight, again) != (
+            settings.learning.use_8bit_optimizer,
+            settings.computing.activation_checkpointing,
+        ):
+            continue  # a rung has both already
+        for rung, fewer in itertools.product(rungs, range(step_halvings)):
+            more = cost + _OFFLOAD_COST[rung] + fewer * _FEWER_ROWS_COST
+            offloaded, words = {**changed, "offload": rung}, [*changes, _OFFLOADED[rung]]
+            if fewer:
+                rows = max(1, settings.batch.rows_per_step >> fewer)
+                offloaded |= _split_rows(rows, int(offloaded["batch_size"]))
+                words.append(f"steps of {rows} rows")
+            yield more, offloaded, tuple(words)
 
 
-def _smaller_model(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice | None:
+def _split_rows(rows: int, micro_batch: int) -> dict[str, int]:
+    """The rows of a step in micro-batches of at most so many."""
+    micro_batch = min(rows, micro_batch)
+    return {"batch_size": micro_batch, "gradient_accumulation_steps": -(-rows // micro_batch)}
+
+
+_OFFLOADED = {
+    "packed": "states packed",
+    "gradients": "states packed, gradients on the host",
+    "optimizer": "gradients and states on the host",
+    "layers": "all layers on the host",
+    "disk": "states in a file",
+}
+
+
+def _rungs(settings: TrainSettings, machine: Machine) -> tuple[str, ...]:
+    """The rungs that may be tried: a CPU has one memory, so it has two."""
+    if settings.machine.offload != "none" or machine.is_tpu:
+        return ()
+    try:
+        replace_settings(settings, offload="packed")
+    except UsageError:  # other settings do not go with it
+        return ()
+    return RUNGS[1:] if machine.has_gpu else ("packed", "disk")
+
+
+def _smaller_model(
+    options: dict[str, Any], vocab_size: int, machine: Machine, *, step_halvings: int
+) -> Choice | None:
     """Return the largest model that fits one row at a time with every saving, its rows as long."""
     settings = build_settings(TrainSettings, options)
     saving = {name: value for name, value in options.items() if name not in _SHAPE_OPTIONS} | {
         "batch_size": 1,
         "gradient_accumulation_steps": settings.batch.rows_per_step,
-        "use_8bit_optimizer": True,
-        "activation_checkpointing": True,
     }
-    low, high, best = 10_000, 8_000_000_000, None  # what shapes are known for
+    rungs = () if "offload" in options else _rungs(settings, machine)
+    if rungs:
+        rows = max(1, settings.batch.rows_per_step >> (step_halvings - 1))
+        saving |= {"offload": rungs[-1], "gradient_accumulation_steps": rows}
+    elif settings.machine.offload == "none":
+        saving |= {"use_8bit_optimizer": True, "activation_checkpointing": True}
+    low, high, best = 10_000, 20_000_000_000, None  # what shapes are known for
     while high > low * 1.02:
         middle = two_digits(int((low * high) ** 0.5), rounded=math.floor)
         if middle in (low, high):

@@ -71,6 +71,8 @@ def _training_options(
     if machine.is_tpu:  # JAX compiles everything anyway
         options.pop("compile", None)
         options |= {"backend": "jax", "device": "tpu"}
+    if settings.vram is not None and options.get("offload", "none") != "none":
+        options["vram"] = str(settings.vram)
     return {**options, "memory": budget, "model_name": settings.name}
 
 

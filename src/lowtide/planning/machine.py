@@ -5,14 +5,13 @@ Out:     Machine
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from lowtide.files import free_disk_bytes
+from lowtide.gpus import CUDA_CONTEXT_BYTES, find_gpu
 from lowtide.memory import available_bytes, format_size, parse_size, usable_cores
 from lowtide.planning.settings import PlanSettings
 
@@ -22,7 +21,6 @@ __all__ = ["Machine", "find_machine"]
 # allocator cannot use of its blocks (VRAM).
 _RAM_SHARE = 0.75
 _VRAM_SHARE = 0.92
-_CUDA_CONTEXT_BYTES = 600 << 20
 _USUAL_CORES = {8: 4, 16: 8, 32: 16}  # GiB of RAM to cores, where only the memory is named
 _TPU_RAM, _TPU_MEMORY = "32GiB", "16GiB"  # a host and one core, where only the kind is named
 
@@ -39,7 +37,7 @@ class Machine:
     vram_bytes: int
     """Memory of the GPU; 0 without one."""
     free_disk_bytes: int | None
-    """None where the machine is only described."""
+    """None where the machine is only described, and nothing said of its disk."""
     is_this: bool
     is_tpu: bool = False
     """Whether it wants all rows of a step at once, as accelerators for large matrices do."""
@@ -57,7 +55,7 @@ class Machine:
     @property
     def vram_budget_bytes(self) -> int:
         """What training may take of the GPU's memory."""
-        return max(0, int(self.vram_bytes * _VRAM_SHARE) - _CUDA_CONTEXT_BYTES)
+        return max(0, int(self.vram_bytes * _VRAM_SHARE) - CUDA_CONTEXT_BYTES)
 
     def describe(self) -> str:
         """Return the machine in one line."""
@@ -84,8 +82,8 @@ def find_machine(settings: PlanSettings) -> Machine:
     name, vram = None, 0
     if given_vram is not None:
         vram = parse_size(given_vram)
-    elif not named:
-        name, vram = _find_gpu()
+    elif not named and (gpu := find_gpu()) is not None:
+        name, vram = gpu.name, gpu.memory_bytes
     cores = settings.cores
     if cores is None:
         cores = _usual_cores(ram) if given_ram is not None else usable_cores()
@@ -96,27 +94,19 @@ def find_machine(settings: PlanSettings) -> Machine:
         cores=cores,
         gpu_name=name,
         vram_bytes=vram,
-        free_disk_bytes=None if named else free_disk_bytes(Path.cwd()),
+        free_disk_bytes=_disk_bytes(settings),
         is_this=not named,
         is_tpu=settings.tpu,
     )
+
+
+def _disk_bytes(settings: PlanSettings) -> int | None:
+    if settings.disk is not None:
+        return parse_size(settings.disk)
+    return None if settings.names_a_machine else free_disk_bytes(Path.cwd())
 
 
 def _usual_cores(ram_bytes: int) -> int:
     """Return the cores that a machine with so much memory usually has."""
     gib = ram_bytes / (1 << 30)
     return next((cores for limit, cores in _USUAL_CORES.items() if gib <= limit), 16)
-
-
-def _find_gpu() -> tuple[str | None, int]:
-    """Return name and memory of the first NVIDIA GPU, as its driver says; torch is not asked."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None, 0
-    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        found = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
-        name, mebibytes = found.stdout.splitlines()[0].rsplit(",", 1)
-        return name.strip(), int(mebibytes) << 20
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None, 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lowtide.dataset import resources
 from lowtide.loader import batches, streaming
 from lowtide.memory import format_size
+from lowtide.model.sizing import count_parameters
 from lowtide.planning.choices import Choice
 from lowtide.planning.data import DataFacts
 from lowtide.planning.machine import Machine
@@ -92,7 +93,8 @@ def stage_needs(
     on_host = footprint.host_bytes if machine.has_gpu else footprint.total_bytes
     least = footprint.host_bytes if machine.has_gpu else footprint.budget_bytes
     kept = choice.settings.saving.keep_checkpoints + 1
-    disk = kept * footprint.checkpoint_bytes + footprint.weights
+    disk = kept * footprint.checkpoint_bytes + 4 * count_parameters(choice.config)  # the best one
+    disk += footprint.offloaded.file if footprint.offloaded else 0
     needs.append(StageNeed("train", on_host, least, disk, choice.fits and _has_disk(disk, machine)))
     return needs
 

@@ -27,6 +27,7 @@ from lowtide.planning.data import DataFacts, find_data
 from lowtide.planning.machine import Machine, find_machine
 from lowtide.planning.needs import LoadingWay, StageNeed, loading_ways, stage_needs
 from lowtide.planning.settings import PlanSettings
+from lowtide.planning.speed import SpeedEstimate, estimate_speed, find_rates
 from lowtide.planning.trial import Trial, run_trial
 
 __all__ = ["Plan", "make_plan"]
@@ -51,6 +52,8 @@ class Plan:
     """Whether a batch size was asked for."""
     trial: Trial | None
     """What a few steps took on this machine; None where none were run."""
+    speed: SpeedEstimate | None
+    """What a step would take on a GPU that offloads; None where nothing is offloaded."""
 
     @property
     def asked_fits(self) -> bool:
@@ -92,9 +95,14 @@ def make_plan(settings: PlanSettings) -> Plan:
     )
     wanted = _stream_options(settings, data, machine, wanted["seq_len"]) | wanted
     asked = asked_for(wanted, data.vocab_size, machine)
-    chosen = asked if asked.fits else find_fitting(wanted, data.vocab_size, machine)
+    named_batch = "batch_size" in given or "gradient_accumulation_steps" in given
+    chosen = asked
+    if not asked.fits:
+        chosen = find_fitting(wanted, data.vocab_size, machine, named_batch=named_batch)
     shown = chosen or asked
     trial = run_trial(shown) if settings.measure and machine.is_this and chosen else None
+    offloads = machine.has_gpu and shown.settings.machine.offload != "none"
+    speed = estimate_speed(shown, find_rates(settings)) if offloads else None
     compute = _plan_compute(shown, data, given, trial)
     if data.train_tokens is None:  # plan for the text that the model wants
         data = data.for_tokens(compute.planned_tokens)
@@ -109,6 +117,7 @@ def make_plan(settings: PlanSettings) -> Plan:
         commands=[] if chosen is None else write_commands(settings, data, chosen, machine, compute),
         named_batch="batch_size" in given,
         trial=trial,
+        speed=speed,
     )
 
 

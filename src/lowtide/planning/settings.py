@@ -34,6 +34,7 @@ _TRAINING_FIELDS = (
     "use_mixed_precision",
     "use_8bit_optimizer",
     "activation_checkpointing",
+    "offload",
     "tokens_per_param",
 )
 
@@ -93,6 +94,8 @@ class PlanSettings:
     """AdamW's moments in 8 bits."""
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass."""
+    offload: Literal["none", "packed", "gradients", "optimizer", "layers", "disk"] | None = None
+    """Rung of the memory ladder, as lowtide train takes it; the cheapest that fits if not given."""
     tokens_per_param: float | None = None
     """Tokens per parameter to train on; 20 if not given."""
 
@@ -101,6 +104,14 @@ class PlanSettings:
     """Memory of the machine, such as 8GiB."""
     vram: str | int | None = None
     """Memory of its GPU, such as 16GiB."""
+    disk: str | int | None = None
+    """Disk that is free, such as 200GB."""
+    gpu_flops: str | float | None = None
+    """What the GPU computes in training, operations a second, such as 100T: for times."""
+    link_speed: str | int | None = None
+    """What goes between host and GPU in a second, each way, such as 20GB: for times."""
+    disk_speed: str | int | None = None
+    """What the disk reads or writes in a second, such as 2GB: for times."""
     tpu: bool = False
     """A core like a TPU's: 16 GiB unless --vram says otherwise, whole batches at once."""
     cores: int | None = None
@@ -140,13 +151,13 @@ class PlanSettings:
         ]
         if len(sizes) > 1 and sizes != ["--config-file", "--num-layers and --width"]:
             raise UsageError(f"{' and '.join(sizes)} are given, expected one of them")
-        for field in ("ram", "vram", "memory"):
+        for field in ("ram", "vram", "memory", "disk", "link_speed", "disk_speed"):
             value = getattr(self, field)
             if value is not None and parse_size(value) < _SMALLEST_MACHINE:
                 raise UsageError(
                     f"{field} is {value} ({format_size(parse_size(value))}), expected at least "
                     f"{format_size(_SMALLEST_MACHINE)}",
-                    next_step=f"name the unit, such as --{field} 8GiB",
+                    next_step=f"name the unit, such as --{field.replace('_', '-')} 8GiB",
                 )
         near = self.near_dedup == 0 or 0.5 <= self.near_dedup <= 1
         require(near, "near_dedup", self.near_dedup, "0, or from 0.5 to 1")
@@ -156,7 +167,7 @@ class PlanSettings:
         require(not too_small, "vocab_size", self.vocab_size, expected)
         known = self.tokenization is None or self.vocab_size is None
         require(known, "vocab_size", self.vocab_size, "no --tokenization beside it")
-        for field in ("tokens", "size"):
+        for field in ("tokens", "size", "gpu_flops"):
             value = getattr(self, field)
             if value is not None:
                 parse_count(value, field)
@@ -169,7 +180,8 @@ class PlanSettings:
     @property
     def names_a_machine(self) -> bool:
         """Whether the plan is for a machine that was described, not for this one."""
-        return self.tpu or any(value is not None for value in (self.ram, self.vram, self.cores))
+        described = (self.ram, self.vram, self.cores, self.disk)
+        return self.tpu or any(value is not None for value in described)
 
     @property
     def names_a_model(self) -> bool:
@@ -199,7 +211,7 @@ class PlanSettings:
         return dataclasses.replace(self, **changes)
 
 
-def parse_count(text: str | int, name: str = "count") -> int:
+def parse_count(text: str | float, name: str = "count") -> int:
     """Return a number as people write it: 500M, 1.5B, 1e9.
 
     >>> parse_count("1.5B"), parse_count("500M"), parse_count("1e6")

@@ -101,9 +101,10 @@ def _stage_table(plan: Plan) -> list[str]:
 
 def _training_table(choice: Choice, machine: Machine) -> list[str]:
     settings, need = choice.settings, choice.footprint
+    packed = need.offloaded is not None
     rows = [
-        ("weights", need.weights, "float32"),
-        ("gradients", need.gradients, "float32"),
+        ("weights", need.weights, "24 bits" if packed else "float32"),
+        ("gradients", need.gradients, "bfloat16" if packed else "float32"),
         ("optimizer states", need.optimizer, _describe_optimizer(choice)),
         (
             "activations",
@@ -124,6 +125,13 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
     table = [("training", "", "")]
     table += [(f"  {name}", format_size(size), note) for name, size, note in rows if size]
     table.append((f"  {where}", format_size(total), f"of {format_size(limit)}, a tenth to spare"))
+    if need.offloaded is not None and machine.has_gpu:
+        of = f"of {format_size(machine.budget_bytes)}"
+        table.append(("  on the host", format_size(need.host_bytes), of))
+    if need.offloaded is not None and need.offloaded.file:
+        free = machine.free_disk_bytes
+        of = "how much is free is not known" if free is None else f"of {format_size(free)}"
+        table.append(("  in a file", format_size(need.offloaded.file), of))
     return _rows(table, align="<><")
 
 
@@ -137,7 +145,8 @@ def _describe_optimizer(choice: Choice) -> str:
     name = choose_optimizer(
         choice.settings.learning, choice.config, choice.settings.tokens_per_step
     )
-    return f"{name}, 8 bits" if choice.settings.learning.use_8bit_optimizer else name
+    eight = choice.settings.learning.use_8bit_optimizer or choice.footprint.offloaded is not None
+    return f"{name}, 8 bits" if eight else name
 
 
 def _verdict(plan: Plan) -> list[str]:
@@ -199,6 +208,31 @@ def _compute_lines(plan: Plan) -> list[str]:
         lines += [] if repetition is None else [f"  {repetition}"]
         lines.append(f"  {compute.describe_best_size()}")
     lines.append(f"  {_describe_time(plan)}")
+    return [*lines, *_offload_lines(plan)]
+
+
+def _offload_lines(plan: Plan) -> list[str]:
+    """What offloading costs, by what was measured, given, or is usual."""
+    speed = plan.speed
+    if speed is None:
+        return []
+    rates = speed.rates
+    how = "usual rates" if rates.is_assumed else "rates given or measured"
+    lines = [
+        f"  about {format_count(speed.tokens_per_second)} tokens/s with --offload by {how} "
+        f"({rates.flops / 1e12:.0f} TFLOP/s, {rates.link_bytes / 1e9:.0f} GB/s each way"
+        + (f", disk {rates.disk_bytes / 1e9:.1f} GB/s" if speed.disk_bytes_per_step else "")
+        + f"): {_duration(plan.compute.planned_tokens / speed.tokens_per_second)}",
+        f"  a step: computing {speed.compute_seconds:.1f} s, copies beside it "
+        f"{speed.copy_seconds:.1f} s, states {speed.update_seconds:.1f} s; nearly free from "
+        f"{format_count(speed.free_from_tokens)} tokens a step",
+    ]
+    if speed.disk_bytes_per_step:
+        written = speed.disk_bytes_per_step * plan.compute.steps
+        lines.append(
+            f"  the disk is written {format_size(speed.disk_bytes_per_step)} a step, "
+            f"{format_size(written)} in all: it wears by that"
+        )
     return lines
 
 
@@ -211,6 +245,8 @@ def _describe_time(plan: Plan) -> str:
         )
     if trial is not None:
         return f"time not known: {trial.problem}"
+    if plan.speed is not None:
+        return "time not measured; estimated:"
     if not plan.machine.is_this:
         return "time not known: the machine is only described (lowtide plan on it measures)"
     return "time not measured"
@@ -256,5 +292,6 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "compute": settings_as_json(plan.compute)
         | {"epochs": plan.compute.epochs, "seconds": plan.compute.seconds},
         "loading": [settings_as_json(way) for way in plan.ways],
+        "speed": None if plan.speed is None else settings_as_json(plan.speed),
         "commands": plan.commands,
     }

@@ -32,11 +32,12 @@ from lowtide.training.basemodel import GROWN, find_base
 from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
 from lowtide.training.resuming import continued_settings
+from lowtide.training.rungs import smallest_rung
 from lowtide.training.settinggroups import DataSettings, ModelSettings, RunSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.texts import count_vocabulary, find_stream_tokenizer, find_text_tokens
 
-__all__ = ["admit", "known_shape", "refuse_hopeless"]
+__all__ = ["admit", "expected_shape", "known_shape", "refuse_hopeless"]
 
 
 def admit(settings: TrainSettings) -> None:
@@ -108,6 +109,8 @@ def refuse_hopeless(
     if settings.machine.memory is None:
         return
     budget = parse_size(settings.machine.memory)
+    if settings.machine.offload == "auto":
+        settings = smallest_rung(settings)
     if program is None:
         program = find_program(
             settings.machine.device,
@@ -123,9 +126,13 @@ def refuse_hopeless(
     need = planned_bytes(least, settings, micro_batch=1, program=program)
     if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget:
         return
-    if config is None:
-        config = model_config(settings.model, padded_vocab_size(_vocabulary(settings)))
-    fit_micro_batch(config, settings, budget, program=program)
+    fit_micro_batch(config or expected_shape(settings), settings, budget, program=program)
+
+
+def expected_shape(settings: TrainSettings) -> GPTConfig:
+    """The shape that a run will have, as far as it can be known before its data is opened."""
+    known = known_shape(settings.run)
+    return known or model_config(settings.model, padded_vocab_size(_vocabulary(settings)))
 
 
 def _fit_context(settings: TrainSettings) -> TrainSettings:

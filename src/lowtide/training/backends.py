@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.packages import naming_missing_packages
 from lowtide.tokenizer import Tokenizer
@@ -138,9 +139,13 @@ class Backend(Protocol):
 
 def backend_of(settings: TrainSettings) -> Backend:
     """What computes a run of these settings."""
-    return open_backend(
-        "ladder" if settings.machine.offload != "none" else settings.computing.backend
-    )
+    offload = settings.machine.offload
+    if offload == "auto":
+        raise UsageError(
+            "offload is 'auto', which is chosen before a network is made, and this one is there",
+            next_step="lowtide.train(offload='auto', …), or `lowtide train --offload auto`",
+        )
+    return open_backend("ladder" if offload != "none" else settings.computing.backend)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import expand_inputs, names_files
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, LowtideError
+from lowtide.gpus import CUDA_CONTEXT_BYTES
 from lowtide.loader.batches import planned_bytes as loader_bytes
 from lowtide.loader.streaming import planned_bytes as stream_bytes
 from lowtide.memory import format_size
@@ -33,7 +34,14 @@ from lowtide.training.offloading import OffloadBytes, offload_bytes
 from lowtide.training.settinggroups import ComputeSettings, DataSettings
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["Footprint", "StreamReading", "fit_micro_batch", "planned_bytes", "stream_reading"]
+__all__ = [
+    "Footprint",
+    "StreamReading",
+    "fit_device_batch",
+    "fit_micro_batch",
+    "planned_bytes",
+    "stream_reading",
+]
 
 # CUDA's libraries and context on the host, of a GPU that is not here to be measured.
 _CUDA_PROGRAM_BYTES = 2 << 30
@@ -320,14 +328,55 @@ def fit_micro_batch(
         if needed <= budget_bytes:
             return rows
         if rows == 1:
-            raise BudgetError(
-                f"training this model needs {format_size(plan.budget_bytes)} "
-                f"even one row at a time (weights {format_size(plan.weights)}, "
-                f"gradients {format_size(plan.gradients)}, "
-                f"optimizer {format_size(plan.optimizer)}, activations "
-                f"{format_size(plan.activations)}, loss {format_size(plan.loss)}, program "
-                f"{format_size(plan.program)}), the budget is {format_size(budget_bytes)}",
-                next_step=f"give at least --memory {-(-plan.budget_bytes // (1 << 20))}MiB, or a "
-                "smaller model, --seq-len, --use-8bit-optimizer or --activation-checkpointing",
-            )
+            raise _no_budget(plan, settings, plan.budget_bytes, budget_bytes)
         rows = -(-rows // 2)
+
+
+def fit_device_batch(
+    config: GPTConfig, settings: TrainSettings, *, device_bytes: int | None, host_bytes: int
+) -> int:
+    """Return the largest micro-batch, halved from batch_size, that a GPU holds (None: any).
+
+    What is offloaded to the host has to fit there too.
+    """
+    rows = settings.batch.batch_size
+    while True:
+        plan = planned_bytes(config, settings, micro_batch=rows, on_gpu=True)
+        if settings.machine.offload != "none" and plan.host_bytes > host_bytes:
+            raise BudgetError(
+                f"--offload {settings.machine.offload} needs {format_size(plan.host_bytes)} of "
+                f"host memory for this model, the budget is {format_size(host_bytes)}",
+                next_step=f"give at least --memory {-(-plan.host_bytes // (1 << 20))}MiB, a "
+                "smaller model, or --offload disk, which keeps states in a file",
+            )
+        needed = plan.device_budget_bytes + CUDA_CONTEXT_BYTES
+        if device_bytes is None or needed <= device_bytes:
+            return rows
+        if rows == 1:
+            raise _no_budget(plan, settings, needed, device_bytes, flag="--vram")
+        rows = -(-rows // 2)
+
+
+def _no_budget(
+    plan: Footprint, settings: TrainSettings, needed: int, budget: int, flag: str = "--memory"
+) -> BudgetError:
+    """An error that says what takes so much, and what would help."""
+    parts = [
+        f"{name} {format_size(size)}"
+        for name, size in (
+            ("weights", plan.weights),
+            ("gradients", plan.gradients),
+            ("optimizer", plan.optimizer),
+            ("activations", plan.activations),
+            ("loss", plan.loss),
+            ("program", plan.program if flag == "--memory" else CUDA_CONTEXT_BYTES),
+        )
+    ]
+    less = "--seq-len, --use-8bit-optimizer or --activation-checkpointing, or --offload auto"
+    if settings.machine.offload != "none":
+        less = "or --seq-len, or another --offload"
+    return BudgetError(
+        f"training this model needs {format_size(needed)} even one row at a time "
+        f"({', '.join(parts)}), the budget is {format_size(budget)}",
+        next_step=f"give at least {flag} {-(-needed // (1 << 20))}MiB, or a smaller model, {less}",
+    )

@@ -19,8 +19,19 @@ from lowtide.training.choosing import choose_optimizer
 from lowtide.training.muonnumbers import STACK_BYTES
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["CHUNK", "GPU_CHUNK_TOKENS", "STACK_NUMBERS", "OffloadBytes", "offload_bytes"]
+__all__ = [
+    "CHUNK",
+    "GPU_CHUNK_TOKENS",
+    "RUNGS",
+    "STACK_NUMBERS",
+    "OffloadBytes",
+    "Traffic",
+    "offload_bytes",
+    "step_traffic",
+]
 
+RUNGS = ("none", "packed", "gradients", "optimizer", "layers", "disk")
+"""What --offload may be, from the quickest to the one with the least memory."""
 CHUNK = 1 << 23
 """Numbers whose states are moved at once: 24 MiB, and 16 MiB of gradients."""
 GPU_CHUNK_TOKENS = 2048
@@ -60,8 +71,7 @@ def offload_bytes(
     weight = 2 if half else 3  # computing in float32 takes all 24 bits of the weights
     rest = 3 - weight
     muon = choose_optimizer(settings.learning, config, settings.tokens_per_step) == "muon"
-    moments = 1 + _SCALE if muon else 2 * (1 + _SCALE)  # of blocks; tables are AdamW's
-    states = int((rest + moments) * blocks + (rest + 2 * (1 + _SCALE)) * tables)
+    states = _state_bytes(config, settings, tables, blocks)
     # A slot holds the largest record: AdamW's states of a chunk, where there is one.
     slots = int(3 * (rest + 2 * (1 + _SCALE)) * min(CHUNK, max(tables, block)))
     step_inputs = _step_inputs(config, settings, half=half)
@@ -92,8 +102,59 @@ def offload_bytes(
         update=_update_bytes(config, on_gpu=on_gpu) if muon else 0,
         host=host,
         file=file,
-        checkpoint=int(4 * whole + moments * blocks + 2 * (1 + _SCALE) * tables),
+        checkpoint=4 * whole + states - rest * whole,
     )
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one step that cross between GPU and host, and between host and disk."""
+
+    weights_in: int
+    """Beside the computing: once forward, once backward."""
+    gradients_out: int
+    inputs: int
+    """Of blocks: out in the forward pass, and in again in the backward pass."""
+    update_in: int
+    """What a step moves: gradients, states, weights."""
+    update_out: int
+    disk_read: int
+    disk_written: int
+
+
+def step_traffic(config: GPTConfig, settings: TrainSettings, *, on_gpu: bool) -> Traffic:
+    """Count what a step copies on its rung."""
+    rung, half = settings.machine.offload, settings.computing.use_mixed_precision
+    tables = count_parameters(config) - count_parameters(config, embeddings=False)
+    blocks = count_parameters(config, embeddings=False)
+    weight = 2 if half else 3
+    states = _state_bytes(config, settings, tables, blocks)
+    if not on_gpu:
+        read = states + (3 * weight + 2) * blocks if rung == "disk" else 0
+        written = states + (weight + 2) * blocks if rung == "disk" else 0
+        return Traffic(0, 0, 0, 0, 0, read, written)
+    gradients = 2 * blocks if rung not in ("none", "packed") else 0
+    moved = states if rung in ("optimizer", "layers", "disk") else 0
+    weights = weight * blocks if rung in ("layers", "disk") else 0
+    inputs = _step_inputs(config, settings, half=half) if gradients else 0
+    on_disk = states if rung == "disk" else 0
+    return Traffic(
+        weights_in=2 * weights,
+        gradients_out=gradients,
+        inputs=inputs,
+        update_in=gradients + moved + weights,
+        update_out=moved + weights,
+        disk_read=on_disk,
+        disk_written=on_disk,
+    )
+
+
+def _state_bytes(config: GPTConfig, settings: TrainSettings, tables: int, blocks: int) -> int:
+    """Moments and their scales, and the rests where they lie with them."""
+    rest = 1 if settings.computing.use_mixed_precision else 0
+    adamw, muon = 2 * (1 + _SCALE), 1 + _SCALE
+    is_muon = choose_optimizer(settings.learning, config, settings.tokens_per_step) == "muon"
+    return int((rest + (muon if is_muon else adamw)) * blocks + (rest + adamw) * tables)
 
 
 def _update_bytes(config: GPTConfig, *, on_gpu: bool) -> int:

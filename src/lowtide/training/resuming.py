@@ -55,7 +55,7 @@ _FREE = """
     dataset_dir cache_dir cache_size input_file train_data_path dataset_id
     backend device parallel num_workers memory activation_checkpointing compile compile_whole
     loss_chunk_tokens save_interval keep_checkpoints save_in_background log_interval
-    offload offload_dir sample_tokens sample_prompt tensorboard wandb
+    vram offload offload_dir sample_tokens sample_prompt tensorboard wandb
 """
 
 RESUME_RULES: dict[str, Rule] = {

@@ -20,14 +20,16 @@ from lowtide.model.program import program_here
 from lowtide.model.tensorfiles import require_weights
 from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.admission import refuse_hopeless
+from lowtide.training.admission import expected_shape, refuse_hopeless
 from lowtide.training.backends import Group, backend_of
 from lowtide.training.basemodel import find_base
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import model_config
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.identity import optimizer_of
+from lowtide.training.offloading import RUNGS
 from lowtide.training.resuming import continued_settings, run_exists
+from lowtide.training.rungs import choose_rung
 from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.trainer import Trainer, TrainResult
@@ -54,6 +56,7 @@ def train(settings: TrainSettings) -> TrainResult:
     run = RunFolder(settings.run.folder, keep=settings.saving.keep_checkpoints)
     if run.exists() and not settings.run.resume and not settings.run.overwrite:
         raise run_exists(run.root)
+    settings = _with_rung(settings, run)
     # One meter for all of it: text tokenized before the first step counts too.
     with (
         PeakMeter(),
@@ -61,6 +64,20 @@ def train(settings: TrainSettings) -> TrainResult:
         run.locked(wanted=group.is_first),
     ):
         return _train(settings, run, group)
+
+
+def _with_rung(settings: TrainSettings, run: RunFolder) -> TrainSettings:
+    """Choose what --offload auto leaves open; a run goes on with the kind of states it has."""
+    if settings.machine.offload != "auto":
+        return settings
+    rungs = RUNGS
+    if run.exists() and not settings.run.overwrite:
+        kinds = [str(row.get("kind")) for row in run.load_numbers().get("optimizers", [])]
+        packed = any(kind.startswith("Packed") for kind in kinds)
+        rungs = RUNGS[1:] if packed else RUNGS[:1]
+    chosen = choose_rung(settings, expected_shape(settings), rungs=rungs)
+    tell(f"--offload {chosen.machine.offload}: the first that fits")
+    return chosen
 
 
 def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from lowtide.model.config import GPTConfig
-from lowtide.model.devices import device_memory, pick_device
+from lowtide.model.devices import cap_device_memory, device_memory, pick_device
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import load_weights, portable_tensors
 from lowtide.training.batches import BatchSource
@@ -65,6 +65,7 @@ class _TorchBackend:
         given: torch.optim.Optimizer | None,
         note: Callable[[str], None],
     ) -> Stepper:
+        cap_device_memory(group.device, settings.machine.vram)
         return Stepper(model, settings, state, group, rows=rows, given=given, note=note)
 
     def make_counters(self, group: ProcessGroup) -> Counters:

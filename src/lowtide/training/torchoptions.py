@@ -49,7 +49,9 @@ def refuse_options(settings: TrainSettings) -> None:
     """Refuse everything in a table at once, for JAX and for --offload."""
     values = setting_values(settings)
     offload = settings.machine.offload
-    if offload != "none" and (found := _find(values, _NOT_OFFLOADED)):
+    # auto leaves them as they are where nothing has to be offloaded.
+    refused = {"backend": ("jax",)} if offload == "auto" else _NOT_OFFLOADED
+    if offload != "none" and (found := _find(values, refused)):
         raise UsageError(
             f"{', '.join(found)}: not with --offload {offload}",
             next_step="leave it out, or leave --offload out",
@@ -58,6 +60,7 @@ def refuse_options(settings: TrainSettings) -> None:
         return
     found = _find(values, _TORCH_ONLY)
     found += [f"--{name.replace('_', '-')}" for name in _TORCH_ONLY_ABOVE_ZERO if values[name] > 0]
+    found += ["--vram"] if values["vram"] is not None else []
     if found:
         raise UsageError(
             f"{', '.join(found)}: only torch has {'it' if len(found) == 1 else 'them'}, and "

@@ -19,7 +19,7 @@ from lowtide.errors import UsageError
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
-from lowtide.memory import default_budget_bytes, parse_size
+from lowtide.memory import parse_size
 from lowtide.model.program import Program, program_here
 from lowtide.model.sizing import count_parameters
 from lowtide.notebooks import shown_in_notebooks
@@ -32,7 +32,7 @@ from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEve
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.environment import describe_environment
-from lowtide.training.footprint import fit_micro_batch
+from lowtide.training.footprint import fit_device_batch, fit_micro_batch
 from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
 from lowtide.training.loop import Loop
 from lowtide.training.reports import MetricSinks, describe_coverage
@@ -44,6 +44,7 @@ from lowtide.training.resuming import (
     run_exists,
     write_settings,
 )
+from lowtide.training.rungs import host_budget_bytes
 from lowtide.training.saving import CheckpointSaver
 from lowtide.training.schedule import RunLength, total_steps
 from lowtide.training.settings import TrainSettings
@@ -135,9 +136,9 @@ class Trainer:
 
     def fit(self) -> TrainResult:
         """Train until the end, or go on with a run that was stopped."""
-        memory, device = self.settings.machine.memory, self.settings.machine.device
-        budget = parse_size(memory) if memory else default_budget_bytes()
+        device = self.settings.machine.device
         with self.backend.open_group(device) as group, contextlib.ExitStack() as stack:
+            budget = host_budget_bytes(self.settings, on_gpu=not group.on_cpu)
             stack.enter_context(self.run.locked(wanted=group.is_first))
             identity = self._claim(group)
             where = Diagnostics(watch=self.settings.output.debug)
@@ -296,6 +297,16 @@ class Trainer:
         """Choose micro-batches that keep the budget; on a GPU its own memory is the limit."""
         settings = self.settings
         if not steps.group.on_cpu:
+            vram = settings.machine.vram
+            if vram is None and settings.machine.offload == "none":
+                return
+            rows = fit_device_batch(
+                self.model.config,
+                settings,
+                device_bytes=None if vram is None else parse_size(vram),
+                host_bytes=budget_bytes,
+            )
+            self._take_rows(steps, rows)
             return
         held = self.backend.held_bytes(self.model)
         program = self.program or program_here(
@@ -311,6 +322,10 @@ class Trainer:
             is_running=True,
             data_bytes=given.memory_bytes if isinstance(given, StreamingDataLoader) else 0,
         )
+        self._take_rows(steps, rows)
+
+    def _take_rows(self, steps: Steps, rows: int) -> None:
+        settings = self.settings
         if rows < steps.state.micro_batch:
             steps.state.micro_batch = rows
             self._tell(

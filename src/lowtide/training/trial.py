@@ -20,10 +20,10 @@ import torch
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import process_peak_bytes, usable_cores
 from lowtide.model.config import GPTConfig
-from lowtide.model.gpt import GPT
 from lowtide.model.sizing import flops_per_token
 from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings
+from lowtide.training.backends import backend_of
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.distributed import open_process_group
 from lowtide.training.settings import TrainSettings
@@ -97,7 +97,8 @@ def _time_step(
         data = TokenDataset(
             path, split="all", seq_len=settings.model.seq_len, dtype="uint32", stride=1
         )
-        trainer = Trainer(GPT(config), data=data, settings=settings)
+        model = backend_of(settings).new_model(config, seed=settings.learning.seed)
+        trainer = Trainer(model, data=data, settings=settings)
         with open_process_group(settings.machine.device) as group:
             ready = trainer.prepare(group)
             try:

@@ -1,0 +1,38 @@
+"""NVIDIA's GPUs as their driver tells of them; no framework is asked, none is imported.
+
+Out:     Gpu: name, memory, and how much of it nobody holds
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+__all__ = ["CUDA_CONTEXT_BYTES", "Gpu", "find_gpu"]
+
+CUDA_CONTEXT_BYTES = 600 << 20
+"""What a process holds on a GPU before its first tensor."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine."""
+
+    name: str
+    memory_bytes: int
+    free_bytes: int
+
+
+def find_gpu(number: int = 0) -> Gpu | None:
+    """Return a GPU by its number, the first by default; None where there is no such one."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    query = [program, "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+        name, total, free = found.stdout.splitlines()[number].rsplit(",", 2)
+        return Gpu(name.strip(), int(total) << 20, int(free) << 20)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None

@@ -1,0 +1,142 @@
+"""How fast a described machine would train with --offload: what is computed, what is copied.
+
+In:      a Choice; what the GPU computes, what the link to the host and the disk carry
+Out:     SpeedEstimate: tokens per second; tokens a step from which offloading is nearly free
+
+Computing hides what is copied beside it: weights, inputs of blocks, gradients. The optimizer's
+states come when everything else is done, so their time adds to that of the step.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from lowtide.gpus import find_gpu
+from lowtide.memory import parse_size
+from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import flops_per_token
+from lowtide.packages import has_package
+from lowtide.planning.choices import Choice
+from lowtide.planning.settings import PlanSettings, parse_count
+from lowtide.training.offloading import Traffic, step_traffic
+
+__all__ = ["Rates", "SpeedEstimate", "estimate_speed", "find_rates"]
+
+# Of a GPU in training, and of PCIe 4.0 and an SSD, roughly; where nothing is given or measured.
+_USUAL_FLOPS, _USUAL_LINK, _USUAL_DISK = 30e12, 20e9, 2e9
+_TRAINING_SHARE = 0.4  # what training gets of the products of large matrices that are measured
+_TIMEOUT_SECONDS = 90
+
+_FREE = 0.1
+"""The share of a step that offloading may take where it is called nearly free."""
+_COMPUTED_AGAIN = 4 / 3  # the forward pass of every block is computed twice
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a machine does in a second."""
+
+    flops: float
+    """Operations of a GPU in training."""
+    link_bytes: float
+    """Between host and GPU, each way, both at once."""
+    disk_bytes: float
+    is_assumed: bool
+    """Whether they are usual ones, neither measured nor given."""
+
+
+@dataclass(frozen=True)
+class SpeedEstimate:
+    """What a step of a choice takes, by its parts."""
+
+    rates: Rates
+    compute_seconds: float
+    copy_seconds: float
+    """Of what is copied beside the computing."""
+    update_seconds: float
+    """Of states on their way to the step and back."""
+    tokens_per_second: float
+    free_from_tokens: int
+    """Tokens a step from which offloading takes less than a tenth of it."""
+    disk_bytes_per_step: int
+    """Written to the disk, which wears it."""
+
+
+def find_rates(settings: PlanSettings) -> Rates:
+    """Rates as given; else of the GPU that is here, by a probe of two seconds; else usual ones."""
+    given = (
+        settings.gpu_flops and float(parse_count(settings.gpu_flops, "gpu_flops")),
+        settings.link_speed and float(parse_size(settings.link_speed)),
+        settings.disk_speed and float(parse_size(settings.disk_speed)),
+    )
+    measured = None
+    if settings.measure and None in given[:2] and has_package("torch") and find_gpu() is not None:
+        measured = _measure()
+    usual = (_USUAL_FLOPS, _USUAL_LINK, _USUAL_DISK)
+    flops, link, disk = (
+        value or found or common
+        for value, found, common in zip(given, (measured or (0.0, 0.0, 0.0)), usual, strict=True)
+    )
+    return Rates(flops, link, disk, is_assumed=None in given[:2] and measured is None)
+
+
+def _measure() -> tuple[float, float, float] | None:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "lowtide.training.rates"],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = json.loads(done.stdout)
+    return _TRAINING_SHARE * found["flops"], found["link_bytes"], 0.0
+
+
+def estimate_speed(choice: Choice, rates: Rates) -> SpeedEstimate | None:
+    """Estimate a choice that offloads; None for one that does not."""
+    settings, config = choice.settings, choice.config
+    if settings.machine.offload == "none":
+        return None
+    traffic = step_traffic(config, settings, on_gpu=True)
+    tokens = settings.tokens_per_step
+    per_token = _compute_seconds(config, settings.model.seq_len, rates)
+    compute = per_token * tokens
+    fixed, by_token = _copy_seconds(traffic, rates, tokens)
+    update = max(
+        traffic.update_in / rates.link_bytes,
+        traffic.update_out / rates.link_bytes,
+        (traffic.disk_read + traffic.disk_written) / rates.disk_bytes,
+    )
+    copies = fixed + by_token * tokens
+    return SpeedEstimate(
+        rates=rates,
+        compute_seconds=compute,
+        copy_seconds=copies,
+        update_seconds=update,
+        tokens_per_second=tokens / (max(compute, copies) + update),
+        free_from_tokens=_free_from(per_token, fixed, by_token, update),
+        disk_bytes_per_step=traffic.disk_written,
+    )
+
+
+def _compute_seconds(config: GPTConfig, seq_len: int, rates: Rates) -> float:
+    return _COMPUTED_AGAIN * flops_per_token(config, seq_len) / rates.flops
+
+
+def _copy_seconds(traffic: Traffic, rates: Rates, tokens: int) -> tuple[float, float]:
+    """Seconds of copies beside the computing: those of every step, and those for each token."""
+    inward = traffic.weights_in
+    outward = traffic.gradients_out
+    return max(inward, outward) / rates.link_bytes, traffic.inputs / tokens / rates.link_bytes
+
+
+def _free_from(per_token: float, fixed: float, by_token: float, update: float) -> int:
+    """Tokens of a step where copies are hidden and the update takes a tenth of the computing."""
+    hidden = fixed / max(per_token - by_token, per_token / 100)
+    return int(max(hidden, update / (_FREE * per_token)))

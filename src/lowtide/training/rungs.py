@@ -1,0 +1,131 @@
+"""What --offload auto means: the first rung that fits the memories there are; no torch here.
+
+In:      TrainSettings and the network's shape; what GPU, host and disk have
+Out:     the same settings with a rung, or BudgetError with what the smallest one would take
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.errors import BudgetError, UsageError
+from lowtide.files import free_disk_bytes
+from lowtide.flatsettings import replace_settings
+from lowtide.gpus import CUDA_CONTEXT_BYTES, find_gpu
+from lowtide.memory import available_bytes, default_budget_bytes, format_size, parse_size
+from lowtide.model.config import GPTConfig
+from lowtide.model.program import Program, find_program
+from lowtide.training.footprint import Footprint, planned_bytes
+from lowtide.training.offloading import RUNGS
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["Limits", "choose_rung", "find_limits", "host_budget_bytes", "smallest_rung"]
+
+_HOST_SHARE = 0.9  # of what is free, where a GPU trains with the host's memory
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may take of each memory."""
+
+    on_gpu: bool
+    device_bytes: int
+    """Of the GPU, or of the memory that a CPU trains in."""
+    host_bytes: int
+    disk_bytes: int | None
+    """None where it is not known."""
+
+    def hold(self, need: Footprint) -> bool:
+        """Whether a run fits."""
+        file = need.offloaded.file if need.offloaded else 0
+        on_disk = self.disk_bytes is None or file <= self.disk_bytes
+        if not self.on_gpu:
+            return on_disk and need.budget_bytes <= self.device_bytes
+        on_device = need.device_budget_bytes + CUDA_CONTEXT_BYTES <= self.device_bytes
+        return on_disk and on_device and need.host_bytes <= self.host_bytes
+
+
+def host_budget_bytes(settings: TrainSettings, *, on_gpu: bool) -> int:
+    """The budget of host memory: as given, else half of what is free, nearly all to offload to."""
+    machine = settings.machine
+    if machine.memory is not None:
+        return parse_size(machine.memory)
+    if on_gpu and machine.offload != "none":
+        return int(available_bytes() * _HOST_SHARE)
+    return default_budget_bytes()
+
+
+def find_limits(settings: TrainSettings, program: Program) -> Limits:
+    """What this machine has, and what of it the settings allow."""
+    on_gpu = program.device != "cpu"
+    host = host_budget_bytes(settings, on_gpu=on_gpu)
+    device = host
+    if on_gpu:
+        _, _, number = settings.machine.device.partition(":")
+        gpu = find_gpu(int(number or 0))
+        device = gpu.free_bytes if gpu is not None else 0
+        if settings.machine.vram is not None:
+            device = parse_size(settings.machine.vram)
+    folder = settings.machine.offload_dir or settings.run.checkpoints_dir
+    there = next((path for path in (folder, *folder.parents) if path.is_dir()), Path())
+    return Limits(on_gpu, device, host, free_disk_bytes(there))
+
+
+def choose_rung(
+    settings: TrainSettings,
+    config: GPTConfig,
+    *,
+    rungs: Sequence[str] = RUNGS,
+    program: Program | None = None,
+    limits: Limits | None = None,
+) -> TrainSettings:
+    """Return the settings with the first of the rungs that fits, one row at a time if need be."""
+    program = program or find_program(settings.machine.device)
+    limits = limits or find_limits(settings, program)
+    need = None
+    for tried in _with_rungs(settings, rungs):
+        need = planned_bytes(config, tried, micro_batch=1, on_gpu=limits.on_gpu, program=program)
+        if limits.hold(need):
+            return tried
+    if need is None:
+        raise UsageError("--offload auto: none of its rungs goes with the other settings")
+    raise _nothing_fits(need, limits)
+
+
+def _with_rungs(settings: TrainSettings, rungs: Sequence[str]) -> Iterator[TrainSettings]:
+    """The settings with each rung that goes with them."""
+    for rung in rungs:
+        changes = {"offload": rung, **({} if rung == "disk" else {"offload_dir": None})}
+        try:
+            yield replace_settings(settings, **changes)
+        except UsageError:  # such as 8-bit products, which no rung but none has
+            continue
+
+
+def smallest_rung(settings: TrainSettings) -> TrainSettings:
+    """The settings with the rung that takes least memory of those that go with them."""
+    return list(_with_rungs(settings, RUNGS))[-1]
+
+
+def _nothing_fits(need: Footprint, limits: Limits) -> BudgetError:
+    file = need.offloaded.file if need.offloaded else 0
+    parts = [f"{format_size(need.budget_bytes)} of memory ({format_size(limits.device_bytes)})"]
+    if limits.on_gpu:
+        device = need.device_budget_bytes + CUDA_CONTEXT_BYTES
+        parts = [
+            f"{format_size(device)} of the GPU ({format_size(limits.device_bytes)})",
+            f"{format_size(need.host_bytes)} of the host ({format_size(limits.host_bytes)})",
+        ]
+    if file:
+        there = "unknown" if limits.disk_bytes is None else format_size(limits.disk_bytes)
+        parts.append(f"{format_size(file)} of disk ({there})")
+    flags = f"--memory {-(-need.budget_bytes // (1 << 20))}MiB"
+    if limits.on_gpu:
+        flags = f"--memory {-(-need.host_bytes // (1 << 20))}MiB and so much of a GPU"
+    return BudgetError(
+        "no rung of --offload fits: the smallest, one row at a time, takes "
+        f"{', '.join(parts)}; in parentheses what there is",
+        next_step=f"give at least {flags}, or a smaller model or --seq-len",
+    )
