@@ -40,7 +40,6 @@ from lowtide.training.state import RunState
 
 VOCAB, CONTEXT = 50304, 1024
 CONTEXT_GIB = 0.6
-LARGE = {14: (48, 4864), 17: (48, 5376), 20: (48, 5888)}  # billions: layers, width
 
 
 def first_weights(config: GPTConfig, seed: int, *, zero_init: bool) -> Iterator[tuple[str, Tensor]]:
@@ -71,25 +70,23 @@ def batch(path: Path, rows: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Take some steps; return losses, times and peaks beside what was planned."""
-    billions = round(options.params / 1e9)
-    if billions in LARGE:
-        layers, width = LARGE[billions]
-        config = GPTConfig(VOCAB, CONTEXT, layers, width, width // 128)
-    else:
-        config = shape_for_parameters(options.params, vocab_size=VOCAB, context_length=CONTEXT)
+    config = shape_for_parameters(options.params, vocab_size=VOCAB, context_length=CONTEXT)
     settings = train_settings(
         offload=options.offload,
         batch_size=options.rows,
         gradient_accumulation_steps=options.parts,
         seq_len=CONTEXT,
         learning_rate=options.learning_rate,
+        optimizer=options.optimizer,
         use_mixed_precision=True,
         compile=options.compile,
         **({"offload_dir": options.offload_dir} if options.offload == "disk" else {}),
     )
     state, rows = RunState(micro_batch=options.rows), options.rows * options.parts
     group = ProcessGroup(0, 1, torch.device("cuda"))
+    began = time.perf_counter()
     engine = LadderEngine(PackedGPT(config, seed=1), settings, state, group, rows=rows, note=print)
+    filled = time.perf_counter() - began
     losses, seconds = [], []
     for step in range(options.steps):
         inputs, targets = batch(options.data, rows, step)
@@ -102,16 +99,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         losses.append(round(loss.item(), 3))
         state.step += 1
     plan = offload_bytes(config, settings, rows=state.micro_batch, on_gpu=True)
-    planned = plan.weights + plan.gradients + plan.optimizer + plan.activations + plan.loss
+    planned = plan.weights + plan.gradients + plan.optimizer
+    planned += max(plan.activations + plan.loss, plan.update)
     tokens = rows * CONTEXT
     return {
         "vram": options.vram,
         "params": count_parameters(config),
         "shape": [config.num_layers, config.width],
         "offload": options.offload,
+        "optimizer": options.optimizer,
+        "learning_rate": options.learning_rate,
         "rows": options.rows,
         "parts": options.parts,
         "compile": options.compile,
+        "first_weights_seconds": round(filled, 1),
         "losses": losses,
         "tokens_per_second": round(tokens / statistics.median(seconds[2:])),
         "device_peak_bytes": torch.cuda.max_memory_allocated(),
@@ -127,6 +128,7 @@ def main() -> None:
     parser.add_argument("--vram", type=float, default=0.0, help="GiB; 0 for all there is")
     parser.add_argument("--params", type=float, required=True)
     parser.add_argument("--offload", default="packed")
+    parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--offload-dir", type=Path, default=Path())
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--parts", type=int, default=8)

@@ -256,6 +256,18 @@ void bind_packed(nb::module_& m) {
                   position + static_cast<uint32_t>(first), end - first);
     });
   });
+  m.def("pack_weights",
+        [](Address values, Address weights, Address rests, size_t size, size_t num_threads) {
+          require_threads(num_threads);
+          require(checked_product(size, sizeof(float)) == 0 ||
+                      (values != 0 && weights != 0 && rests != 0),
+                  "a tensor has no address");
+          const nb::gil_scoped_release unlocked;
+          run_blocks(size, 16384, num_threads, [&](size_t first, size_t end) {
+            pack_weights(room(values) + first, reinterpret_cast<uint16_t*>(weights) + first,
+                         reinterpret_cast<int8_t*>(rests) + first, end - first);
+          });
+        });
   m.def("unpack_weights", [](Address weights, Address rests, Address out, size_t size,
                              size_t num_threads) {
     require_threads(num_threads);

@@ -148,6 +148,15 @@ void move_packed(uint16_t* weights, int8_t* rests, const uint16_t* steps, const 
 }
 
 LOWTIDE_CLONES
+void pack_weights(const float* values, uint16_t* weights, int8_t* rests, size_t size) {
+#pragma omp simd
+  for (size_t i = 0; i < size; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
+    split(values[i], 0x7Fu + ((bits >> 8) & 1u), weights[i], rests[i]);
+  }
+}
+
+LOWTIDE_CLONES
 void unpack_weights(const uint16_t* weights, const int8_t* rests, float* out, size_t size) {
 #pragma omp simd
   for (size_t i = 0; i < size; ++i) out[i] = join(weights[i], rests[i]);

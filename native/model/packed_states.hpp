@@ -51,6 +51,9 @@ struct PackedMove {
 void move_packed(uint16_t* weights, int8_t* rests, const uint16_t* steps, const PackedMove& move,
                  uint32_t position, size_t size);
 
+// Round float32 numbers to 24 bits, the nearest.
+void pack_weights(const float* values, uint16_t* weights, int8_t* rests, size_t size);
+
 // The float32 numbers that pairs of weights and rests stand for.
 void unpack_weights(const uint16_t* weights, const int8_t* rests, float* out, size_t size);
 

@@ -709,6 +709,10 @@ def call_packed(at: int, numbers: tuple[int, ...]) -> None:
     move = _native.move_packed
     vary("move_packed", move, good, ("size", "num_threads"), numbers, positional=True)
     vary("move_packed", move, good, ("weights", "rests", "steps"), (0,), positional=True)
+    good = {"values": at, "weights": at, "rests": at, "size": 2, "num_threads": 1}
+    pack = _native.pack_weights
+    vary("pack_weights", pack, good, ("size", "num_threads"), numbers, positional=True)
+    vary("pack_weights", pack, good, ("values", "weights", "rests"), (0,), positional=True)
     good = {"weights": at, "rests": at, "out": at, "size": 2, "num_threads": 1}
     unpack = _native.unpack_weights
     vary("unpack_weights", unpack, good, ("size", "num_threads"), numbers, positional=True)

@@ -9,7 +9,7 @@ AdamW has all of it; Muon has no second moment, and its first is written as Adam
 
 In:      float32 weights; packed states and bfloat16 gradients
 Out:     packed states
-Memory:  for packing some 20 bytes for each of `PIECE` numbers; a step takes none
+Memory:  none
 
 A step is defined to the bit: native code on a CPU and the kernel of a GPU give the same bytes
 (native/model/packed_states.hpp). Weights are rounded up or down by chance, keyed by step and place,
@@ -90,14 +90,10 @@ def view_momentum(memory: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def pack_weights(values: Tensor, weights: Tensor, rests: Tensor) -> None:
-    """Round float32 numbers to 24 bits, the nearest, and write them as bfloat16 and rest."""
-    for start in range(0, values.numel(), PIECE):
-        part = slice(start, start + PIECE)
-        bits = values[part].view(torch.int32)
-        kept = (bits + 0x7F + ((bits >> 8) & 1)) >> 8
-        high = (kept + 0x80) >> 8
-        weights[part] = high.to(torch.int16).view(torch.bfloat16)
-        rests[part] = (kept - (high << 8)).to(torch.int8)
+    """Round float32 numbers of the CPU to 24 bits, the nearest; write bfloat16 and rest."""
+    _native.pack_weights(
+        values.data_ptr(), weights.data_ptr(), rests.data_ptr(), values.numel(), _num_threads()
+    )
 
 
 def unpack_weights(weights: Tensor, rests: Tensor, out: Tensor) -> Tensor:
