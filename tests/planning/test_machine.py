@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from lowtide.gpus import Gpu
 from lowtide.planning import machine
 from lowtide.planning.machine import find_machine
 from lowtide.planning.settings import PlanSettings
@@ -42,7 +41,7 @@ def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_bytes", lambda: 8 * GIB)
     monkeypatch.setattr(machine, "usable_cores", lambda: 1)
     monkeypatch.setattr(machine, "free_disk_bytes", lambda path: 5 * GIB)
-    monkeypatch.setattr(machine, "_find_gpu", lambda: ("A GPU", 2 * GIB))
+    monkeypatch.setattr(machine, "find_gpu", lambda: Gpu("A GPU", 2 * GIB, GIB))
     found = find_machine(PlanSettings())
     assert (found.ram_bytes, found.budget_bytes, found.cores) == (16 * GIB, 6 * GIB, 1)
     assert found.is_this and not found.is_tpu
@@ -54,31 +53,7 @@ def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert named.describe() == "5 cores, 16.0 GiB of memory, no GPU (as described)"
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("A, 100 X, 24564\nB, 1\n", ("A, 100 X", 24564 << 20)),
-        ("", (None, 0)),
-        ("A, many\n", (None, 0)),
-        (subprocess.CalledProcessError(1, "x"), (None, 0)),
-        (subprocess.TimeoutExpired("x", 10), (None, 0)),
-        (OSError(), (None, 0)),
-    ],
-)
-def test_a_gpu_as_its_driver_says(
-    monkeypatch: pytest.MonkeyPatch, answer: Any, expected: tuple[str | None, int]
-) -> None:
-    asked: list[Any] = []
-
-    def run(command: list[str], **options: Any) -> Any:
-        asked.append((command[1], options["check"], options["text"]))
-        if isinstance(answer, Exception):
-            raise answer
-        return SimpleNamespace(stdout=answer)
-
-    monkeypatch.setattr(machine.shutil, "which", lambda name: "/bin/nvidia-smi")
-    monkeypatch.setattr(machine.subprocess, "run", run)
-    assert machine._find_gpu() == expected
-    assert asked == [("--query-gpu=name,memory.total", True, True)]
-    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
-    assert machine._find_gpu() == (None, 0) and len(asked) == 1
+def test_a_described_disk() -> None:
+    found = find_machine(PlanSettings(ram="8GiB", disk="20GB"))
+    assert found.free_disk_bytes == 20_000_000_000 and not found.is_this
+    assert "18.6 GiB of disk free" in found.describe()

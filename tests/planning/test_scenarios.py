@@ -47,6 +47,14 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "seq_len": 512,
         "vocab_size": 8000,
     },
+    "ladder": {
+        "ram": "24GiB",
+        "vram": "8GiB",
+        "disk": "200GB",
+        "tokens": "10B",
+        "size": "3B",
+        "measure": False,
+    },
     "tight": {"ram": "900MiB", "tokens": "20M", "size": "12M", "batch_size": 64},
     "shorter rows": {
         "ram": "660MiB",

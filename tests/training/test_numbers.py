@@ -81,7 +81,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         ),
         "NORM_MARGIN": 1.02,
     },
-    "training.offloading": {"CHUNK": 8_388_608, "GPU_CHUNK_TOKENS": 2_048, "_SCALES": 0.0625},
+    "training.offloading": {
+        "CHUNK": 8_388_608,
+        "GPU_CHUNK_TOKENS": 2_048,
+        "STACK_NUMBERS": 67_108_864,
+        "_SCALE": 0.03125,
+    },
     "training.optimizers": {
         "_SMALLEST_8BIT": 4_096,
         "build_optimizers(weight_decay)": 0.1,
@@ -93,6 +98,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "LossScale.__init__(initial)": 65536.0,
     },
     "training.probe": {"_VOCABULARY": 62},
+    "training.rates": {"_SIDE": 8_192, "_COPIED_BYTES": 134_217_728, "_SECONDS": 0.8},
     "training.reports": {"_OVERFITTING_GAP": 0.3},
     "training.results": {
         "evaluation_windows(first)": 0,
@@ -100,6 +106,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "evaluate_windows(world_size)": 1,
         "ForgettingWatch.__init__(learning_rate)": 0.0003,
     },
+    "training.rungs": {"_HOST_SHARE": 0.9},
     "training.schedule": {
         "_MOST_WARMUP_STEPS": 100,
         "learning_rate_factor(decay_fraction)": 0.4,
@@ -194,7 +201,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         },
         "_NOT_OFFLOADED": {
             "layout": ("tide",),
-            "optimizer": ("muon",),
             "use_8bit_optimizer": (True,),
             "compile_whole": (True,),
             "attention": ("cudnn", "flash"),

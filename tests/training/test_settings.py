@@ -111,7 +111,6 @@ DEFAULTS = {
     "device": "auto",
     "parallel": "ddp",
     "num_workers": 4,
-    "vram": None,
     "offload": "none",
     "eval_dataset_dir": (),
     "eval_interval": 500,

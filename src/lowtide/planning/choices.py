@@ -21,6 +21,7 @@ from lowtide.model.config import (
     load_config,
     padded_vocab_size,
 )
+from lowtide.model.sizing import count_parameters
 from lowtide.planning.compute import size_for_a_day, size_for_tokens, two_digits
 from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
@@ -252,16 +253,22 @@ def _smaller_model(
 ) -> Choice | None:
     """Return the largest model that fits one row at a time with every saving, its rows as long."""
     settings = build_settings(TrainSettings, options)
-    saving = {name: value for name, value in options.items() if name not in _SHAPE_OPTIONS} | {
-        "batch_size": 1,
-        "gradient_accumulation_steps": settings.batch.rows_per_step,
-    }
+    rows = settings.batch.rows_per_step
+    saving = {name: value for name, value in options.items() if name not in _SHAPE_OPTIONS}
+    saving |= {"batch_size": 1, "gradient_accumulation_steps": rows}
     rungs = () if "offload" in options else _rungs(settings, machine)
-    if rungs:
-        rows = max(1, settings.batch.rows_per_step >> (step_halvings - 1))
-        saving |= {"offload": rungs[-1], "gradient_accumulation_steps": rows}
+    ways: list[dict[str, Any]] = [saving]
+    if rungs:  # the last two need least: of the device, and of the host
+        saving["gradient_accumulation_steps"] = max(1, rows >> (step_halvings - 1))
+        ways = [{**saving, "offload": rung} for rung in rungs[-2:]]
     elif settings.machine.offload == "none":
         saving |= {"use_8bit_optimizer": True, "activation_checkpointing": True}
+    found = [_largest_model(way, vocab_size, machine) for way in ways]
+    whole = [choice for choice in found if choice is not None]
+    return max(whole, key=lambda choice: count_parameters(choice.config), default=None)
+
+
+def _largest_model(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice | None:
     low, high, best = 10_000, 20_000_000_000, None  # what shapes are known for
     while high > low * 1.02:
         middle = two_digits(int((low * high) ** 0.5), rounded=math.floor)
@@ -269,7 +276,7 @@ def _smaller_model(
             break
         changes = (f"a model of {middle:,} parameters, the largest with every saving",)
         try:
-            choice = _choice({**saving, "target_params": middle}, vocab_size, machine, changes)
+            choice = _choice({**options, "target_params": middle}, vocab_size, machine, changes)
         except UsageError:  # no shape is as small with this vocabulary
             low = middle
             continue

@@ -201,6 +201,8 @@ def _computing(
     )
     per_logit = (2 if on_gpu else 10) if half else 4
     logits = min(tokens, chunk_tokens) * config.vocab_size * per_logit
-    # The table's gradient sum, and in float32 the table itself.
+    # The table's gradient sum, and in float32 the table itself. A table that is the output matrix
+    # too waits for the end of the backward pass with its sum.
     table = 4 * tables + (0 if half else 4 * tables)
-    return computed + running, max(beside, logits + table)
+    waiting = 4 * tables if config.tie_weights else 0
+    return computed + running, max(beside + waiting, logits + table)

@@ -1,0 +1,94 @@
+"""Estimates of a machine that offloads: what hides behind computing, and what does not."""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.gpus import Gpu
+from lowtide.planning import speed
+from lowtide.planning.plan import make_plan
+from lowtide.planning.settings import PlanSettings
+from lowtide.planning.speed import Rates, estimate_speed, find_rates
+from lowtide.planning.summary import describe_plan, plan_as_json
+from lowtide.training.offloading import step_traffic
+
+MACHINE = {"vram": "8GiB", "ram": "64GiB", "disk": "500GB", "tokens": "10B", "measure": False}
+
+
+def test_the_cheapest_rung_that_fits_is_planned() -> None:
+    plan = make_plan(size="1B", **MACHINE)
+    assert plan.fits and plan.chosen is not None and plan.speed is not None
+    assert plan.chosen.settings.machine.offload == "gradients"
+    assert plan.chosen.settings.model.seq_len == 1024
+    assert "--offload gradients" in plan.commands[-1] and "--vram 8GiB" in plan.commands[-1]
+    text = describe_plan(plan)
+    assert "on the host" in text and "by usual rates (30 TFLOP/s, 20 GB/s each way)" in text
+    assert plan_as_json(plan)["speed"]["tokens_per_second"] == plan.speed.tokens_per_second
+
+
+def test_a_model_beyond_the_host_goes_to_the_disk() -> None:
+    given = {**MACHINE, "ram": "24GiB"}
+    plan = make_plan(size="3B", **given)
+    assert plan.fits and plan.chosen is not None and plan.chosen.footprint.offloaded is not None
+    assert plan.chosen.settings.machine.offload == "disk"
+    text = describe_plan(plan)
+    assert "in a file" in text and "the disk is written" in text and "it wears by that" in text
+    without = make_plan(size="3B", **{**given, "disk": "1GB"})
+    assert without.chosen is None or without.chosen.settings.machine.offload != "disk"
+
+
+def test_a_rung_that_was_asked_for_stays() -> None:
+    plan = make_plan(size="1B", offload="layers", batch_size=2, **MACHINE)
+    assert plan.chosen is not None and plan.chosen.settings.machine.offload == "layers"
+    assert not any("host" in change for change in plan.chosen.changes)
+    assert make_plan(size="350M", offload="none", **MACHINE).speed is None
+
+
+def test_twenty_billion_parameters_have_a_shape() -> None:
+    given = {**MACHINE, "vram": "24GiB", "ram": "192GiB"}
+    for size in ("14B", "20B"):
+        plan = make_plan(size=size, **given)
+        count = plan.compute.parameters
+        assert plan.fits and abs(count / (float(size[:-1]) * 1e9) - 1) < 0.05
+
+
+def test_computing_hides_copies_but_not_the_update() -> None:
+    plan = make_plan(size="1B", offload="layers", batch_size=4, **MACHINE)
+    assert plan.chosen is not None
+    choice = plan.chosen
+    traffic = step_traffic(choice.config, choice.settings, on_gpu=True)
+    slow = estimate_speed(choice, Rates(1e12, 1e12, 1e9, is_assumed=False))
+    fast = estimate_speed(choice, Rates(1e18, 1e9, 1e9, is_assumed=False))
+    assert slow is not None and fast is not None
+    tokens = choice.settings.tokens_per_step
+    assert tokens / slow.tokens_per_second == pytest.approx(
+        slow.compute_seconds + slow.update_seconds
+    )
+    assert fast.update_seconds == pytest.approx(traffic.update_in / 1e9)
+    assert tokens / fast.tokens_per_second == pytest.approx(fast.copy_seconds + fast.update_seconds)
+    assert fast.free_from_tokens > 1000 * slow.free_from_tokens
+
+
+def test_rates_are_given_measured_or_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = PlanSettings(gpu_flops="100T", link_speed="25GB", disk_speed="3GB")
+    assert find_rates(given) == Rates(100e12, 25e9, 3e9, is_assumed=False)
+    monkeypatch.setattr(speed, "find_gpu", lambda: None)
+    assert find_rates(PlanSettings()) == Rates(30e12, 20e9, 2e9, is_assumed=True)
+    monkeypatch.setattr(speed, "find_gpu", lambda: Gpu("A", 1, 1))
+    answer: Any = SimpleNamespace(stdout='{"flops": 500e12, "link_bytes": 50e9}')
+
+    def run(*_: Any, **__: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(speed.subprocess, "run", run)
+    assert find_rates(PlanSettings()) == Rates(200e12, 50e9, 2e9, is_assumed=False)
+    assert find_rates(PlanSettings(link_speed="9GB")).link_bytes == 9e9
+    assert find_rates(PlanSettings(measure=False)).is_assumed
+    answer = subprocess.TimeoutExpired("x", 90)
+    assert find_rates(PlanSettings()).is_assumed

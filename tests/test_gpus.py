@@ -1,0 +1,46 @@
+"""GPUs as their driver tells of them, and the driver that says nothing of use."""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide import gpus
+from lowtide.gpus import Gpu, find_gpu
+
+TWO = "A, 100 X, 24564, 24000\nB, 16, 1\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "number", "expected"),
+    [
+        (TWO, 0, Gpu("A, 100 X", 24564 << 20, 24000 << 20)),
+        (TWO, 1, Gpu("B", 16 << 20, 1 << 20)),
+        (TWO, 2, None),
+        ("", 0, None),
+        ("A, many, 1\n", 0, None),
+        (subprocess.CalledProcessError(1, "x"), 0, None),
+        (subprocess.TimeoutExpired("x", 10), 0, None),
+        (OSError(), 0, None),
+    ],
+)
+def test_a_gpu_as_its_driver_says(
+    monkeypatch: pytest.MonkeyPatch, answer: Any, number: int, expected: Gpu | None
+) -> None:
+    asked: list[Any] = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        asked.append((command[1], options["check"], options["text"]))
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(stdout=answer)
+
+    monkeypatch.setattr(gpus.shutil, "which", lambda name: "/bin/nvidia-smi")
+    monkeypatch.setattr(gpus.subprocess, "run", run)
+    assert find_gpu(number) == expected
+    assert asked == [("--query-gpu=name,memory.total,memory.free", True, True)]
+    monkeypatch.setattr(gpus.shutil, "which", lambda name: None)
+    assert find_gpu() is None and len(asked) == 1

@@ -1,0 +1,125 @@
+"""The rung that --offload auto takes: the first that fits GPU, host and disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lowtide.errors import BudgetError, UsageError
+from lowtide.gpus import CUDA_CONTEXT_BYTES, Gpu
+from lowtide.model.program import Program
+from lowtide.model.sizing import shape_for_parameters
+from lowtide.training import rungs
+from lowtide.training.footprint import fit_device_batch, planned_bytes
+from lowtide.training.offloading import RUNGS, step_traffic
+from lowtide.training.rungs import Limits, choose_rung, find_limits, host_budget_bytes
+from lowtide.training.settings import TrainSettings, train_settings
+
+GIB = 1 << 30
+PROGRAM = Program(300 << 20, 320 << 20)
+CONFIG = shape_for_parameters(1_000_000_000, vocab_size=32000, context_length=1024)
+
+
+def _settings(**options: object) -> TrainSettings:
+    given = {"offload": "auto", "batch_size": 4, "gradient_accumulation_steps": 4, "seq_len": 1024}
+    return train_settings(use_mixed_precision=True, optimizer="adamw", **{**given, **options})  # pyright: ignore[reportArgumentType]
+
+
+def _chosen(limits: Limits, **options: object) -> str:
+    chosen = choose_rung(_settings(**options), CONFIG, program=PROGRAM, limits=limits)
+    return chosen.machine.offload
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "expected"),
+    [
+        (40, 64, "none"),
+        (11, 64, "packed"),
+        (8, 64, "gradients"),
+        (5, 64, "optimizer"),
+        (3, 64, "layers"),
+        (3, 8, "disk"),
+        (40, 12, "packed"),  # whose checkpoints are not copied on the host
+    ],
+)
+def test_the_first_rung_that_fits_is_taken(device: int, host: int, expected: str) -> None:
+    assert _chosen(Limits(True, device * GIB, host * GIB, None)) == expected
+
+
+def test_a_cpu_has_packed_and_disk() -> None:
+    sizes = {
+        rung: planned_bytes(
+            CONFIG, _settings(offload=rung), micro_batch=1, program=PROGRAM
+        ).budget_bytes
+        for rung in RUNGS
+    }
+    assert sizes["none"] > sizes["packed"] > sizes["disk"]
+    for rung in ("none", "packed", "disk"):
+        assert _chosen(Limits(False, sizes[rung], sizes[rung], None)) == rung
+    with pytest.raises(BudgetError, match=r"no rung of --offload fits.*GiB of memory") as caught:
+        _chosen(Limits(False, sizes["disk"] - 1, GIB, 50 * GIB))
+    assert f"--memory {-(-sizes['disk'] // (1 << 20))}MiB" in str(caught.value.next_step)
+
+
+def test_a_disk_that_is_too_small_counts() -> None:
+    with pytest.raises(BudgetError, match=r"of the GPU .* of the host .* of disk \(1.0 GiB\)"):
+        _chosen(Limits(True, 3 * GIB, 8 * GIB, GIB))
+
+
+def test_settings_that_no_rung_has_leave_none() -> None:
+    small = Limits(True, 3 * GIB, 64 * GIB, None)
+    with pytest.raises(BudgetError, match="no rung"):
+        _chosen(small, float8_head=True)
+    assert _chosen(Limits(True, 40 * GIB, 64 * GIB, None), float8_head=True) == "none"
+    with pytest.raises(UsageError, match="not with --offload auto"):
+        _settings(backend="jax")
+
+
+def test_the_limits_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rungs, "find_gpu", lambda number: Gpu("A", 24 * GIB, (20 + number) * GIB))
+    monkeypatch.setattr(rungs, "available_bytes", lambda: 100 * GIB)
+    monkeypatch.setattr(rungs, "default_budget_bytes", lambda: 50 * GIB)
+    folder = tmp_path / "not there yet"
+    settings = _settings(device="cuda:1", checkpoints_dir=folder)
+    found = find_limits(settings, Program(1, 1, device="cuda"))
+    assert (found.device_bytes, found.host_bytes) == (21 * GIB, 90 * GIB)
+    assert found.disk_bytes is not None and found.disk_bytes > 0
+    given = _settings(vram="8GiB", memory="9GiB", checkpoints_dir=folder)
+    found = find_limits(given, Program(1, 1, device="cuda"))
+    assert (found.device_bytes, found.host_bytes) == (8 * GIB, 9 * GIB)
+    found = find_limits(given, PROGRAM)
+    assert (found.on_gpu, found.device_bytes) == (False, 9 * GIB)
+    assert host_budget_bytes(_settings(), on_gpu=False) == 50 * GIB
+    assert host_budget_bytes(_settings(offload="none"), on_gpu=True) == 50 * GIB
+
+
+def test_a_gpu_s_micro_batch_is_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowtide.training.footprint.find_program", lambda *_, **__: PROGRAM)
+    settings = _settings(offload="optimizer", batch_size=64, gradient_accumulation_steps=1)
+
+    def need(rows: int) -> int:
+        plan = planned_bytes(CONFIG, settings, micro_batch=rows, on_gpu=True)
+        return plan.device_budget_bytes + CUDA_CONTEXT_BYTES
+
+    host = 64 * GIB
+    assert fit_device_batch(CONFIG, settings, device_bytes=None, host_bytes=host) == 64
+    assert fit_device_batch(CONFIG, settings, device_bytes=need(16), host_bytes=host) == 16
+    assert fit_device_batch(CONFIG, settings, device_bytes=need(16) - 1, host_bytes=host) == 8
+    with pytest.raises(BudgetError, match="even one row") as caught:
+        fit_device_batch(CONFIG, settings, device_bytes=need(1) - 1, host_bytes=host)
+    assert "--vram" in str(caught.value.next_step)
+    with pytest.raises(BudgetError, match=r"--offload optimizer needs .* of host memory"):
+        fit_device_batch(CONFIG, settings, device_bytes=None, host_bytes=GIB)
+
+
+def test_each_rung_moves_more_than_the_one_before() -> None:
+    found = [step_traffic(CONFIG, _settings(offload=rung), on_gpu=True) for rung in RUNGS]
+    assert found[0] == found[1] and found[0].update_in == 0
+    crossing = [t.weights_in + t.gradients_out + t.update_in + t.update_out for t in found]
+    assert crossing == sorted(crossing)
+    assert crossing[2] < crossing[3] < crossing[4] == crossing[5]
+    assert [t.disk_written > 0 for t in found] == [False] * 5 + [True]
+    on_cpu = step_traffic(CONFIG, _settings(offload="disk"), on_gpu=False)
+    assert on_cpu.disk_read > on_cpu.disk_written > found[5].disk_written
+    assert step_traffic(CONFIG, _settings(offload="packed"), on_gpu=False).disk_read == 0
