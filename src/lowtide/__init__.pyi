@@ -366,9 +366,14 @@ def make_plan(
     use_mixed_precision: bool = False,
     use_8bit_optimizer: bool = False,
     activation_checkpointing: bool = False,
+    offload: Literal['none', 'packed', 'gradients', 'optimizer', 'layers', 'disk'] | None = None,
     tokens_per_param: float | None = None,
     ram: str | int | None = None,
     vram: str | int | None = None,
+    disk: str | int | None = None,
+    gpu_flops: str | float | None = None,
+    link_speed: str | int | None = None,
+    disk_speed: str | int | None = None,
     tpu: bool = False,
     cores: int | None = None,
     memory: str | int | None = None,
@@ -412,9 +417,17 @@ def make_plan(
         use_mixed_precision: Compute in bfloat16.
         use_8bit_optimizer: AdamW's moments in 8 bits.
         activation_checkpointing: Compute activations again in the backward pass.
+        offload: Rung of the memory ladder, as lowtide train takes it; the cheapest that fits if
+            not given.
         tokens_per_param: Tokens per parameter to train on; 20 if not given.
         ram: Memory of the machine, such as 8GiB.
         vram: Memory of its GPU, such as 16GiB.
+        disk: Disk that is free, such as 200GB.
+        gpu_flops: What the GPU computes in training, operations a second, such as 100T: for
+            times.
+        link_speed: What goes between host and GPU in a second, each way, such as 20GB: for
+            times.
+        disk_speed: What the disk reads or writes in a second, such as 2GB: for times.
         tpu: A core like a TPU's: 16 GiB unless --vram says otherwise, whole batches at once.
         cores: Its cores.
         memory: Budget for each command; three quarters of the machine's memory if not given.
@@ -746,7 +759,8 @@ def train(
     parallel: Literal['ddp', 'fsdp'] = 'ddp',
     num_workers: int = 4,
     memory: str | None = None,
-    offload: Literal['none', 'packed', 'gradients', 'optimizer', 'layers', 'disk'] = 'none',
+    vram: str | None = None,
+    offload: Literal['none', 'auto', 'packed', 'gradients', 'optimizer', 'layers', 'disk'] = 'none',
     offload_dir: str | Path | None = None,
     eval_dataset_dir: str | Path | Sequence[str | Path] | Mapping[str, str | Path] = (),
     eval_interval: int = 500,
@@ -881,9 +895,10 @@ def train(
             divided.
         num_workers: Batches prepared ahead.
         memory: Budget of resident memory, such as 8GiB; half of what is available if not given.
-        offload: Train in 7 bytes a parameter (packed), and keep on the host, each with what is
-            before it: gradients, the optimizer's states, all layers; disk: states in a file.
-            AdamW.
+        vram: The most of a GPU's memory to take, such as 8GiB; all that is free if not given.
+        offload: Train in 6 or 7 bytes a parameter (packed), and keep on the host, each with
+            what is before it: gradients, the optimizer's states, all layers; disk: states in a
+            file. auto: the first of none and these that fits.
         offload_dir: Where --offload disk keeps its scratch file; the run's folder if not given.
         eval_dataset_dir: More datasets to evaluate on: NAME=DIR, or DIR for the name "general".
             Repeatable.

@@ -239,8 +239,11 @@ class TrainKeywords(TypedDict, total=False):
     memory: str | None
     """Budget of resident memory, such as 8GiB; half of what is available if not given."""
 
-    offload: Literal['none', 'packed', 'gradients', 'optimizer', 'layers', 'disk']
-    """Train in 7 bytes a parameter (packed), and keep on the host, each with what is before it: gradients, the optimizer's states, all layers; disk: states in a file. AdamW."""
+    vram: str | None
+    """The most of a GPU's memory to take, such as 8GiB; all that is free if not given."""
+
+    offload: Literal['none', 'auto', 'packed', 'gradients', 'optimizer', 'layers', 'disk']
+    """Train in 6 or 7 bytes a parameter (packed), and keep on the host, each with what is before it: gradients, the optimizer's states, all layers; disk: states in a file. auto: the first of none and these that fits."""
 
     offload_dir: str | Path | None
     """Where --offload disk keeps its scratch file; the run's folder if not given."""
