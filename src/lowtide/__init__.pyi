@@ -471,6 +471,7 @@ def prepare_dataset(
     score_label: str = '',
     keep_above: float = 0.5,
     keep_top: float | None = None,
+    step: str = '',
     near_dedup: float = 0.0,
     near_dedup_ngram: int = 5,
     decontaminate: str | Sequence[str] = (),
@@ -548,6 +549,9 @@ def prepare_dataset(
         keep_top: Keep this share of the documents that have a score, those with the highest,
             such as 0.1: instead of --keep-above. Reads everything twice; equal scores are
             ordered by a hash of the text.
+        step: A Python function of yours, FILE.py:NAME, that gets each document that is left and
+            returns it, another text, or None to remove it. Runs in processes of its own, slower
+            than native rules; it must depend on the document alone.
         near_dedup: Remove documents of whose n-grams of words at least this share is also one's
             that stays, such as 0.8; 0 for none, else 0.5 to 1. Each removal is in
             near_duplicates.jsonl.

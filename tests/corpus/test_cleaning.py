@@ -80,7 +80,7 @@ def counts(cleaned: _native.CleanedBlock) -> dict[str, int]:
 def test_options_and_rules_are_those_of_the_native_core() -> None:
     ours = set(CleaningSettings.__dataclass_fields__) | {"collect_characters"}
     others = {"rules", "rule_limit", "mask", "languages", "min_language_score", "language_model"}
-    others |= {"score", "score_label", "keep_above", "keep_top"}
+    others |= {"score", "score_label", "keep_above", "keep_top", "step"}
     assert ours - others == set(_native.CLEANING_OPTIONS) - {"mask_kinds"}
     assert len(set(RULES)) == len(RULES) == len(clean(b"")[0].counts)
     assert all(RULE_TEXTS[rule] for rule in RULES)

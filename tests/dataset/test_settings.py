@@ -30,6 +30,7 @@ PREPARE = {
     "score": "",
     "score_label": "",
     "keep_above": 0.5,
+    "step": "",
     "tokenization": "gpt2",
     "tokens_per_shard": 10_000_000,
     "val_fraction": 0.1,

@@ -8,9 +8,9 @@ Memory:  about three times the block
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lowtide import _native
 from lowtide.arrays import np
@@ -24,6 +24,7 @@ from lowtide.corpus.quality import (
 )
 from lowtide.corpus.ranking import ScoreCut
 from lowtide.corpus.reading import ReadingSettings, TextBlock, extract_json_rows
+from lowtide.corpus.steps import StepError, apply_step, canonical_step
 from lowtide.corpus.textblocks import Paths
 from lowtide.errors import UsageError
 from lowtide.flags import flag_name
@@ -107,6 +108,10 @@ class CleaningSettings:
     """Keep this share of the documents that have a score, those with the highest, such as 0.1:
     instead of --keep-above. Reads everything twice; equal scores are ordered by a hash of the
     text."""
+    step: str = ""
+    """A Python function of yours, FILE.py:NAME, that gets each document that is left and returns
+    it, another text, or None to remove it. Runs in processes of its own, slower than native rules;
+    it must depend on the document alone."""
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:
@@ -117,6 +122,7 @@ class CleaningSettings:
         limits = canonical_limits(self.rule_limit, self.rules)
         object.__setattr__(self, "rule_limit", limits)
         object.__setattr__(self, "mask", canonical_masks(self.mask))
+        object.__setattr__(self, "step", canonical_step(self.step))
         object.__setattr__(self, "languages", ",".join(read_languages(self.languages)))
         for name in ("language_model", "score"):
             path = getattr(self, name)
@@ -192,6 +198,7 @@ _QUALITY = (
     "score_label",
     "keep_above",
     "keep_top",
+    "step",
 )
 _NUMBERS = tuple(name for name in CleaningSettings.__dataclass_fields__ if name not in _QUALITY)
 """Options that the native core has by the same name."""
@@ -321,6 +328,10 @@ def clean_block(
     cut: ScoreCut | None = None,
 ) -> _native.CleanedBlock:
     """Take a block apart into documents and clean them; other Python threads go on meanwhile."""
+    if options.step and not collect_scores:
+        judged = replace(options, step="", dedup=False)
+        cleaned = clean_block(block, reading, judged, paths=paths, cut=cut)
+        return _take_step(cleaned, options, paths, collect_characters=collect_characters)
     compose = _compose_lower if options.lowercase else _compose
     native = native_options(
         options, collect_characters=collect_characters, collect_scores=collect_scores, cut=cut
@@ -340,6 +351,93 @@ def clean_block(
         )
     data, rows = _locate_rows(block, reading, paths)
     return _native.clean_block(data, *rows, native, compose)
+
+
+class _SteppedBlock:
+    """A clean block after the user's step: the text of the second pass, the counts of both."""
+
+    def __init__(
+        self, before: _native.CleanedBlock, after: _native.CleanedBlock, report: Report
+    ) -> None:
+        self._after = after
+        report.add(before.counts, before.samples)
+        report.add(after.counts, after.samples)
+        self.counts = [tuple(row) for row in report.counts]
+        self.samples = [
+            (rule, text.encode()) for rule, texts in enumerate(report.samples) for text in texts
+        ]
+        self.languages = before.languages
+        self.documents_in = before.documents_in
+        self.lines_in = before.lines_in
+        self.bytes_in = before.bytes_in
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._after, name)
+
+
+def _take_step(
+    cleaned: _native.CleanedBlock,
+    options: CleaningSettings,
+    paths: Paths,
+    *,
+    collect_characters: bool,
+) -> _native.CleanedBlock:
+    """Let the user's function judge whole documents; what is left is cleaned and hashed again."""
+    rows = np.frombuffer(cleaned.documents, np.uint64).reshape(-1, DOCUMENT_ROW_BYTES // 8)
+    whole = rows[:, _FLAGS] == (FIRST | LAST)
+    texts = [cleaned.text[int(row[_BEGIN]) : int(row[_END])] for row in rows]
+    report, kept, parts = Report(), np.ones(len(rows), bool), list[Any](texts)
+    places = np.flatnonzero(whole)
+    try:
+        for place, made in zip(
+            places, apply_step(options.step, [texts[at] for at in places]), strict=True
+        ):
+            if made is not texts[place]:
+                rule = "document_step" if made is None else "step_changed"
+                _count_step(report, rule, texts[place])
+                kept[place], parts[place] = made is not None, made
+    except StepError as failure:
+        row = rows[places[failure.document]]
+        failure.path = paths.get(int(row[_INPUT]))
+        failure.message += f", on the document at {int(row[_ORDINAL])} (byte or row) of this file"
+        raise
+    for place in np.flatnonzero(~whole):
+        _count_step(report, "rules_unjudged", texts[place])
+    left = [parts[place] for place in np.flatnonzero(kept)]
+    ends = np.cumsum([len(part) for part in left]).astype(np.uint64)
+    rows = rows[kept]
+    after = _native.clean_block(
+        np.frombuffer(b"".join(left), np.uint8),
+        ends - np.array([len(part) for part in left], np.uint64),
+        ends,
+        np.ascontiguousarray(rows[:, _INPUT]),
+        np.ascontiguousarray(rows[:, _ORDINAL]),
+        np.ascontiguousarray(rows[:, _FLAGS]),
+        native_options(_only_hashing(options), collect_characters=collect_characters),
+        _compose_lower if options.lowercase else _compose,
+    )
+    return cast("_native.CleanedBlock", _SteppedBlock(cleaned, after, report))
+
+
+_INPUT, _ORDINAL, _BEGIN, _END, _FLAGS = 0, 1, 2, 3, 7
+"""Columns of a document's row."""
+
+
+def _count_step(report: Report, rule: str, text: memoryview) -> None:
+    counts: list[Any] = [(0, 0)] * len(RULES)
+    counts[RULES.index(rule)] = (1, text.nbytes)
+    report.add(counts, [(RULES.index(rule), bytes(text[:160]))])
+
+
+def _only_hashing(options: CleaningSettings) -> CleaningSettings:
+    """The options for text that was judged already."""
+    return CleaningSettings(
+        normalize=options.normalize,
+        lowercase=options.lowercase,
+        filter=False,
+        dedup=options.dedup,
+        min_dedup_chars=options.min_dedup_chars,
+    )
 
 
 def _compose(line: bytes) -> bytes:

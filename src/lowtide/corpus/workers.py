@@ -15,6 +15,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from lowtide import _native
+from lowtide.corpus.steps import stop_steps
 from lowtide.memory import usable_cores
 
 __all__ = ["Turns", "WorkerPool"]
@@ -41,6 +42,7 @@ class WorkerPool:
 
     def __exit__(self, *details: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
+        stop_steps()
         _native.keep_freed_memory(False)
 
     def run(

@@ -199,7 +199,7 @@ def _stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prep
         )
     before = info.metadata.get("settings", {})
     models = plan_models(stored)
-    models |= {name: getattr(stored, name) for name in ("language_model", "score")}
+    models |= {name: getattr(stored, name) for name in ("language_model", "score", "step")}
     other = find_other_setting({name: before.get(name) for name in models}, models)
     if other is not None:
         raise UsageError(
@@ -369,6 +369,7 @@ class _Append:
             rule_limit=(),
             mask="",
             keep_top=None,
+            step="",
             language_model="",
             languages="",
             score="",

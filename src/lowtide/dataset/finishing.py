@@ -18,6 +18,7 @@ from lowtide.corpus.cleaning import Report
 from lowtide.corpus.evaluations import checksum_items
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingSettings
+from lowtide.corpus.steps import step_checksum
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import SourceCounts
 from lowtide.dataset.identity import iter_sources, list_contents
@@ -58,6 +59,7 @@ _NOT_IN_PLAN = (
 _MODELS = {
     "language_model": ("languages", "min_language_score", "language_model_checksum"),
     "score": ("score_label", "keep_above", "keep_top", "score_checksum"),
+    "step": ("step_checksum",),
 }
 _NEAR = ("near_dedup", "near_dedup_ngram")
 _EVALS = ("decontaminate", "decontaminate_by", "decontaminate_checksum")
@@ -98,7 +100,7 @@ def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
 def plan_models(settings: PrepareSettings) -> dict[str, str]:
     """Checksums of models: the same name may be another model one day."""
     return {
-        f"{name}_checksum": model_checksum(path)
+        f"{name}_checksum": (step_checksum if name == "step" else model_checksum)(path)
         for name in _MODELS
         if (path := getattr(settings, name))
     }

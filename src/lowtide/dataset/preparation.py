@@ -41,6 +41,7 @@ from lowtide.corpus.inputs import (
 )
 from lowtide.corpus.ranking import ScoreCut, describe_cut, require_rereadable
 from lowtide.corpus.reading import ReadingSettings, plan_streams
+from lowtide.corpus.steps import STEP_NOTICE
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
@@ -170,6 +171,8 @@ def _prepare(
     inputs = expand_inputs(settings.input_files, on_notice=notices.append)
     if settings.keep_top is not None:
         require_rereadable(inputs)
+    if settings.step:
+        notices.append(STEP_NOTICE)
     needs = Inputs.of(inputs, settings)  # first: what it imports is a part of the program
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(settings, budget, needs)

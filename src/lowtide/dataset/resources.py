@@ -20,6 +20,7 @@ from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import BLOCK_BYTES
+from lowtide.corpus.steps import step_bytes
 from lowtide.counts import counted
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
@@ -78,6 +79,8 @@ class Inputs:
     """The most that reading one of them holds besides its block."""
     package: PackageNeeds = NO_PACKAGE
     """What their tokenizer takes, where the package tokenizers runs it."""
+    step_bytes: int = 0
+    """What a process of the user's step takes, where there is one."""
 
     @classmethod
     def of(
@@ -96,7 +99,8 @@ class Inputs:
             load_items(settings.item_files, budget_bytes=total)
         in_order = sum(row.is_read_in_order for row in inputs)
         package = package_needs(tokenizer or settings.tokenization)
-        return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()), package)
+        step = step_bytes(settings.step) if settings.step else 0
+        return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()), package, step)
 
 
 _NO_INPUTS = Inputs()
@@ -109,6 +113,7 @@ def plan_shares(
     workers = settings.num_workers or usable_cores()
     held = BLOCK_BYTES_HELD + (RULES_BYTES_HELD if settings.rules else 0)
     block = settings.reading().block_bytes * held + inputs.package.thread_bytes
+    block += inputs.step_bytes
     budget.require(_smallest_shares(block, inputs))
     budget.reserve("list of files", wanted_bytes=inputs.num_files * FILE_BYTES)
     budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES + inputs.package.table_bytes)

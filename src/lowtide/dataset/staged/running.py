@@ -24,6 +24,7 @@ from lowtide.corpus.cleaning import Report
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.ranking import require_rereadable
 from lowtide.corpus.reading import ReadingSettings
+from lowtide.corpus.steps import STEP_NOTICE, stop_steps
 from lowtide.dataset import layout
 from lowtide.dataset.contamination import JudgeStage
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
@@ -85,6 +86,8 @@ def prepare_shared(
     inputs = expand_inputs(settings.input_files, on_notice=notices.append)
     if settings.keep_top is not None:
         require_rereadable(inputs)
+    if settings.step:
+        notices.append(STEP_NOTICE)
     needs = Inputs.of(inputs, settings)
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(settings, budget, needs)
@@ -108,7 +111,10 @@ def prepare_shared(
         run = _SharedPreparation(job, shares, progress)
         job.records.refuse_strangers(run.stage_names)
         _refuse_strangers(job)
-        run.run(lease_seconds)
+        try:
+            run.run(lease_seconds)
+        finally:
+            stop_steps()
         # Whoever ends last removes what the others wrote while the first was removing it.
         job.records.remove(run.stage_names)
         return StagedResult(reading, progress.seconds, progress.peak_bytes, budget.total_bytes)

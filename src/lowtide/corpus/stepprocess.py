@@ -1,0 +1,98 @@
+"""The process that runs a user's function on documents; started as a program, imports no lowtide.
+
+In:      stdin: batches, each a number of documents, then the size and the bytes of each
+Out:     stdout: for each document what became of it, and the new text or an error
+Memory:  a batch, and what the function holds
+
+What the function prints goes to stderr. Random numbers of the module `random` begin anew for every
+document, from its text, so that they do not depend on which process has it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+KEPT, DROPPED, CHANGED, FAILED = range(4)
+HEAD = struct.Struct("<BQ")
+COUNT = struct.Struct("<Q")
+
+
+def main(path: str, name: str) -> None:
+    """Load the function, then judge batches until there are no more."""
+    source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        function = load(path, name)
+        answer(answers, KEPT, b"")
+    except BaseException as error:
+        answer(answers, FAILED, describe(error, path))
+        return
+    while head := source.read(COUNT.size):
+        sizes = [COUNT.unpack(source.read(COUNT.size))[0] for _ in range(COUNT.unpack(head)[0])]
+        texts = [source.read(size) for size in sizes]
+        for text in texts:
+            answers.write(b"".join(judge(function, text, path)))
+        answers.flush()
+
+
+def load(path: str, name: str) -> Callable[[str], object]:
+    """The function of a file, whose folder is where it imports from."""
+    sys.path.insert(0, str(Path(path).parent))
+    spec = importlib.util.spec_from_file_location("lowtide_step", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["lowtide_step"] = module
+    spec.loader.exec_module(module)
+    function = getattr(module, name)
+    if not callable(function):
+        raise TypeError(f"{name} is no function")
+    return function
+
+
+def judge(function: Callable[[str], object], text: bytes, path: str) -> tuple[bytes, bytes]:
+    """What becomes of a document."""
+    random.seed(text)
+    try:
+        result = function(text.decode())
+        if result is not None and not isinstance(result, str):
+            raise TypeError(f"it returned {type(result).__name__}, expected str or None")
+    except Exception as error:
+        return pack(FAILED, describe(error, path))
+    if result is None:
+        return pack(DROPPED, b"")
+    data = result.encode("utf-8", "replace")
+    return pack(KEPT, b"") if data == text else pack(CHANGED, data)
+
+
+def pack(kind: int, data: bytes) -> tuple[bytes, bytes]:
+    """An answer."""
+    return HEAD.pack(kind, len(data)), data
+
+
+def answer(file: IO[bytes], kind: int, data: bytes) -> None:
+    """Send an answer at once."""
+    file.write(b"".join(pack(kind, data)))
+    file.flush()
+
+
+def describe(error: BaseException, path: str) -> bytes:
+    """The error, and the last line of the user's file that it went through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if str(Path(frame.filename).absolute()) == path]
+    line = own[-1].lineno if own else getattr(error, "lineno", None)
+    where = f" ({Path(path).name}, line {line})" if line else ""
+    return f"{type(error).__name__}: {error}{where}".encode("utf-8", "replace")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

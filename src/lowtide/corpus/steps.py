@@ -1,0 +1,240 @@
+"""A step of the user's: a Python function, document in, document or None out, in processes.
+
+In:      `--step my_rules.py:keep`; texts of documents
+Out:     for each text: itself, another one, or None
+Memory:  a process for each worker, as large as the function makes it; a batch of texts twice
+
+Python holds one lock a process, so threads would take turns. A worker borrows a process for a block
+and gives it back; processes end when this one does, in whatever way, as their input ends then.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import xxhash
+
+from lowtide import files
+from lowtide.corpus import stepprocess
+from lowtide.errors import DataError, UsageError, from_os_error
+
+__all__ = [
+    "STEP_NOTICE",
+    "StepError",
+    "apply_step",
+    "canonical_step",
+    "step_bytes",
+    "step_checksum",
+    "stop_steps",
+]
+
+STEP_NOTICE = "--step calls Python for every document, which takes longer than all native rules"
+
+_BATCH_BYTES = 1 << 20
+_GROWTH_BYTES = 24 << 20  # what a function may take beyond what its process holds at the start
+
+_lock = threading.Lock()
+_idle: dict[str, list[_StepProcess]] = {}
+
+
+def canonical_step(step: str) -> str:
+    """A step as FILE:NAME with the whole path; refused where there is no such function.
+
+    >>> canonical_step("")
+    ''
+    """
+    if not step:
+        return ""
+    path_text, colon, name = step.rpartition(":")
+    if not colon or not path_text or not name.isidentifier():
+        raise UsageError(
+            f"--step {step!r} is not FILE.py:FUNCTION", next_step="such as --step my_rules.py:keep"
+        )
+    path = Path(path_text).absolute()
+    try:
+        tree = ast.parse(files.read_whole(path), str(path))
+    except OSError as error:
+        raise from_os_error(error) from None
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(
+            f"--step is no Python that can be read: {error}",
+            path=path,
+            next_step=f"mend line {line}" if line else "name a file of Python",
+        ) from None
+    if name not in _top_names(tree):
+        raise UsageError(
+            f"--step {name!r} is not defined in this file",
+            path=path,
+            next_step=f"name one of {', '.join(sorted(_top_names(tree))[:8]) or 'its functions'}",
+        )
+    return f"{path}:{name}"
+
+
+def _top_names(tree: ast.Module) -> set[str]:
+    """What a file may be asked for: its functions, and what it imports or assigns."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(row.asname or row.name).partition(".")[0] for row in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {row.id for row in node.targets if isinstance(row, ast.Name)}
+    return names
+
+
+def step_checksum(step: str) -> str:
+    """A checksum of a step's source and of the function's name, by which the plan knows it."""
+    path, _, name = step.rpartition(":")
+    return xxhash.xxh3_128_hexdigest(files.read_whole(Path(path)) + b"\0" + name.encode())
+
+
+def step_bytes(step: str) -> int:
+    """About what a process of a step takes: what one holds once the function is loaded."""
+    with _borrow(step) as process:
+        return process.resident_bytes() + _GROWTH_BYTES
+
+
+def apply_step(step: str, texts: Sequence[memoryview]) -> Iterator[bytes | memoryview | None]:
+    """What the function makes of each text: as it was, another one, or None.
+
+    A text on which it fails is an error that says which number it has (`DataError.document`).
+    """
+    with _borrow(step) as process:
+        begin, held = 0, 0
+        for end, text in enumerate(texts, 1):
+            held += text.nbytes
+            if held >= _BATCH_BYTES or end == len(texts):
+                yield from process.judge(texts[begin:end], begin)
+                begin, held = end, 0
+
+
+class StepError(DataError):
+    """The function failed on a document; `document` is its place among the texts."""
+
+    document: int = 0
+
+
+class _StepProcess:
+    """One process, and the pipes to it."""
+
+    def __init__(self, step: str) -> None:
+        self._path, _, name = step.rpartition(":")
+        program = [sys.executable, "-u", stepprocess.__file__, self._path, name]
+        self._process = subprocess.Popen(
+            program,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        )
+        kind, data = self._read_answer()
+        if kind == stepprocess.FAILED:
+            self.stop()
+            raise DataError(
+                f"--step cannot be loaded: {data.decode('utf-8', 'replace')}",
+                path=self._path,
+                next_step="mend it, and give the command again",
+            )
+
+    @property
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        return self._process.stdin, self._process.stdout
+
+    def resident_bytes(self) -> int:
+        """What the process holds now."""
+        text = Path(f"/proc/{self._process.pid}/statm").read_text()
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def judge(self, texts: Sequence[memoryview], first: int) -> Iterator[bytes | memoryview | None]:
+        """Send texts, and read what becomes of them."""
+        to, _ = self._pipes
+        sizes = [len(texts), *(text.nbytes for text in texts)]
+        try:
+            to.write(b"".join(stepprocess.COUNT.pack(size) for size in sizes))
+            for text in texts:
+                to.write(text)
+            to.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+        for number, text in enumerate(texts, first):
+            kind, data = self._read_answer()
+            if kind == stepprocess.FAILED:
+                failure = StepError(
+                    f"--step failed: {data.decode('utf-8', 'replace')}",
+                    next_step="mend the function, and give the same command with --restart",
+                )
+                failure.document = number
+                raise failure
+            if kind == stepprocess.DROPPED:
+                yield None
+            else:
+                yield text if kind == stepprocess.KEPT else data
+
+    def _read_answer(self) -> tuple[int, bytes]:
+        _, answers = self._pipes
+        head = answers.read(stepprocess.HEAD.size)
+        if len(head) != stepprocess.HEAD.size:
+            raise self._ended()
+        kind, size = stepprocess.HEAD.unpack(head)
+        data = answers.read(size)
+        if len(data) != size:
+            raise self._ended()
+        return kind, data
+
+    def _ended(self) -> DataError:
+        code = self._process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return DataError(
+            f"the process of --step ended ({how}) before its documents were done",
+            path=self._path,
+            next_step="see what it printed; a function that takes much memory may be killed for it",
+        )
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+@contextlib.contextmanager
+def _borrow(step: str) -> Generator[_StepProcess]:
+    """A process that nobody else uses meanwhile; after an error it is not used again."""
+    key = f"{step}\0{step_checksum(step)}"
+    with _lock:
+        idle = _idle.setdefault(key, [])
+        process = idle.pop() if idle else None
+    process = process or _StepProcess(step)
+    try:
+        yield process
+    except BaseException:
+        process.stop()
+        raise
+    with _lock:
+        _idle.setdefault(key, []).append(process)
+
+
+def stop_steps() -> None:
+    """End all processes that are not in use."""
+    with _lock:
+        processes = [process for row in _idle.values() for process in row]
+        _idle.clear()
+    for process in processes:
+        process.stop()
+
+
+atexit.register(stop_steps)
