@@ -231,9 +231,9 @@ def _borrow(step: str) -> Generator[_StepProcess]:
 def stop_steps() -> None:
     """End all processes that are not in use."""
     with _lock:
-        processes = [process for row in _idle.values() for process in row]
+        unused = [process for row in _idle.values() for process in row]
         _idle.clear()
-    for process in processes:
+    for process in unused:
         process.stop()
 
 
