@@ -294,3 +294,19 @@ def test_errors_of_other_packages_are_left_alone() -> None:
         packages.naming_missing_packages("this"),
     ):
         import torch.no_such_part  # noqa: F401
+
+
+def test_preparing_text_goes_without_numpy() -> None:
+    """It takes 12 MiB of every budget, and 0.15 s."""
+    command = (
+        "import sys; sys.argv = ['lowtide', 'prepare', '--input-files', 'x', '--out-dir', 'y', "
+        "'--memory', '1MiB']\n"
+        "from lowtide.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy', 'torch', 'obstore', 'urllib.request'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]", done.stderr

@@ -24,13 +24,13 @@ from lowtide.tokenizer.composing import compose_nfc
 from lowtide.tokenizer.filesteps import WINDOW_BYTES, iter_file_steps
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
-from lowtide.tokenizer.ids import TokenIds
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary, find_end, id_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from lowtide.tokenizer.ids import TokenIds
     from lowtide.tokenizer.package import PackageEncoder
 
     Ids = npt.NDArray[np.uint32]
@@ -227,13 +227,13 @@ class Tokenizer:
         """
         self._check_mode(special)
         if self._package is not None:
-            return self._package.encode(_as_text(text), special=special).view(TokenIds)
+            return _as_ids(self._package.encode(_as_text(text), special=special))
         if self._native is None:
-            return self._encode_characters(_as_text(text), special).view(TokenIds)
+            return _as_ids(self._encode_characters(_as_text(text), special))
         data = _as_bytes(text)
         if special == "forbid":
             self._refuse_specials(data)
-        return self._native.encode(data, special == "allow").view(TokenIds)
+        return _as_ids(self._native.encode(data, special == "allow"))
 
     @takes_second_names
     def encode_batch(
@@ -457,6 +457,13 @@ def _open_package(vocabulary: Vocabulary) -> PackageEncoder:
     if vocabulary.reason:
         tell_once(vocabulary.reason)
     return PackageEncoder(vocabulary)
+
+
+def _as_ids(found: np.ndarray[Any, Any]) -> TokenIds:
+    # Its module needs NumPy, which preparing text goes without.
+    from lowtide.tokenizer.ids import TokenIds
+
+    return found.view(TokenIds)
 
 
 def _as_text(text: str | bytes) -> str:
