@@ -112,14 +112,17 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
 
     class Dataset:
-        source, tokenizer_fingerprint = None, None
+        tokenizer_fingerprint = None
 
         def __init__(self, path: Path, **options: Any) -> None:
             calls.append((str(path), options))
-            self.path = path
+            self.path, self.source = path, SimpleNamespace(place=path)
 
         def describe(self) -> str:
             return f"described {self.path}"
+
+        def require_cache(self, order: str) -> None:
+            assert order == "shuffle"
 
     monkeypatch.setattr(data_module, "TokenDataset", Dataset)
     monkeypatch.setattr(data_module, "require_same_tokenizer", lambda *given: None)
