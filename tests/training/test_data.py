@@ -143,8 +143,11 @@ def test_every_part_of_a_run_is_opened_as_the_settings_say(
         replay_dataset_dir=tmp_path / "r",
         replay_fraction=0.25,
         eval_dataset_dir=(f"web={tmp_path / 'd'}", f"file={tmp_path / 'f.npy'}"),
+        cache_dir=tmp_path / "cache",
+        cache_size="3GiB",
     )
-    common = {"seq_len": 16, "dtype": "uint16", "val_fraction": 0.25}
+    common: dict[str, Any] = {"seq_len": 16, "dtype": "uint16", "val_fraction": 0.25}
+    common |= {"cache_dir": tmp_path / "cache", "cache_size": "3GiB"}
     common["vocab_size"] = data.tokenizer.vocab_size
     folder = str(tmp_path / "d")
     assert opened == [
