@@ -17,13 +17,13 @@ def test_halves_are_rounded_up_and_told():
     assert notes == [
         "out of memory: micro-batches of 4 rows now, 4 per step; a step still sees 14 rows",
         "out of memory: micro-batches of 2 rows now, 7 per step; a step still sees 14 rows",
-        "out of memory: micro-batches of 1 rows now, 14 per step; a step still sees 14 rows",
+        "out of memory: micro-batches of 1 row now, 14 per step; a step still sees 14 rows",
     ]
 
 
 def test_what_cannot_be_halved_is_refused_with_the_ways_out():
     state = RunState(micro_batch=1)
-    with pytest.raises(BudgetError, match="out of memory with 1 rows of 16 tokens") as caught:
+    with pytest.raises(BudgetError, match="out of memory with 1 row of 16 tokens") as caught:
         halve_micro_batch(
             state, train_settings(seq_len=16), rows=1, can_halve=False, note=lambda _: None
         )

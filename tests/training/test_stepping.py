@@ -175,7 +175,7 @@ def test_out_of_memory_halves_the_micro_batch_and_keeps_the_step(make_stepper, b
 def test_out_of_memory_with_one_row_says_what_to_do(make_stepper, batch):
     stepper = make_stepper()
     limited(stepper, 0, torch.OutOfMemoryError("CUDA out of memory"))
-    with pytest.raises(BudgetError, match="out of memory with 1 rows of 16 tokens") as caught:
+    with pytest.raises(BudgetError, match="out of memory with 1 row of 16 tokens") as caught:
         stepper.compute(*batch)
     assert "--activation-checkpointing" in caught.value.next_step
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lowtide.counts import counted
 from lowtide.errors import UsageError
 from lowtide.flatsettings import replace_settings
 from lowtide.model.config import (
@@ -191,7 +192,7 @@ def _candidates(
             rows = max(1, settings.batch.batch_size >> half)
             steps = -(-settings.batch.rows_per_step // rows)
             changed |= {"batch_size": rows, "gradient_accumulation_steps": steps}
-            changes.append(f"{_MICRO_BATCHES} of {rows} rows, {steps} a step")
+            changes.append(f"{_MICRO_BATCHES} of {counted(rows, 'row')}, {steps} a step")
         if precise != settings.computing.use_mixed_precision:
             changed["use_mixed_precision"] = True
             changes.append("bfloat16")
@@ -218,7 +219,7 @@ def _candidates(
             if fewer:
                 rows = max(1, settings.batch.rows_per_step >> fewer)
                 offloaded |= _split_rows(rows, int(offloaded["batch_size"]))
-                words.append(f"steps of {rows} rows")
+                words.append(f"steps of {counted(rows, 'row')}")
             yield more, offloaded, tuple(words)
 
 

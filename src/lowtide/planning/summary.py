@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from lowtide.counts import counted
 from lowtide.memory import format_size
 from lowtide.model.sizing import count_parameters
 from lowtide.packages import has_package
@@ -109,7 +110,7 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
         (
             "activations",
             need.activations,
-            f"{settings.batch.batch_size} rows of {settings.model.seq_len} tokens"
+            f"{counted(settings.batch.batch_size, 'row')} of {settings.model.seq_len} tokens"
             + (", bfloat16" if settings.computing.use_mixed_precision else "")
             + (", computed again" if settings.computing.activation_checkpointing else ""),
         ),

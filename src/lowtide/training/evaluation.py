@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lowtide.counts import counted
 from lowtide.errors import DataError
 from lowtide.keywords import takes_keywords
 from lowtide.loader.windows import TokenDataset
@@ -211,7 +212,7 @@ def _evaluate_all(
         fetched = buffer_bytes() if any(map(is_store_url, settings.dataset_dir)) else 0
         rows = fit_rows(config, rows, (progress.budget_bytes or 0) - fetched, tokens=tokens)
         if rows < settings.batch_size:
-            progress.note(f"{rows} rows at once keep the budget")
+            progress.note(f"{counted(rows, 'row')} at once keep the budget")
     model = load_model(folder, device=device)
     counts = token_byte_counts(tokenizer)
     results: dict[str, EvalResult | TaskResult] = ResultDict()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lowtide.counts import counted
 from lowtide.errors import BudgetError
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
@@ -26,13 +27,15 @@ def halve_micro_batch(
     """Compute half as many of a step's `rows` at once from now on; the step stays what it is."""
     if not can_halve:
         raise BudgetError(
-            f"out of memory with {state.micro_batch} rows of {settings.model.seq_len} tokens",
+            f"out of memory with {counted(state.micro_batch, 'row')} of "
+            f"{settings.model.seq_len} tokens",
             next_step="add --activation-checkpointing, --use-mixed-precision or "
-            "--use-8bit-optimizer, or lower --batch-size, --seq-len or the model's size",
+            "--use-8bit-optimizer, or --offload auto; or lower --batch-size, --seq-len or the "
+            "model's size",
         )
     state.micro_batch = -(-state.micro_batch // 2)
     parts = -(-rows // state.micro_batch)
     note(
-        f"out of memory: micro-batches of {state.micro_batch} rows now, {parts} per step; "
-        f"a step still sees {settings.batch.rows_per_step} rows"
+        f"out of memory: micro-batches of {counted(state.micro_batch, 'row')} now, {parts} per "
+        f"step; a step still sees {settings.batch.rows_per_step} rows"
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from lowtide import ranks
 from lowtide.answers import tell
+from lowtide.counts import counted
 from lowtide.errors import UsageError
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
@@ -329,7 +330,7 @@ class Trainer:
         if rows < steps.state.micro_batch:
             steps.state.micro_batch = rows
             self._tell(
-                f"micro-batches of {rows} rows keep the budget; a step still sees "
+                f"micro-batches of {counted(rows, 'row')} keep the budget; a step still sees "
                 f"{settings.batch.rows_per_step} rows"
             )
 
