@@ -145,7 +145,7 @@ def model_class() -> type[Any]:
         def tok_encode(
             self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
         ) -> list[int]:
-            return self.scorer.tokenizer.encode(string).tolist()
+            return self.scorer.tokenizer.encode(string, special="text").tolist()
 
         def _loglikelihood_tokens(
             self, requests: list[tuple[Any, list[int], list[int]]], **kwargs: Any

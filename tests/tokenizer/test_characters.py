@@ -58,8 +58,8 @@ def test_bytes_that_are_no_text_are_unknown(characters: Tokenizer) -> None:
 
 def test_special_modes(characters: Tokenizer) -> None:
     text = f"a{END_OF_TEXT}b"
-    assert 0 not in characters.encode(text)
-    allowed = characters.encode(text, special="allow")
+    assert 0 not in characters.encode(text, special="text")
+    allowed = characters.encode(text)
     assert allowed.tolist() == [characters.encode("a")[0], 0, characters.encode("b")[0]]
     assert characters.decode(allowed) == text
     with pytest.raises(DataError, match="special token"):

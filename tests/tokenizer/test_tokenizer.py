@@ -58,7 +58,7 @@ def test_encodes_as_the_reference(
     text = data.draw(nasty_bytes)
     ours = Tokenizer.from_merges(small_merges, special_tokens=specials, pattern=pattern)
     plain = encode_by_reference(text, small_merges, specials=[], pattern=pattern)
-    assert ours.encode(text).tolist() == [id + len(specials) for id in plain]
+    assert ours.encode(text, special="text").tolist() == [id + len(specials) for id in plain]
     allowed = encode_by_reference(text, small_merges, specials=specials, pattern=pattern)
     assert ours.encode(text, special="allow").tolist() == allowed
 
@@ -213,8 +213,8 @@ def test_special_modes(small_tokenizer: Tokenizer) -> None:
     text = "one<|endoftext|>two"
     end = small_tokenizer.special_tokens["<|endoftext|>"]
     assert small_tokenizer.end_of_text_id == end
-    assert end not in small_tokenizer.encode(text)
-    assert end in small_tokenizer.encode(text, special="allow")
+    assert end not in small_tokenizer.encode(text, special="text")
+    assert end in small_tokenizer.encode(text)
     with pytest.raises(DataError, match="at byte 3"):
         small_tokenizer.encode(text, special="forbid")
     with pytest.raises(DataError, match="special token"):
@@ -239,8 +239,8 @@ def test_text_is_never_a_special_token() -> None:
         ranked_vocabulary(tokens, special_tokens={"<s>": 258, "<s>s>": 259}, pattern="gpt2")
     )
     for text in ("<s>", "<s>s>", "a<s>"):
-        assert max(ranked.encode(text).tolist()) < 258
-        assert ranked.decode(ranked.encode(text)) == text
+        assert max(ranked.encode(text, special="text").tolist()) < 258
+        assert ranked.decode(ranked.encode(text, special="text")) == text
     assert ranked.encode("<s>", special="allow").tolist() == [258]
 
 
@@ -491,3 +491,16 @@ def test_files_of_ids_are_as_wide_as_the_vocabulary_needs(
     if item_bytes == 4:
         with pytest.raises(UsageError, match="does not fit uint16"):
             wide.encode_file(tmp_path / "a.txt", tmp_path / "b.bin", dtype=np.uint16)
+
+
+def test_every_way_to_encode_means_the_same_by_default(
+    small_tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    text = "one<|endoftext|>two"
+    wanted = small_tokenizer.encode(text, special="allow").tolist()
+    assert len(wanted) < len(small_tokenizer.encode(text, special="text"))
+    assert small_tokenizer.encode(text).tolist() == wanted
+    assert [ids.tolist() for ids in small_tokenizer.encode_batch([text])] == [wanted]
+    assert list(small_tokenizer.encode_iterable([text])) == wanted
+    (tmp_path / "text.txt").write_text(text)
+    assert small_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin") == len(wanted)

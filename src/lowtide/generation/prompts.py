@@ -82,7 +82,7 @@ def encode_end(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
         data, is_all = prompt.end(size)
         cut = 0 if is_all else _first_cut(tokenizer, data)
         if cut is not None:
-            ids = tokenizer.encode(data[cut:])
+            ids = tokenizer.encode(data[cut:], special="text")
             if is_all or len(ids) >= context:
                 return [int(token) for token in ids[-context:]]
         if size >= _LARGEST_END_BYTES:

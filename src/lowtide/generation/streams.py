@@ -97,7 +97,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[in
     ids = encode_end(tokenizer, prompt, context)
     if ids:
         return ids
-    line_break = [int(token) for token in tokenizer.encode("\n")]
+    line_break = [int(token) for token in tokenizer.encode("\n", special="text")]
     if tokenizer.kind == "char" and not set(line_break) & set(not_text(tokenizer)):
         return line_break
     return ends(tokenizer) or line_break or [0]
@@ -111,7 +111,7 @@ def note_unknown(tokenizer: Tokenizer, prompt: Prompt) -> None:
     characters: dict[str, None] = {}
     for text in prompt.iter_text():
         characters.update(dict.fromkeys(text))
-    strange = [c for c in characters if int(tokenizer.encode(c)[0]) in unknown]
+    strange = [c for c in characters if int(tokenizer.encode(c, special="text")[0]) in unknown]
     if strange:
         shown = " ".join(strange[:20]) + (" …" if len(strange) > 20 else "")
         warn(f"note: not in the model's vocabulary, read as {UNKNOWN}: {shown}")

@@ -73,7 +73,7 @@ def find_new_tokens(path: Path, tokenizer: Tokenizer) -> NewTokens:
     texts = list(_iter_lines(path))
     if not texts:
         raise DataError("no token in it", path=path, next_step="write one token on each line")
-    ids = [tuple(int(id) for id in tokenizer.encode(text)) for text in texts]
+    ids = [tuple(int(id) for id in tokenizer.encode(text, special="text")) for text in texts]
     known = [
         f"{text!r} (line {line}, id {id})"
         for line, (text, found) in enumerate(zip(texts, ids, strict=True), 1)

@@ -178,7 +178,7 @@ def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
 def _measure_ratio(tokenizer: Tokenizer, inputs: Sequence[InputFile]) -> float | None:
     """Return the bytes per token of the first plain file's beginning."""
     sample = _sample(inputs)
-    return len(sample) / len(tokenizer.encode(sample)) if sample else None
+    return len(sample) / len(tokenizer.encode(sample, special="text")) if sample else None
 
 
 def _measure_lines(inputs: Sequence[InputFile]) -> float | None:

@@ -61,7 +61,7 @@ def measure_source(tokenizer: Tokenizer, source: InputFile, text_field: str) -> 
     beginning = ""
     # A row cut off at a sample's end is no reason to show nothing.
     for batch in _iter_batches(source, ReadingSettings(text_field=text_field, skip_bad=True)):
-        for ids in tokenizer.encode_batch(batch):
+        for ids in tokenizer.encode_batch(batch, special="text"):
             num_tokens += len(ids)
             seen[ids] = True
         for text in batch:
@@ -223,7 +223,7 @@ class TokenizerReader:
         texts = texts[:_MAX_TEXTS] or [("a sentence", SENTENCE)]
         items: list[dict[str, Any]] = []
         for name, text in texts:
-            ids = self._tokenizer.encode(text)
+            ids = self._tokenizer.encode(text, special="text")
             shown = [_show(self._tokenizer.token_bytes(int(id))) for id in ids]
             ratio = len(text.encode("utf-8", "replace")) / max(len(ids), 1)
             items.append(

@@ -219,7 +219,7 @@ class Tokenizer:
 
     # Text to ids
 
-    def encode(self, text: str | bytes, *, special: SpecialMode = "text") -> TokenIds:
+    def encode(self, text: str | bytes, *, special: SpecialMode = "allow") -> TokenIds:
         """Return the ids of `text`: an array of which `+` joins two, as it joins lists.
 
         `special` says what special tokens in it are: ordinary "text", "allow" (their ids), or
@@ -240,7 +240,7 @@ class Tokenizer:
         self,
         texts: Sequence[str | bytes],
         *,
-        special: SpecialMode = "text",
+        special: SpecialMode = "allow",
         num_workers: int | None = None,
     ) -> list[Ids]:
         """Return the ids of each text, on several threads; the arrays share one block of memory."""

@@ -215,8 +215,8 @@ def _encode(
     Blanks at the context's end are the choice's too: tokens begin with theirs.
     """
     kept = context.rstrip()
-    whole = tokenizer.encode(kept + context[len(kept) :] + choice)
-    before = min(len(tokenizer.encode(kept)), len(whole) - 1)
+    whole = tokenizer.encode(kept + context[len(kept) :] + choice, special="text")
+    before = min(len(tokenizer.encode(kept, special="text")), len(whole) - 1)
     count = len(whole) - before
     ids = whole[-(max_tokens + 1) :].tolist()
     if before == 0 and len(ids) <= max_tokens:
