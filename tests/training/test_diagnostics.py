@@ -119,6 +119,20 @@ def test_a_dump_has_the_stage_and_every_stack(capfd):
     assert "test_a_dump_has_the_stage_and_every_stack" in shown
 
 
+def test_the_main_stack_is_shown_beside_a_hundred_others(capfd):
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range(105)]
+    for thread in threads:
+        thread.start()
+    try:
+        Diagnostics(watch=False).dump()
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert "test_the_main_stack_is_shown_beside_a_hundred_others" in capfd.readouterr().err
+
+
 def test_other_threads_leave_signals_alone():
     before = signal.getsignal(signal.SIGUSR1)
     seen = []

@@ -11,10 +11,12 @@ import signal
 import sys
 import threading
 import time
+import traceback
 
 __all__ = ["Diagnostics"]
 
 _SHOWN_STEPS = 3
+_DUMPED_THREADS = 100  # Python shows no more of them, and the main one last
 
 
 class Diagnostics:
@@ -50,6 +52,11 @@ class Diagnostics:
     def dump(self) -> None:
         """Print where the run stands and the stack of every thread."""
         print(f"lowtide: {self.describe()}", file=sys.stderr, flush=True)
+        main = threading.main_thread().ident
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        if len(frames) >= _DUMPED_THREADS and main in frames:
+            traceback.print_stack(frames[main], file=sys.stderr)
+            sys.stderr.flush()
         faulthandler.dump_traceback(file=2, all_threads=True)
 
     def _on_signal(self, number: int, frame: object) -> None:
