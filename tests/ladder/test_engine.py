@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from lowtide.errors import LowtideError, UsageError
-from lowtide.ladder import backend, executor, homes
+from lowtide.errors import BudgetError, LowtideError, UsageError
+from lowtide.ladder import backend, executor, homes, network
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
@@ -257,3 +257,15 @@ def test_every_rung_of_a_gpu_gives_the_same_bytes(
         )  # fmt: skip
     first, *others = (_bytes(tmp_path / rung) for rung in rungs)
     assert all(other == first for other in others)
+
+
+def test_what_the_host_cannot_hold_is_refused_before_it_is_taken(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, whose rungs put states into the host's memory."""
+    settled: list[Any] = []
+    monkeypatch.setattr(ProcessGroup, "on_cpu", property(lambda self: False))
+    monkeypatch.setattr(network.PackedGPT, "settle", lambda *given, **_: settled.append(given))
+    with pytest.raises(BudgetError, match=r"--offload layers needs .* of host memory"):
+        _train(text_file, tmp_path, "large", offload="layers", memory="400MiB")
+    assert not settled

@@ -24,7 +24,7 @@ from lowtide.loader.storedtokens import CacheSettings, fetch_tokenizer
 from lowtide.memory import parse_size
 from lowtide.model.companions import has_tokenizer
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
-from lowtide.model.program import Program, find_program
+from lowtide.model.program import Program
 from lowtide.packages import require_package
 from lowtide.stores.urls import is_store_url, store_url
 from lowtide.tokenizer import Tokenizer
@@ -32,7 +32,7 @@ from lowtide.training.basemodel import GROWN, find_base
 from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
 from lowtide.training.resuming import continued_settings
-from lowtide.training.rungs import smallest_rung
+from lowtide.training.rungs import program_of, smallest_rung
 from lowtide.training.settinggroups import DataSettings, ModelSettings, RunSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.texts import count_vocabulary, find_stream_tokenizer, find_text_tokens
@@ -112,13 +112,7 @@ def refuse_hopeless(
     if settings.machine.offload == "auto":
         settings = smallest_rung(settings)
     if program is None:
-        program = find_program(
-            settings.machine.device,
-            use_8bit=settings.learning.use_8bit_optimizer,
-            compiles=settings.computing.compile,
-            recomputes=settings.computing.activation_checkpointing,
-            backend=settings.computing.backend,
-        )
+        program = program_of(settings)
     if program.device != "cpu":  # the GPU's own memory decides
         return
     config = known_shape(settings.run)

@@ -21,7 +21,14 @@ from lowtide.training.footprint import Footprint, planned_bytes
 from lowtide.training.offloading import RUNGS
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["Limits", "choose_rung", "find_limits", "host_budget_bytes", "smallest_rung"]
+__all__ = [
+    "Limits",
+    "choose_rung",
+    "find_limits",
+    "host_budget_bytes",
+    "program_of",
+    "smallest_rung",
+]
 
 _HOST_SHARE = 0.9  # of what is free, where a GPU trains with the host's memory
 
@@ -45,6 +52,17 @@ class Limits:
             return on_disk and need.budget_bytes <= self.device_bytes
         on_device = need.device_budget_bytes + CUDA_CONTEXT_BYTES <= self.device_bytes
         return on_disk and on_device and need.host_bytes <= self.host_bytes
+
+
+def program_of(settings: TrainSettings) -> Program:
+    """What the program takes with all that a run of these settings uses."""
+    return find_program(
+        settings.machine.device,
+        use_8bit=settings.learning.use_8bit_optimizer,
+        compiles=settings.computing.compile,
+        recomputes=settings.computing.activation_checkpointing,
+        backend=settings.computing.backend,
+    )
 
 
 def host_budget_bytes(settings: TrainSettings, *, on_gpu: bool) -> int:
@@ -82,7 +100,7 @@ def choose_rung(
     limits: Limits | None = None,
 ) -> TrainSettings:
     """Return the settings with the first of the rungs that fits, one row at a time if need be."""
-    program = program or find_program(settings.machine.device)
+    program = program or program_of(settings)
     limits = limits or find_limits(settings, program)
     need = None
     for tried in _with_rungs(settings, rungs):

@@ -143,6 +143,7 @@ class Trainer:
             stack.enter_context(self.run.locked(wanted=group.is_first))
             identity = self._claim(group)
             where = Diagnostics(watch=self.settings.output.debug)
+            rows = self._fit_device(group, budget)  # before anything of it is allocated
             steps = self.prepare(group, where)
             progress = stack.enter_context(
                 Progress(
@@ -154,7 +155,7 @@ class Trainer:
             )
             self._note = self._notify or progress.note
             loop = self._open_loop(steps, where, progress, stack)
-            self._fit_into_budget(steps, budget)
+            self._take_rows(steps, self._fit_budget(budget) if group.on_cpu else rows)
             self._resume(loop, identity)
             progress.metrics_path = self.run.metrics_path if group.is_first else None
             if not loop.is_over():
@@ -294,28 +295,29 @@ class Trainer:
             require_own_tokenizer(self.tokenizer, Tokenizer.load(run.root), run.root)
         return {}
 
-    def _fit_into_budget(self, steps: Steps, budget_bytes: int) -> None:
-        """Choose micro-batches that keep the budget; on a GPU its own memory is the limit."""
+    def _fit_device(self, group: Group, budget_bytes: int) -> int | None:
+        """The micro-batch that a GPU holds, where its memory or the host's is limited."""
         settings = self.settings
-        if not steps.group.on_cpu:
-            vram = settings.machine.vram
-            if vram is None and settings.machine.offload == "none":
-                return
-            rows = fit_device_batch(
-                self.model.config,
-                settings,
-                device_bytes=None if vram is None else parse_size(vram),
-                host_bytes=budget_bytes,
-            )
-            self._take_rows(steps, rows)
-            return
+        vram = settings.machine.vram
+        if group.on_cpu or (vram is None and settings.machine.offload == "none"):
+            return None
+        return fit_device_batch(
+            self.model.config,
+            settings,
+            device_bytes=None if vram is None else parse_size(vram),
+            host_bytes=budget_bytes,
+        )
+
+    def _fit_budget(self, budget_bytes: int) -> int:
+        """The micro-batch that keeps the budget on a CPU."""
+        settings = self.settings
         held = self.backend.held_bytes(self.model)
         program = self.program or program_here(
             held, device=settings.machine.device, backend=settings.computing.backend
         )
         # A stream that the settings name is counted by them.
         given = self.data if settings.data.dataset_id is None else None
-        rows = fit_micro_batch(
+        return fit_micro_batch(
             self.model.config,
             settings,
             budget_bytes,
@@ -323,11 +325,10 @@ class Trainer:
             is_running=True,
             data_bytes=given.memory_bytes if isinstance(given, StreamingDataLoader) else 0,
         )
-        self._take_rows(steps, rows)
 
-    def _take_rows(self, steps: Steps, rows: int) -> None:
+    def _take_rows(self, steps: Steps, rows: int | None) -> None:
         settings = self.settings
-        if rows < steps.state.micro_batch:
+        if rows is not None and rows < steps.state.micro_batch:
             steps.state.micro_batch = rows
             self._tell(
                 f"micro-batches of {counted(rows, 'row')} keep the budget; a step still sees "
