@@ -38,9 +38,24 @@ def test_a_gpu_as_its_driver_says(
             raise answer
         return SimpleNamespace(stdout=answer)
 
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(gpus.shutil, "which", lambda name: "/bin/nvidia-smi")
     monkeypatch.setattr(gpus.subprocess, "run", run)
     assert find_gpu(number) == expected
     assert asked == [("--query-gpu=name,memory.total,memory.free", True, True)]
     monkeypatch.setattr(gpus.shutil, "which", lambda name: None)
     assert find_gpu() is None and len(asked) == 1
+
+
+def test_numbers_are_those_that_cuda_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        asked.append(command[3:])
+        return SimpleNamespace(stdout="B, 16, 1\n")
+
+    monkeypatch.setattr(gpus.shutil, "which", lambda name: "/bin/nvidia-smi")
+    monkeypatch.setattr(gpus.subprocess, "run", run)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    assert find_gpu(1) == find_gpu(0) == Gpu("B", 16 << 20, 1 << 20)
+    assert asked == [["--id=GPU-5"], ["--id=3"]]

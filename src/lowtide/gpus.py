@@ -5,6 +5,7 @@ Out:     Gpu: name, memory, and how much of it nobody holds
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -25,11 +26,14 @@ class Gpu:
 
 
 def find_gpu(number: int = 0) -> Gpu | None:
-    """Return a GPU by its number, the first by default; None where there is no such one."""
+    """Return a GPU by its number among those that CUDA may use; None where there is no such one."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
     query = [program, "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits"]
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    if number < len(visible):
+        query, number = [*query, f"--id={visible[number]}"], 0
     try:
         found = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
         name, total, free = found.stdout.splitlines()[number].rsplit(",", 2)

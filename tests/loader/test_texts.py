@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lowtide.loader.blocks import Windowing
 from lowtide.loader.texts import FileTexts, iter_encoded, make_encoder
+from lowtide.tokenizer import Tokenizer
 
 from .test_streaming import ByteTokenizer
 
@@ -73,3 +74,15 @@ def test_one_row_and_its_last_target_are_one_window():
     windowing = Windowing(seq_len=8, stride=4, buffer_windows=1)
     counts = [windowing.count_windows(tokens) for tokens in (8, 9, 10, 13, 14)]
     assert counts == [0, 1, 2, 2, 3]
+
+
+def test_text_that_names_a_special_token_is_text() -> None:
+    """A corpus is text of strangers: what ends a document is said by its file, not by its words."""
+    tokenizer = Tokenizer.load("gpt2")
+    text = b"one<|endoftext|>two"
+    wanted = tokenizer.encode(text, special="text").tolist()
+    encoder = make_encoder(tokenizer)
+    assert [ids.tolist() for ids in encoder.encode([text])] == [wanted]
+    assert encoder.iter_parts is not None
+    assert [id for part in encoder.iter_parts(text) for id in part.tolist()] == wanted
+    assert encoder.end_of_text_id not in wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,3 +93,9 @@ def test_rates_are_given_measured_or_usual(monkeypatch: pytest.MonkeyPatch) -> N
     assert find_rates(PlanSettings(measure=False)).is_assumed
     answer = subprocess.TimeoutExpired("x", 90)
     assert find_rates(PlanSettings()).is_assumed
+
+
+def test_a_config_file_that_leaves_the_rung_open_is_planned(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"target_params": 1000000000, "offload": "auto"}')
+    plan = make_plan(config_file=tmp_path / "run.json", **MACHINE)
+    assert plan.chosen is not None and plan.chosen.settings.machine.offload == "gradients"

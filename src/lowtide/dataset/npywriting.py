@@ -213,7 +213,8 @@ def encode_batches(
     with files.atomic_file(out) as file:
         file.write(npy_header(0, dtype))
         for texts, marks in batches:
-            for ids, marked in zip(tokenizer.encode_batch(texts), marks, strict=True):
+            found = tokenizer.encode_batch(texts, special="text")
+            for ids, marked in zip(found, marks, strict=True):
                 file.write(np.ascontiguousarray(ids, dtype=dtype).data)
                 count += len(ids)
                 if marked and tokenizer.end_of_text_id is not None:

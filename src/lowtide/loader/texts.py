@@ -236,7 +236,7 @@ def make_encoder(tokenizer: Any, *, end_of_text: str = END_OF_TEXT) -> TextEncod
     """Adapt a lowtide Tokenizer, a tokenizers.Tokenizer, or anything whose `encode` gives ids."""
     if hasattr(tokenizer, "fingerprint") and hasattr(tokenizer, "encode_batch"):
         is_own = isinstance(tokenizer, Tokenizer)
-        options = {"num_workers": ENCODING_THREADS} if is_own else {}
+        options = {"num_workers": ENCODING_THREADS, "special": "text"} if is_own else {}
         specials = tokenizer.special_tokens
         name = find_end(specials) if end_of_text == END_OF_TEXT else end_of_text
         return TextEncoder(
@@ -276,7 +276,8 @@ def _iter_parts(tokenizer: Tokenizer, text: bytes) -> Iterator[Ids]:
         if end == 0:  # no place to cut: look further
             size *= 2
             continue
-        yield tokenizer.encode_batch([part[:end]], num_workers=ENCODING_THREADS)[0]
+        part = part[:end]
+        yield tokenizer.encode_batch([part], special="text", num_workers=ENCODING_THREADS)[0]
         begin, size = begin + end, _PART_BYTES
 
 

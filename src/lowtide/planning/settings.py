@@ -201,6 +201,8 @@ class PlanSettings:
         if is_store_url(self.dataset_dir):  # its reader takes memory, and blocks save requests
             options["dataset_dir"] = show_path(self.dataset_dir or "")
             options.setdefault("order", "blocks")
+        if options.get("offload") == "auto":
+            del options["offload"]  # which is what plans do
         if self.size is not None:
             options["target_params"] = parse_count(self.size, "size")
         build_settings(TrainSettings, options)  # its checks, now

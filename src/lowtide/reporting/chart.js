@@ -157,7 +157,7 @@ function visibleSeries(chart) {
   const axis = axisOf(chart);
   return chart.series
     .map((entry, number) => ({ ...entry, x: entry[axis.key], number }))
-    .filter((entry) => !chart.state.hidden.has(entry.name) && entry.y.length);
+    .filter((entry) => entry.x && !chart.state.hidden.has(entry.name) && entry.y.length);
 }
 
 function drawFrame(root, chart, x, y, width, height, axis) {

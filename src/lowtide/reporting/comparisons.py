@@ -184,10 +184,11 @@ def _columns(curve: Series, facts: RunFacts) -> dict[str, list[float]]:
     """A curve with every axis that it can be read by."""
     columns = curve.as_json(("step", "time"))
     # A run that does not say its tokens is not on that axis; nor may it be at 0 there.
-    per_step = facts.tokens_per_step or 0
-    columns["tokens"] = [round_number(step * per_step) for step in columns["step"]]
-    flops = per_step * (facts.flops_per_token or 0)
-    columns["compute"] = [round_number(step * flops) for step in columns["step"]]
+    if (per_step := facts.tokens_per_step) is not None:
+        columns["tokens"] = [round_number(step * per_step) for step in columns["step"]]
+        if facts.flops_per_token is not None:
+            flops = per_step * facts.flops_per_token
+            columns["compute"] = [round_number(step * flops) for step in columns["step"]]
     return columns
 
 

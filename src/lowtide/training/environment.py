@@ -7,7 +7,6 @@ Out:     one row of metrics.jsonl, from which reports compare runs
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shlex
 import sys
@@ -16,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from lowtide.memory import format_size
+from lowtide.counts import counted
+from lowtide.memory import format_size, usable_cores
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.training.settings import TrainSettings
@@ -86,8 +86,9 @@ def _describe_cpu() -> str:
                 if line.startswith("model name"):
                     name = line.partition(":")[2].strip()
                     break
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores, {format_size(psutil.virtual_memory().total)}"
+    return (
+        f"{name}, {counted(usable_cores(), 'core')}, {format_size(psutil.virtual_memory().total)}"
+    )
 
 
 def _versions(packages: tuple[str, ...]) -> dict[str, str]:

@@ -124,7 +124,7 @@ class Loop:
         with self.pace.aside("sample"):
             sample = self.evaluator.sample() if self.steps.group.is_first else ""
         phase.doing = ""
-        if not results and not sample:
+        if not self.steps.group.any(bool(results or sample)):  # the first alone has a sample
             return
         row = evaluation_row(state.step, results)
         if results:
@@ -150,7 +150,7 @@ class Loop:
         if self.callbacks.on_step is None:
             return
         steps, state = self.steps, self.steps.state
-        rate = steps.engine.learning_rate * steps.learning_rate_factor()
+        rate = steps.engine.learning_rate * steps.last_factor
         self.callbacks.on_step(StepEvent(state.step, loss, rate, state.elapsed_seconds))
 
     def _asks_to_stop(self, results: Mapping[str, EvalResult], sample: str) -> bool:

@@ -35,6 +35,8 @@ class Steps:
     where: Diagnostics
     started: float = field(default_factory=time.monotonic)
     """When the run's first step would have begun, had it never been stopped."""
+    last_factor: float = 0.0
+    """The share of the peak learning rate that the last step had."""
 
     def start_clock(self) -> None:
         """Count the time from now on, after what was counted before."""
@@ -48,7 +50,8 @@ class Steps:
         self.where.stage("computing", state.step)
         loss = self.engine.compute(inputs, targets, share_done=self._share_done())
         self.where.stage("updating", state.step)
-        norm, skip = self.engine.update(loss, self.learning_rate_factor())
+        self.last_factor = self.learning_rate_factor()
+        norm, skip = self.engine.update(loss, self.last_factor)
         self.counters.add(loss, norm, skip)
         state.step += 1
         if self.group.world_size == 1:  # else when a row is logged: all must see the same time
