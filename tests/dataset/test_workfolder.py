@@ -35,8 +35,8 @@ def begin(root: Path, **changes: Any) -> tuple[Path, dict[str, Any], list[str]]:
     return work, facts, notices
 
 
-def finish_block(work: Path, name: str = "0000000-0000000") -> Path:
-    path = work / "clean" / f"{name}.block"
+def finish_block(work: Path, name: str = "0000000-0000000", made: str = "clean") -> Path:
+    path = work / made / f"{name}.block"
     path.parent.mkdir(exist_ok=True)
     write_work_file(path, {"has_text": True}, {})
     return path
@@ -86,7 +86,22 @@ def test_bad_inputs_may_be_skipped_from_now_on_but_not_back(tmp_path: Path) -> N
         begin(tmp_path, settings={"skip_bad_inputs": False})
 
 
-def test_what_follows_a_changed_input_is_done_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("made", "besides", "settings", "stay"),
+    [
+        ("clean", None, {}, [True, False, False, False]),
+        ("encoded-x", None, {}, [True, False, False, False]),
+        # what is judged or chosen among all inputs depends on those that follow, too
+        ("encoded-x", None, {"decontaminate": ["evals.jsonl"]}, [False] * 4),
+        ("clean", None, {"decontaminate": ["evals.jsonl"]}, [True, False, False, False]),
+        ("clean", "scores", {}, [False] * 4),
+        ("clean", "examples", {}, [False] * 4),
+        ("scores", None, {}, [True, False, False, False]),
+    ],
+)
+def test_what_follows_a_changed_input_is_done_again(
+    tmp_path: Path, made: str, besides: str | None, settings: dict[str, Any], stay: list[bool]
+) -> None:
     for name in "abcd":
         (tmp_path / f"{name}.txt").write_text(name * 100)
     given = [tmp_path / f"{name}.txt" for name in "abcd"]
@@ -94,13 +109,15 @@ def test_what_follows_a_changed_input_is_done_again(tmp_path: Path) -> None:
     def streams() -> list[Stream]:
         return plan_streams(expand_inputs(given), ReadingSettings(block_bytes=64))
 
-    work, _, _ = begin(tmp_path, streams=streams())
-    blocks = [finish_block(work, f"000000{number}-0000000") for number in range(4)]
+    work, _, _ = begin(tmp_path, streams=streams(), settings=settings)
+    blocks = [finish_block(work, f"000000{number}-0000000", made) for number in range(4)]
+    if besides:
+        (work / besides).mkdir()
     (work / "duplicates").mkdir()
     (work / "duplicates" / "0.removed").write_bytes(xxhash.xxh3_128_digest(b""))
     (tmp_path / "c.txt").write_text("mended")
-    _, _, notices = begin(tmp_path, streams=streams())
-    assert [path.exists() for path in blocks] == [True, False, False, False]
+    _, _, notices = begin(tmp_path, streams=streams(), settings=settings)
+    assert [path.exists() for path in blocks] == stay
     assert not (work / "duplicates" / "0.removed").exists()
     assert "c.txt changed meanwhile" in notices[0]
 

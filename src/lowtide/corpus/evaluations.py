@@ -11,6 +11,7 @@ import glob
 import gzip
 import json
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ _TEXT_BYTES = 6
 _SHARE = 4
 
 _lock = threading.Lock()
+_UNPACKED = 5  # times: what gzip makes of text, seldom more
 _loaded: dict[tuple[tuple[str, int, int], ...], EvaluationItems] = {}
 
 
@@ -73,7 +75,8 @@ def checksum_items(paths: Sequence[str]) -> str:
 def load_items(paths: Sequence[str], *, budget_bytes: int | None = None) -> EvaluationItems:
     """Read all items, once for a process; a table that is too large is refused with its size."""
     stats = [(path, Path(path).stat()) for path in paths]
-    needed = sum(stat.st_size for _, stat in stats) // _TEXT_BYTES * _GRAM_BYTES
+    sizes = (stat.st_size * (_UNPACKED if path.endswith(".gz") else 1) for path, stat in stats)
+    needed = sum(sizes) // _TEXT_BYTES * _GRAM_BYTES
     if budget_bytes is not None and needed > budget_bytes // _SHARE:
         raise BudgetError(
             f"the n-grams of {format_size(sum(stat.st_size for _, stat in stats))} of evaluation "
@@ -84,6 +87,7 @@ def load_items(paths: Sequence[str], *, budget_bytes: int | None = None) -> Eval
     key = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
     with _lock:
         if key not in _loaded:
+            _loaded.clear()  # one table at a time, in a process that prepares many datasets
             _loaded[key] = _read_items(paths)
         return _loaded[key]
 
@@ -121,7 +125,7 @@ def _iter_rows(path: str) -> Iterator[list[bytes]]:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield _read_row(line, path, number)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"this file cannot be read: {error}", path=path) from None
 
 

@@ -258,7 +258,7 @@ def _add_objects(
     inputs: InputList, url: StoreURL, seen: dict[int, int], notice: Callable[[str], None]
 ) -> None:
     """Add the objects that a URL names: one, those under a prefix, or those of a pattern."""
-    ignored, before = 0, len(inputs)
+    ignored = matched = 0
     for info in find_objects(url):
         path = StorePath(str(info.url))
         named = info.url == url
@@ -266,6 +266,7 @@ def _add_objects(
             ignored += 1
             continue
         identity = xxhash.xxh3_128_intdigest(str(info.url).encode())
+        matched += 1
         if identity in seen:
             notice(f"{info.url} is named twice: read once")
             continue
@@ -275,7 +276,7 @@ def _add_objects(
         inputs.append(InputFile(len(inputs), path, kind, compression, info.size, number, number))
     if ignored:
         notice(f"{url}: {counted(ignored, 'object')} of other kinds ignored")
-    if len(inputs) == before and not seen:
+    if not matched:
         raise DataError(
             "no object matches this pattern"
             if any(sign in url.key for sign in "*?[")

@@ -585,8 +585,9 @@ class _Preparation:
         self, table: BlockTable, removed: Removed | None, finders: Sequence[Finder]
     ) -> PrepareResult:
         with self.progress.phase("count", total=len(table), unit="blocks") as phase:
+            cleaning = self.settings.cleaning
             for block in range(len(table)):
-                kept = keep_block(table, block, removed, self.settings.cleaning)
+                kept = keep_block(table, block, removed, cleaning)
                 table.report.add(kept.counts, kept.samples)
                 phase.advance()
         notices = table.notices + list(chain(*(finder.notices() for finder in finders)))

@@ -73,7 +73,8 @@ def open_work(
         changed = _find_changed(stored, streams, root)
         _check_work_files(work, on_notice, restarted=stored.get("boot") != _boot_id())
         if changed:
-            _forget_streams(work, _first_affected(streams, changed))
+            judged = bool(plan["settings"].get("decontaminate"))
+            _forget_streams(work, _first_affected(streams, changed), judged=judged)
             on_notice(f"{changed[0]} changed meanwhile: it and what follows it are read again")
         facts = stored["facts"]
         on_notice("going on where the last command stopped")
@@ -241,13 +242,19 @@ def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:
     return max(first - 1, 0)
 
 
-def _forget_streams(work: Path, first: int) -> None:
-    """Remove the results of streams from `first` on; those before do not depend on them."""
-    ranked = (work / "scores").is_dir()  # then all that stays depends on all inputs
+def _forget_streams(work: Path, first: int, *, judged: bool) -> None:
+    """Remove the results of streams from `first` on; those before do not depend on them.
+
+    But for a share by score and a sample of examples, which depend on all inputs, and for what is
+    encoded where text is `judged` by how many documents say it.
+    """
+    ranked = any((work / name).is_dir() for name in ("scores", "examples"))
     named = ("scores", "examples", "clean")
     for folder in [*(work / name for name in named), *work.glob("encoded*")]:
         for name in _list(folder):
-            if int(name.lstrip(".")[:7]) >= first or (ranked and folder.name != "scores"):
+            whole = ranked and folder.name != "scores"
+            whole = whole or (judged and folder.name.startswith("encoded"))
+            if whole or int(name.lstrip(".")[:7]) >= first:
                 (folder / name).unlink()
     for kind in ("removed", "shard", "gathered"):
         for path in work.glob(f"*/*.{kind}"):

@@ -137,6 +137,7 @@ class CleanPart:
         """Blocks with what is left of them, and the hashes of what was read of each input."""
         job = self._job
         reading = replace(job.reading, on_notice=self.block_notices.append)
+        cleaning = job.settings.cleaning
         for block in iter_part(
             job.streams,
             self._part,
@@ -147,7 +148,7 @@ class CleanPart:
             cleaned = clean_block(
                 block,
                 reading,
-                job.settings.cleaning,
+                cleaning,
                 paths=job.paths,
                 collect_characters=self._collect_characters,
                 collect_scores=self._collect_scores,
