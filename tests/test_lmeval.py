@@ -13,6 +13,7 @@ from lowtide.files import write_json
 from lowtide.generation.decoding import generate_text
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.model.inference import planned_bytes
 from lowtide.model.weights import portable_tensors, save_weights
 from lowtide.packages import MissingPackageError
 from lowtide.tokenizer import Tokenizer
@@ -87,6 +88,24 @@ def test_texts_are_those_of_generate(scorer):
     assert found == wanted
     sampled = {"until": "z", "max_gen_toks": 9, "do_sample": True, "temperature": 1.5}
     assert scorer.write(["the"], sampled) == scorer.write(["the"], sampled)
+
+
+def test_rows_that_write_are_counted_as_such(run, monkeypatch):
+    """Texts under way hold a cache of keys and values, and there are never more than 1,024."""
+    scorer = lmeval.Scorer(str(run), device="cpu", batch_size=5000)
+    asked = []
+    monkeypatch.setattr(
+        "lowtide.generation.decoding.generate_text",
+        lambda *args, batch_size, **more: asked.append(batch_size) or ["a"],
+    )
+    assert scorer.write(["the"], {}) == ["a"] and asked == [1024]
+    program = scorer._program
+    one, many = (
+        planned_bytes(scorer.config, rows=rows, tokens=48, program=program, generates=True)
+        for rows in (1, 300)
+    )
+    scorer._budget = (one.budget_bytes + many.budget_bytes) // 2
+    assert scorer.write(["the"], {}) == ["a"] and asked[1] < 300
 
 
 def test_requests_of_one_kind_go_together():

@@ -74,13 +74,22 @@ class Scorer:
         """What stands before a text that nothing comes before."""
         return self.tokenizer.end_of_text_id or 0
 
-    def fit(self, tokens: int) -> int:
-        """Return how many rows of so many tokens are computed at once."""
+    def fit(self, tokens: int, *, generates: bool = False) -> int:
+        """Return how many rows of so many tokens are computed, or written, at once."""
+        from lowtide.generation.settings import MOST_TEXTS
         from lowtide.model.inference import fit_rows
 
+        rows = min(self.rows, MOST_TEXTS) if generates else self.rows
         if self.device.type != "cpu":
-            return self.rows
-        return fit_rows(self.config, self.rows, self._budget, tokens=tokens, program=self._program)
+            return rows
+        return fit_rows(
+            self.config,
+            rows,
+            self._budget,
+            tokens=tokens,
+            program=self._program,
+            generates=generates,
+        )
 
     def score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
         """Return (log-likelihood, whether greedy) of each continuation behind its context, in ids.
@@ -103,17 +112,20 @@ class Scorer:
 
         until = options.get("until") or []
         samples = bool(options.get("do_sample"))
+        max_new_tokens = int(options.get("max_gen_toks", _USUAL_TOKENS))
+        longest = max((len(prompt.encode("utf-8", "replace")) for prompt in prompts), default=0)
+        tokens = min(self.config.context_length, longest + max_new_tokens)  # a byte each at most
         return generate_text(
             self.model,
             self.tokenizer,
             prompts,
-            max_new_tokens=int(options.get("max_gen_toks", _USUAL_TOKENS)),
+            max_new_tokens=max_new_tokens,
             stop=tuple([until] if isinstance(until, str) else until),
             temperature=float(options.get("temperature", 1.0)) if samples else 0.0,
             top_k=int(options.get("top_k", 0)) if samples else 0,
             top_p=float(options.get("top_p", 1.0)) if samples else 1.0,
             repetition_penalty=1.0,
-            batch_size=self.fit(self.max_tokens),
+            batch_size=self.fit(max(1, tokens), generates=True),
             seed=0 if samples else None,
         )
 

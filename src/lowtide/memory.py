@@ -30,6 +30,7 @@ __all__ = [
     "process_peak_bytes",
     "release_free_memory",
     "reset_process_peak",
+    "resident_bytes",
     "return_large_blocks",
     "round_up_mib",
     "smallest_budget",
@@ -199,7 +200,12 @@ def tree_resident_bytes() -> int:
     Pages that several of them share are counted for each, so this is never too little.
     """
     pids: list[int | str] = ["self", *(_descendant_pids() if _has_children() else ())]
-    return sum(_status_kib(b"VmRSS", pid) for pid in pids) * 1024
+    return sum(map(resident_bytes, pids))
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Return the resident memory of one process; 0 where the system does not say."""
+    return _status_kib(b"VmRSS", pid) * 1024
 
 
 def release_free_memory() -> None:

@@ -91,6 +91,24 @@ def test_long_documents_are_cut_at_lines(tmp_path: Path) -> None:
     assert len(set(table["group"].tolist())) == 1 + (len(table) - 1) // 8
 
 
+def test_rows_of_equal_texts_are_not_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that a corpus repeats is in the memory once, however often it comes."""
+    held = []
+    join = sampling._join
+    monkeypatch.setattr(
+        sampling,
+        "_join",
+        lambda parts: held.append(sum(len(p.table) for p in parts)) or join(parts),
+    )
+    blocks = [make_block(0, 0, [f"good {n}" for n in range(20)])]
+    blocks += [make_block(n, 1, ["the same page"] * 50 + [f"other {n}"]) for n in range(1, 40)]
+    found = sample(tmp_path, blocks, list(range(40)), 60)
+    assert list(found.values()).count(OTHER) == 40
+    assert max(held) <= 3 * 60 + 51
+
+
 @pytest.mark.parametrize(("count", "groups"), [(100, 30), (100, 1), (12, 2), (1000, 1000)])
 def test_whole_stretches_are_held_out(count: int, groups: int) -> None:
     dice = np.random.default_rng(count)

@@ -90,6 +90,13 @@ def test_a_file_that_cannot_be_loaded(tmp_path: Path) -> None:
     path.write_text("import json\nimport no_such_package\n\ndef keep(text):\n    return text\n")
     with pytest.raises(DataError, match=r"ModuleNotFoundError.*\(bad\.py, line 2\)"):
         step_bytes(canonical_step(f"{path}:keep"))
+    path.write_text("import os\nos._exit(3)\n\ndef keep(text):\n    return text\n")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(DataError, match=r"ended \(exit code 3\)") as failed:
+        step_bytes(canonical_step(f"{path}:keep"))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before, (
+        failed
+    )  # held: nothing is collected
 
 
 def test_names_that_are_none(step: str, tmp_path: Path) -> None:

@@ -145,7 +145,8 @@ def test_batches_have_sizes(batch_size):
 def test_the_oldest_ids_leave_the_penalty(model):
     rows = Rows(model, 1, sampling=SamplingSettings(0.0, 0, 1.0, 1.5), context=4)
     rows.begin([1, 2, 3], max_new_tokens=9)
-    row = rows._rows[0]
+    row, ids = rows._rows[0], [1, 2, 3]
     for written in range(1, 6):
-        rows.step()
-        assert sorted(row.seen[0].tolist()) == sorted(([1, 2, 3, *row.ids[3:]])[-4:]), written
+        ids += [token for _, token in rows.step()]
+        assert sorted(row.seen[0].tolist()) == sorted(ids[-4:]), written
+        assert list(row.ids) == ids[-2:]  # no more than the half that a full context goes on with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,18 @@ def test_tokens_that_cannot_be_added_are_named(tmp_path, tokenizer, content, mes
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         find_new_tokens(path, tokenizer)
+
+
+def test_a_line_without_an_end_is_not_read_whole(tmp_path, tokenizer):
+    path = tmp_path / "tokens.txt"
+    path.write_bytes(b"new\n" + b"x" * (4 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="line 2 is longer than 1,024 bytes"):
+            find_new_tokens(path, tokenizer)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_files_and_settings_that_do_not_fit_are_refused(tmp_path, tokenizer, file):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,23 @@ def test_a_window_each_is_asked_for_where_the_cache_cannot_hold_a_shuffled_split
     batches(data, "shuffle", 2, prefetch_batches=0)
     assert 64 <= server.count("GET") <= 70
     assert disk_usage(tmp_path / "cache") < 20 * KIB
+    del data
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("lowtide-request"):
+            thread.join(10)
+            assert not thread.is_alive(), "its stream is gone"
+
+
+def test_one_rule_says_whether_a_split_fits(server: Any, stored: str, tmp_path: Path) -> None:
+    """Where a cost was named it is paid: nothing is fetched that the cache cannot keep."""
+    split = open_stored(stored, tmp_path, "2MiB")._open_stream().ahead.split_bytes
+    data = open_stored(stored, tmp_path, split + 30_000)
+    assert "is a request of its own" in str(data.require_cache("shuffle"))
+    server.requests.clear()
+    batches(data, "shuffle", 1, prefetch_batches=0)
+    extents.open_cache(tmp_path / "cache", split + 30_000).wait_until_idle()
+    assert server.count("GET") <= 40
 
 
 def test_a_cache_too_small_is_refused_with_the_size_that_does(
@@ -214,6 +233,7 @@ def test_an_id_beyond_the_vocabulary_is_named_with_its_place(
 
 _FILL = """
 import sys
+import threading
 from lowtide.loader import BatchLoader, TokenDataset
 from lowtide.stores import extentfiles
 extentfiles.EXTENT_BYTES = 8176

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lowtide.errors import BudgetError, DataError, LowtideError
-from lowtide.stores import extentfiles, extents
+from lowtide.stores import extentfiles, extentfolder, extents
 from lowtide.stores.extentfiles import CachedObject, Extent
 from lowtide.stores.extents import ExtentCache, PlannedUse, open_cache
 from lowtide.stores.objects import open_store
@@ -32,6 +33,12 @@ def read(cache: ExtentCache, extent: Extent) -> bytes:
     data = bytearray(extent.size)
     cache.read_into(extent, 0, memoryview(data))
     return bytes(data)
+
+
+def open_files(folder: Path) -> int:
+    """How many descriptors of this process lead into a folder, removed files counted."""
+    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return sum(str(link.readlink()).startswith(str(folder)) for link in links)
 
 
 def names(cache: ExtentCache) -> set[str]:
@@ -128,3 +135,53 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("")
     with pytest.raises(DataError, match="expected a folder for the cache"):
         open_cache(tmp_path / "c", 1 << 20)
+
+
+def test_plans_are_forgotten_with_the_extents_they_were_for(
+    big: CachedObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run through a split larger than the cache keeps what it planned of the cache alone."""
+    monkeypatch.setattr(extents, "_MANY", 4)
+    cache = open_cache(tmp_path / "c", BASE + 3 * EXTENT)
+    for number in range(19):
+        pair = [Extent(big, number), Extent(big, number + 1)]
+        cache.plan(0, number, [(extent, PlannedUse(0, number + 2, again=1e9)) for extent in pair])
+        cache.wait_until_idle()
+    assert len(cache._uses) <= 4 + 3
+
+
+def test_a_disk_that_cannot_be_read_is_named_and_nothing_stays_open(
+    big: CachedObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, first = open_cache(tmp_path / "c", 1 << 20), Extent(big, 0)
+    read(cache, first)
+    before = open_files(tmp_path)
+
+    def fail(*args: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "preadv", fail)
+        with pytest.raises(LowtideError, match=r"the cache cannot be read[\s\S]*--cache-dir"):
+            read(cache, first)
+    cache.folder._checked.clear()
+    with monkeypatch.context() as broken:
+        broken.setattr(extentfolder, "is_whole", fail)
+        with pytest.raises(LowtideError, match="the cache cannot be read"):
+            read(cache, first)
+    assert open_files(tmp_path) == before
+    assert len(read(cache, first)) == first.size
+
+
+def test_a_folder_that_was_removed_is_made_again_for_all_who_read(
+    big: CachedObject, tmp_path: Path
+) -> None:
+    cache, first = open_cache(tmp_path / "c", 1 << 20), Extent(big, 0)
+    data = read(cache, first)
+    before = open_files(tmp_path)
+    for _ in range(3):
+        shutil.rmtree(tmp_path / "c")
+        assert open_cache(tmp_path / "c", 1 << 20) is cache
+        assert read(cache, first) == data
+    assert open_files(tmp_path) == before
+    assert cache.folder.used_bytes() == BASE + EXTENT

@@ -43,7 +43,7 @@ def test_kinds_of_tokens(token: bytes, kind: str) -> None:
 
 
 def test_every_ordinary_token_has_a_kind(folder: Path, small_tokenizer: Tokenizer) -> None:
-    text = inspect_tokenizer(folder)
+    text = inspect_tokenizer(Tokenizer.load(folder), source=folder)
     section = text.split("what the tokens are:\n")[1].split("bytes long")[0].splitlines()[:-1]
     total = sum(int(line.split()[-3].replace(",", "")) for line in section)
     assert total == len(small_tokenizer.vocabulary) - len(small_tokenizer.special_tokens)
@@ -60,7 +60,7 @@ def test_a_sample_is_measured(folder: Path, tmp_path: Path, small_tokenizer: Tok
     assert measure.num_bytes == sample.stat().st_size
     assert measure.num_tokens == len(ids)
     assert measure.num_distinct == len(set(ids.tolist()))
-    text = inspect_tokenizer(folder, sample=sample)
+    text = inspect_tokenizer(Tokenizer.load(folder), source=folder, sample=sample)
     assert f"{len(ids):,} tokens, {sample.stat().st_size / len(ids):.3f} bytes per token" in text
 
 
@@ -70,7 +70,9 @@ def test_characters_that_are_unknown_are_counted(tmp_path: Path) -> None:
     characters = Tokenizer.from_characters("abc")
     assert measure_sample(characters, sample).num_unknown == 10
     characters.save(tmp_path)
-    assert "10 characters are unknown" in inspect_tokenizer(tmp_path, sample=sample)
+    assert "10 characters are unknown" in inspect_tokenizer(
+        Tokenizer.load(tmp_path), source=tmp_path, sample=sample
+    )
 
 
 def test_tokens_are_told_apart() -> None:

@@ -49,7 +49,7 @@ class Sampler:
         self._num_good = num_good
         self._most = max_examples
         self._lock = threading.Lock()
-        self._hashes = [np.zeros(0, np.uint64), np.zeros(0, np.uint64)]
+        self._hashes = [array("Q"), array("Q")]
         self._limits = [_ALL, _ALL]
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -88,8 +88,7 @@ class Sampler:
         table = np.frombuffer(rows, np.dtype(_ROW_FIELDS))
         with self._lock:
             for label in (OTHER, GOOD):
-                new = table["hash"][table["label"] == label]
-                self._hashes[label] = np.concatenate([self._hashes[label], new])
+                self._hashes[label].frombytes(table["hash"][table["label"] == label].tobytes())
         self._shrink(self._most)
 
     def _shrink(self, slack: int) -> None:
@@ -98,8 +97,8 @@ class Sampler:
             for label in (OTHER, GOOD):
                 if len(self._hashes[label]) <= self._most + slack:
                     continue
-                smallest = np.unique(self._hashes[label])[: self._most]
-                self._hashes[label] = smallest
+                smallest = np.unique(np.frombuffer(self._hashes[label], np.uint64))[: self._most]
+                self._hashes[label] = array("Q", smallest.tobytes())
                 if len(smallest) == self._most:
                     self._limits[label] = int(smallest[-1])
 
@@ -128,9 +127,7 @@ def choose_examples(
     paths: Sequence[Path], limits: tuple[int, int], *, max_examples: int, seed: int
 ) -> Examples:
     """The sample of both classes, from the work files of all blocks in order."""
-    table, files, offsets = _load_rows(paths, limits)
-    chosen, in_both = _choose(table, max_examples)
-    table, files, offsets = table[chosen], files[chosen], offsets[chosen]
+    table, files, offsets, in_both = _choose(_load_rows(paths, limits, max_examples), max_examples)
     labels = table["label"].astype(np.uint8)
     _require_classes(labels, in_both)
     order = _mix(table["hash"] ^ np.uint64(seed))
@@ -142,21 +139,56 @@ def choose_examples(
     return Examples(paths, files, offsets, sizes, labels, order, held_out, in_both)
 
 
-def _load_rows(
-    paths: Sequence[Path], limits: tuple[int, int]
-) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.int64]]:
-    """All rows that may be in the sample, the files they are in, and where their texts begin."""
-    kept = bytearray()
-    files, offsets = array("i"), array("q")
+def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int) -> _Rows:
+    """All rows that may be in the sample; of equal texts not more than a few at a time."""
+    parts: list[_Rows] = []
+    held, room = 0, 0
     for number, (table, text_at) in enumerate(_iter_tables(paths)):
-        ends = text_at + np.cumsum(table["size"].astype(np.int64))
+        sizes = table["size"].astype(np.int64)
         limit = np.where(table["label"] == GOOD, np.uint64(limits[GOOD]), np.uint64(limits[OTHER]))
         places = np.flatnonzero(table["hash"] <= limit)
-        kept += table[places].tobytes()
-        files.extend([number] * len(places))
-        offsets.frombytes((ends - table["size"])[places].astype(np.int64).tobytes())
-    table = np.frombuffer(bytes(kept), np.dtype(_ROW_FIELDS))
-    return table, np.array(files, np.int32), np.array(offsets, np.int64)
+        offsets = (text_at + np.cumsum(sizes) - sizes)[places]
+        parts.append(_Rows(table[places], np.full(len(places), number, np.int32), offsets))
+        held += len(places)
+        if held > room:
+            parts = [_join(parts).first_of_equals(most)]
+            held = len(parts[0].table)
+            room = held + most
+    return _join(parts)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Passages in the order of their files: the file each is in, and where its text begins."""
+
+    table: NDArray[np.void]
+    files: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+    def take(self, places: NDArray[np.int64]) -> _Rows:
+        """Some of them."""
+        return _Rows(self.table[places], self.files[places], self.offsets[places])
+
+    def places(self, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first example of each text of both classes, those with the smallest hashes."""
+        of = [np.flatnonzero(self.table["label"] == label) for label in (OTHER, GOOD)]
+        hashes = self.table["hash"]
+        firsts = [rows[np.unique(hashes[rows], return_index=True)[1]][:most] for rows in of]
+        return firsts[OTHER], firsts[GOOD]
+
+    def first_of_equals(self, most: int) -> _Rows:
+        """The first of equal texts of a class, in the order they were in."""
+        return self.take(np.sort(np.concatenate(self.places(most))))
+
+
+def _join(parts: Sequence[_Rows]) -> _Rows:
+    if not parts:
+        return _Rows(np.zeros(0, _ROW_FIELDS), np.zeros(0, np.int32), np.zeros(0, np.int64))
+    return _Rows(
+        np.concatenate([part.table for part in parts]),
+        np.concatenate([part.files for part in parts]),
+        np.concatenate([part.offsets for part in parts]),
+    )
 
 
 def _iter_tables(paths: Sequence[Path]) -> Iterator[tuple[NDArray[np.void], int]]:
@@ -165,16 +197,17 @@ def _iter_tables(paths: Sequence[Path]) -> Iterator[tuple[NDArray[np.void], int]
         yield np.frombuffer(work.read("rows"), np.dtype(_ROW_FIELDS)), work.sections["text"][0]
 
 
-def _choose(table: NDArray[np.void], most: int) -> tuple[NDArray[np.int64], int]:
-    """The places of the first example of each text, at most so many of a class; how many are both.
+def _choose(
+    rows: _Rows, most: int
+) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.int64], int]:
+    """The first example of each text, at most so many of a class; how many were in both.
 
     A text that is good and other is good.
     """
-    places = [np.flatnonzero(table["label"] == label) for label in (OTHER, GOOD)]
-    firsts = [rows[np.unique(table["hash"][rows], return_index=True)[1]][:most] for rows in places]
-    both = np.isin(table["hash"][firsts[OTHER]], table["hash"][firsts[GOOD]])
-    chosen = np.concatenate([firsts[OTHER][~both], firsts[GOOD]])
-    return np.sort(chosen), int(np.count_nonzero(both))
+    other, good = rows.places(most)
+    both = np.isin(rows.table["hash"][other], rows.table["hash"][good])
+    chosen = rows.take(np.sort(np.concatenate([other[~both], good])))
+    return chosen.table, chosen.files, chosen.offsets, int(np.count_nonzero(both))
 
 
 def _require_classes(labels: NDArray[np.uint8], in_both: int) -> None:

@@ -26,6 +26,7 @@ import xxhash
 from lowtide import files
 from lowtide.corpus import stepprocess
 from lowtide.errors import DataError, UsageError, from_os_error
+from lowtide.memory import resident_bytes
 
 __all__ = [
     "STEP_NOTICE",
@@ -137,14 +138,17 @@ class _StepProcess:
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONHASHSEED": "0"},
         )
-        kind, data = self._read_answer()
-        if kind == stepprocess.FAILED:
+        try:
+            kind, data = self._read_answer()
+            if kind == stepprocess.FAILED:
+                raise DataError(
+                    f"--step cannot be loaded: {data.decode('utf-8', 'replace')}",
+                    path=self._path,
+                    next_step="mend it, and give the command again",
+                )
+        except BaseException:
             self.stop()
-            raise DataError(
-                f"--step cannot be loaded: {data.decode('utf-8', 'replace')}",
-                path=self._path,
-                next_step="mend it, and give the command again",
-            )
+            raise
 
     @property
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
@@ -154,8 +158,7 @@ class _StepProcess:
 
     def resident_bytes(self) -> int:
         """What the process holds now."""
-        text = Path(f"/proc/{self._process.pid}/statm").read_text()
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return resident_bytes(self._process.pid)
 
     def judge(self, texts: Sequence[memoryview], first: int) -> Iterator[bytes | memoryview | None]:
         """Send texts, and read what becomes of them."""

@@ -10,6 +10,7 @@ itself (model/steps.py), and every row draws from its own generator.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,8 +29,8 @@ __all__ = ["Rows"]
 class _Row:
     """A text under way."""
 
-    ids: list[int]
-    """The end of the prompt, and what was written."""
+    ids: deque[int]
+    """The newest of the prompt and of what was written: as many as a full context goes on with."""
     prompt: tuple[int, ...]
     generator: torch.Generator
     banned: tuple[int, ...]
@@ -92,7 +93,8 @@ class Rows:
         seen = torch.full((1, size), ids[0], dtype=torch.long, device=self._device)
         seen[0, : len(ids)] = torch.tensor(ids)
         generator = _seeded(self._device, seed)
-        self._rows[slot] = _Row(ids, tuple(ids), generator, tuple(banned_first), seen)
+        newest = deque(ids, maxlen=max(1, self.context // 2))
+        self._rows[slot] = _Row(newest, tuple(ids), generator, tuple(banned_first), seen)
         return slot
 
     def end(self, slot: int) -> None:
@@ -111,7 +113,7 @@ class Rows:
                 logits[slot] = self._read_prompt(slot, row)
             elif self._steps.cache.lengths[slot] >= self.context:
                 # Emptied and filled with the newer half: the cost of a token stays bounded.
-                logits[slot] = self._refill(slot, row.ids[-max(1, self.context // 2) :])
+                logits[slot] = self._refill(slot, tuple(row.ids))
             else:
                 going.append((slot, row))
         if going:

@@ -8,11 +8,11 @@ from typing import Literal
 
 from lowtide.settings import require
 
-__all__ = ["BATCH_SIZE", "PRESETS", "GenerateSettings", "SamplingSettings"]
+__all__ = ["BATCH_SIZE", "MOST_TEXTS", "PRESETS", "GenerateSettings", "SamplingSettings"]
 
 BATCH_SIZE = 8
 """Texts written at once: reading the weights takes longer than computing so many rows with them."""
-_MOST_TEXTS = 1024
+MOST_TEXTS = 1024
 
 Preset = Literal["default", "chat", "creative", "factual", "code", "deterministic"]
 
@@ -92,8 +92,8 @@ class GenerateSettings:
     def __post_init__(self) -> None:
         require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "at least 1")
         require(self.num_samples >= 1, "num_samples", self.num_samples, "at least 1")
-        few = 1 <= self.batch_size <= _MOST_TEXTS
-        require(few, "batch_size", self.batch_size, f"from 1 to {_MOST_TEXTS:,}")
+        few = 1 <= self.batch_size <= MOST_TEXTS
+        require(few, "batch_size", self.batch_size, f"from 1 to {MOST_TEXTS:,}")
         alone = not (self.prompt and self.prompt_file)
         require(alone, "prompt_file", str(self.prompt_file), "no --prompt beside it")
         require(self.prompt_file is not None or not self.each_line, "each_line", True,

@@ -92,8 +92,10 @@ def _show_tokens(settings: InspectSettings) -> Inspection:
 def _show_tokenizer(settings: InspectSettings) -> Inspection:
     path = settings.dataset_dir
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    text = inspect_tokenizer(path, sample=settings.sample, text=settings.text, color=color)
     tokenizer = Tokenizer.load(path)
+    text = inspect_tokenizer(
+        tokenizer, source=path, sample=settings.sample, text=settings.text, color=color
+    )
     kind = f"{tokenizer.kind} tokenizer"
     facts = {
         "kind": kind,

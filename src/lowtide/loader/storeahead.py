@@ -7,6 +7,7 @@ Memory:  the extents of two groups; where the cache is smaller than the split, 8
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Iterator
@@ -63,10 +64,11 @@ class ReadAhead:
         self._owner = next(_owners)
         self._lock = threading.Lock()
         self._order: Order | None = None
+        self._fits = True
         self._planned: Any = None
         self._ranks: tuple[int, Indices] | None = None
 
-    @property
+    @functools.cached_property
     def split_bytes(self) -> int:
         """What the whole split takes in the cache."""
         sizes = [shard.tokens.info.size for shard in self._row.shards]
@@ -77,11 +79,9 @@ class ReadAhead:
 
         The size that is named also holds what is fetched while the largest extent is read.
         """
-        cache, most = self._cache.folder, self.split_bytes
-        spare = cache.used_bytes() - cache.removable_bytes()
-        spare += 2 * FETCH_THREADS * disk_bytes(EXTENT_BYTES)
-        if cache.max_bytes >= most + spare:
-            needed = 0
+        cache, most, spare = self._cache.folder, self.split_bytes, self._spare_bytes()
+        if self._holds_split(spare):
+            needed = most + spare
         elif order in _ANY_ORDER:
             count = self._windowing.num_windows
             return (
@@ -96,7 +96,7 @@ class ReadAhead:
             )
             needed = min(most, needed * 9 // 8) + spare
         else:
-            needed = 4 * FETCH_THREADS * disk_bytes(EXTENT_BYTES) + spare
+            needed = min(most, 4 * FETCH_THREADS * disk_bytes(EXTENT_BYTES)) + spare
         if cache.max_bytes < needed:
             raise BudgetError(
                 f"a cache of {format_size(cache.max_bytes)} is too small to read {self._url} in "
@@ -104,8 +104,18 @@ class ReadAhead:
                 path=cache.path,
                 next_step=f"give --cache-size {-(-needed // (1 << 20))}MiB or more",
             )
-        cache.require_disk(min(needed or most, most) + spare)
+        cache.require_disk(needed)
         return None
+
+    def _spare_bytes(self) -> int:
+        """What the cache holds besides extents, and what is being fetched."""
+        cache = self._cache.folder
+        fetched = 2 * FETCH_THREADS * disk_bytes(EXTENT_BYTES)
+        return cache.used_bytes() - cache.removable_bytes() + fetched
+
+    def _holds_split(self, spare_bytes: int) -> bool:
+        """True if the whole split fits into the cache: it is asked for once then."""
+        return self._cache.folder.max_bytes >= self.split_bytes + spare_bytes
 
     def _count_extents(self) -> int:
         """Requests of an epoch in blocks: every extent, and those at borders of blocks twice."""
@@ -124,6 +134,7 @@ class ReadAhead:
             if order != self._order:
                 self.require_cache(order, seed=seed)
                 self._order, self._planned = order, None
+                self._fits = self._holds_split(self._spare_bytes())  # looks at the disk: once
             if order == "blocks":
                 self._plan_blocks(self._block_order(seed), first, count)
             elif order == "sequential":
@@ -136,7 +147,7 @@ class ReadAhead:
     @property
     def is_direct(self) -> bool:
         """True where each window should be a request of its own."""
-        return self._order in _ANY_ORDER and self._cache.folder.max_bytes < self.split_bytes
+        return self._order in _ANY_ORDER and not self._fits
 
     def _plan_blocks(self, order: BlockOrder, first: int, count: int) -> None:
         """Plan this group and the next: when it begins, and when the one before it is really over.
@@ -172,7 +183,7 @@ class ReadAhead:
         count = order.num_blocks
         if window >= count * order.block_windows:
             return float((epoch + 1) * order.size)
-        if count > _MOST_RANKED_BLOCKS or self._cache.folder.max_bytes >= self.split_bytes:
+        if count > _MOST_RANKED_BLOCKS or self._fits:
             return float("inf")
         if self._ranks is None or self._ranks[0] != epoch:
             ranks = np.empty(count, dtype=np.uint64)

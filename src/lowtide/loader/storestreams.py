@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
@@ -32,6 +33,7 @@ __all__ = ["StoreStream"]
 
 _ENDS_STEP = 256
 _REQUEST_THREADS = 32
+_Request = tuple[Callable[[], None], SimpleQueue[BaseException | None]]
 
 
 class StoreStream:
@@ -88,6 +90,7 @@ class StoreStream:
         if self.ahead.is_direct:
             if self._requests is None:
                 self._requests = _Requests(_REQUEST_THREADS)
+                weakref.finalize(self, self._requests.close)
             self._requests.run(
                 [lambda p=place: self._read_tokens(*p, length, direct=True) for place in places]
             )
@@ -214,25 +217,36 @@ class StoreStream:
 
 
 class _Requests:
-    """Threads that wait for a store, so that many requests are under way at once."""
+    """Threads that wait for a store, so that many requests are under way at once.
+
+    No ThreadPoolExecutor: the interpreter joins its threads at exit, and a command that was
+    interrupted would wait for a store that does not answer, ten attempts of a minute each.
+    """
 
     def __init__(self, count: int) -> None:
-        self._jobs: SimpleQueue[tuple[Callable[[], None], SimpleQueue[BaseException | None]]] = (
-            SimpleQueue()
-        )
-        for number in range(count):
-            threading.Thread(
-                target=self._work, name=f"lowtide-request-{number}", daemon=True
-            ).start()
+        self._jobs: SimpleQueue[_Request | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"lowtide-request-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Let the threads end, each when its request is over."""
+        for _ in self._threads:
+            self._jobs.put(None)
 
     def _work(self) -> None:
-        while True:
-            job, done = self._jobs.get()
+        while (request := self._jobs.get()) is not None:
+            job, done = request
+            error: BaseException | None = None
             try:
                 job()
-                done.put(None)
-            except BaseException as error:
-                done.put(error)
+            except BaseException as raised:
+                error = raised
+            del request, job  # holds the stream, which would never end
+            done.put(error)
 
     def run(self, jobs: Sequence[Callable[[], None]]) -> None:
         """Do all of them, and raise the first error."""

@@ -23,19 +23,16 @@ from typing import Any
 import numpy as np
 
 from lowtide.errors import DataError, UsageError
-from lowtide.files import atomic_path, checksum_file, read_json
-from lowtide.model.checksums import record_checksums
+from lowtide.files import read_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.tensorfiles import (
     ITEM_BYTES,
-    NAMES,
     StoredTensor,
-    find_tensors,
+    TableRows,
+    copy_tensors,
     from_float32,
-    header_bytes,
     iter_pieces,
     read_exactly,
-    require_weights,
     to_float32,
 )
 from lowtide.model.tensors import HEAD
@@ -102,15 +99,16 @@ def _iter_lines(path: Path) -> Iterator[str]:
     seen: dict[str, int] = {}
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
-            for line, row in enumerate(file, 1):
+            rows = iter(lambda: file.readline(_LONGEST + 2), "")  # no line is read further
+            for line, row in enumerate(rows, 1):
                 text = row.removesuffix("\n").removesuffix("\r")
                 problem = None
-                if not text.strip():
+                if len(text.encode()) > _LONGEST:
+                    problem = f"longer than {_LONGEST:,} bytes"
+                elif not text.strip():
                     problem = "empty"
                 elif text in seen:
                     problem = f"{text!r} again, as on line {seen[text]}"
-                elif len(text.encode()) > _LONGEST:
-                    problem = f"longer than {_LONGEST:,} bytes"
                 elif line > _MOST_TOKENS:
                     problem = f"beyond the {_MOST_TOKENS:,} tokens that can be added at once"
                 if problem:
@@ -162,28 +160,11 @@ def copy_grown(
     on_bytes: Callable[[int], None] = lambda count: None,
 ) -> None:
     """Write the tensors of a folder to `path`, atomically, with rows for new tokens."""
-    require_weights(folder, config)
-    stored = find_tensors(folder, config)
-    tables = {f"{config.family.embedding}.weight", HEAD}
-    size = max(config.vocab_size, tokens.end_id)
-    kinds = {name: NAMES[dtype] if dtype else row.kind for name, row in stored.items()}
-    shapes = {
-        name: (size, *row.shape[1:]) if name in tables else row.shape
-        for name, row in stored.items()
-    }
-    order = sorted(stored, key=lambda name: (-ITEM_BYTES[kinds[name]], name))
-    with atomic_path(path) as partial:
-        with partial.open("r+b") as file:
-            file.write(header_bytes({name: (kinds[name], shapes[name]) for name in order}))
-            for name in order:
-                row, kind = stored[name], kinds[name]
-                pieces = (
-                    _iter_grown(row, kind, tokens) if name in tables else iter_pieces(row, kind)
-                )
-                for piece in pieces:
-                    file.write(piece)
-                    on_bytes(len(piece))
-        record_checksums(path.parent, {path.name: checksum_file(partial)})
+    rows = TableRows(
+        max(config.vocab_size, tokens.end_id), lambda row, kind: _iter_grown(row, kind, tokens)
+    )
+    tables = dict.fromkeys((f"{config.family.embedding}.weight", HEAD), rows)
+    copy_tensors(folder, path, config=config, dtype=dtype, tables=tables, on_bytes=on_bytes)
 
 
 def _iter_grown(row: StoredTensor, kind: str, tokens: NewTokens) -> Iterator[bytes]:

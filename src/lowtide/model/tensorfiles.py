@@ -34,6 +34,7 @@ __all__ = [
     "PIECE_BYTES",
     "PIECE_NUMBERS",
     "StoredTensor",
+    "TableRows",
     "copy_tensors",
     "find_tensors",
     "from_float32",
@@ -78,29 +79,44 @@ class StoredTensor:
         return math.prod(self.shape) * ITEM_BYTES[self.kind]
 
 
+@dataclass(frozen=True)
+class TableRows:
+    """Other rows for a table: how many, and their bytes, made of the stored tensor and its kind."""
+
+    num_rows: int
+    pieces: Callable[[StoredTensor, str], Iterator[bytes]]
+
+
 def copy_tensors(
     folder: Path,
     path: Path,
     *,
     config: GPTConfig,
     dtype: str | None,
+    tables: Mapping[str, TableRows] | None = None,
     on_bytes: Callable[[int], None] = lambda count: None,
 ) -> None:
     """Write all tensors of a model's folder to `path`, atomically, its checksum first.
 
-    Without a type each stays as it is stored, byte for byte. `on_bytes` is told how many more bytes
-    are written.
+    Without a type each stays as it is stored, byte for byte. Those in `tables` get other rows.
+    `on_bytes` is told how many more bytes are written.
     """
     require_weights(folder, config)
-    wanted = dict(sorted(find_tensors(folder, config).items()))
+    wanted = find_tensors(folder, config)
+    changed = tables or {}
     kinds = {name: NAMES[dtype] if dtype else row.kind for name, row in wanted.items()}
+    shapes = {
+        name: (changed[name].num_rows, *row.shape[1:]) if name in changed else row.shape
+        for name, row in wanted.items()
+    }
     # As the library orders them: wide numbers first, then by name.
     order = sorted(wanted, key=lambda name: (-ITEM_BYTES[kinds[name]], name))
     with atomic_path(path) as partial:
         with partial.open("r+b") as file:
-            file.write(header_bytes({name: (kinds[name], wanted[name].shape) for name in order}))
+            file.write(header_bytes({name: (kinds[name], shapes[name]) for name in order}))
             for name in order:
-                for piece in iter_pieces(wanted[name], kinds[name]):
+                pieces = changed[name].pieces if name in changed else iter_pieces
+                for piece in pieces(wanted[name], kinds[name]):
                     file.write(piece)
                     on_bytes(len(piece))
         record_checksums(path.parent, {path.name: checksum_file(partial)})

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.errors import BudgetError, LowtideError, from_os_error
+from lowtide.errors import BudgetError, from_os_error
 from lowtide.files import checksum_bytes, free_disk_bytes, write_bytes
 from lowtide.memory import format_size
 from lowtide.stores.extentfiles import (
@@ -40,6 +40,7 @@ __all__ = ["Count", "ExtentFolder", "Rank", "about_cache"]
 
 _SPARE_SHARE = 128  # of a large cache so much is freed at once: choosing looks at all its extents
 _MANY = 4096
+_CLOSED = -1  # no descriptor
 
 Rank = Callable[[str], tuple[float, bool]]
 """How far away the next use of an extent is, by its name; of equals those with True go first."""
@@ -62,10 +63,18 @@ class ExtentFolder:
         self.known: dict[str, int] = {}
         """Names of extents and their bytes on disk."""
         self._checked: set[str] = set()
+        self._lock_file = self._users = _CLOSED
         self._make_folder()
 
+    def make_again(self) -> None:
+        """Make a folder anew that somebody removed, and give back the locks of the old one."""
+        with self.mutex:
+            self.close()
+            self._checked.clear()
+            self._make_folder()
+
     def _make_folder(self) -> None:
-        try:
+        with about_cache(self.path):
             (self.path / "extents").mkdir(parents=True, exist_ok=True)
             self._lock_file = os.open(self.path / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
             self._users = os.open(self.path / "users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
@@ -75,8 +84,6 @@ class ExtentFolder:
                 if alone:
                     count.bytes = self._count_all()
             try_lock(self._users, fcntl.LOCK_SH)  # held as long as this process lives
-        except OSError as error:
-            raise about_cache(error, self.path) from error
 
     def _list_extents(self) -> None:
         known: dict[str, int] = {}
@@ -115,12 +122,12 @@ class ExtentFolder:
 
     def used_bytes(self) -> int:
         """Bytes in use, by all processes."""
-        with self.counting() as count:
+        with about_cache(self.path), self.counting() as count:
             return count.bytes
 
     def removable_bytes(self) -> int:
         """Bytes of extents; the rest stays until the folder is removed."""
-        with self.counting():
+        with about_cache(self.path), self.counting():
             self._list_extents()
             return sum(self.known.values())
 
@@ -130,15 +137,12 @@ class ExtentFolder:
         prefix = url.key.rpartition("/")[0]
         folder = self.path / "datasets" / checksum_bytes(f"{url.root}/{prefix}".encode())[:16]
         path = folder / url.name
-        try:
-            with self.counting() as count:
-                old = disk_bytes(path.stat().st_size) if path.is_file() else 0
-                self.make_room(count, disk_bytes(len(data)) - old)
-                folder.mkdir(parents=True, exist_ok=True)
-                write_bytes(path, bytes(data), sync_folder=False)
-                count.bytes += disk_bytes(len(data)) - old
-        except OSError as error:
-            raise about_cache(error, self.path) from error
+        with about_cache(self.path), self.counting() as count:
+            old = disk_bytes(path.stat().st_size) if path.is_file() else 0
+            self.make_room(count, disk_bytes(len(data)) - old)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, bytes(data), sync_folder=False)
+            count.bytes += disk_bytes(len(data)) - old
         return path
 
     def open_extent(self, extent: Extent) -> int | None:
@@ -146,25 +150,28 @@ class ExtentFolder:
         name = extent.name
         path = self.path / "extents" / name
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            with about_cache(self.path, but=FileNotFoundError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             self.forget(name)
             return None
-        except OSError as error:
-            raise about_cache(error, self.path) from error
-        try_lock(descriptor, fcntl.LOCK_SH)
-        if name not in self._checked:
-            if not is_whole(descriptor, extent.size):
+        whole = False
+        try:
+            try_lock(descriptor, fcntl.LOCK_SH)
+            with about_cache(self.path):
+                whole = name in self._checked or is_whole(descriptor, extent.size)
+        finally:
+            if not whole:
                 os.close(descriptor)
-                self.forget(name, remove=True)
-                return None
-            with self.mutex:
-                self._checked.add(name)
-                self.known.setdefault(name, disk_bytes(extent.size))
+        if not whole:
+            self.forget(name, remove=True)
+            return None
+        if name not in self._checked:
+            self.add(extent)
         return descriptor
 
     def forget(self, name: str, *, remove: bool = False) -> None:
-        with self.counting() as count:
+        with about_cache(self.path), self.counting() as count:
             self.known.pop(name, None)
             self._checked.discard(name)
             if remove:
@@ -240,16 +247,24 @@ class ExtentFolder:
 
     def close(self) -> None:
         """Give back the locks."""
-        os.close(self._lock_file)
-        os.close(self._users)
+        for descriptor in (self._lock_file, self._users):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._lock_file = self._users = _CLOSED
 
 
-def about_cache(error: OSError, folder: Path) -> LowtideError:
-    """An error of the disk that names the cache, and what to do about it."""
-    found = from_os_error(error)
-    return type(found)(
-        f"the cache cannot be written: {found.message}",
-        path=error.filename or folder,
-        next_step="free some space, give a smaller --cache-size, or name a folder on another disk "
-        "with --cache-dir",
-    )
+@contextlib.contextmanager
+def about_cache(folder: Path, *, but: type[OSError] | None = None) -> Generator[None]:
+    """Errors of the disk within name the cache and what to do; those of type `but` stay."""
+    try:
+        yield
+    except OSError as error:
+        if but is not None and isinstance(error, but):
+            raise
+        found = from_os_error(error)
+        raise type(found)(
+            f"the cache cannot be read or written: {found.message}",
+            path=error.filename or folder,
+            next_step="free some space, give a smaller --cache-size, or name a folder on another "
+            "disk with --cache-dir",
+        ) from error

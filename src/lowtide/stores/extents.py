@@ -3,7 +3,7 @@
 In:      objects (as they were opened), which extents of them will be wanted, and when
 Out:     bytes of objects
 Disk:    `max_bytes` in `folder`: extents, and copies of a dataset's small files
-Memory:  an extent for each thread that fetches; about 200 bytes for each extent in the cache
+Memory:  an extent for each thread that fetches; about 400 bytes for each extent in the cache
 
 An extent is EXTENT_BYTES of one object, a file of its own with its checksum at the end, renamed
 when whole: a killed process leaves nothing that is taken for data, and a power cut no wrong bytes.
@@ -107,7 +107,8 @@ class ExtentCache:
                 self._fetch(extent, None)
                 continue
             try:
-                done = os.preadv(descriptor, [out], start)
+                with about_cache(self.folder.path):
+                    done = os.preadv(descriptor, [out], start)
             finally:
                 os.close(descriptor)  # and with it the lock
             if done == len(out):
@@ -122,14 +123,23 @@ class ExtentCache:
         with self._mutex:
             self._positions[owner] = position
             if len(self._uses) > _MANY:
-                self._uses = {
-                    name: use
-                    for name, use in self._uses.items()
-                    if use.until > self._positions.get(use.owner, 0) or use.again < math.inf
-                }
+                self._forget_uses(owner)
             for extent, use in wanted:
                 self._uses[extent.name] = use
         self.fetch_ahead(owner, (extent for extent, _ in wanted))
+
+    def _forget_uses(self, owner: int) -> None:
+        """Keep the uses of extents that are here, and of those that others still wait for.
+
+        A use of what was removed is said again by the plan that wants it.
+        """
+        known = self.folder.known
+        self._uses = {
+            name: use
+            for name, use in self._uses.items()
+            if (name in known or use.owner != owner)
+            and (use.until > self._positions.get(use.owner, 0) or use.again < math.inf)
+        }
 
     def fetch_ahead(self, owner: int, extents: Iterable[Extent]) -> None:
         """Let threads fetch extents, in place of what they should have fetched for this user."""
@@ -186,23 +196,25 @@ class ExtentCache:
                 return
             self._fetching.add(name)
         try:
-            try:
-                self._fetch_alone(extent, ahead)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                # The disk is smaller than the cache was to be.
-                beyond = -1.0 if ahead is None else self._distance(ahead)
-                with self.folder.counting() as count:
-                    size = 2 * disk_bytes(extent.size)
-                    self.folder.evict(count, size, self._rank, beyond=beyond)
-                self._fetch_alone(extent, ahead)
-        except OSError as error:
-            raise about_cache(error, self.folder.path) from error
+            with about_cache(self.folder.path):
+                self._fetch_where_room(extent, ahead)
         finally:
             with self._mutex:
                 self._fetching.discard(name)
                 self._mutex.notify_all()
+
+    def _fetch_where_room(self, extent: Extent, ahead: PlannedUse | None) -> None:
+        try:
+            self._fetch_alone(extent, ahead)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # The disk is smaller than the cache was to be.
+            beyond = -1.0 if ahead is None else self._distance(ahead)
+            with self.folder.counting() as count:
+                size = 2 * disk_bytes(extent.size)
+                self.folder.evict(count, size, self._rank, beyond=beyond)
+            self._fetch_alone(extent, ahead)
 
     def _fetch_alone(self, extent: Extent, ahead: PlannedUse | None) -> None:
         path = self.folder.path / "extents" / extent.name
@@ -255,8 +267,10 @@ def open_cache(folder: str | os.PathLike[str] | None, max_bytes: int) -> ExtentC
     key = (os.getpid(), str(path))  # threads and locks do not survive a fork
     with _caches_lock:
         cache = _caches.get(key)
-        if cache is None or not path.is_dir():
+        if cache is None:
             cache = _caches[key] = ExtentCache(path, max_bytes)
+        elif not path.is_dir():
+            cache.folder.make_again()  # removed under way: who reads from this cache goes on
         cache.folder.max_bytes = max_bytes
         return cache
 

@@ -57,10 +57,17 @@ def is_tokenizer(path: Path) -> bool:
 
 
 def inspect_tokenizer(
-    source: str | Path, *, sample: Path | None = None, text: str | None = None, color: bool = False
+    tokenizer: Tokenizer,
+    *,
+    source: str | Path,
+    sample: Path | None = None,
+    text: str | None = None,
+    color: bool = False,
 ) -> str:
-    """Describe a tokenizer; `sample` is a file to measure it on, `text` what to take apart."""
-    tokenizer = Tokenizer.load(source)
+    """Describe the tokenizer that is in `source`.
+
+    `sample` is a file to measure it on, `text` what to take apart.
+    """
     lines = [*_describe(tokenizer, source), "", *_describe_kinds(tokenizer)]
     lines += ["", *_describe_longest(tokenizer)]
     if sample is not None:

@@ -1,0 +1,56 @@
+"""Evaluation items: read once, counted before they are read, damage named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from lowtide.corpus import evaluations
+from lowtide.corpus.evaluations import load_items
+from lowtide.errors import BudgetError, DataError
+
+ROWS = b"".join(
+    json.dumps({"question": f"what does item {n} of all say about tides and other things"}).encode()
+    + b"\n"
+    for n in range(50)
+)
+
+
+def test_damaged_gzip_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "items.jsonl.gz"
+    whole = gzip.compress(ROWS)
+    damaged = bytearray(whole)
+    damaged[20:60] = bytes(40)  # within the stream: zlib itself fails
+    for data in (bytes(damaged), whole[:-20], b"no gzip at all"):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match="this file cannot be read") as failed:
+            load_items([str(path)])
+        assert str(path) in str(failed.value)
+
+
+def test_packed_items_are_counted_as_they_are_unpacked(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "items.jsonl", tmp_path / "items.jsonl.gz"
+    plain.write_bytes(ROWS)
+    packed.write_bytes(ROWS)  # its size alone counts here, before anything is read
+    needed = len(ROWS) // 6 * 24
+    budget = 4 * needed + 4 * 24
+    assert load_items([str(plain)], budget_bytes=budget).first_items == (0, 50)
+    with pytest.raises(BudgetError, match="more than a quarter of the budget"):
+        load_items([str(packed)], budget_bytes=4 * budget)
+    packed.write_bytes(gzip.compress(ROWS))
+    assert load_items([str(packed)], budget_bytes=budget).first_items == (0, 50)
+
+
+def test_one_table_at_a_time(tmp_path: Path) -> None:
+    """A process that prepares many datasets holds the items of the last, read once."""
+    paths = [tmp_path / f"{n}.jsonl" for n in range(3)]
+    for path in paths:
+        path.write_bytes(ROWS)
+        items = load_items([str(path)])
+        assert load_items([str(path)]) is items
+        assert list(evaluations._loaded.values()) == [items]
+    paths[2].write_bytes(ROWS + ROWS)
+    assert load_items([str(paths[2])]).first_items == (0, 100)  # a file that changed is read again
