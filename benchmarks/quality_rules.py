@@ -51,7 +51,7 @@ SAME_RULES = {  # what datatrove calls them
 
 def read_documents(paths: list[Path], limit: int) -> list[str]:
     """Documents of text files (between marks) and jsonl files, as the rules see them: clean."""
-    from lowtide.corpus.cleaning import CleaningSettings
+    from lowtide.corpus.settings import CleaningSettings
 
     options = CleaningSettings(filter=False, dedup=False)
     documents: list[str] = []
@@ -71,8 +71,9 @@ def read_documents(paths: list[Path], limit: int) -> list[str]:
 
 def clean(text: str, options: Any) -> tuple[str | None, str | None]:
     """What is left of a document, and the rule that removed it."""
-    from lowtide.corpus.cleaning import RULES, clean_block
+    from lowtide.corpus.cleaning import clean_block
     from lowtide.corpus.reading import ReadingSettings
+    from lowtide.corpus.removals import RULES
     from lowtide.corpus.textblocks import Segment, TextBlock
 
     raw = text.encode()
@@ -86,7 +87,7 @@ def clean(text: str, options: Any) -> tuple[str | None, str | None]:
 
 def decide_ours(documents: list[str]) -> tuple[dict[str, list[Any]], dict[str, float]]:
     """Decisions of every preset, and the megabytes it judged in a second."""
-    from lowtide.corpus.cleaning import CleaningSettings
+    from lowtide.corpus.settings import CleaningSettings
 
     decisions: dict[str, list[Any]] = {}
     rates: dict[str, float] = {}

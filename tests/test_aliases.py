@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 
 import lowtide
-from lowtide.aliases import (
-    OTHER_WAYS,
-    SAME_SETTINGS,
-    own_name,
-    takes_second_names,
-)
+from lowtide.aliases import OTHER_WAYS, SAME_SETTINGS, own_name, takes_second_names
 from lowtide.arguments import parse_settings
 from lowtide.dataset.settings import (
     AppendSettings,
@@ -32,7 +27,7 @@ from lowtide.helptext import flags_of
 from lowtide.planning.settings import PlanSettings
 from lowtide.reporting.settings import ReportSettings
 from lowtide.settings import build_settings
-from lowtide.tokenizer.training import TokenizerTrainingSettings
+from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.training.settings import TrainSettings
 
 SOURCE = Path(lowtide.__file__).parent

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from lowtide.classifier.settings import ClassifierSettings as ClassifierSettings
 from lowtide.classifier.training import TrainedClassifier as TrainedClassifier
 from lowtide.completion import CompletionSettings as CompletionSettings
-from lowtide.dataset.appending import AppendResult as AppendResult
+from lowtide.dataset.appendable import AppendResult as AppendResult
 from lowtide.dataset.conversion import ConvertResult as ConvertResult
+from lowtide.dataset.existing import PrepareResult as PrepareResult
 from lowtide.dataset.layout import DatasetInfo as DatasetInfo
-from lowtide.dataset.preparation import PrepareResult as PrepareResult
 from lowtide.dataset.pretokenization import PretokenizeResult as PretokenizeResult
 from lowtide.dataset.settings import AppendSettings as AppendSettings
 from lowtide.dataset.settings import ConvertSettings as ConvertSettings
@@ -27,10 +27,10 @@ from lowtide.errors import UsageError as UsageError
 from lowtide.generation.decoding import generate_text as generate_text
 from lowtide.generation.settings import GenerateSettings as GenerateSettings
 from lowtide.loader.batches import BatchLoader as BatchLoader
+from lowtide.loader.footprint import estimate_memory_usage as estimate_memory_usage
 from lowtide.loader.inspection import Inspection as Inspection
 from lowtide.loader.mixtures import Mixture as Mixture
 from lowtide.loader.streaming import StreamingDataLoader as StreamingDataLoader
-from lowtide.loader.streaming import estimate_memory_usage as estimate_memory_usage
 from lowtide.loader.tensors import create_dataloaders as create_dataloaders
 from lowtide.loader.windows import TokenDataset as TokenDataset
 from lowtide.memory import MemoryBudget as MemoryBudget
@@ -42,9 +42,9 @@ from lowtide.planning.plan import Plan as Plan
 from lowtide.planning.settings import PlanSettings as PlanSettings
 from lowtide.reporting.reports import ReportResult as ReportResult
 from lowtide.reporting.settings import ReportSettings as ReportSettings
+from lowtide.tokenizer.settings import TokenizerTrainingSettings as TokenizerTrainingSettings
 from lowtide.tokenizer.tokenizer import Tokenizer as Tokenizer
-from lowtide.tokenizer.training import TokenizerTrainingSettings as TokenizerTrainingSettings
-from lowtide.tokenizer.training import TrainedTokenizer as TrainedTokenizer
+from lowtide.tokenizer.trained import TrainedTokenizer as TrainedTokenizer
 from lowtide.training.callbacks import CheckpointEvent as CheckpointEvent
 from lowtide.training.callbacks import EvaluationEvent as EvaluationEvent
 from lowtide.training.callbacks import StepEvent as StepEvent

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         PretokenizeSettings,
         VerifySettings,
     )
-    from lowtide.tokenizer.training import TokenizerTrainingSettings
+    from lowtide.tokenizer.settings import TokenizerTrainingSettings
 
 __all__ = [
     "run_append",
@@ -43,7 +43,8 @@ def run_train_tokenizer(settings: TokenizerTrainingSettings) -> Answer:
     lowtide train-tokenizer --input books.txt --vocab-size 32000 --out-dir tok/books --memory 1GiB
     lowtide train-tokenizer --input 'wiki/*.jsonl.zst' --out-dir tok/wiki
     """
-    from lowtide.tokenizer.training import describe_trained, train_tokenizer
+    from lowtide.tokenizer.trained import describe_trained
+    from lowtide.tokenizer.training import train_tokenizer
 
     if settings.out_dir is None:
         raise UsageError("no folder for the tokenizer", next_step="--out-dir tok/mine")

@@ -73,7 +73,7 @@ def _completion(settings: CompletionSettings) -> Answer:
 
 VERBS: dict[str, Verb] = {
     "train-tokenizer": Verb(
-        textverbs.run_train_tokenizer, "lowtide.tokenizer.training:TokenizerTrainingSettings"
+        textverbs.run_train_tokenizer, "lowtide.tokenizer.settings:TokenizerTrainingSettings"
     ),
     "compare-memory": Verb(
         modelverbs.run_compare_memory, "lowtide.planning.comparison:CompareSettings"

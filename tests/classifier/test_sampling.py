@@ -13,8 +13,9 @@ import pytest
 from lowtide import _native
 from lowtide.classifier import sampling
 from lowtide.classifier.sampling import GOOD, OTHER, Sampler, _hold_out, choose_examples
-from lowtide.corpus.cleaning import CleaningSettings, clean_block
+from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.reading import ReadingSettings, TextBlock
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import Segment
 
 

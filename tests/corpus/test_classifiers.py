@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lowtide import _native
 from lowtide.corpus.classifiers import check_model_memory, load_model, load_models
-from lowtide.corpus.cleaning import CleaningSettings
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.errors import BudgetError, DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))

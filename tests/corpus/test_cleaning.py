@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.corpus.cleaning import RULE_TEXTS, RULES, CleaningSettings, clean_block
+from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.reading import ReadingSettings, Segment, TextBlock
+from lowtide.corpus.removals import RULE_TEXTS, RULES
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.errors import DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))

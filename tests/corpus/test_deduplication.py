@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from lowtide import _native
 from lowtide.corpus import deduplication
-from lowtide.corpus.blocks import CleanJob, clean_corpus, load_block_table
-from lowtide.corpus.cleaning import CleaningSettings, native_options
+from lowtide.corpus.blocks import CleanJob, clean_corpus
+from lowtide.corpus.blocktable import load_block_table
+from lowtide.corpus.cleaning import native_options
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings, plan_streams
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 

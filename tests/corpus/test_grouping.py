@@ -11,9 +11,10 @@ import pytest
 import zstandard
 
 from lowtide.corpus import reading
-from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES, CleaningSettings, clean_block
+from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES, clean_block
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import ReadingSettings
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.errors import DataError
 
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.corpus.cleaning import RULES, CleaningSettings, clean_block
+from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.quality import MASKS, canonical_masks
 from lowtide.corpus.reading import ReadingSettings
+from lowtide.corpus.removals import RULES
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import Segment, TextBlock
 from lowtide.errors import UsageError
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.corpus.cleaning import RULES, CleaningSettings, clean_block
+from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.quality import (
     LIMITS,
     MASKS,
@@ -20,6 +20,8 @@ from lowtide.corpus.quality import (
     canonical_rules,
 )
 from lowtide.corpus.reading import ReadingSettings
+from lowtide.corpus.removals import RULES
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import Segment, TextBlock
 from lowtide.errors import UsageError
 

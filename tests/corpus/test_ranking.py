@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.corpus.cleaning import CleaningSettings
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.ranking import ScoreCut, find_cut, read_cut, require_rereadable
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.errors import DataError, UsageError
 
 KEYS = st.integers(0, (1 << 64) - 1) | st.integers(0, 3).map(lambda low: (0x3F800054 << 32) | low)

@@ -98,7 +98,7 @@ def make_world(folder: Path, *, with_model: bool) -> None:
 
 _GO_ON = "prepare --input-files a.txt --tokenization tok --processes 1 --out-dir"
 _UNFINISHED = {
-    f"{_GO_ON} stopped": "lowtide.dataset.preparation.plan_shards",
+    f"{_GO_ON} stopped": "lowtide.dataset.threaded.plan_shards",
     f"{_GO_ON} shared --engine files": "lowtide.dataset.staged.gathering.GatherStage.run",
 }
 """Commands, and the function at which they are interrupted."""

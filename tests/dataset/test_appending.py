@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lowtide.dataset import appending, layout
+from lowtide.dataset import appendable, appending, layout, rehashing
 from lowtide.dataset import settings as dataset_settings
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
@@ -32,7 +32,7 @@ from corpora import SEPARATOR, make_documents, read_documents, snapshot, write_c
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
-    monkeypatch.setattr(appending, "_DECODE_TOKENS", 700)
+    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 700)
 
 
 def make_dataset(folder: Path, documents: list[str], **options: Any) -> Path:
@@ -295,7 +295,7 @@ def test_nothing_of_an_append_given_up_stays(
 def test_a_document_of_short_lines_is_found_across_shards_and_splits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_bytes: int
 ) -> None:
-    monkeypatch.setattr(appending, "_HELD_BYTES", held_bytes)
+    monkeypatch.setattr(rehashing, "_HELD_BYTES", held_bytes)
     verse = "\n".join(f"line {number}" for number in range(150))
     root = make_dataset(tmp_path, [verse], tokens_per_shard=400)
     more = write_corpus(tmp_path / "more.txt", [verse, verse])
@@ -337,4 +337,4 @@ def test_a_dataset_that_keeps_no_settings_keeps_the_size_of_its_shards(tmp_path:
     metadata.write_text(json.dumps(rows))
     info = layout.load_dataset_info(root)
     given = appending.AppendSettings(dataset_dir=root, input_files=("a.txt",))
-    assert appending._stored_settings(info, given).tokens_per_shard == 1234
+    assert appendable.stored_settings(info, given).tokens_per_shard == 1234

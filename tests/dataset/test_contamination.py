@@ -13,7 +13,8 @@ import pytest
 
 import lowtide.dataset.settings as dataset_settings
 from lowtide.dataset.appending import append_to_dataset
-from lowtide.dataset.preparation import PrepareResult, prepare_dataset
+from lowtide.dataset.existing import PrepareResult
+from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.dataset import layout
+from lowtide.dataset import layout, shardlist
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_verification
@@ -153,19 +153,19 @@ def test_a_shard_moved_in_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "train/mine.bin"
     np.arange(50, dtype="<u2").tofile(path)
     first = layout.load_dataset_info(tmp_path)
-    real = layout.scan_shard
+    real = shardlist.scan_shard
     scans: list[Path] = []
 
     def scan(path: Path, **given: Any) -> layout.ShardInfo:
         scans.append(path)
         return real(path, **given)
 
-    monkeypatch.setattr(layout, "scan_shard", scan)
+    monkeypatch.setattr(shardlist, "scan_shard", scan)
     again = layout.load_dataset_info(tmp_path)
     assert again.shards == first.shards and not scans
     np.arange(60, dtype="<u2").tofile(path)
     assert layout.load_dataset_info(tmp_path).num_tokens("train") == 160
-    (tmp_path / layout.MOVED_IN_NAME).write_text("[not, json")
+    (tmp_path / shardlist.MOVED_IN_NAME).write_text("[not, json")
     assert layout.load_dataset_info(tmp_path).num_tokens("train") == 160
     assert scans == [path, path]
 

@@ -15,11 +15,12 @@ import pytest
 
 import lowtide.dataset.settings as dataset_settings
 from lowtide import _native
-from lowtide.dataset import preparation
+from lowtide.dataset import threaded
 from lowtide.dataset.appending import append_to_dataset
+from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.near import deciding, pairs, running
 from lowtide.dataset.near.likeness import Likeness
-from lowtide.dataset.preparation import PrepareResult, prepare_dataset
+from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
@@ -228,7 +229,7 @@ def test_a_command_that_was_stopped_goes_on(
             with pytest.raises(ZeroDivisionError):
                 prepare("again")
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "run_encoding", lambda *_, **__: 1 / 0)
+        patch.setattr(threaded, "run_encoding", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             prepare("again")
     prepare("again")

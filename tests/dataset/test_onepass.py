@@ -11,7 +11,7 @@ import pytest
 
 import lowtide.dataset.settings as dataset_settings
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES
-from lowtide.dataset import encoding, preparation
+from lowtide.dataset import encoding, preparation, threaded
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
@@ -97,7 +97,7 @@ def test_ids_that_were_lost_are_made_again(
         raise DataError("stopped before the shards")
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "plan_shards", stop)
+        patch.setattr(threaded, "plan_shards", stop)
         with pytest.raises(DataError, match="stopped"):
             prepare(tmp_path, tokenizer, "out")
     lost = sorted((tmp_path / "out" / ".work").glob("encoded-*/*.ids"))[3:9:2]

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lowtide import files
-from lowtide.dataset import layout, preparation, resources, sharding
+from lowtide.dataset import layout, phases, preparation, resources, sharding, threaded
 from lowtide.dataset import settings as dataset_settings
-from lowtide.dataset.preparation import PrepareResult, prepare_dataset
+from lowtide.dataset.existing import PrepareResult
+from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_preparation
 from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
 from lowtide.tokenizer import Tokenizer
@@ -318,7 +319,7 @@ def test_killed_while_it_cleaned_up(
 ) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "remove_work", lambda _: None)
+        patch.setattr(threaded, "remove_work", lambda _: None)
         result = prepare([corpus], tmp_path / "out")
     if not plan_is_left:
         (tmp_path / "out" / ".work" / "plan.json").unlink()
@@ -374,7 +375,7 @@ def test_an_input_that_changes_under_way_is_refused(
     data = gzip.compress(data) if kind == "txt.gz" else data
     path = tmp_path / f"a.{kind}"
     path.write_bytes(data)
-    real = preparation.load_block_table
+    real = phases.load_block_table
 
     def change_input(job: Any) -> Any:
         texts = {"grown": data + b"x", "cut": data[:-9], "other bytes": data[::-1], "gone": b""}
@@ -384,7 +385,7 @@ def test_an_input_that_changes_under_way_is_refused(
         return real(job)
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "load_block_table", change_input)
+        patch.setattr(phases, "load_block_table", change_input)
         with pytest.raises(DataError, match="this file was changed while it was read"):
             prepare([path], tmp_path / "out")
     path.write_bytes(data)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lowtide.dataset.settings as dataset_settings
-from lowtide.dataset import preparation
+from lowtide.dataset import threaded
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_preparation
@@ -87,7 +87,7 @@ def test_interrupted_work_goes_on_with_the_same_rules_only(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "plan_shards", die)
+        patch.setattr(threaded, "plan_shards", die)
         with pytest.raises(Killed):
             prepare_dataset(**options(inputs, "out"))
     others: list[tuple[dict[str, Any], str]] = [

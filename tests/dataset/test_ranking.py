@@ -11,7 +11,7 @@ import pytest
 
 import lowtide.dataset.settings as dataset_settings
 from lowtide import _native
-from lowtide.dataset import preparation
+from lowtide.dataset import phases, threaded
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.staged import hashing
@@ -127,7 +127,7 @@ def test_killed_work_goes_on(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, where, die)
+        patch.setattr(threaded if where == "plan_shards" else phases, where, die)
         with pytest.raises(_Killed):
             prepare_dataset(**options("out"))
     with pytest.raises(UsageError, match=r"--keep-top 0\.1, now it is 0\.2"):
@@ -143,7 +143,7 @@ def test_an_input_that_changes_after_a_kill_changes_the_cut(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "plan_shards", die)
+        patch.setattr(threaded, "plan_shards", die)
         with pytest.raises(_Killed):
             prepare_dataset(**options("out"))
     Path("b.txt").write_text(SEPARATOR.join(corpus[90:150]))
@@ -155,13 +155,13 @@ def test_an_input_that_changes_after_a_kill_changes_the_cut(
 def test_an_input_that_changes_between_the_passes(
     corpus: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clean = preparation.run_cleaning
+    clean = threaded.run_cleaning
 
     def change_first(*arguments: Any) -> Any:
         Path("b.txt").write_text(SEPARATOR.join(corpus[90:150]))
         return clean(*arguments)
 
-    monkeypatch.setattr(preparation, "run_cleaning", change_first)
+    monkeypatch.setattr(threaded, "run_cleaning", change_first)
     with pytest.raises(DataError, match="changed"):
         prepare_dataset(**options("out"))
     assert not Path("out/dataset_metadata.json").exists()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.corpus.cleaning import CleaningSettings
 from lowtide.corpus.reading import BLOCK_BYTES, ReadingSettings
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.dataset.settings import (
     AppendSettings,
     ConvertSettings,

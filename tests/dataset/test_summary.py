@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.corpus.cleaning import RULE_TEXTS
+from lowtide.corpus.removals import RULE_TEXTS
 from lowtide.dataset.summary import (
     describe_append,
     describe_cleaning,

@@ -29,6 +29,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "BlockStart.skip_tokens": 0,
         "BlockStart.documents": 0,
     },
+    "loader.footprint": {"_TEXT_BYTES": 48_234_496},
     "loader.mixtures": {"_MAX_TOTAL": 1_099_511_627_776},
     "loader.ordering": {
         "_MASK": 18_446_744_073_709_551_615,
@@ -46,6 +47,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "describe_tokens(first)": 0,
         "describe_tokens(count)": 100,
     },
+    "loader.shuffledblocks": {
+        "BLOCK_TOKENS": 4_194_304,
+        "GROUP_BLOCKS": 8,
+        "BlockOrder.permuted_blocks(first)": 0,
+    },
     "loader.sources": {
         "_SAMPLE_BYTES": 4_096,
         "TokenSource.first_token": 0,
@@ -53,11 +59,17 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "find_tokens(val_fraction)": 0.1,
         "find_tokens(eval_only)": False,
     },
+    "loader.storeahead": {
+        "_SLACK_BATCHES": 64,
+        "_MOST_RANKED_BLOCKS": 1_048_576,
+        "ReadAhead.require_cache(seed)": 0,
+    },
+    "loader.storedtokens": {"_MOST_METADATA_BYTES": 1_073_741_824},
+    "loader.storestreams": {"_ENDS_STEP": 256, "_REQUEST_THREADS": 32},
     "loader.streaming": {
         "STATE_VERSION": 1,
         "_SAMPLE_BYTES": 1_048_576,
         "_ALMOST_OVER": 0.999,
-        "_TEXT_BYTES": 48_234_496,
         "StreamingDataLoader.__init__(seq_len)": 128,
         "StreamingDataLoader.__init__(batch_size)": 32,
         "StreamingDataLoader.__init__(streaming)": True,
@@ -102,13 +114,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "HubTexts.__init__(streaming)": True,
         "iter_encoded(group_bytes)": 1_048_576,
     },
+    "loader.tokenstreams": {"_MAX_OPEN_FILES": 256},
     "loader.windows": {
         "_OUTPUT_LIMITS": {
             "int64": 9_223_372_036_854_775_808,
             "int32": 2_147_483_648,
             "uint16": 65_536,
         },
-        "_MAX_OPEN_FILES": 256,
         "TokenDataset.__init__(seq_len)": 1_024,
         "TokenDataset.__init__(val_fraction)": 0.1,
         "TokenDataset.__init__(eval_only)": False,

@@ -15,7 +15,8 @@ from lowtide.errors import DataError, UsageError
 from lowtide.loader import streaming as streaming_module
 from lowtide.loader import texts
 from lowtide.loader.blocks import Windowing, iter_token_blocks
-from lowtide.loader.streaming import StreamingDataLoader, estimate_memory_usage, planned_bytes
+from lowtide.loader.footprint import estimate_memory_usage, planned_bytes
+from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.texts import FileTexts, make_encoder
 from lowtide.tokenizer import Tokenizer
 

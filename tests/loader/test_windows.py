@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, LowtideError, UsageError
-from lowtide.loader import windows
+from lowtide.loader import tokenstreams
 from lowtide.loader.windows import TokenDataset
 
 from .conftest import MakeDataset
@@ -478,11 +478,11 @@ def test_shifted_windows_move_together_and_stay_inside(tmp_path: Path) -> None:
 
 
 def test_few_shards_stay_open_where_few_files_may_be(monkeypatch):
-    for allowed, expected in ((80, 10), (7, 1), (10**6, windows._MAX_OPEN_FILES)):
+    for allowed, expected in ((80, 10), (7, 1), (10**6, tokenstreams._MAX_OPEN_FILES)):
         monkeypatch.setattr(
-            windows.resource, "getrlimit", lambda kind, allowed=allowed: (allowed, allowed)
+            tokenstreams.resource, "getrlimit", lambda kind, allowed=allowed: (allowed, allowed)
         )
-        assert windows._max_open_files() == expected
-    unlimited = windows.resource.RLIM_INFINITY
-    monkeypatch.setattr(windows.resource, "getrlimit", lambda kind: (unlimited, unlimited))
-    assert windows._max_open_files() == windows._MAX_OPEN_FILES
+        assert tokenstreams._max_open_files() == expected
+    unlimited = tokenstreams.resource.RLIM_INFINITY
+    monkeypatch.setattr(tokenstreams.resource, "getrlimit", lambda kind: (unlimited, unlimited))
+    assert tokenstreams._max_open_files() == tokenstreams._MAX_OPEN_FILES

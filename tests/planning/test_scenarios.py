@@ -19,11 +19,10 @@ import pytest
 
 from lowtide.dataset import resources
 from lowtide.model.program import Program
-from lowtide.planning import machine
+from lowtide.planning import machine, needs
 from lowtide.planning.plan import Plan, make_plan
 from lowtide.planning.summary import describe_plan, plan_as_json
 from lowtide.tokenizer import footprint as tokenizer_footprint
-from lowtide.tokenizer import training as tokenizer_training
 from lowtide.training import footprint as training_footprint
 
 PLANS = Path(__file__).parent / "plans"
@@ -110,7 +109,7 @@ def replace_stages(patch: pytest.MonkeyPatch) -> None:
             text // 5 + 100 * vocab_size + (num_workers << 20) + (distinct_bytes or 0)
         ),
     )
-    patch.setattr(tokenizer_training, "smallest_budget_bytes", lambda cores: (50 + cores) << 20)
+    patch.setattr(needs, "smallest_budget_bytes", lambda cores: (50 + cores) << 20)
     patch.setattr(
         resources,
         "planned_bytes",

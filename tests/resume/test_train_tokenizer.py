@@ -22,7 +22,7 @@ from lowtide.tokenizer import counting, learning, training
 counting._CHECKPOINT_SECONDS = -1.0
 counting._ROUND_BYTES = 60_000
 counting._SMALL_FILE_BYTES = 1_000
-training._BATCH_BYTES = 50_000
+training.BATCH_BYTES = 50_000
 learning._MERGES_PER_CALL = 8
 from lowtide.cli import main
 sys.exit(main(sys.argv[1:]))

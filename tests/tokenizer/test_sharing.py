@@ -18,8 +18,9 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.engine.records import Records
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import counting, training
+from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.tokenizer.sharing import CountPart, cut_inputs, find_part_bytes
-from lowtide.tokenizer.training import TokenizerTrainingSettings, train_tokenizer
+from lowtide.tokenizer.training import train_tokenizer
 
 
 @pytest.fixture
@@ -127,6 +128,7 @@ from lowtide.corpus import contents
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.engine.records import Records
 from lowtide.tokenizer import training
+from lowtide.tokenizer.settings import TokenizerTrainingSettings
 
 contents.PART_BYTES = 1000
 stop_at = sys.argv[1]
@@ -138,7 +140,7 @@ def commit_and_die(self, task, **more):
     commit(self, task, **more)
 
 Records.commit_record = commit_and_die
-settings = training.TokenizerTrainingSettings(
+settings = TokenizerTrainingSettings(
     input=(sys.argv[2],), out_dir=Path("shared/tok"), vocab_size=700, engine="files",
     memory="1GiB", num_workers=2,
 )

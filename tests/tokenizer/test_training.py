@@ -30,11 +30,13 @@ from lowtide.tokenizer import (
     UNKNOWN,
     Tokenizer,
     counting,
+    countingplan,
     learning,
     reference,
     training,
 )
-from lowtide.tokenizer.training import describe_trained, train_tokenizer
+from lowtide.tokenizer.trained import describe_trained
+from lowtide.tokenizer.training import train_tokenizer
 
 MakeText = Callable[[int, int], bytes]
 FILES = ["merges.txt", "tokenizer.json", "training.json", "vocab.json"]
@@ -103,18 +105,18 @@ def test_the_number_of_threads_changes_nothing(tmp_path: Path, text_file: Path) 
 def test_small_tables_and_little_memory_change_nothing(
     tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lowtide.tokenizer import learning, training
+    from lowtide.tokenizer import learning
 
     plain = train_tokenizer(input=[text_file], out_dir=tmp_path / "plain", vocab_size=700)
     monkeypatch.setattr(learning, "planned_bytes", lambda *sizes: 1 << 62)
     limits: list[int] = []
-    counter_class = training._native.PieceCounter
+    counter_class = countingplan._native.PieceCounter
 
     def counter_with_small_tables(*arguments: object, **options: int) -> object:
         limits.append(options["table_bytes"])
         return counter_class(*arguments, **(options | {"table_bytes": 1 << 18}))
 
-    monkeypatch.setattr(training._native, "PieceCounter", counter_with_small_tables)
+    monkeypatch.setattr(countingplan._native, "PieceCounter", counter_with_small_tables)
     tight = train_tokenizer(input=[text_file], out_dir=tmp_path / "tight", vocab_size=700)
     assert limits
     assert tight.tokenizer.fingerprint == plain.tokenizer.fingerprint
@@ -440,7 +442,8 @@ def test_text_in_another_encoding_gets_the_batch_it_needs(tmp_path: Path) -> Non
     path = tmp_path / "a.txt"
     path.write_bytes("grün und blau ".encode("latin-1") * 100)
     plain, decoded = (
-        training._fixed_bytes(1, is_plain=is_plain)["batch of text"] for is_plain in (True, False)
+        countingplan._fixed_bytes(1, is_plain=is_plain)["batch of text"]
+        for is_plain in (True, False)
     )
     assert decoded == 4 * plain  # held as text, as bytes, and once more while they are joined
     reserved: dict[str, int] = {}
@@ -482,10 +485,10 @@ def test_the_smallest_budget_is_the_smallest_that_is_taken(
     processes: int, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one thread, however many are asked for; the list of the files comes on top."""
-    smallest = training.smallest_budget_bytes(1)
-    assert training.smallest_budget_bytes(6) == smallest + 5 * training._THREAD_BYTES
+    smallest = countingplan.smallest_budget_bytes(1)
+    assert countingplan.smallest_budget_bytes(6) == smallest + 5 * countingplan._THREAD_BYTES
     for total, is_enough in ((smallest + (64 << 10), True), (smallest - 1, False)):
-        budget = MemoryBudget(total, used_bytes=training._PROGRAM_BYTES)
+        budget = MemoryBudget(total, used_bytes=countingplan._PROGRAM_BYTES)
         monkeypatch.setattr(training.MemoryBudget, "from_setting", lambda _, found=budget: found)
         options = {"vocab_size": 300, "processes": processes, "memory": "1GiB"}
         if is_enough:

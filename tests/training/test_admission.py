@@ -13,7 +13,7 @@ from lowtide import cli
 from lowtide.errors import BudgetError
 from lowtide.files import write_json
 from lowtide.flatsettings import replace_settings
-from lowtide.loader import streaming
+from lowtide.loader import footprint
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.texts import FileTexts
 from lowtide.memory import parse_size
@@ -319,7 +319,7 @@ def test_a_stream_that_is_given_is_counted(tmp_path, make_trainer, val_fraction)
         shuffle_buffer_size=1 << 20,
         val_fraction=val_fraction,
     )
-    held = streaming.planned_bytes(seq_len=16, shuffle_buffer_size=1 << 20)
+    held = footprint.planned_bytes(seq_len=16, shuffle_buffer_size=1 << 20)
     assert loader.memory_bytes >= held > 300 * MIB
     trainer = make_trainer(memory="600MiB")
     trainer.data = loader

@@ -21,14 +21,15 @@ from lowtide.classifier.learning import Learning, count_words, learn
 from lowtide.classifier.resources import Shares, plan_shares
 from lowtide.classifier.sampling import GOOD, OTHER, Examples, Sampler, choose_examples
 from lowtide.classifier.settings import ClassifierSettings
-from lowtide.corpus.blocks import BlockTable, CleanJob
-from lowtide.corpus.cleaning import CleaningSettings
+from lowtide.corpus.blocks import CleanJob
+from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.inputs import InputList, expand_inputs
 from lowtide.corpus.reading import plan_streams
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset.identity import find_other_source, iter_sources, require_unchanged
-from lowtide.dataset.preparation import naming_folder, noticing_changes, run_cleaning
+from lowtide.dataset.phases import naming_folder, noticing_changes, run_cleaning
 from lowtide.dataset.workfolder import open_work, remove_work
 from lowtide.errors import DataError, UsageError
 from lowtide.keywords import takes_keywords

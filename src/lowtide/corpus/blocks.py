@@ -7,55 +7,24 @@ Memory:  one block per worker; afterwards a few numbers per block of 4 MiB
 
 from __future__ import annotations
 
-import struct
 import threading
-from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-import xxhash
-
 from lowtide import _native
-from lowtide.corpus.cleaning import (
-    DOCUMENT_ROW_BYTES,
-    HASH_ROW_BYTES,
-    CleaningSettings,
-    Report,
-    clean_block,
-    count_languages,
-)
-from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.ranking import ScoreCut, find_cut
-from lowtide.corpus.reading import (
-    ReadingSettings,
-    Stream,
-    TextBlock,
-    iter_blocks,
-    plan_streams,
-    read_block,
-)
+from lowtide.corpus.cleaning import clean_block, count_languages
+from lowtide.corpus.inputhashes import hash_content
+from lowtide.corpus.ranking import ScoreCut
+from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, iter_blocks, read_block
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import StreamPaths
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
 
-__all__ = [
-    "BlockConsumer",
-    "BlockTable",
-    "CleanJob",
-    "Identity",
-    "InputHashes",
-    "OpenDocument",
-    "clean_corpus",
-    "find_score_cut",
-    "has_many_streams",
-    "hash_content",
-    "hash_input",
-    "load_block_table",
-    "write_block",
-]
+__all__ = ["BlockConsumer", "CleanJob", "clean_corpus", "has_many_streams", "write_block"]
 
 BLOCK_BYTES_HELD = 12
 """Bytes a worker holds at its peak for each byte of a block: raw, clean, hashes, kept, ids."""
@@ -108,87 +77,6 @@ class CleanJob:
     def end_path(self, stream: int) -> Path:
         """Says that a stream was read to its end, and how many blocks it had."""
         return self.folder / f"{stream:07d}.end"
-
-
-Identity = tuple[int, int, int]
-"""What decides a document's place in the shuffle and its split: input, ordinal, content hash."""
-
-_IDENTITY = struct.Struct("<QQ16xQ")  # at the beginning of a document row
-
-
-class OpenDocument:
-    """The document that goes on from block to block, as blocks are gone through in order."""
-
-    def __init__(self, identity: Identity | None = None) -> None:
-        self._identity = identity
-
-    @property
-    def identity(self) -> Identity | None:
-        """The last document that went on beyond its block."""
-        return self._identity
-
-    def advance(
-        self, *, continues: bool, continued: bool, num_documents: int, last: memoryview
-    ) -> Identity | None:
-        """Return the document that a block's first one is a part of, if it began earlier.
-
-        `last` is the block's last document row.
-        """
-        begun = self._identity if continues else None
-        if continued and not (continues and num_documents == 1):
-            self._identity = _IDENTITY.unpack_from(last)
-        return begun
-
-    def pass_block(self, work: WorkFile) -> Identity | None:
-        """The same, of a block's work file."""
-        header = work.header
-        if not (header["continues"] or header["continued"]):
-            return None
-        size = work.sections["documents"][1]
-        return self.advance(
-            continues=header["continues"],
-            continued=header["continued"],
-            num_documents=size // DOCUMENT_ROW_BYTES,
-            last=work.read("documents", begin=max(size - DOCUMENT_ROW_BYTES, 0)),
-        )
-
-
-@dataclass(frozen=True)
-class BlockTable:
-    """All blocks of a cleaned corpus, in order."""
-
-    paths: list[Path]
-    num_hashes: array[int]
-    text_bytes: array[int]
-    has_text: array[int]
-    """0 for a block that was encoded the moment it was clean."""
-    carried: dict[int, Identity]
-    """For a block whose first document began in an earlier one: that document."""
-    report: Report
-    notices: list[str]
-    characters: int | None
-    """A bit for each code point that occurs, where they are collected."""
-    contents: InputHashes = field(default_factory=lambda: InputHashes())
-    """A hash of what was read of each input, by its index."""
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def list_characters(self) -> list[int]:
-        """Return the code points that occur, where they were collected."""
-        bits = f"{self.characters or 0:b}"[::-1]
-        return [code for code, bit in enumerate(bits) if bit == "1"]
-
-    def after(self, earlier: BlockTable) -> BlockTable:
-        """Return the blocks of another table, then this one's; the report stays this one's."""
-        return replace(
-            self,
-            paths=earlier.paths + self.paths,
-            num_hashes=earlier.num_hashes + self.num_hashes,
-            text_bytes=earlier.text_bytes + self.text_bytes,
-            has_text=earlier.has_text + self.has_text,
-            carried={row + len(earlier): value for row, value in self.carried.items()},
-        )
 
 
 def clean_corpus(job: CleanJob, pool: WorkerPool, *, on_done: Callable[[int], None]) -> None:
@@ -396,132 +284,3 @@ def write_block(
     }
     write_work_file(path, header, sections)
     return block.stored_bytes
-
-
-def hash_content(block: TextBlock, reading: ReadingSettings) -> list[tuple[int, str]]:
-    """Return hashes of what a block holds of each input: 0.4 ms for a block of 4 MiB."""
-    seed = xxhash.xxh3_64_intdigest(reading.text_field.encode()) if block.kind == "jsonl" else 0
-    view = memoryview(block.data)
-    return [
-        (part.input_index, xxhash.xxh3_128_hexdigest(view[part.begin : part.end], seed))
-        for part in block.segments
-    ]
-
-
-class InputHashes:
-    """The hash of every input, from those of its parts, which come in order: 17 bytes each."""
-
-    def __init__(self) -> None:
-        self._first = -1
-        self._digests = bytearray()
-        self._is_known = bytearray()
-        self._index = -1
-        self._parts = ""
-
-    def add(self, rows: list[Any]) -> None:
-        """Take the hashes of a block's parts: (input, hash)."""
-        for index, part in rows:
-            if index != self._index:
-                self.finish()
-                self._index = index
-            self._parts = xxhash.xxh3_128_hexdigest((self._parts + part).encode())
-
-    def finish(self) -> InputHashes:
-        """End the last input."""
-        if self._parts:
-            if self._first < 0:
-                self._first = self._index
-            missing = self._index - self._first - len(self._is_known)
-            self._is_known += bytes(missing) + b"\1"
-            self._digests += bytes(16 * missing) + bytes.fromhex(self._parts)
-        self._parts = ""
-        return self
-
-    def get(self, index: int) -> str | None:
-        """The hash of an input, None if nothing was read of it."""
-        place = index - self._first
-        if self._first < 0 or not 0 <= place < len(self._is_known) or not self._is_known[place]:
-            return None
-        return self._digests[16 * place : 16 * (place + 1)].hex()
-
-
-def _ignore(text: str) -> None:
-    pass
-
-
-def hash_input(source: InputFile, reading: ReadingSettings) -> str | None:
-    """The hash that `BlockTable.contents` has of an input; None if nothing can be read of it."""
-    contents = InputHashes()
-    silent = replace(reading, on_notice=_ignore)
-    for stream in plan_streams([source], silent):
-        for block in iter_blocks(stream, silent):
-            if block is not None:
-                contents.add(hash_content(block, silent))
-    return contents.finish().get(source.index)
-
-
-def find_score_cut(job: CleanJob, share: float) -> tuple[ScoreCut, InputHashes]:
-    """The cut that keeps a share of all documents whose scores a job collected; what it read."""
-    paths, _ = _list_blocks(job)
-    contents = InputHashes()
-    for path in paths:
-        contents.add(open_work_file(path).header["content"])
-    cut = find_cut(lambda: (open_work_file(path).read("keys") for path in paths), share)
-    return cut, contents.finish()
-
-
-def _list_blocks(job: CleanJob) -> tuple[list[Path], list[str]]:
-    """The work files of all blocks, in order, and notices of streams read to their end."""
-    paths: list[Path] = []
-    notices: list[str] = []
-    for stream in job.streams:
-        count = stream.num_blocks
-        if not stream.random_access:
-            end = open_work_file(job.end_path(stream.index)).header
-            count = end["blocks"]
-            notices += end["notices"]
-        paths += [job.block_path(stream.index, number) for number in range(count)]
-    return paths, notices
-
-
-def load_block_table(job: CleanJob) -> BlockTable:
-    """Read what every block says of itself."""
-    paths, notices = _list_blocks(job)
-    num_hashes, text_bytes, has_text = array("q"), array("q"), array("b")
-    characters = 0 if job.collect_characters else None
-    report = Report()
-    carried: dict[int, Identity] = {}
-    open_document = OpenDocument()
-    contents = InputHashes()
-    for row, path in enumerate(paths):
-        work = open_work_file(path)
-        header = work.header
-        num_hashes.append(work.sections["hashes"][1] // HASH_ROW_BYTES)
-        text_bytes.append(work.sections["text"][1])
-        has_text.append(header["has_text"])
-        report.add(
-            header["counts"],
-            header["samples"],
-            documents_in=header["documents_in"],
-            lines_in=header["lines_in"],
-            bytes_in=header["bytes_in"],
-            languages=header.get("languages"),
-        )
-        notices += header["notices"]
-        contents.add(header["content"])
-        if characters is not None:
-            characters |= int.from_bytes(work.read("characters"), "little")
-        begun = open_document.pass_block(work)
-        if begun is not None:
-            carried[row] = begun
-    return BlockTable(
-        paths=paths,
-        num_hashes=num_hashes,
-        text_bytes=text_bytes,
-        has_text=has_text,
-        carried=carried,
-        report=report,
-        notices=notices,
-        characters=characters,
-        contents=contents.finish(),
-    )

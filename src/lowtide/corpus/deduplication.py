@@ -20,7 +20,7 @@ import xxhash
 
 from lowtide import _native, files
 from lowtide.arrays import np
-from lowtide.corpus.blocks import BlockTable
+from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file

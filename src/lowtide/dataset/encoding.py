@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.corpus.blocks import BlockTable, Identity
-from lowtide.corpus.cleaning import CleaningSettings, native_options
+from lowtide.corpus.blocktable import BlockTable, Identity
+from lowtide.corpus.cleaning import native_options
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 from lowtide.errors import DataError

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from lowtide.corpus.blocks import InputHashes
 from lowtide.corpus.classifiers import model_checksum
-from lowtide.corpus.cleaning import Report
 from lowtide.corpus.evaluations import checksum_items
+from lowtide.corpus.inputhashes import InputHashes
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingSettings
+from lowtide.corpus.removals import Report
 from lowtide.corpus.steps import step_checksum
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import SourceCounts

@@ -13,8 +13,8 @@ from typing import Any
 
 import xxhash
 
-from lowtide.corpus.blocks import InputHashes, hash_input
 from lowtide.corpus.differences import find_changed_input
+from lowtide.corpus.inputhashes import InputHashes, hash_input
 from lowtide.corpus.inputs import InputFile, InputList, changed_input, has_changed
 from lowtide.corpus.reading import ReadingSettings
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lowtide import _native
-from lowtide.corpus.blocks import Identity, OpenDocument
+from lowtide.corpus.blocktable import Identity, OpenDocument
 from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES
 from lowtide.corpus.reading import TextBlock

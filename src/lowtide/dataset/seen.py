@@ -19,7 +19,8 @@ import xxhash
 
 from lowtide import _native, files
 from lowtide.arrays import np
-from lowtide.corpus.cleaning import HASH_ROW_BYTES, RULES
+from lowtide.corpus.cleaning import HASH_ROW_BYTES
+from lowtide.corpus.removals import RULES
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 
 __all__ = ["ROW_BYTES", "SEEN_DIR", "iter_seen", "write_seen", "write_seen_block"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lowtide.aliases import WORKER_FLAG
-from lowtide.corpus.cleaning import CleaningSettings
 from lowtide.corpus.evaluations import find_item_files
 from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.errors import UsageError
 from lowtide.settings import import_when_used

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lowtide.corpus.cleaning import RULE_TEXTS
 from lowtide.corpus.ranking import describe_cut, read_cut
+from lowtide.corpus.removals import RULE_TEXTS
 from lowtide.counts import counted
 from lowtide.memory import format_size
 
 if TYPE_CHECKING:
-    from lowtide.dataset.appending import AppendResult
+    from lowtide.dataset.appendable import AppendResult
+    from lowtide.dataset.existing import PrepareResult
     from lowtide.dataset.layout import DatasetInfo
-    from lowtide.dataset.preparation import PrepareResult
     from lowtide.dataset.pretokenization import PretokenizeResult
     from lowtide.dataset.verification import VerifyResult
 

@@ -8,38 +8,33 @@ Memory:  the windows asked for; a row of about 200 bytes per shard; at most 256 
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide import _native
 from lowtide.aliases import takes_second_names
-from lowtide.dataset.layout import DOCUMENTS_SUFFIX
-from lowtide.dataset.tokenfiles.streams import TokenFile
-from lowtide.errors import DataError, UsageError, from_os_error
+from lowtide.errors import DataError, UsageError
 from lowtide.files import checksum_bytes
-from lowtide.loader.arraystreams import ArrayStream
 from lowtide.loader.ordering import Indices, Order, epoch_shifts, order_indices
 from lowtide.loader.shuffledblocks import BlockOrder
 from lowtide.loader.sources import Split, TokenSource, find_tokens
 from lowtide.loader.storeahead import Windowing
 from lowtide.loader.storedtokens import DEFAULT_CACHE_SIZE, CacheSettings
 from lowtide.loader.storestreams import StoreStream
+from lowtide.loader.tokenstreams import Expected, Stream, explain_read_error, open_tokens
 from lowtide.stores.extents import default_cache_dir
 
 __all__ = ["RowPlan", "TokenDataset", "TokenWindows", "Windows", "empty_array"]
 
 Windows = Literal["stream", "documents"]
 Tokens = npt.NDArray[Any]
-Stream = _native.TokenStream | ArrayStream | StoreStream
 
 _OUTPUT_LIMITS = {"int64": 1 << 63, "int32": 1 << 31, "uint16": 1 << 16}
-_MAX_OPEN_FILES = 256
 
 
 class RowPlan(NamedTuple):  # one per batch: made in a third of a dataclass's time
@@ -335,7 +330,8 @@ class TokenDataset:
         try:
             work(self._open_stream())
         except _native.ReadError as error:
-            self._raise_read_error(*error.args)
+            expected = Expected(self._id_limit(), self.vocab_size, self.output_dtype)
+            raise explain_read_error(self.source, expected, *error.args) from None
 
     def _open_stream(self) -> Stream:
         # After a fork the parent's stream may be locked by a thread that is not there any more.
@@ -345,23 +341,9 @@ class TokenDataset:
         return self._stream
 
     def _make_stream(self) -> Stream:
-        stored = self.source.stored
-        if self.source.array is not None:
-            return ArrayStream(self.source.array, id_limit=self._id_limit())
-        if stored is not None:
-            reach = self.stride if self.windows == "documents" else 0
-            return StoreStream(
-                stored,
-                dtype=self.source.dtype,
-                id_limit=self._id_limit(),
-                windowing=Windowing(self.seq_len, self.stride, reach, len(self)),
-            )
-        return _native.TokenStream(
-            [_stream_row(shard) for shard in self.source.shards],
-            item_bytes=self.source.dtype.itemsize,
-            id_limit=self._id_limit(),
-            max_open_files=_max_open_files(),
-        )
+        reach = self.stride if self.windows == "documents" else 0
+        windowing = Windowing(self.seq_len, self.stride, reach, len(self))
+        return open_tokens(self.source, id_limit=self._id_limit(), windowing=windowing)
 
     def require_cache(self, order: Order) -> str | None:
         """Refuse a cache too small to read an object store in this order; return what it costs.
@@ -378,39 +360,6 @@ class TokenDataset:
         if self.vocab_size is not None:
             limits.append(self.vocab_size)
         return min(limits)
-
-    def _raise_read_error(self, kind: str, path: str, position: int, value: int) -> NoReturn:
-        name = os.path.basename(path)  # noqa: PTH119
-        again = (
-            "write or copy the file again"
-            if self.source.path.is_file()
-            else f"lowtide verify {self.source.path}"
-        )
-        if kind == "id_too_large":
-            stored, limit = self.source.dtype, self._id_limit()
-            if stored.kind == "i" and value >> (8 * stored.itemsize - 1):
-                value -= 1 << 8 * stored.itemsize
-            what = "the vocabulary" if limit == self.vocab_size else self.output_dtype.name
-            end = "ids begin at 0" if value < 0 else f"{what} ends at {limit - 1}"
-            raise DataError(
-                f"{name} has id {value} at token {position}, {end}",
-                path=path,
-                next_step=f"was it made with another tokenizer or dtype? then: {again}",
-            )
-        if kind == "too_short":
-            raise DataError(
-                f"{name} holds {position} bytes, expected at least {value}: it was cut short",
-                path=path,
-                next_step=again,
-            )
-        if kind == "documents":
-            raise DataError(
-                f"{name}: document {position} ends at token {value}, before the one before it or "
-                "beyond the shard",
-                path=path,
-                next_step=again,
-            )
-        raise from_os_error(OSError(value, os.strerror(value), path))
 
 
 def empty_array(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
@@ -431,17 +380,3 @@ def _describe_place(source: TokenSource) -> tuple[str, str]:
         f"Using tokens in an object store: {source.place}",
         f"   (read through a cache of {cache.size} in {cache.folder or default_cache_dir()})",
     )
-
-
-def _stream_row(shard: TokenFile) -> tuple[str, int, int, str, int]:
-    path = str(shard.path)
-    documents = path.removesuffix(shard.path.suffix) + DOCUMENTS_SUFFIX
-    return path, shard.byte_offset, shard.num_tokens, documents, shard.num_documents
-
-
-def _max_open_files() -> int:
-    """Return how many shards stay open at once: many are quick, few leave others room."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if allowed == resource.RLIM_INFINITY:
-        return _MAX_OPEN_FILES
-    return max(1, min(_MAX_OPEN_FILES, allowed // 8))

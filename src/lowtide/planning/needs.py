@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowtide.dataset import resources
-from lowtide.loader import batches, streaming
+from lowtide.loader import batches
+from lowtide.loader.footprint import planned_bytes
 from lowtide.memory import format_size
 from lowtide.model.sizing import count_parameters
 from lowtide.planning.choices import Choice
 from lowtide.planning.data import DataFacts
 from lowtide.planning.machine import Machine
 from lowtide.tokenizer import footprint as tokenizer_footprint
-from lowtide.tokenizer import training as tokenizer_training
+from lowtide.tokenizer.countingplan import smallest_budget_bytes
 
 __all__ = ["LoadingWay", "StageNeed", "loading_ways", "stage_needs"]
 
@@ -63,7 +64,7 @@ def stage_needs(
             num_workers=machine.cores,
             distinct_bytes=data.distinct_bytes,
         )
-        least = tokenizer_training.smallest_budget_bytes(machine.cores)
+        least = smallest_budget_bytes(machine.cores)
         note = "counts and merges go through files: slower, same result" if peak > budget else ""
         disk = max(0, peak - budget)
         needs.append(_need("train-tokenizer", peak, least, disk, machine, note))
@@ -119,7 +120,7 @@ def loading_ways(
     """
     text = int(num_tokens * bytes_per_token)
     batch = batches.planned_bytes(batch_size=rows, seq_len=seq_len)
-    stream = streaming.planned_bytes(seq_len=seq_len, shuffle_buffer_size=_SHUFFLE_BUFFER)
+    stream = planned_bytes(seq_len=seq_len, shuffle_buffer_size=_SHUFFLE_BUFFER)
     return [
         LoadingWay(
             "all in memory",

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.corpus.cleaning import RULE_TEXTS
 from lowtide.corpus.ranking import describe_cut, read_cut
+from lowtide.corpus.removals import RULE_TEXTS
 from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info, load_document_ends
 from lowtide.memory import format_size
 from lowtide.progress import METRICS_NAME, format_count

@@ -5,10 +5,12 @@ Memory:  4 bytes per code point up to the largest known one (at most 4.3 MB)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lowtide.arrays import np
+from lowtide.errors import DataError
 from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ class CharacterEncoder:
     """The ids of characters; one that is not known becomes <unk>."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        self._specials = vocabulary.special_tokens
+        self._special_expression = _any_of(self._specials)
         self._unknown = vocabulary.special_tokens[UNKNOWN]
         special_ids = set(vocabulary.special_tokens.values())
         codes = {
@@ -32,11 +36,29 @@ class CharacterEncoder:
         for code, id in codes.items():
             self._table[code] = id
 
-    def encode(self, text: str) -> npt.NDArray[np.uint32]:
-        """Return the ids of the characters of `text`."""
+    def encode(self, text: str, *, special: str = "text") -> npt.NDArray[np.uint32]:
+        """Return the ids of `text`; `special` is as `Tokenizer.encode` has it."""
+        if special == "text" or not self._specials:
+            return self._encode_plain(text)
+        parts: list[npt.NDArray[np.uint32]] = []
+        begin = 0
+        for match in self._special_expression.finditer(text):
+            if special == "forbid":
+                raise DataError(f"special token {match.group()!r} in the text at {match.start()}")
+            id = np.array([self._specials[match.group()]], dtype=np.uint32)
+            parts += [self._encode_plain(text[begin : match.start()]), id]
+            begin = match.end()
+        return np.concatenate([*parts, self._encode_plain(text[begin:])])
+
+    def _encode_plain(self, text: str) -> npt.NDArray[np.uint32]:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
         # The last place of the table stands for everything beyond it.
         return self._table[np.minimum(codes, len(self._table) - 1)]
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Match any of `texts`, the longest first."""
+    return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)))
 
 
 def last_character_cut(data: bytes, specials: Sequence[bytes]) -> int:

@@ -1,4 +1,4 @@
-"""Encode a text file into a file of ids, natively, a step at a time.
+"""Encode a text file into a file of ids: natively, a step at a time, or window by window.
 
 In:      a path, and how far an earlier call came
 Out:     ids in an open file; after each step how far it is
@@ -8,12 +8,20 @@ Memory:  a window of text and its ids for each thread
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
+from lowtide.files import atomic_file
 
-__all__ = ["WINDOW_BYTES", "iter_file_steps"]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Encode = Callable[[Iterable[bytes]], Iterable[npt.NDArray[np.uint32]]]
+
+__all__ = ["WINDOW_BYTES", "encode_by_windows", "encode_natively", "iter_file_steps"]
 
 WINDOW_BYTES = 1 << 20
 _STEP_BYTES = 256 << 20
@@ -58,3 +66,53 @@ def iter_file_steps(
         )
         count += added
         yield position, count
+
+
+def encode_natively(
+    native: _native.Vocabulary,
+    path: str | Path,
+    out_path: str | Path,
+    *,
+    id_bytes: int,
+    specials: bool,
+    num_workers: int,
+    on_progress: Callable[[int], None] | None = None,
+) -> int:
+    """Encode a whole file on several threads; return how many ids were written."""
+    size = os.path.getsize(path)  # noqa: PTH202
+    count = 0
+    with atomic_file(out_path) as out:
+        for position, ids in iter_file_steps(
+            native,
+            path,
+            size=size,
+            out=out.fileno(),
+            out_path=out_path,
+            id_bytes=id_bytes,
+            specials=specials,
+            num_workers=num_workers,
+        ):
+            count = ids
+            if on_progress is not None:
+                on_progress(position)
+    return count
+
+
+def encode_by_windows(
+    encode: Encode,
+    path: str | Path,
+    out_path: str | Path,
+    *,
+    dtype: np.dtype[Any],
+    on_progress: Callable[[int], None] | None = None,
+) -> int:
+    """Encode a whole file where native code does not know how; return how many ids were written."""
+    count = 0
+    with Path(path).open("rb") as file, atomic_file(out_path) as out:
+        windows = iter(lambda: file.read(WINDOW_BYTES), b"")
+        for ids in encode(windows):
+            out.write(ids.astype(dtype).tobytes())
+            count += len(ids)
+            if on_progress is not None:
+                on_progress(file.tell())
+    return count

@@ -7,11 +7,15 @@ and a copy for every use as an array.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["TokenIds"]
+from lowtide.errors import UsageError
+
+__all__ = ["TokenIds", "checked_ids"]
 
 
 class TokenIds(np.ndarray[tuple[int], np.dtype[np.uint32]]):
@@ -41,3 +45,22 @@ def _joined(left: Any, right: Any) -> TokenIds:
         if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
             raise TypeError(f"ids are joined with ids, not with {part.dtype} of {part.shape}")
     return np.concatenate([part.astype(np.uint32) for part in parts]).view(TokenIds)
+
+
+def checked_ids(ids: Iterable[int] | npt.NDArray[Any], *, vocab_size: int) -> npt.NDArray[Any]:
+    """Return the ids as an array; a UsageError names the first that is none."""
+    expected = f"expected whole numbers from 0 to {vocab_size - 1}"
+    items: Any = ids
+    try:
+        items = ids if isinstance(ids, np.ndarray) else list(ids)
+        array = np.asarray(items)
+    except (TypeError, ValueError, OverflowError):  # no list, or lists of different lengths
+        raise UsageError(f"these are no ids: {str(items)[:80]}; {expected}") from None
+    if array.size == 0:
+        return array
+    if array.dtype.kind not in "iu":
+        wrong = next((item for item in array.ravel().tolist() if type(item) is not int), None)
+        raise UsageError(f"id {items[0] if wrong is None else wrong!r}; {expected}")
+    if array.min() < 0 or array.max() >= vocab_size:
+        raise UsageError(f"ids from {array.min()} to {array.max()}: {expected}")
+    return array

@@ -7,8 +7,6 @@ Memory:  per thread at work a cache of `CACHE_BYTES`; streams are held a window 
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,11 +15,10 @@ from lowtide import _native
 from lowtide.aliases import takes_second_names
 from lowtide.arrays import np
 from lowtide.errors import DataError, UsageError, from_os_error
-from lowtide.files import atomic_file
 from lowtide.memory import usable_cores
 from lowtide.tokenizer.characters import CharacterEncoder, last_character_cut
 from lowtide.tokenizer.composing import compose_nfc
-from lowtide.tokenizer.filesteps import WINDOW_BYTES, iter_file_steps
+from lowtide.tokenizer.filesteps import WINDOW_BYTES, encode_by_windows, encode_natively
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.patterns import Pattern
@@ -62,7 +59,6 @@ class Tokenizer:
         self._fingerprint: str | None = None
         if vocabulary.kind == "char":
             self._characters = CharacterEncoder(vocabulary)
-            self._special_expression = _any_of(vocabulary.special_tokens)
             return
         if vocabulary.kind == "package":
             self._package = _open_package(vocabulary)
@@ -83,8 +79,6 @@ class Tokenizer:
             )
         except ValueError as error:
             raise DataError(f"this vocabulary cannot be used: {error}") from None
-
-    # Making one
 
     @classmethod
     def load(cls, source: str | Path) -> Tokenizer:
@@ -154,8 +148,6 @@ class Tokenizer:
         """Write a .tiktoken file; it holds ranks only, so special tokens and pattern go by name."""
         write_tiktoken(path, self.data)
 
-    # What it is
-
     @property
     def kind(self) -> str:
         """`bpe`, `char`, or `package`: what the package tokenizers runs."""
@@ -217,8 +209,6 @@ class Tokenizer:
             raise UsageError(f"id {id} is not in the vocabulary of {self.vocab_size}")
         return self.data.tokens[id]
 
-    # Text to ids
-
     def encode(self, text: str | bytes, *, special: SpecialMode = "allow") -> TokenIds:
         """Return the ids of `text`: an array of which `+` joins two, as it joins lists.
 
@@ -228,12 +218,12 @@ class Tokenizer:
         self._check_mode(special)
         if self._package is not None:
             return _as_ids(self._package.encode(_as_text(text), special=special))
-        if self._native is None:
-            return _as_ids(self._encode_characters(_as_text(text), special))
+        if self._characters is not None:
+            return _as_ids(self._characters.encode(_as_text(text), special=special))
         data = _as_bytes(text)
         if special == "forbid":
             self._refuse_specials(data)
-        return _as_ids(self._native.encode(data, special == "allow"))
+        return _as_ids(self.native.encode(data, special == "allow"))
 
     @takes_second_names
     def encode_batch(
@@ -302,7 +292,7 @@ class Tokenizer:
         num_workers: int | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Encode a text file into a file of raw little-endian ids; give how many.
+        """Encode a text file into a file of raw little-endian ids, and return how many.
 
         Memory does not depend on the file's size. `dtype` is uint16 where the vocabulary fits it,
         else uint32. `on_progress` is told the bytes read so far.
@@ -310,57 +300,24 @@ class Tokenizer:
         item = self._file_dtype(dtype)
         try:
             if self._native is None or special == "forbid":
-                return self._encode_file_slowly(path, out_path, special, item, on_progress)
-            return self._encode_file_natively(
-                path, out_path, special, item, num_workers or usable_cores(), on_progress
+                return encode_by_windows(
+                    lambda texts: self.iter_encoded(texts, special=special),
+                    path,
+                    out_path,
+                    dtype=item,
+                    on_progress=on_progress,
+                )
+            return encode_natively(
+                self._native,
+                path,
+                out_path,
+                id_bytes=item.itemsize,
+                specials=special == "allow",
+                num_workers=num_workers or usable_cores(),
+                on_progress=on_progress,
             )
         except OSError as error:
             raise from_os_error(error) from None
-
-    def _encode_file_natively(
-        self,
-        path: str | Path,
-        out_path: str | Path,
-        special: SpecialMode,
-        item: np.dtype[Any],
-        num_workers: int,
-        on_progress: Callable[[int], None] | None,
-    ) -> int:
-        size = os.path.getsize(path)  # noqa: PTH202
-        count = 0
-        with atomic_file(out_path) as out:
-            for position, ids in iter_file_steps(
-                self.native,
-                path,
-                size=size,
-                out=out.fileno(),
-                out_path=out_path,
-                id_bytes=item.itemsize,
-                specials=special == "allow",
-                num_workers=num_workers,
-            ):
-                count = ids
-                if on_progress is not None:
-                    on_progress(position)
-        return count
-
-    def _encode_file_slowly(
-        self,
-        path: str | Path,
-        out_path: str | Path,
-        special: SpecialMode,
-        item: np.dtype[Any],
-        on_progress: Callable[[int], None] | None,
-    ) -> int:
-        count = 0
-        with Path(path).open("rb") as file, atomic_file(out_path) as out:
-            blocks = iter(lambda: file.read(WINDOW_BYTES), b"")
-            for ids in self.iter_encoded(blocks, special=special):
-                out.write(ids.astype(item).tobytes())
-                count += len(ids)
-                if on_progress is not None:
-                    on_progress(file.tell())
-        return count
 
     def _file_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
         small = id_bytes(self.vocab_size) == 2
@@ -370,20 +327,6 @@ class Tokenizer:
         if item.itemsize == 2 and not small:
             raise UsageError(f"a vocabulary of {self.vocab_size} does not fit uint16")
         return item
-
-    def _encode_characters(self, text: str, special: SpecialMode) -> Ids:
-        assert self._characters is not None
-        if special == "text" or not self.data.special_tokens:
-            return self._characters.encode(text)
-        parts: list[Ids] = []
-        begin = 0
-        for match in self._special_expression.finditer(text):
-            if special == "forbid":
-                raise DataError(f"special token {match.group()!r} in the text at {match.start()}")
-            id = np.array([self.data.special_tokens[match.group()]], dtype=np.uint32)
-            parts += [self._characters.encode(text[begin : match.start()]), id]
-            begin = match.end()
-        return np.concatenate([*parts, self._characters.encode(text[begin:])])
 
     def last_cut(self, data: bytes) -> int:
         """Return the last place where `data` can be cut if more follows; 0 if there is none."""
@@ -403,11 +346,11 @@ class Tokenizer:
         if special not in _SPECIAL_MODES:
             raise UsageError(f"special is {special!r}, expected one of {_SPECIAL_MODES}")
 
-    # Ids to text
-
     def decode_bytes(self, ids: Iterable[int] | npt.NDArray[Any]) -> bytes:
         """Return the bytes that `ids` stand for."""
-        array = self._checked_ids(ids)
+        from lowtide.tokenizer.ids import checked_ids  # needs NumPy
+
+        array = checked_ids(ids, vocab_size=self.vocab_size)
         if array.size == 0:
             return b""
         if self._native is not None:
@@ -415,24 +358,6 @@ class Tokenizer:
         if self._package is not None:
             return self._package.decode(array.reshape(-1).tolist()).encode("utf-8", "replace")
         return b"".join(self.data.tokens[id] for id in array.reshape(-1).tolist())
-
-    def _checked_ids(self, ids: Iterable[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The ids as an array, or a UsageError with the first that is none."""
-        expected = f"expected whole numbers from 0 to {self.vocab_size - 1}"
-        items: Any = ids
-        try:
-            items = ids if isinstance(ids, np.ndarray) else list(ids)
-            array = np.asarray(items)
-        except (TypeError, ValueError, OverflowError):  # no list, or lists of different lengths
-            raise UsageError(f"these are no ids: {str(items)[:80]}; {expected}") from None
-        if array.size == 0:
-            return array
-        if array.dtype.kind not in "iu":
-            wrong = next((item for item in array.ravel().tolist() if type(item) is not int), None)
-            raise UsageError(f"id {items[0] if wrong is None else wrong!r}; {expected}")
-        if array.min() < 0 or array.max() >= self.vocab_size:
-            raise UsageError(f"ids from {array.min()} to {array.max()}: {expected}")
-        return array
 
     def decode(self, ids: Iterable[int] | npt.NDArray[Any], *, errors: str = "replace") -> str:
         """Return the text that `ids` stand for; bytes that are no UTF-8 become U+FFFD."""
@@ -468,8 +393,3 @@ def _as_ids(found: np.ndarray[Any, Any]) -> TokenIds:
 
 def _as_text(text: str | bytes) -> str:
     return text if isinstance(text, str) else text.decode("utf-8", "replace")
-
-
-def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Match any of `texts`, the longest first."""
-    return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)))

@@ -15,7 +15,7 @@ from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, LowtideError
 from lowtide.gpus import CUDA_CONTEXT_BYTES
 from lowtide.loader.batches import planned_bytes as loader_bytes
-from lowtide.loader.streaming import planned_bytes as stream_bytes
+from lowtide.loader.footprint import planned_bytes as stream_bytes
 from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
 from lowtide.model.inference import TOKEN_BYTES

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from lowtide.corpus.blocks import BlockTable
+from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.evaluations import EvaluationItems
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.corpus.blocks import Identity
+from lowtide.corpus.blocktable import Identity
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES, LeaveOut
 from lowtide.dataset.removed import leave_out_with
 from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE

@@ -22,8 +22,8 @@ from typing import IO, Any
 
 from lowtide import _native, files
 from lowtide.arrays import np
-from lowtide.corpus.blocks import OpenDocument
-from lowtide.corpus.cleaning import Report
+from lowtide.corpus.blocktable import OpenDocument
+from lowtide.corpus.removals import Report
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES, EncodeJob, encode_block
 from lowtide.dataset.removed import RemovedText
 from lowtide.dataset.sharding import LAST_KEY, MAX_OPEN_FILES, val_limit

@@ -17,7 +17,7 @@ from typing import Any
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.corpus.blocks import InputHashes
+from lowtide.corpus.inputhashes import InputHashes
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES
 from lowtide.dataset.finishing import find_shard_tag, has_too_few, too_few_tokens

@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from lowtide import _native
-from lowtide.corpus.blocks import Identity, OpenDocument
-from lowtide.corpus.cleaning import (
-    DOCUMENT_ROW_BYTES,
-    HASH_ROW_BYTES,
-    Report,
-    count_languages,
-)
+from lowtide.corpus.blocktable import Identity, OpenDocument
+from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES, HASH_ROW_BYTES, count_languages
 from lowtide.corpus.reading import TextBlock
+from lowtide.corpus.removals import Report
 from lowtide.dataset.contamination import PartScanner
 from lowtide.dataset.near.signing import PartSigner
 from lowtide.dataset.staged.job import HASH_STAGE, SCORE_STAGE, CleanPart, StagedJob

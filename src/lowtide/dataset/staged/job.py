@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowtide import _native
-from lowtide.corpus.blocks import hash_content
 from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.evaluations import load_items
+from lowtide.corpus.inputhashes import hash_content
 from lowtide.corpus.inputs import InputList
 from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_streams

@@ -20,10 +20,10 @@ from typing import Any
 import xxhash
 
 from lowtide import files
-from lowtide.corpus.cleaning import Report
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.ranking import require_rereadable
 from lowtide.corpus.reading import ReadingSettings
+from lowtide.corpus.removals import Report
 from lowtide.corpus.steps import STEP_NOTICE, stop_steps
 from lowtide.dataset import layout
 from lowtide.dataset.contamination import JudgeStage
@@ -38,12 +38,7 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import remove_other_shards
 from lowtide.dataset.staged.duplicates import DuplicateStage, Tally, TallyStage
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, SOURCE_ROW, EncodeStage
-from lowtide.dataset.staged.gathering import (
-    CutStage,
-    GatherStage,
-    add_contents,
-    load_cut,
-)
+from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents, load_cut
 from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
 from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.dataset.staged.plan import PreparePlan, Sizes

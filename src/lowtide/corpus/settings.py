@@ -1,0 +1,169 @@
+"""What cleaning and filtering are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowtide.corpus.classifiers import Models, load_models, read_languages
+from lowtide.corpus.quality import canonical_limits, canonical_masks, canonical_rules
+from lowtide.corpus.steps import canonical_step
+from lowtide.errors import UsageError
+from lowtide.flags import flag_name
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["NATIVE_OPTIONS", "CleaningSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleaningSettings:
+    """What cleaning and filtering do; each field is a flag of `lowtide prepare`."""
+
+    normalize: bool = True
+    """Unicode NFC, one kind of newline, no control characters, no runs of blanks or empty lines."""
+    lowercase: bool = False
+    """Lower-case everything (with normalize)."""
+    filter: bool = True
+    """Remove lines and documents by the limits below."""
+    min_line_chars: int = 0
+    """Remove lines with fewer characters; 0 keeps short lines, which verse, code and lists need."""
+    max_line_chars: int = 100_000
+    """Remove lines with more characters (data dumps, minified code); 0 for no limit."""
+    min_line_words: int = 0
+    """Remove lines with fewer words; 0 for no limit."""
+    min_document_chars: int = 20
+    """Remove documents with fewer characters."""
+    max_document_chars: int = 0
+    """Remove documents with more characters; 0 for no limit."""
+    min_document_words: int = 3
+    """Remove documents with fewer words."""
+    max_repetition: float = 0.8
+    """Remove lines of 64 bytes or more of which a larger share repeats itself; 1 for no limit."""
+    dedup: bool = True
+    """Remove every document, and every line, that came before in the inputs."""
+    min_dedup_chars: int = 20
+    """Lines with fewer characters may repeat: names of speakers, brackets, list marks."""
+    rules: str = ""
+    """Rules of text quality, in the order they are applied, such as gopher,c4,fineweb: gopher (both
+    of gopher-repetition, gopher-quality), c4, c4-paragraphs, fineweb, refinedweb; default: none."""
+    rule_limit: tuple[str, ...] = ()
+    """Other numbers for rules, such as fineweb.max-newlines=0.5; 0 switches a rule off. All names
+    are in docs/quality.md."""
+    mask: str = ""
+    """Personal data to replace by its kind in brackets, such as email,ip,phone,iban,card; default:
+    none."""
+    language_model: str = ""
+    """A fastText model that tells languages, such as lid.176.bin: counts documents by language."""
+    languages: str = ""
+    """Languages to keep, as the model names them, such as en,de; default: all."""
+    min_language_score: float = 0.65
+    """Remove documents whose language is less certain than this."""
+    score: str = ""
+    """A fastText model (.bin, .ftz) that tells good text from other."""
+    score_label: str = ""
+    """The model's label of good text; default: hq, good, positive, pos, high or 1."""
+    keep_above: float = 0.5
+    """Remove documents whose score is below this."""
+    keep_top: float | None = None
+    """Keep this share of the documents that have a score, those with the highest, such as 0.1:
+    instead of --keep-above. Reads everything twice; equal scores are ordered by a hash of the
+    text."""
+    step: str = ""
+    """A Python function of yours, FILE.py:NAME, that gets each document that is left and returns
+    it, another text, or None to remove it. Runs in processes of its own, slower than native rules;
+    it must depend on the document alone."""
+
+    def __post_init__(self) -> None:
+        for name in NATIVE_OPTIONS:
+            value = getattr(self, name)
+            if value < 0:
+                raise UsageError(f"{flag_name(name)} {value} is negative")
+        object.__setattr__(self, "rules", canonical_rules(self.rules))
+        limits = canonical_limits(self.rule_limit, self.rules)
+        object.__setattr__(self, "rule_limit", limits)
+        object.__setattr__(self, "mask", canonical_masks(self.mask))
+        object.__setattr__(self, "step", canonical_step(self.step))
+        object.__setattr__(self, "languages", ",".join(read_languages(self.languages)))
+        for name in ("language_model", "score"):
+            path = getattr(self, name)
+            object.__setattr__(self, name, str(Path(path).absolute()) if path else "")
+        self._check_models()
+        if not 0 < self.max_repetition <= 1:
+            raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
+
+    def _check_models(self) -> None:
+        for name in ("min_language_score", "keep_above"):
+            if not 0 <= getattr(self, name) <= 1:
+                value = getattr(self, name)
+                raise UsageError(f"{flag_name(name)} {value} must be between 0 and 1")
+        if self.languages and not self.language_model:
+            raise UsageError(
+                f"--languages {self.languages} needs a model that tells languages",
+                next_step="name one with --language-model",
+            )
+        if self.score_label and not self.score:
+            raise UsageError(
+                f"--score-label {self.score_label} needs a model", next_step="name one with --score"
+            )
+        if self.keep_top is not None:
+            self._check_keep_top(self.keep_top)
+
+    def _check_keep_top(self, share: float) -> None:
+        if not 0 < share <= 1:
+            raise UsageError(
+                f"--keep-top {share} must be above 0, and 1 at most",
+                next_step="a share of the documents, such as 0.1 for a tenth",
+            )
+        if not self.score:
+            raise UsageError(
+                f"--keep-top {share} needs a model that scores documents",
+                next_step="name one with --score",
+            )
+        if self.keep_above != CleaningSettings.keep_above:
+            raise UsageError(
+                f"--keep-top {share} and --keep-above {self.keep_above} are two ways to say which "
+                "documents stay",
+                next_step="leave one of them out",
+            )
+
+    @property
+    def models(self) -> Models | None:
+        """The models that judge documents, loaded; None where there are none."""
+        if not (self.language_model or self.score):
+            return None
+        return load_models(
+            language_model=self.language_model,
+            languages=self.languages,
+            min_language_score=self.min_language_score,
+            score=self.score,
+            score_label=self.score_label,
+            keep_above=self.keep_above,
+        )
+
+    @property
+    def cleaning(self) -> CleaningSettings:
+        """These options alone, of settings that have others too."""
+        names = CleaningSettings.__dataclass_fields__
+        return CleaningSettings(**{name: getattr(self, name) for name in names})
+
+
+_QUALITY = (
+    "rules",
+    "rule_limit",
+    "mask",
+    "language_model",
+    "languages",
+    "min_language_score",
+    "score",
+    "score_label",
+    "keep_above",
+    "keep_top",
+    "step",
+)
+NATIVE_OPTIONS = tuple(
+    name for name in CleaningSettings.__dataclass_fields__ if name not in _QUALITY
+)
+"""Options that the native core has by the same name."""

@@ -1,0 +1,109 @@
+"""What `prepare` finds in its output folder: the same dataset, another one, or shards of nobody.
+
+In:      the settings of a preparation, and the folder they name
+Out:     a PrepareResult, where this very command would make what is there; else a UsageError
+Memory:  as reading metadata: a row for each shard
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import ReadingSettings
+from lowtide.dataset import layout
+from lowtide.dataset.finishing import find_other_setting, plan_settings
+from lowtide.dataset.identity import drop_copies, find_other_source
+from lowtide.dataset.resources import Inputs, plan_shares
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.workfolder import WORK_NAME, has_plan, remove_work
+from lowtide.errors import UsageError
+from lowtide.memory import MemoryBudget
+from lowtide.notebooks import shown_in_notebooks
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["PrepareResult", "is_finished", "refuse_strangers", "require_same"]
+
+
+@shown_in_notebooks()
+@dataclass(frozen=True)
+class PrepareResult:
+    """What a preparation made, or would make."""
+
+    info: layout.DatasetInfo | None
+    """None after a dry run."""
+    report: dict[str, Any]
+    """What was read, and what was removed and why."""
+    notices: list[str]
+    seconds: float
+    peak_bytes: int
+    budget_bytes: int
+    was_there: bool = False
+    """True if the dataset was there already, made of the same inputs with the same settings."""
+
+
+def require_same(
+    settings: PrepareSettings, reading: ReadingSettings | None = None
+) -> PrepareResult:
+    """Return the dataset that is there, if this very command would make it; else refuse."""
+    root = settings.out_dir
+    info = layout.load_dataset_info(root)
+    metadata = info.metadata
+    difference = _find_difference(settings, metadata, reading)
+    if difference is not None:
+        raise UsageError(
+            f"there is a finished dataset here already, and {difference}",
+            path=root,
+            next_step="choose another --out-dir, or add to it with lowtide append",
+        )
+    if (root / WORK_NAME).is_dir() and not has_plan(root, verb="append"):
+        remove_work(root)  # a kill came while its work files were removed
+    report, notices = metadata["cleaning"], metadata["notices"]
+    return PrepareResult(info, report, notices, 0.0, 0, 0, was_there=True)
+
+
+def _find_difference(
+    settings: PrepareSettings, metadata: dict[str, Any], reading: ReadingSettings | None
+) -> str | None:
+    """Say what a finished dataset was made otherwise with, or of; None if nothing differs."""
+    before = metadata.get("settings")
+    if not isinstance(before, dict) or "sources" not in metadata:
+        return "nothing says what it was made of"
+    other = find_other_setting(before, plan_settings(settings))
+    if other is not None:
+        return "it was made with {} {}, now it is {}".format(*other)
+    inputs = expand_inputs(settings.input_files)
+    if reading is None:
+        budget = MemoryBudget.from_setting(settings.memory)
+        shares = plan_shares(settings, budget, Inputs.of(inputs, settings))
+        reading = settings.reading(
+            reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
+        )
+    if settings.dedup:
+        inputs = drop_copies(inputs, reading, on_notice=lambda _: None)
+    appended = sum(len(event["input_files"]) for event in metadata.get("appended", []))
+    rows = metadata["sources"]
+    return find_other_source(inputs, rows[: len(rows) - appended], reading)
+
+
+def is_finished(root: Path) -> bool:
+    return (root / layout.METADATA_NAME).exists()
+
+
+def refuse_strangers(root: Path) -> None:
+    strangers = [
+        path.name
+        for split in layout.SPLITS
+        for path in (root / split).glob("*.bin")
+        if not (root / WORK_NAME).exists()
+    ]
+    if strangers:
+        raise UsageError(
+            f"{strangers[0]} is here already, but no dataset that it belongs to",
+            path=root,
+            next_step="choose another --out-dir",
+        )

@@ -1,0 +1,162 @@
+"""The phases that preparing and appending share, each with its line of progress.
+
+In:      jobs of the corpus and of encoding; a plan of shards
+Out:     what each job returns; work files and shards on the disk
+Memory:  as the jobs say
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowtide.corpus.blocks import CleanJob, clean_corpus
+from lowtide.corpus.blocktable import BlockTable, find_score_cut, load_block_table
+from lowtide.corpus.deduplication import LeaveOut, RemovedLines, find_duplicates
+from lowtide.corpus.inputhashes import InputHashes
+from lowtide.corpus.inputs import InputFile, changed_input, has_changed
+from lowtide.corpus.ranking import ScoreCut, describe_cut
+from lowtide.corpus.workers import WorkerPool
+from lowtide.dataset import layout
+from lowtide.dataset.encoding import EncodeJob, Removed, encode_corpus
+from lowtide.dataset.resources import Shares
+from lowtide.dataset.sharding import ShardJob, ShardPlan, write_shards
+from lowtide.errors import from_os_error
+from lowtide.progress import Progress
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = [
+    "RankedInputs",
+    "naming_folder",
+    "noticing_changes",
+    "run_cleaning",
+    "run_deduplication",
+    "run_encoding",
+    "run_scoring",
+    "run_sharding",
+]
+
+
+@contextlib.contextmanager
+def naming_folder(root: Path) -> Generator[None]:
+    """Turn an error of the system (a full disk, mostly) into one that says where and what next."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(root)
+        raise from_os_error(error) from error
+
+
+@contextlib.contextmanager
+def noticing_changes(inputs: Sequence[InputFile], forget: Callable[[], None]) -> Generator[None]:
+    """Say that an input was changed while it was read, where that is why reading failed.
+
+    What was read of it is forgotten: half of it may be old, half new.
+    """
+    try:
+        yield
+    except Exception as error:
+        changed = next((source for source in inputs if has_changed(source)), None)
+        if changed is None:
+            raise
+        forget()
+        raise changed_input(changed) from error
+
+
+def run_cleaning(
+    job: CleanJob, pool: WorkerPool, progress: Progress, *, name: str | None = None
+) -> BlockTable:
+    """Clean all inputs of a job, and show what could not be read."""
+    total = sum(stream.size_bytes for stream in job.streams)
+    usual = "clean" if job.consumer is None else "clean, encode"
+    with progress.phase(name or usual, total=total, unit="B") as phase:
+        clean_corpus(job, pool, on_done=phase.advance)
+        table = load_block_table(job)
+    for notice in table.notices:
+        progress.note(notice)
+    return table
+
+
+@dataclass(frozen=True)
+class RankedInputs:
+    """Which scores stay, and what was read to know it."""
+
+    cut: ScoreCut
+    contents: InputHashes
+
+    def require_same(self, inputs: Sequence[InputFile], contents: InputHashes) -> None:
+        """Refuse inputs that were others when their scores were ranked."""
+        for source in inputs:
+            if self.contents.get(source.index) != contents.get(source.index):
+                raise changed_input(source)
+
+
+def run_scoring(
+    job: CleanJob, pool: WorkerPool, progress: Progress, share: float
+) -> tuple[ScoreCut, InputHashes]:
+    """Score all documents of a job and find where the best share of them ends."""
+    total = sum(stream.size_bytes for stream in job.streams)
+    with progress.phase("score", total=total, unit="B") as phase:
+        clean_corpus(job, pool, on_done=phase.advance)
+        cut, contents = find_score_cut(job, share)
+    progress.note(describe_cut(cut))
+    return cut, contents
+
+
+def run_deduplication(
+    table: BlockTable,
+    folder: Path,
+    pool: WorkerPool,
+    progress: Progress,
+    shares: Shares,
+    *,
+    leave_out: LeaveOut | None = None,
+) -> RemovedLines:
+    """Find all duplicates among the blocks of a table."""
+    total = sum(table.num_hashes)
+    with progress.phase("deduplicate", total=total, unit="lines") as phase:
+        return find_duplicates(
+            table,
+            folder,
+            pool,
+            table_bytes=shares.table_bytes,
+            on_done=phase.advance,
+            leave_out=leave_out,
+        )
+
+
+def run_encoding(
+    job: EncodeJob,
+    table: BlockTable,
+    removed: Removed | None,
+    pool: WorkerPool,
+    progress: Progress,
+    *,
+    first_block: int = 0,
+) -> None:
+    """Encode all blocks of a table from `first_block` on."""
+    total = sum(table.text_bytes[first_block:])
+    tokens = 0
+    with progress.phase("encode", total=total, unit="B") as phase:
+
+        def done(text_bytes: int, num_tokens: int) -> None:
+            nonlocal tokens
+            tokens += num_tokens
+            phase.advance(text_bytes, tokens=tokens)
+
+        encode_corpus(job, table, removed, pool, first_block=first_block, on_done=done)
+
+
+def run_sharding(
+    job: ShardJob, plan: ShardPlan, pool: WorkerPool, progress: Progress
+) -> dict[str, list[layout.ShardInfo]]:
+    """Write all shards of a plan."""
+    total = sum(last - first for _, _, first, last in plan.shards)
+    with progress.phase("write shards", total=total, unit="tokens") as phase:
+        return write_shards(job, plan, pool, on_done=phase.advance)

@@ -1,0 +1,102 @@
+"""Divide the memory of learning a tokenizer: what is fixed, and what is left for tables of counts.
+
+In:      the settings and the inputs
+Out:     a counter of pieces and how its text is read, or the smallest budget that would do
+Memory:  this is where the shares of counting are decided
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lowtide import _native
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.reading import ReadingSettings, is_plain_text
+from lowtide.memory import MemoryBudget, usable_cores
+from lowtide.progress import Progress
+from lowtide.tokenizer.settings import TokenizerTrainingSettings
+
+__all__ = [
+    "BATCH_BYTES",
+    "SLACK_BYTES",
+    "WINDOW_BYTES",
+    "plan_counting",
+    "reading_options",
+    "smallest_budget_bytes",
+]
+
+WINDOW_BYTES = 1 << 20
+_THREAD_BYTES = 6 * WINDOW_BYTES  # tables and batches of a thread, its window and what it grows by
+BATCH_BYTES = 8 << 20
+SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
+_SMALLEST_TABLES = 8 << 20
+_PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
+
+
+def smallest_budget_bytes(num_workers: int) -> int:
+    """Return the smallest budget that plain text can be trained on with."""
+    fixed = _fixed_bytes(num_workers, is_plain=True)
+    return _PROGRAM_BYTES + sum(fixed.values()) + _SMALLEST_TABLES
+
+
+def _fixed_bytes(num_workers: int, *, is_plain: bool, reading: int = 0) -> dict[str, int]:
+    """Return what counting takes whatever the text is."""
+    return {
+        "threads": num_workers * _THREAD_BYTES,
+        # Rows and compressed blocks are held twice.
+        "batch of text": BATCH_BYTES if is_plain else 4 * BATCH_BYTES,
+        "reading": reading,
+        "slack": SLACK_BYTES,
+    }
+
+
+def plan_counting(
+    settings: TokenizerTrainingSettings,
+    inputs: Sequence[InputFile],
+    budget: MemoryBudget,
+    progress: Progress,
+    reading: int,
+) -> tuple[Callable[[Path], _native.PieceCounter], ReadingSettings]:
+    """Divide the budget; return what makes a counter that spills into a folder, and how to read."""
+    num_workers = settings.num_workers or usable_cores()
+    is_plain = all(is_plain_text(row, encoding=settings.encoding) for row in inputs)
+    fixed = _fixed_bytes(1, is_plain=is_plain, reading=reading)
+    budget.require({**fixed, "counting tables": _SMALLEST_TABLES})
+    spare = budget.remaining_bytes - sum(fixed.values()) - _SMALLEST_TABLES
+    num_workers = min(num_workers, 1 + spare // _THREAD_BYTES)  # rather fewer than none at all
+    fixed["threads"] = num_workers * _THREAD_BYTES
+    for name, size in fixed.items():
+        budget.reserve(name, wanted_bytes=size)
+    table_bytes = budget.reserve(
+        "counting tables",
+        wanted_bytes=budget.remaining_bytes * 3 // 4,
+        minimum_bytes=min(_SMALLEST_TABLES, budget.remaining_bytes),
+    )
+
+    def make_counter(folder: Path) -> _native.PieceCounter:
+        return _native.PieceCounter(
+            settings.pattern,
+            [text.encode() for text in settings.special_tokens],
+            num_threads=num_workers,
+            table_bytes=table_bytes,
+            window_bytes=WINDOW_BYTES,
+            spill_dir=str(folder),
+        )
+
+    options = dataclasses.replace(
+        reading_options(settings),
+        on_notice=progress.note,
+        reader_bytes=reading + budget.remaining_bytes,
+        budget_bytes=budget.total_bytes,
+    )
+    return make_counter, options
+
+
+def reading_options(settings: TokenizerTrainingSettings) -> ReadingSettings:
+    return ReadingSettings(
+        text_field=settings.text_field,
+        encoding=settings.encoding,
+        skip_bad=settings.skip_bad_inputs,
+    )

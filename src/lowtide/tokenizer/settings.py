@@ -1,0 +1,95 @@
+"""What learning a tokenizer is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from lowtide.aliases import WORKER_FLAG
+from lowtide.corpus.encodings import check_encoding
+from lowtide.errors import UsageError
+from lowtide.tokenizer.learning import TieBreak
+from lowtide.tokenizer.patterns import Pattern
+from lowtide.tokenizer.vocabulary import END_OF_TEXT
+
+__all__ = ["TokenizerTrainingSettings"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerTrainingSettings:
+    """How to learn a tokenizer."""
+
+    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
+
+    input: tuple[str, ...]
+    """Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs; also s3://, gs://."""
+    out_dir: Path | None = None
+    """Folder for tokenizer.json, vocab.json, merges.txt and the record of the training."""
+    vocab_size: int = 32000
+    """Tokens in all: special tokens, 256 bytes, and merges."""
+    special_tokens: tuple[str, ...] = (END_OF_TEXT,)
+    """Never split, never counted, never merged across; the first ids are theirs."""
+    kind: Literal["bpe", "char"] = "bpe"
+    """bpe learns pieces of words; char knows every character of the text."""
+    pattern: Pattern = "gpt2"
+    """How text is split before merging."""
+    tie_break: TieBreak = "huggingface"
+    """Of equally frequent pairs: the smallest ids (huggingface), or the greatest bytes (cs336)."""
+    min_frequency: int = 1
+    """Stop when no pair occurs this often."""
+    text_field: str = "text"
+    """The field of a jsonl row, or the column of a parquet file, that holds the text."""
+    encoding: str = "utf-8"
+    """Encoding of text files."""
+    skip_bad_inputs: bool = False
+    """Leave out rows and rests of files that cannot be read, and say so, instead of stopping."""
+    num_workers: int | None = None
+    """Threads for counting; all cores by default."""
+    memory: str | None = None
+    """Memory budget of the whole command, such as 2GiB; half of what is available by default."""
+    engine: Literal["threads", "files"] = "threads"
+    """threads: this process. files: any number of processes on machines that share a disk, each
+    started with this same command; they count together in --work-dir. The result is the same."""
+    work_dir: Path | None = None
+    """Where workers of --engine files meet, on the shared disk; default: OUT_DIR.work."""
+
+    def __post_init__(self) -> None:
+        self._check_engine()
+        smallest = 256 + len(set(self.special_tokens))
+        if self.kind == "bpe" and self.vocab_size < smallest:
+            raise UsageError(
+                f"--vocab-size {self.vocab_size} is too small: "
+                f"256 bytes and {smallest - 256} special tokens need {smallest}"
+            )
+        if not self.input:
+            raise UsageError("no input files", next_step="--input FILES")
+        for text in self.special_tokens:
+            if not text:
+                raise UsageError("a special token cannot be empty")
+            if len(text) == 1:  # files could not tell it from the ordinary token
+                raise UsageError(f"special token {text!r} is a single character")
+        check_encoding(self.encoding)
+        if self.min_frequency < 1:
+            raise UsageError(f"--min-frequency {self.min_frequency} is below 1")
+        if self.num_workers is not None and not 1 <= self.num_workers <= 4096:
+            raise UsageError(f"--processes {self.num_workers} must be at least 1, and 4096 at most")
+
+    def _check_engine(self) -> None:
+        if self.engine not in ("threads", "files"):
+            raise UsageError(f"--engine {self.engine!r} is not one of threads, files")
+        if self.engine == "threads":
+            if self.work_dir is not None:
+                raise UsageError(
+                    "--work-dir is where workers of --engine files meet",
+                    next_step="add --engine files, or leave --work-dir out",
+                )
+            return
+        if self.kind == "char":
+            raise UsageError(
+                "--engine files counts pieces, and --kind char has none",
+                next_step="leave --engine files out",
+            )
+        if self.out_dir is None:
+            raise UsageError("--engine files needs --out-dir", next_step="--out-dir FOLDER")

@@ -1,0 +1,159 @@
+"""What learning a tokenizer leaves in its folder, and whether that is what a command would make.
+
+In:      a vocabulary that was learned; or a folder with one
+Out:     tokenizer.json, vocab.json, merges.txt and training.json; a TrainedTokenizer
+Memory:  the vocabulary; a row for each input
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lowtide.corpus.contents import describe_inputs, find_difference, is_unchanged
+from lowtide.corpus.differences import find_changed_setting
+from lowtide.corpus.inputs import InputFile, changed_input, has_changed
+from lowtide.errors import DataError
+from lowtide.longjson import Rows, read_long_json, write_long_json
+from lowtide.memory import format_size
+from lowtide.notebooks import shown_in_notebooks
+from lowtide.settings import settings_as_json
+from lowtide.tokenizer.settings import TokenizerTrainingSettings
+from lowtide.tokenizer.tokenizer import Tokenizer
+from lowtide.tokenizer.vocabulary import Vocabulary
+
+__all__ = [
+    "TrainedTokenizer",
+    "decisive_settings",
+    "describe_trained",
+    "keep_trained",
+    "load_finished",
+]
+
+_RECORD = "training.json"
+
+
+@shown_in_notebooks()
+@dataclasses.dataclass(frozen=True)
+class TrainedTokenizer:
+    """A tokenizer and what its training found."""
+
+    tokenizer: Tokenizer
+    record: dict[str, Any]
+    """The settings, the inputs and the counts, as training.json has them."""
+    was_there: bool = False
+    """True if `out_dir` held it already, made with the same settings from the same files."""
+
+
+def keep_trained(
+    settings: TokenizerTrainingSettings,
+    inputs: Sequence[InputFile],
+    contents: list[str | None],
+    vocabulary: Vocabulary,
+    counts: dict[str, Any],
+) -> TrainedTokenizer:
+    """Write what was learned, if it is kept."""
+    _require_unchanged(settings, inputs, contents)
+    record = {
+        "settings": decisive_settings(settings),
+        "input_files": Rows(len(inputs), lambda: describe_inputs(inputs, contents)),
+        "counts": counts,
+        "fingerprint": vocabulary.fingerprint,
+    }
+    name = settings.out_dir.name if settings.out_dir else settings.kind
+    tokenizer = Tokenizer(vocabulary, name=name)
+    if settings.out_dir is not None:
+        _write(tokenizer, settings.out_dir, record)
+    return TrainedTokenizer(tokenizer, record)
+
+
+def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
+    """Return what came out in a few lines."""
+    tokenizer, counts = trained.tokenizer, trained.record["counts"]
+    lines = [
+        f"{tokenizer.kind} tokenizer with {tokenizer.vocab_size:,} tokens in {out_dir}"
+        + (" (was there already)" if trained.was_there else "")
+    ]
+    lines.append(f"  text         {format_size(counts['bytes'])}")
+    if "pieces" in counts:
+        lines.append(
+            f"  pieces       {counts['pieces']:,}, {counts['distinct_pieces']:,} of them distinct"
+        )
+        lines.append(f"  merges       {counts['merges']:,}")
+    lines.append(f"  fingerprint  {tokenizer.fingerprint}")
+    lines.append(
+        f"next: lowtide prepare --input-files FILES --tokenization {out_dir} --out-dir data/mine"
+    )
+    return "\n".join(lines)
+
+
+def decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:
+    """The settings that the result depends on."""
+    free = ("out_dir", "num_workers", "memory", "input", "engine", "work_dir")
+    return {key: item for key, item in settings_as_json(settings).items() if key not in free}
+
+
+def _require_unchanged(
+    settings: TokenizerTrainingSettings, inputs: Sequence[InputFile], contents: list[str | None]
+) -> None:
+    """Refuse what was overwritten while it was read; a file that was only touched is fine."""
+    for source, content in zip(inputs, contents, strict=True):
+        # What was counted may be neither the old nor the new text. The characters were read before
+        # they were hashed, so there the hash proves nothing.
+        if has_changed(source) and (settings.kind == "char" or not is_unchanged(source, content)):
+            raise changed_input(source)
+
+
+def load_finished(
+    settings: TokenizerTrainingSettings, inputs: Sequence[InputFile]
+) -> TrainedTokenizer | None:
+    out_dir = settings.out_dir
+    assert out_dir is not None
+    if not (out_dir / _RECORD).exists():
+        if (out_dir / "tokenizer.json").exists():
+            raise DataError(
+                "there is a tokenizer here already that lowtide did not train",
+                path=out_dir / "tokenizer.json",
+                next_step="choose another --out-dir",
+            )
+        return None
+    if not (out_dir / "tokenizer.json").exists():
+        return None  # killed while it wrote its files
+    record = read_long_json(out_dir / _RECORD, ("input_files",))
+    difference = _find_difference(settings, inputs, record)
+    if difference is None:
+        return TrainedTokenizer(Tokenizer.load(out_dir), record, was_there=True)
+    raise DataError(
+        f"there is a tokenizer here already, and {difference}",
+        path=out_dir,
+        next_step="choose another --out-dir, or remove this folder",
+    )
+
+
+def _find_difference(
+    settings: TokenizerTrainingSettings, inputs: Sequence[InputFile], record: Any
+) -> str | None:
+    """Say what a tokenizer was made otherwise with, or of; None if nothing differs."""
+    known = record.get("settings") if isinstance(record, dict) else None
+    rows = record.get("input_files") if isinstance(record, dict) else None
+    if not isinstance(known, dict) or not isinstance(rows, list | Rows):
+        return "nothing says what it was made of"
+    other = find_changed_setting(known, decisive_settings(settings))
+    if other is not None:
+        return other
+    if not all(isinstance(row, dict) for row in rows):
+        return "nothing says which files it was made of"
+    return find_difference(inputs, rows)
+
+
+def _write(tokenizer: Tokenizer, out_dir: Path, record: dict[str, Any]) -> None:
+    """Write all files; tokenizer.json last, since its presence means that the others are whole.
+
+    The record before it: a kill in between must not leave a tokenizer that nobody knows.
+    """
+    write_long_json(out_dir / _RECORD, record)
+    if tokenizer.kind == "bpe":
+        tokenizer.save_vocabulary(out_dir)
+    tokenizer.save(out_dir)
