@@ -123,7 +123,7 @@ def test_ranges_decide_nothing(
     monkeypatch.setattr(
         preparation,
         "plan_shares",
-        lambda *given: preparation.Shares(**{**plan(*given).__dict__, "range_bytes": 1000}),
+        lambda *given: resources.Shares(**{**plan(*given).__dict__, "range_bytes": 1000}),
     )
     prepare([corpus], tmp_path / "many")
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "many")
