@@ -746,6 +746,7 @@ def train(
     momentum: float = 0.95,
     momentum_warmup: int = 0,
     zero_init: bool = False,
+    first_embedding: Literal['random', 'cooccurrence'] = 'random',
     grad_clip: float = 1.0,
     max_bad_steps: int = 20,
     seed: int = 1337,
@@ -872,6 +873,8 @@ def train(
         momentum: Momentum of Muon.
         momentum_warmup: Steps in which Muon's momentum rises to --momentum from 0.1 below it.
         zero_init: Begin with blocks that add nothing: their output matrices are zero.
+        first_embedding: Where the embedding begins: at random, or at what stands beside what in
+            the text.
         grad_clip: Largest norm of the gradient; 0 switches clipping off.
         max_bad_steps: Steps in a row with a loss or gradient that is not finite, after which
             training stops.

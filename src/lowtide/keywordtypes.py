@@ -188,6 +188,9 @@ class TrainKeywords(TypedDict, total=False):
     zero_init: bool
     """Begin with blocks that add nothing: their output matrices are zero."""
 
+    first_embedding: Literal['random', 'cooccurrence']
+    """Where the embedding begins: at random, or at what stands beside what in the text."""
+
     grad_clip: float
     """Largest norm of the gradient; 0 switches clipping off."""
 

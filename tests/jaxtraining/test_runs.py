@@ -12,6 +12,8 @@ from safetensors.numpy import load_file
 
 from lowtide.generation.decoding import iter_tokens
 from lowtide.generation.settings import SamplingSettings
+from lowtide.jaxtraining.backend import BACKEND
+from lowtide.model.config import GPTConfig
 from lowtide.model.weights import load_model
 
 from . import torchruns
@@ -109,3 +111,14 @@ def test_a_device_that_is_not_there_is_named(tmp_path):
             env={"JAX_PLATFORMS": "cpu"},
         )  # fmt: skip
         assert expected in done.stderr
+
+
+def test_a_counted_embedding_takes_the_place_of_the_random_one():
+    config = GPTConfig(64, 16, num_layers=1, width=16, num_heads=1)
+    model = BACKEND.new_model(config, seed=1)
+    before = {name: np.asarray(value) for name, value in model.params.items()}
+    rows = np.full((64, 16), 0.5, np.float32)
+    BACKEND.set_embedding(model, rows)
+    assert np.array_equal(model.params["embedding.weight"], rows)
+    del before["embedding.weight"]
+    assert all(np.array_equal(model.params[name], value) for name, value in before.items())

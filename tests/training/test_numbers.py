@@ -24,7 +24,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "RunFolder.find_whole(set_aside)": False,
         "RunFolder.save_tokenizer(best)": False,
     },
-    "training.diagnostics": {"_SHOWN_STEPS": 3, "Diagnostics.__init__(stall_seconds)": 120.0},
+    "training.diagnostics": {
+        "_SHOWN_STEPS": 3,
+        "_DUMPED_THREADS": 100,
+        "Diagnostics.__init__(stall_seconds)": 120.0,
+    },
     "training.environment": {
         "_PEAK_FLOPS": {
             "A100": 312000000000000.0,
@@ -34,12 +38,25 @@ NUMBERS: dict[str, dict[str, Any]] = {
         }
     },
     "training.evaluation": {"evaluate_loss(rank)": 0, "evaluate_loss(world_size)": 1},
+    "training.firstembedding": {
+        "_STD": 0.02,
+        "_REACH": 4,
+        "_WEIGHT": 12,
+        "_FLATTENED": 0.75,
+        "_SIZE_POWER": 0.25,
+        "_TOKENS_EACH": 512,
+        "_MOST_TOKENS": 67_108_864,
+        "_NUM_STRETCHES": 64,
+        "_READ_TOKENS": 262_144,
+        "_ROWS_AT_ONCE": 4_096,
+    },
     "training.footprint": {
         "_CUDA_PROGRAM_BYTES": 2_147_483_648,
         "_MARGIN": 1.1,
         "_HOLES_BYTES": 16_777_216,
         "_LEAST_SPARE_BYTES": 41_943_040,
         "Footprint.tokenizer": 0,
+        "Footprint.beginning": 0,
         "planned_bytes(on_gpu)": False,
         "planned_bytes(data_bytes)": 0,
         "StreamReading.reader_bytes": 0,
@@ -180,6 +197,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "RunState.evaluated_step": -1,
     },
     "training.stepping": {"Stepper.compute(share_done)": 0.0},
+    "training.steps": {"Steps.last_factor": 0.0},
     "training.tasks": {"_LARGEST_LINE": 16_777_216},
     "training.texts": {"_HEAD_BYTES": 33_554_432, "_LARGE_BYTES": 67_108_864},
     "training.torchbackend": {

@@ -96,6 +96,7 @@ DEFAULTS = {
     "momentum": 0.95,
     "momentum_warmup": 0,
     "zero_init": False,
+    "first_embedding": "random",
     "grad_clip": 1.0,
     "max_bad_steps": 20,
     "seed": 1337,

@@ -9,7 +9,10 @@ import pytest
 
 from lowtide.cli import main
 from lowtide.errors import DataError, UsageError
+from lowtide.model.weights import load_model
 from lowtide.tokenizer import Tokenizer
+from lowtide.training import start
+from lowtide.training.firstembedding import first_embedding
 from lowtide.training.start import train
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "a", "mat", "log", "and", "then", "slept"]
@@ -134,8 +137,10 @@ def test_adaptation_shows_both_losses_and_takes_a_name_or_a_path(text, tmp_path,
     run("train", "--input-file", text, "--model-name", "base", *SMALL, *base, "--max-iters", "60")
     words = ["--input-file", other, *base, "--max-iters", "30"]
     words += ["--eval-interval", "10", "--learning-rate", "0.01", "--eval-dataset-dir", "text.npy"]
-    for number, start in enumerate(("base", "checkpoints/base", tmp_path / "checkpoints/base")):
-        run("train", *words, "--model-name", f"d{number}", "--init-from-model", start)
+    for number, base_model in enumerate(
+        ("base", "checkpoints/base", tmp_path / "checkpoints/base")
+    ):
+        run("train", *words, "--model-name", f"d{number}", "--init-from-model", base_model)
         err = capsys.readouterr().err
         assert re.search(r"step 10: val \d\.\d\d \| eval_general \d\.\d\d", err)
         assert "warning: the model is forgetting: eval_general" in err
@@ -222,3 +227,29 @@ def test_another_shape_than_the_weights_have_is_refused(text, capsys):
     more = ["--model-name", "n", "--init-from-model", "m", "--width", "64", "--seq-len", "16"]
     assert main([str(word) for word in (*words, *more)]) == 2
     assert "width is 64, this model has 32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", [{}, {"offload": "packed"}])
+def test_the_embedding_begins_at_what_stands_beside_what(text, how, capsys, monkeypatch):
+    made = []
+
+    def keep(*arguments, **seed):
+        made.append(first_embedding(*arguments, **seed))
+        return made[0]
+
+    monkeypatch.setattr(start, "first_embedding", keep)
+    shape = {"num_layers": 1, "width": 32, "num_heads": 1, "seq_len": 16, "batch_size": 2}
+    run = {**shape, "input_file": text, "tokenization": "char", "learning_rate": 1e-9, **how}
+    train(**run, max_iters=1, sample_tokens=0, first_embedding="cooccurrence")
+    assert "counting what stands beside what" in capsys.readouterr().err
+    weights = load_model("checkpoints/model").state_dict()
+    assert np.allclose(weights["embedding.weight"].numpy(), made[0], atol=1e-5)
+    if not how:
+        train(**run, max_iters=2, sample_tokens=0, first_embedding="cooccurrence")
+        assert len(made) == 1  # it goes on with what it has learned
+
+
+def test_text_that_is_streamed_is_not_there_to_be_counted(text, capsys):
+    words = ["--dataset-id", text, "--vocab-size", "275", "--first-embedding", "cooccurrence"]
+    run("train", *words, "--model-name", "s", *SMALL, *SHORT)
+    assert "the embedding begins at random: text that is streamed" in capsys.readouterr().err

@@ -59,6 +59,9 @@ class _JaxBackend:
     def new_model(self, config: GPTConfig, *, seed: int, zero_init: bool = False) -> JaxGPT:
         return JaxGPT(config, seed=seed, zero_init=zero_init)
 
+    def set_embedding(self, model: JaxGPT, rows: np.ndarray[Any, Any]) -> None:
+        model.set_embedding(rows)
+
     def load_weights(self, model: JaxGPT, folder: Path, *, verify: bool = True) -> None:
         model.load_weights(folder, verify=verify)
 

@@ -102,6 +102,10 @@ class JaxGPT:
         model.load_weights(Path(folder), verify=False)
         return model
 
+    def set_embedding(self, rows: Array) -> None:
+        """Begin with these rows instead of random ones."""
+        self._place(stacked_shapes(self.config), "embedding.weight", slice(None), rows)
+
     def load_weights(self, folder: Path, *, verify: bool = True) -> None:
         """Copy the weights of a folder, part by part."""
         if verify:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lowtide.errors import UsageError
@@ -80,6 +81,9 @@ class _LadderBackend:
 
     def new_model(self, config: GPTConfig, *, seed: int, zero_init: bool = False) -> PackedGPT:
         return PackedGPT(config, seed=seed, zero_init=zero_init)
+
+    def set_embedding(self, model: PackedGPT, rows: np.ndarray[Any, Any]) -> None:
+        model.first_embedding = torch.from_numpy(rows)
 
     def load_weights(self, model: PackedGPT, folder: Path, *, verify: bool = True) -> None:
         model.load_weights(folder, verify=verify)

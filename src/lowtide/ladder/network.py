@@ -90,6 +90,7 @@ class PackedGPT:
             self.outline = GPT(config)
         self.units = units_of(self.outline)
         self._seed, self._zero_init = seed, zero_init
+        self.first_embedding: Tensor | None = None
         self._folder: Path | None = None
         self.places: Places | None = None
         self.smalls: Smalls | None = None
@@ -127,6 +128,8 @@ class PackedGPT:
         pending: dict[str, Tensor] = {}
         missing = {unit.name: len(unit.matrices) for unit in self.units}
         for name, value in weights:
+            if name == "embedding.weight" and self.first_embedding is not None:
+                value, self.first_embedding = self.first_embedding, None
             if name in values:
                 values[name].copy_(value)
                 continue

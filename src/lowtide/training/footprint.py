@@ -29,6 +29,7 @@ from lowtide.model.sizing import (
 from lowtide.stores.extents import buffer_bytes
 from lowtide.stores.urls import is_store_url
 from lowtide.training.choosing import choose_optimizer
+from lowtide.training.firstembedding import first_embedding_bytes
 from lowtide.training.muonnumbers import STACK_BYTES
 from lowtide.training.offloading import OffloadBytes, offload_bytes
 from lowtide.training.settinggroups import ComputeSettings, DataSettings
@@ -75,6 +76,8 @@ class Footprint:
     """Interpreter, torch and what they load, as measured (program.py)."""
     tokenizer: int = 0
     """The vocabulary as it is loaded, and as it is written into the run's folder."""
+    beginning: int = 0
+    """What is held beside the weights before the first step only: a counted first embedding."""
     offloaded: OffloadBytes | None = None
     """With --offload: what the device does not hold, and how large a checkpoint is."""
 
@@ -88,9 +91,11 @@ class Footprint:
     def host_bytes(self) -> int:
         """What the host must hold when a GPU trains: its program, copies of what it saves."""
         if self.offloaded is not None:  # which is saved out of its places
-            return self.batches + self.program + self.tokenizer + self.offloaded.host
-        saved = self.checkpoint_bytes + self.weights  # the best weights have their own place
-        return self.batches + self.program + self.tokenizer + saved
+            held = max(self.offloaded.host, self.beginning)
+        else:
+            saved = self.checkpoint_bytes + self.weights  # the best weights have their own place
+            held = max(saved, self.weights + self.beginning)
+        return self.batches + self.program + self.tokenizer + held
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -108,8 +113,8 @@ class Footprint:
         passing = self.activations + self.loss
         if self.update:
             passing = max(passing, int(0.87 * self.update + 0.45 * passing))
-        kept = self.weights + self.gradients + self.optimizer
-        return kept + passing + self.batches + self.program + self.tokenizer
+        held = self.weights + max(self.gradients + self.optimizer + passing, self.beginning)
+        return held + self.batches + self.program + self.tokenizer
 
     @property
     def budget_bytes(self) -> int:
@@ -145,6 +150,8 @@ def planned_bytes(
     batches = _batch_bytes(settings) + data_bytes
     program_bytes = _program_bytes(settings, program, on_gpu=on_gpu)
     tokenizer = config.vocab_size * TOKEN_BYTES
+    counted = settings.learning.first_embedding == "cooccurrence"
+    beginning = first_embedding_bytes(config) if counted else 0
     if settings.machine.offload != "none":
         parts = offload_bytes(config, settings, rows=rows, on_gpu=on_gpu)
         return Footprint(
@@ -157,6 +164,7 @@ def planned_bytes(
             batches=batches,
             program=program_bytes,
             tokenizer=tokenizer,
+            beginning=beginning,
             offloaded=parts,
         )
     tokens = rows * settings.model.seq_len
@@ -185,6 +193,7 @@ def planned_bytes(
         batches=batches,
         program=program_bytes,
         tokenizer=tokenizer,
+        beginning=beginning,
     )
 
 

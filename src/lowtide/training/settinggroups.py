@@ -262,6 +262,8 @@ class LearningSettings:
     """Steps in which Muon's momentum rises to --momentum from 0.1 below it."""
     zero_init: bool = False
     """Begin with blocks that add nothing: their output matrices are zero."""
+    first_embedding: Literal["random", "cooccurrence"] = "random"
+    """Where the embedding begins: at random, or at what stands beside what in the text."""
     grad_clip: float = 1.0
     """Largest norm of the gradient; 0 switches clipping off."""
     max_bad_steps: int = 20

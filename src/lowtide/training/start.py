@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lowtide.answers import tell
 from lowtide.errors import DataError, UsageError
 from lowtide.flatsettings import replace_settings
 from lowtide.keywords import takes_keywords
+from lowtide.loader.mixtures import Mixture
+from lowtide.loader.windows import TokenDataset
 from lowtide.memory import PeakMeter
 from lowtide.model.companions import foreign_note, has_tokenizer, require_vocabulary
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
@@ -21,11 +24,12 @@ from lowtide.model.tensorfiles import require_weights
 from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import expected_shape, refuse_hopeless
-from lowtide.training.backends import Group, backend_of
+from lowtide.training.backends import Backend, Group, Model, backend_of
 from lowtide.training.basemodel import find_base
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import model_config
 from lowtide.training.data import TrainingData, open_training_data
+from lowtide.training.firstembedding import first_embedding
 from lowtide.training.identity import optimizer_of
 from lowtide.training.offloading import RUNGS
 from lowtide.training.resuming import continued_settings, run_exists
@@ -131,6 +135,9 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
     model = backend.new_model(
         config, seed=settings.learning.seed, zero_init=settings.learning.zero_init
     )
+    is_new = base_dir is None and not run.exists()
+    if is_new and settings.learning.first_embedding == "cooccurrence":
+        _set_first_embedding(backend, model, data.train, settings, group, note)
     if base_dir is not None:
         backend.load_weights(model, base_dir)
         run.source_dir = base_dir
@@ -148,6 +155,25 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
     trainer.run = run  # its checkpoint is verified
     trainer.program = program
     return trainer.fit()
+
+
+def _set_first_embedding(
+    backend: Backend,
+    model: Model,
+    data: Any,
+    settings: TrainSettings,
+    group: Group,
+    note: Callable[[str], None],
+) -> None:
+    """Let the embedding begin at what stands beside what; of a stream nothing is known yet."""
+    if not isinstance(data, TokenDataset | Mixture):
+        note("the embedding begins at random: text that is streamed is not there to be counted")
+        return
+    rows = None
+    if group.is_first:
+        note("counting what stands beside what, for the first embedding")
+        rows = first_embedding(data, model.config, seed=settings.learning.seed)
+    backend.set_embedding(model, group.first_says(rows))
 
 
 def _fit_context(

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lowtide.model.config import GPTConfig
@@ -47,6 +48,10 @@ class _TorchBackend:
         if zero_init:
             model.zero_outputs()
         return model
+
+    def set_embedding(self, model: GPT, rows: np.ndarray[Any, Any]) -> None:
+        with torch.no_grad():
+            model.embedding.weight.copy_(torch.from_numpy(rows))
 
     def load_weights(self, model: GPT, folder: Path, *, verify: bool = True) -> None:
         load_weights(model, folder, verify=verify)

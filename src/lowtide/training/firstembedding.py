@@ -1,0 +1,141 @@
+"""A first embedding out of the text: tokens that stand among the same neighbours begin alike.
+
+In:      a TokenDataset or a Mixture, a GPTConfig, a seed
+Out:     the embedding's first rows, each as long as a random one
+Memory:  the counts, 8 bytes a number of the embedding; its rows; some squares of 2 * width
+
+A random embedding spends its first thousands of steps on finding out which tokens are alike, which
+counting shows in seconds. The 2 * width most frequent tokens are columns; a token's row counts how
+often each of them stands up to four places before or after it, the nearer the heavier. Counts
+become positive pointwise mutual information (columns' frequencies to the power of 0.75: Levy,
+Goldberg and Dagan, 2015), of which the leading directions are kept, each scaled by the fourth root
+of its size. They are turned at random, so that every head and gate sees something of all of them.
+Tokens that do not occur begin at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lowtide.errors import DataError
+from lowtide.loader.mixtures import Mixture
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+
+__all__ = ["first_embedding", "first_embedding_bytes"]
+
+Array = np.ndarray[Any, Any]
+
+_STD = 0.02  # of random first weights
+_REACH = 4
+_WEIGHT = 12  # of a neighbour; a half, a third and a quarter of it are whole numbers too
+_FLATTENED = 0.75
+_SIZE_POWER = 0.25
+# Tokens to count: so many for each of the vocabulary, out of stretches all over the text.
+_TOKENS_EACH = 512
+_MOST_TOKENS = 1 << 26
+_NUM_STRETCHES = 64
+_READ_TOKENS = 1 << 18
+_ROWS_AT_ONCE = 4096
+
+
+def first_embedding_bytes(config: GPTConfig) -> int:
+    """What `first_embedding` holds at its peak."""
+    columns = _num_columns(config)
+    rows = 4 * config.vocab_size * (columns + config.width)
+    return rows + 5 * 8 * columns**2 + 8 * _ROWS_AT_ONCE * columns + 32 * _READ_TOKENS
+
+
+def first_embedding(data: TokenDataset | Mixture, config: GPTConfig, *, seed: int) -> Array:
+    """Return float32 rows [vocabulary, width] made of what stands beside what in `data`."""
+    datasets = list(data.datasets.values()) if isinstance(data, Mixture) else [data]
+    counts = _count_neighbours(datasets, config)
+    shares = counts.sum(axis=0, dtype=np.float64) ** _FLATTENED
+    shares /= max(float(shares.sum()), 1.0)
+    information = _inform(counts, shares)
+    directions = _leading_directions(information, config.width)
+    draws = np.random.default_rng(seed)
+    turn, _ = np.linalg.qr(draws.standard_normal((config.width, directions.shape[1])))
+    directions = (directions @ turn.T).astype(np.float32)
+    rows = np.empty((config.vocab_size, config.width), np.float32)
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        part = information[first : first + _ROWS_AT_ONCE] @ directions
+        random = draws.standard_normal(part.shape, np.float32) * np.float32(_STD)
+        length = np.linalg.norm(part, axis=1, keepdims=True)
+        scale = np.float32(_STD * config.width**0.5) / np.maximum(length, 1e-6)
+        rows[first : first + _ROWS_AT_ONCE] = np.where(length > 1e-6, part * scale, random)
+    return rows
+
+
+def _num_columns(config: GPTConfig) -> int:
+    return min(2 * config.width, config.vocab_size)
+
+
+def _iter_stretches(datasets: list[TokenDataset], vocab_size: int) -> Iterator[Array]:
+    """Yield stretches of ids from all over the text, as many as are to be counted."""
+    total = sum(data.num_tokens for data in datasets)
+    share = min(1.0, _TOKENS_EACH * vocab_size / total, _MOST_TOKENS / total)
+    for data in datasets:
+        step = data.num_tokens if share == 1.0 else max(1, data.num_tokens // _NUM_STRETCHES)
+        wanted = max(1, int(step * share))
+        for start in range(0, data.num_tokens, step):
+            end = min(start + wanted, data.num_tokens)
+            for first in range(start, end, _READ_TOKENS):
+                ids = data.read_tokens(first, min(_READ_TOKENS, end - first)).astype(np.int64)
+                if ids.max() >= vocab_size:
+                    raise DataError(
+                        f"token {ids.max()} is beyond the {vocab_size} ids of the network",
+                        path=data.source.place,
+                        next_step="prepare the text with the network's tokenizer",
+                    )
+                yield ids
+
+
+def _count_neighbours(datasets: list[TokenDataset], config: GPTConfig) -> Array:
+    """Count [vocabulary, columns] how often each frequent token stands beside each token."""
+    size, width = config.vocab_size, _num_columns(config)
+    frequencies = np.zeros(size, np.int64)
+    for ids in _iter_stretches(datasets, size):
+        frequencies += np.bincount(ids, minlength=size)
+    frequent = np.argsort(-frequencies, kind="stable")[:width]
+    columns = np.full(size, -1, np.int64)
+    columns[frequent] = np.arange(width)
+    counts = np.zeros(size * width, np.uint32)
+    for ids in _iter_stretches(datasets, size):
+        for distance in range(1, _REACH + 1):
+            weight = np.uint32(_WEIGHT // distance)
+            for tokens, beside in (
+                (ids[:-distance], ids[distance:]),
+                (ids[distance:], ids[:-distance]),
+            ):
+                column = columns[beside]
+                cells = tokens * width + column
+                np.add.at(counts, cells[column >= 0], weight)
+    return counts.reshape(size, width)
+
+
+def _inform(counts: Array, shares: Array) -> Array:
+    """Turn counts into positive pointwise mutual information, where they are."""
+    for first in range(0, len(counts), _ROWS_AT_ONCE):
+        part = counts[first : first + _ROWS_AT_ONCE]
+        values = part.astype(np.float32)
+        values /= np.maximum(values.sum(axis=1, keepdims=True), 1)
+        values /= np.maximum(shares, 1e-12).astype(np.float32)
+        part.view(np.float32)[:] = np.log(np.maximum(values, 1, out=values), out=values)
+    return counts.view(np.float32)
+
+
+def _leading_directions(information: Array, width: int) -> Array:
+    """Return [columns, at most width] by which a row of information is multiplied."""
+    products = np.zeros((information.shape[1],) * 2)
+    for first in range(0, len(information), _ROWS_AT_ONCE):
+        part = information[first : first + _ROWS_AT_ONCE]
+        products += part.T @ part
+    squares, directions = np.linalg.eigh(products)
+    squares, directions = squares[-width:], directions[:, -width:]
+    largest = directions[np.abs(directions).argmax(axis=0), np.arange(directions.shape[1])]
+    sizes = np.sqrt(np.maximum(squares, 1e-6))
+    return directions * np.sign(largest) * sizes ** (_SIZE_POWER - 1)

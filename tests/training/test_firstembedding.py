@@ -1,0 +1,108 @@
+"""A first embedding out of the text: rows alike where neighbours are, in bounded memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide.errors import DataError
+from lowtide.loader.mixtures import Mixture
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.training import firstembedding
+from lowtide.training.firstembedding import first_embedding, first_embedding_bytes
+
+SHAPE = GPTConfig(64, 16, num_layers=1, width=16, num_heads=1)
+
+
+def sentences(count: int = 4000, seed: int = 0) -> np.ndarray:
+    """Of `0 A 2 A`, A being 10 to 19, and `1 B 3 B`, 20 to 29; 40 and above do not occur."""
+    draws = np.random.default_rng(seed)
+    kind = draws.integers(0, 2, (count, 1))
+    words = draws.integers(10, 20, (count, 2)) + 10 * kind
+    ids = np.concatenate([kind, words[:, :1], kind + 2, words[:, 1:]], axis=1)
+    return ids.astype(np.uint16).ravel()
+
+
+def alike(rows: np.ndarray, first: int, second: int) -> float:
+    a, b = rows[first], rows[second]
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def test_tokens_of_one_kind_begin_alike() -> None:
+    rows = first_embedding(TokenDataset(sentences(), split="all", seq_len=16), SHAPE, seed=1)
+    assert rows.shape == (64, 16) and rows.dtype == np.float32
+    same = [alike(rows, a, b) for a in range(10, 20) for b in range(10, a)]
+    other = [alike(rows, a, b) for a in range(10, 20) for b in range(20, 30)]
+    assert np.mean(same) > np.mean(other) + 0.3
+    lengths = np.linalg.norm(rows, axis=1)
+    assert np.allclose(lengths[:4], 0.02 * 4) and np.allclose(lengths[10:30], 0.02 * 4)
+    assert 0.01 < rows[40:].std() < 0.03 and len(np.unique(lengths[40:])) == 24  # drawn
+
+
+def test_a_seed_decides_and_nothing_else_does() -> None:
+    data = TokenDataset(sentences(), split="all", seq_len=16)
+    rows = first_embedding(data, SHAPE, seed=1)
+    assert np.array_equal(rows, first_embedding(data, SHAPE, seed=1))
+    turned = first_embedding(data, SHAPE, seed=2)
+    assert not np.allclose(rows, turned)
+    assert alike(rows, 10, 11) == pytest.approx(alike(turned, 10, 11), abs=1e-4)  # turned only
+
+
+def test_a_mixture_is_counted_as_its_parts_are() -> None:
+    parts = np.split(sentences(), 2)
+    data = {
+        name: TokenDataset(ids, split="all", seq_len=16)
+        for name, ids in zip("ab", parts, strict=True)
+    }
+    whole = first_embedding(TokenDataset(sentences(), split="all", seq_len=16), SHAPE, seed=1)
+    mixed = first_embedding(Mixture(data), SHAPE, seed=1)
+    # Only the neighbours across the cut are missing.
+    assert abs(alike(mixed, 10, 20) - alike(whole, 10, 20)) < 0.02
+
+
+def test_few_of_many_tokens_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(firstembedding, "_TOKENS_EACH", 100)
+    data = TokenDataset(sentences(10_000), split="all", seq_len=16)
+    read: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        TokenDataset,
+        "read_tokens",
+        lambda self, first, count, was=TokenDataset.read_tokens: (
+            read.append((first, count)) or was(self, first, count)
+        ),
+    )
+    first_embedding(data, SHAPE, seed=1)
+    counted = sum(count for _, count in read) / 2  # once for frequencies, once for neighbours
+    assert 0.9 * 6400 < counted < 1.1 * 6400
+    assert max(first for first, _ in read) > 0.95 * 40_000  # all over the text
+
+
+def test_more_columns_than_tokens_and_wider_than_the_vocabulary() -> None:
+    shape = GPTConfig(32, 16, num_layers=1, width=64, num_heads=1)
+    rows = first_embedding(TokenDataset(sentences(), split="all", seq_len=16), shape, seed=1)
+    assert rows.shape == (32, 64) and np.isfinite(rows).all()
+    assert np.allclose(np.linalg.norm(rows[10:30], axis=1), 0.02 * 8)
+
+
+def test_ids_beyond_the_network_are_named() -> None:
+    data = TokenDataset(np.full(100, 70, np.uint16), split="all", seq_len=16)
+    with pytest.raises(DataError, match="token 70 is beyond the 64 ids"):
+        first_embedding(data, SHAPE, seed=1)
+
+
+def test_memory_is_what_was_said(tmp_path: Path) -> None:
+    shape = GPTConfig(8192, 16, num_layers=1, width=64, num_heads=1)
+    peaks: list[int] = []
+    for size in (200_000, 2_000_000):
+        np.random.default_rng(0).integers(0, 8192, size, np.uint16).tofile(tmp_path / "ids.bin")
+        data = TokenDataset(tmp_path / "ids.bin", split="all", seq_len=16, dtype="uint16")
+        tracemalloc.start()
+        first_embedding(data, shape, seed=1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 8_000_000  # ten times the tokens, 3.6 MB more of them
+    assert 0.5 * first_embedding_bytes(shape) < peaks[1] < first_embedding_bytes(shape)
