@@ -239,8 +239,8 @@ def test_every_part_of_a_plan_is_as_it_was_fitted(options, on_gpu, expected):
     config = GPTConfig(5000, 128, 3, 256, 8, num_kv_heads=2)
     settings = train_settings(**{"batch_size": 8, "seq_len": 128, **options})
     plan = planned_bytes(config, settings, on_gpu=on_gpu, program=PROGRAM)
-    assert astuple(plan)[:-1] == expected  # without --offload nothing is offloaded
-    assert plan.offloaded is None
+    assert astuple(plan)[:-2] == expected
+    assert plan.offloaded is None and plan.beginning == 0
     rows = planned_bytes(config, settings, micro_batch=8, on_gpu=on_gpu, program=PROGRAM)
     assert rows == plan
 
@@ -277,3 +277,27 @@ def test_in_the_process_that_trains_only_the_rest_is_an_estimate():
     with pytest.raises(BudgetError) as caught:
         fit_micro_batch(CONFIG, settings, one - 1, program=PROGRAM)
     assert f"give at least --memory {-(-one // 2**20)}MiB" in caught.value.next_step
+
+
+def test_a_counted_embedding_is_part_of_the_peak_only_where_it_is_the_most():
+    wide = GPTConfig(50000, 32, 1, 64, 1)
+    less = {"batch_size": 1, "seq_len": 32, "use_8bit_optimizer": True, "loss_chunk_tokens": 32}
+    random, counted = (
+        planned_bytes(wide, train_settings(**less, first_embedding=name), program=PROGRAM)
+        for name in ("random", "cooccurrence")
+    )
+    # Rows of 128 columns and of 64 numbers, as float32, and what is small beside them.
+    assert counted.beginning == 4 * 50000 * (128 + 64) + 40 * 128**2 + 32768 * 128 + (8 << 20)
+    assert counted.total_bytes - random.total_bytes == counted.beginning - (
+        random.total_bytes - random.weights - random.batches - random.program - random.tokenizer
+    )
+    assert counted.host_bytes > random.host_bytes
+    more = {"batch_size": 64, "seq_len": 128, "optimizer": "adamw"}
+    deep = GPTConfig(5000, 128, 6, 256, 8)
+    totals = {
+        planned_bytes(
+            deep, train_settings(**more, first_embedding=name), program=PROGRAM
+        ).total_bytes
+        for name in ("random", "cooccurrence")
+    }
+    assert len(totals) == 1
