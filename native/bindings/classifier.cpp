@@ -1,3 +1,6 @@
+// The classifier's training, for Python.
+//
+// Memory:  copies nothing but results; rows and sums of a trainer are views of it
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/vector.h>
 
@@ -80,7 +83,6 @@ void restore(ClassifierTrainer& self, Input<float> rows, Input<float> sums) {
 }  // namespace
 
 void bind_classifier(nb::module_& m) {
-  m.attr("PASSAGE_ROW_BYTES") = sizeof(Passage);
   m.def("pick_passages", &pick, "text"_a, "documents"_a, "num_good"_a, "passage_bytes"_a,
         "limit_other"_a, "limit_good"_a,
         "Rows of passages (hash, group, size and label) and their texts, one after the other.");

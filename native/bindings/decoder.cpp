@@ -97,8 +97,8 @@ void step(Decoder& decoder, const Tables& tables, size_t num_positions, const Ad
   for (const Address address : values) value_rooms.push_back(reinterpret_cast<float*>(address));
   const DecoderTables found{weights(tables[0]), weights(tables[1]), weights(tables[2]),
                             weights(tables[3]), weights(tables[4]), weights(tables[5]),
-                            weights(tables[6]), num_positions};
-  const DecoderCache cache{key_rooms.data(), value_rooms.data(), num_rows, capacity};
+                            weights(tables[6])};
+  const DecoderCache cache{key_rooms.data(), value_rooms.data(), capacity};
   decoder.step(found, cache, ids.data(), positions.data(), slots.data(), count,
                reinterpret_cast<float*>(logits), num_threads);
 }

@@ -177,7 +177,6 @@ void bind_buckets(nb::module_& m) {
                    [](NearBuckets& self) {
                      return view_bytes(self.wanted.data(), self.wanted.size(), self);
                    })
-      .def_ro("num_buckets", &NearBuckets::num_buckets)
       .def_ro("num_capped", &NearBuckets::num_capped)
       .def_ro("largest", &NearBuckets::largest);
 }

@@ -4,6 +4,8 @@
 //
 // What a row computes does not depend on the rows beside it nor on the number of threads, to the
 // bit: every sum is one chain over the same numbers in the same order.
+//
+// Memory:  of each row a few numbers as wide as the network; weights and cache are the caller's
 #pragma once
 
 #include <cstddef>
@@ -34,13 +36,12 @@ struct DecoderLayer {
 struct DecoderTables {
   const float *embedding, *positions, *final_norm, *final_norm_bias, *head;
   const float *cos, *sin;  // [positions, head_dim / 2], where heads are turned
-  size_t num_positions;
 };
 
 // Keys and values [rows, kv heads, capacity, head_dim], layer by layer.
 struct DecoderCache {
   float *const *keys, *const *values;
-  size_t num_rows, capacity;
+  size_t capacity;
 };
 
 class Decoder {
@@ -73,9 +74,5 @@ class Decoder {
   size_t count_ = 0, num_threads_ = 1;
   std::vector<float> x_, start_, normed_, normed_start_, heads_, found_, added_, inner_, gates_;
 };
-
-// y[i][j] = sum of x[i][k] * weight[j][k], plus bias[j] if there is one, for j in [first, end).
-void multiply_rows(const float* x, const float* weight, const float* bias, float* y,
-                   size_t num_rows, size_t in, size_t out, size_t first, size_t end);
 
 }  // namespace lowtide

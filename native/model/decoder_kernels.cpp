@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "model/decoder.hpp"
 #include "model/exponential.hpp"
 #include "system/clones.hpp"
 

@@ -25,4 +25,8 @@ void cap_row(float cap, float* x, size_t width);                         // cap 
 // Gates 2 * sigmoid(x) in place.
 void open_row(float* x, size_t width);
 
+// y[i][j] = sum of x[i][k] * weight[j][k], plus bias[j] if there is one, for j in [first, end).
+void multiply_rows(const float* x, const float* weight, const float* bias, float* y,
+                   size_t num_rows, size_t in, size_t out, size_t first, size_t end);
+
 }  // namespace lowtide

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <stdexcept>
 #include <system_error>
 
 #include "corpus/text_hash.hpp"
@@ -91,7 +92,7 @@ bool pick_passages(std::string_view text, std::span<const DocumentRow> documents
 
 void WordList::add(std::string_view word, uint64_t count) {
   bytes.insert(bytes.end(), word.begin(), word.end());
-  ends.push_back(static_cast<uint32_t>(bytes.size()));
+  ends.push_back(bytes.size());
   counts.push_back(count);
 }
 
@@ -123,7 +124,7 @@ bool WordCounter::count(std::string_view word) {
     if (hashes_[id] == hash && words_.word(id) == word) return ++words_.counts[id], true;
   }
   // Vectors grow by doubling, and hold both sizes while they do.
-  const size_t held = words_.bytes.size() + 16 * words_.size() + kSlotBytes * slots_.size();
+  const size_t held = words_.bytes.size() + 20 * words_.size() + kSlotBytes * slots_.size();
   if (3 * held > table_bytes_) return false;
   words_.add(word, 1);
   hashes_.push_back(hash);
@@ -178,7 +179,10 @@ ClassifierTrainer::ClassifierTrainer(const WordList& words, const TrainingNumber
   model_.bucket_ = static_cast<int32_t>(numbers.bucket);
   model_.num_words_ = words.size();
   model_.word_bytes_ = words.bytes;
-  model_.word_ends_ = words.ends;
+  if (words.bytes.size() > UINT32_MAX) {
+    throw std::length_error("the words of the dictionary are more than 4 GiB");
+  }
+  model_.word_ends_.assign(words.ends.begin(), words.ends.end());
   model_.index_words();
   model_.labels_ = {"good", "other"};
   FastTextModel::Matrix& input = model_.input_;

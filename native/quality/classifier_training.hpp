@@ -5,7 +5,8 @@
 // its models. Fitting by AdaGrad, batch by batch. A batch is done in two steps, each spread over any
 // number of threads: every example gets its rows and its error with the numbers from before the
 // batch, sorted into partitions of rows; then the errors of each partition are added up, example by
-// example in their order, and its rows changed. Both are cut into the same tasks whatever the number of threads, so the result is the same.
+// example in their order, and its rows changed. Both are cut into the same tasks whatever the number
+// of threads, so the result is the same.
 #pragma once
 
 #include <array>
@@ -40,8 +41,7 @@ bool pick_passages(std::string_view text, std::span<const DocumentRow> documents
 // Words and how often they occur: the bytes of all, where each ends, the counts.
 struct WordList {
   std::vector<char> bytes;
-  std::vector<uint32_t> ends;
-  std::vector<uint64_t> counts;
+  std::vector<uint64_t> ends, counts;
   size_t size() const { return ends.size(); }
   std::string_view word(size_t at) const {
     const size_t begin = at == 0 ? 0 : ends[at - 1];

@@ -8,7 +8,7 @@
 namespace lowtide {
 namespace {
 
-constexpr size_t kMostWords = 1 << 20;
+constexpr size_t kPartBytes = 1 << 20;
 constexpr uint64_t kBase = 0x9E3779B97F4A7C15ULL;
 constexpr size_t kFilterBits = 32;  // of each n-gram: one in 32 others is looked for in vain
 
@@ -22,7 +22,7 @@ constexpr auto kPowers = make_powers();
 // Tells the lines of places that rise.
 struct LineCounter {
   std::string_view text;
-  uint32_t line;
+  uint32_t line = 0;
   size_t place = 0;
 
   uint32_t advance(size_t to) {
@@ -35,12 +35,16 @@ struct LineCounter {
 
 }  // namespace
 
-void EvalGrams::Words::split(std::string_view text) {
-  words.clear();
+size_t EvalGrams::Words::append(std::string_view text, size_t base) {
+  const size_t kept = std::min(words.size(), kLongestEvalGram - 1);
+  words.erase(words.begin(), words.end() - static_cast<ptrdiff_t>(kept));
+  splitter.split(text, base, SIZE_MAX, words);
+  const auto is_none = [](const Word& word) { return (word.facts & kWordReal) == 0; };
+  words.erase(std::remove_if(words.begin() + static_cast<ptrdiff_t>(kept), words.end(), is_none),
+              words.end());
   before.assign(1, 0);
-  splitter.split(text, 0, kMostWords, words);
-  std::erase_if(words, [](const Word& word) { return (word.facts & kWordReal) == 0; });
   for (const Word& word : words) before.push_back(before.back() * kBase + word.hash);
+  return kept;
 }
 
 uint64_t EvalGrams::Words::hash(size_t first, size_t count) const {
@@ -49,7 +53,7 @@ uint64_t EvalGrams::Words::hash(size_t first, size_t count) const {
 
 size_t EvalGrams::add(std::string_view text, uint32_t item) {
   Words words;
-  words.split(text);
+  words.append(text, 0);
   const size_t length = std::min(words.words.size(), kLongestEvalGram);
   if (length < kShortestEvalGram) return 0;
   lengths_[length] = true;
@@ -100,21 +104,32 @@ bool EvalGrams::scan(std::string_view text, std::span<const DocumentRow> documen
     const DocumentRow& source = documents[row];
     if (source.begin > source.end || source.end > text.size()) return false;
     const std::string_view document = text.substr(source.begin, source.end - source.begin);
-    words.split(document);
     const uint64_t line_end =
         row + 1 < documents.size() ? documents[row + 1].line_base : uint64_t{kDocumentMark};
-    for (size_t length = kShortestEvalGram; length <= kLongestEvalGram; ++length) {
-      if (!lengths_[length]) continue;
-      const auto base = static_cast<uint32_t>(source.line_base);
-      LineCounter first{document, base}, last{document, base};
-      for (size_t at = 0; at + length <= words.words.size(); ++at) {
-        const size_t gram = find(words.hash(at, length));
-        if (gram == grams_.size()) continue;
-        hits.push_back({static_cast<uint32_t>(row), static_cast<uint32_t>(gram),
-                        first.advance(words.words[at].begin),
-                        last.advance(words.words[at + length - 1].begin) + 1, base,
-                        static_cast<uint32_t>(line_end),
-                        uint32_t{source.flags == (kDocumentFirst | kDocumentLast)}});
+    const auto base = static_cast<uint32_t>(source.line_base);
+    std::array<LineCounter, kLongestEvalGram + 1> firsts, lasts;
+    firsts.fill({document, base});
+    lasts.fill({document, base});
+    words.words.clear();
+    for (size_t begin = 0; begin < document.size();) {
+      const size_t blank =
+          document.find_first_of(" \n", std::min(begin + kPartBytes, document.size()));
+      const size_t end = std::min(blank, document.size());
+      const size_t kept = words.append(document.substr(begin, end - begin), begin);
+      begin = end;
+      for (size_t length = kShortestEvalGram; length <= kLongestEvalGram; ++length) {
+        if (!lengths_[length]) continue;
+        // Those that end among the words before were found there.
+        for (size_t at = kept - std::min(kept, length - 1); at + length <= words.words.size();
+             ++at) {
+          const size_t gram = find(words.hash(at, length));
+          if (gram == grams_.size()) continue;
+          hits.push_back({static_cast<uint32_t>(row), static_cast<uint32_t>(gram),
+                          firsts[length].advance(words.words[at].begin),
+                          lasts[length].advance(words.words[at + length - 1].begin) + 1, base,
+                          static_cast<uint32_t>(line_end),
+                          uint32_t{source.flags == (kDocumentFirst | kDocumentLast)}});
+        }
       }
     }
   }

@@ -1,4 +1,7 @@
 // N-grams of the words of evaluation items, and where text says them again.
+//
+// Memory:  16 bytes for each n-gram, 4 more in the filter; while text is looked at, 24 bytes for each
+//          word of a MiB of it
 #pragma once
 
 #include <array>
@@ -43,12 +46,14 @@ class EvalGrams {
     uint64_t hash;
     uint32_t item;
   };
-  struct Words {  // real words of a text: where they are, and hashes of all words before each
+  struct Words {  // real words of a part of a text, and hashes of all words before each
     WordSplitter splitter;
     std::vector<Word> words;
     std::vector<uint64_t> before;
 
-    void split(std::string_view text);
+    // The words of the text's next part, which begins at byte `base`, behind as many of the last
+    // ones as an n-gram can have. Returns how many were kept.
+    size_t append(std::string_view text, size_t base);
     uint64_t hash(size_t first, size_t count) const;
   };
 

@@ -184,7 +184,6 @@ void NearBuckets::begin(uint64_t key) {
 void NearBuckets::finish() {
   if (!begun_) return;
   begun_ = false;
-  num_buckets += num_different_ > 1;
   num_capped += num_different_ > kAnchors + kBefore;
   largest = std::max(largest, num_different_);
 }

@@ -114,7 +114,7 @@ class NearBuckets {
   void sort();
 
   std::vector<PlacePair> pairs, wanted;
-  uint64_t num_buckets = 0, num_capped = 0, largest = 0;
+  uint64_t num_capped = 0, largest = 0;
 
  private:
   void begin(uint64_t key);

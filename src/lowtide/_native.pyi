@@ -115,7 +115,6 @@ class NearBuckets:
     def pairs(self) -> memoryview: ...
     @property
     def wanted(self) -> memoryview: ...
-    num_buckets: int
     num_capped: int
     largest: int
 
@@ -180,8 +179,6 @@ class FastTextModel:
     @property
     def memory_bytes(self) -> int: ...
     def predict(self, text: bytes) -> list[float]: ...
-
-PASSAGE_ROW_BYTES: int
 
 def pick_passages(
     text: Bytes,

@@ -32,9 +32,9 @@ def test_shown_are_the_extremes_and_the_first_of_equals() -> None:
     shown = Shown()
     for number, score in enumerate([0.5, 0.9, 0.1, 0.9, 0.5, 0.9, 0.9]):
         shown.add(score, number, b"text \xff " + str(number).encode() * 300)
-    best = shown.as_json(shown.best, 1)
+    best = shown.best_rows()
     assert [row["text"].split()[1][0] for row in best] == ["1", "3", "5"]
-    worst = shown.as_json(shown.worst, -1)
+    worst = shown.worst_rows()
     assert [row["score"] for row in worst] == [0.1, 0.5, 0.5]
     assert [row["text"].split()[1][0] for row in worst] == ["2", "0", "4"]
     assert all(len(row["text"]) <= 240 for row in best)

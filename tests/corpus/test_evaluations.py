@@ -6,8 +6,10 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from lowtide import _native
 from lowtide.corpus import evaluations
 from lowtide.corpus.evaluations import load_items
 from lowtide.errors import BudgetError, DataError
@@ -54,3 +56,18 @@ def test_one_table_at_a_time(tmp_path: Path) -> None:
         assert list(evaluations._loaded.values()) == [items]
     paths[2].write_bytes(ROWS + ROWS)
     assert load_items([str(paths[2])]).first_items == (0, 100)  # a file that changed is read again
+
+
+def test_words_far_into_a_document_are_looked_at() -> None:
+    """Beyond a million words, and where one part of a document ends and the next begins."""
+    item = "low tide uncovers the mussels that the turnstones eat along the northern shore again"
+    table = _native.EvalGrams()
+    num_grams = table.add(item.encode(), 0)
+    table.finish()
+    for before in ((1 << 19) - 6, (3 << 19) + 5):  # words of two bytes: the first ends in a MiB
+        text = ("\n".join(["x"] * before) + "\n" + item + "\n").encode()
+        row = np.array([0, 0, 0, len(text), 0, 0, 0, 3], np.uint64)
+        found = np.frombuffer(table.scan(text, row.view(np.uint8)), np.uint32).reshape(-1, 7)
+        assert len(found) == num_grams == 2
+        assert found[:, 1].tolist() != found[::-1, 1].tolist()
+        assert found[:, 2].tolist() == [before] * 2

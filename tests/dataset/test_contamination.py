@@ -12,13 +12,19 @@ from typing import Any
 import pytest
 
 import lowtide.dataset.settings as dataset_settings
+from lowtide import files
+from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset.appending import append_to_dataset
+from lowtide.dataset.contamination import Contamination, ContaminationJob
 from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.resources import estimate_text_bytes, planned_disk_bytes
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
 from lowtide.dataset.verification import verify_dataset
+from lowtide.engine.outputs import Output
+from lowtide.engine.tasks import Task
 from lowtide.errors import BudgetError, DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -180,3 +186,35 @@ def test_a_table_that_the_budget_cannot_hold_is_refused(texts: list[str]) -> Non
         file.truncate(100 << 20)
     with pytest.raises(BudgetError, match=r"n-grams of 100\.0 MiB of evaluation items take about"):
         prepare("out", decontaminate=["large.jsonl"], memory="512MiB")
+
+
+def test_evaluation_items_need_no_room_for_near_copies(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clean text waits on the disk, signatures and pairs do not."""
+    text = estimate_text_bytes(expand_inputs(["a.txt"]))
+    cut = planned_disk_bytes(text, one_pass_bytes=0, keeps_text=True)
+    near = planned_disk_bytes(text, one_pass_bytes=0, near_copies=True)
+    assert cut < near
+    monkeypatch.setattr(files, "free_disk_bytes", lambda path: (cut + near) // 2)
+    assert prepare("out").info is not None
+    with pytest.raises(BudgetError, match="of disk"):
+        prepare("near", near_dedup=0.8)
+
+
+def test_hits_are_not_read_for_lines_that_stay() -> None:
+    """Nor are all parts of a large corpus kept open."""
+    reads = []
+
+    class Records:
+        def open(self, task: Task) -> Any:
+            reads.append(task.index)
+            return Output(Path("part"), {"a": "header"}, {"eval_ends": (0, 8)})
+
+    job = ContaminationJob(None, True, Records(), "scan", 200)  # type: ignore[arg-type]
+    found = Contamination(job)
+    hashes = memoryview(b"x" * 16)
+    assert found.leave_out(3, hashes) is hashes and reads == []
+    for part in range(200):
+        found._part(part)
+    assert found._part.cache_info().currsize <= 64

@@ -26,6 +26,7 @@ from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
 from lowtide.dataset.summary import describe_preparation
 from lowtide.dataset.verification import verify_dataset
+from lowtide.engine.onetask import OneTask
 from lowtide.errors import DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -223,7 +224,7 @@ def test_a_command_that_was_stopped_goes_on(
     few: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare("out")
-    for stage in (pairs.BucketStage, pairs.PairStage, deciding.SetStage, deciding.DecideStage):
+    for stage in (pairs.BucketStage, OneTask, deciding.SetStage, deciding.DecideStage):
         with monkeypatch.context() as patch:
             patch.setattr(stage, "run", lambda self, index: 1 / 0)
             with pytest.raises(ZeroDivisionError):

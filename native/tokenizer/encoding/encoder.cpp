@@ -66,10 +66,10 @@ void TextEncoder<Id>::encode_long_batch(const Batch& batch, const Sink& sink) {
       const size_t length = batch.ends[first] - begin;
       long_merger_.merge(batch.text + begin, length, [&](std::span<const uint32_t> ids) {
         if (has_halves) {
-          long_scratch_.assign(ids.begin(), ids.end());
-          long_scratch_.resize(length);  // as long as there are bytes, and no longer
           const uint32_t num_ids = static_cast<uint32_t>(ids.size());
-          long_scratch_.resize(vocabulary_.expand_halves(long_scratch_.data(), num_ids));
+          long_scratch_.assign(ids.begin(), ids.end());
+          long_scratch_.resize(vocabulary_.count_expanded(ids.data(), num_ids));
+          vocabulary_.expand_halves(long_scratch_.data(), num_ids);
           ids = long_scratch_;
         }
         scratch_.assign(ids.begin(), ids.end());

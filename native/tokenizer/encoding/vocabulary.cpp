@@ -149,13 +149,17 @@ void Vocabulary::add_rules(const std::vector<MergeRule>& rules) {
   }
 }
 
-uint32_t Vocabulary::expand_halves(uint32_t* ids, uint32_t count) const {
-  uint32_t room = 0;
+uint32_t Vocabulary::count_expanded(const uint32_t* ids, uint32_t count) const {
+  uint32_t total = count;
   for (uint32_t i = 0; i < count; ++i) {
-    if (ids[i] >= halves_.first) room += static_cast<uint32_t>(tokens_[ids[i]].size()) - 1;
+    if (ids[i] >= halves_.first) total += static_cast<uint32_t>(tokens_[ids[i]].size()) - 1;
   }
-  if (room == 0) return count;
-  const uint32_t total = count + room;
+  return total;
+}
+
+uint32_t Vocabulary::expand_halves(uint32_t* ids, uint32_t count) const {
+  const uint32_t total = count_expanded(ids, count);
+  if (total == count) return count;
   for (uint32_t from = count, to = total; from-- > 0;) {  // from behind: nothing is written over
     const uint32_t id = ids[from];
     if (id < halves_.first) {

@@ -62,6 +62,7 @@ class Vocabulary {
   // Turns halves of characters among `count` ids into the tokens of their bytes, in place: there must
   // be room for one id a byte. Returns how many ids there are then.
   uint32_t expand_halves(uint32_t* ids, uint32_t count) const;
+  uint32_t count_expanded(const uint32_t* ids, uint32_t count) const;  // without doing it
 
   Pattern pattern() const { return pattern_; }
   size_t size() const { return tokens_.size(); }

@@ -41,10 +41,18 @@ class Shown:
                 row = (key, -number, _shorten(text))
                 heapq.heappush(heap, row) if len(heap) < _SHOWN else heapq.heapreplace(heap, row)
 
-    def as_json(self, heap: list[tuple[float, int, str]], sign: float) -> list[dict[str, Any]]:
-        """Scores and texts, the most extreme first."""
-        rows = sorted(heap, reverse=True)
-        return [{"score": round(sign * key, 6), "text": text} for key, _, text in rows]
+    def best_rows(self) -> list[dict[str, Any]]:
+        """Scores and texts, the best first."""
+        return _as_rows(self.best, 1)
+
+    def worst_rows(self) -> list[dict[str, Any]]:
+        """Scores and texts, the worst first."""
+        return _as_rows(self.worst, -1)
+
+
+def _as_rows(heap: list[tuple[float, int, str]], sign: float) -> list[dict[str, Any]]:
+    rows = sorted(heap, reverse=True)
+    return [{"score": round(sign * key, 6), "text": text} for key, _, text in rows]
 
 
 def _shorten(text: bytes) -> str:
@@ -75,9 +83,9 @@ def measure(
     others, good = shown[OTHER], shown[GOOD]
     return {
         **figures,
-        "would_keep": others.as_json(others.best, 1),
-        "would_drop": others.as_json(others.worst, -1),
-        "good_with_low_scores": good.as_json(good.worst, -1),
+        "would_keep": others.best_rows(),
+        "would_drop": others.worst_rows(),
+        "good_with_low_scores": good.worst_rows(),
     }
 
 

@@ -137,7 +137,7 @@ def learn(
 
 def _keep(learning: Learning, trainer: _native.ClassifierTrainer, epoch: int) -> None:
     sections = {"rows": trainer.rows, "sums": trainer.sums}
-    write_work_file(learning.state_path(epoch), {"words": trainer.num_words}, sections)
+    write_work_file(learning.state_path(epoch), {}, sections)
     learning.state_path(epoch - 1).unlink(missing_ok=True)
 
 

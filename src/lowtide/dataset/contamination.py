@@ -16,7 +16,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from lowtide.arrays import np
 from lowtide.corpus.evaluations import EvaluationItems
 from lowtide.counts import counted
 from lowtide.dataset.near.job import BlockText
+from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
@@ -37,9 +38,9 @@ __all__ = [
     "SCAN_STAGE",
     "Contamination",
     "ContaminationJob",
-    "JudgeStage",
     "PartScanner",
     "ScanStage",
+    "judge_stage",
 ]
 
 COMMON = 10
@@ -47,6 +48,7 @@ REPORT_NAME = "decontamination.jsonl"
 SCAN_STAGE = "scan"
 JUDGE_STAGE = "judge"
 _STEP_BYTES = 1 << 20
+_OPEN_PARTS = 64
 _HIT = [(name, "<u4") for name in ("row", "gram", "line", "end", "first", "last", "whole")]
 _HIT_BYTES = _native.EVAL_HIT_BYTES
 
@@ -62,7 +64,6 @@ class ContaminationJob:
     scan_stage: str
     """The stage whose results hold what was found."""
     num_parts: int
-    iter_part: Callable[[int], Iterator[Callable[[], BlockText]]]
 
 
 class PartScanner:
@@ -96,8 +97,13 @@ class ScanStage:
 
     name = SCAN_STAGE
 
-    def __init__(self, job: ContaminationJob) -> None:
+    def __init__(
+        self,
+        job: ContaminationJob,
+        iter_part: Callable[[int], Iterator[Callable[[], BlockText]]],
+    ) -> None:
         self._job = job
+        self._iter_part = iter_part
 
     def count_tasks(self) -> int:
         """One for each part."""
@@ -108,7 +114,7 @@ class ScanStage:
         records = self._job.records
         with records.scratch_folder() as folder:
             scanner = PartScanner(self._job.items, folder / "hits")
-            for load in self._job.iter_part(index):
+            for load in self._iter_part(index):
                 scanner.add(*load())
             records.commit(Task(self.name, index), scanner.write)
 
@@ -136,45 +142,34 @@ def _unique_pairs(first: Any, second: Any) -> Any:
     return joined >> np.uint64(32), (joined & np.uint64(0xFFFFFFFF)).astype("<i8")
 
 
-class JudgeStage:
+def judge_stage(job: ContaminationJob) -> OneTask:
     """One task: counts the documents of each n-gram, then of each item."""
+    return OneTask(JUDGE_STAGE, job.records, lambda output: _judge(job, output))
 
-    name = JUDGE_STAGE
 
-    def __init__(self, job: ContaminationJob) -> None:
-        self._job = job
-
-    def count_tasks(self) -> int:
-        """One."""
-        return 1
-
-    def run(self, index: int) -> None:
-        """Commit the counts."""
-        self._job.records.commit(Task(self.name, index), self._write)
-
-    def _write(self, output: OutputWriter) -> dict[str, Any]:
-        items = self._job.items
-        counts = np.zeros(len(items.table), dtype="<u4")
-        for hits in _iter_hits(self._job):
-            grams = _unique_pairs(hits["row"], hits["gram"])[1]
-            np.add.at(counts, grams, 1)
-        owners = np.frombuffer(items.table.items(), dtype="<u4")
-        documents = np.zeros(items.first_items[-1], dtype="<u4")
-        hit = 0
-        for hits in _iter_hits(self._job):
-            good = hits[counts[hits["gram"]] <= COMMON]
-            rows = _unique_pairs(good["row"], owners[good["gram"]])
-            np.add.at(documents, rows[1], 1)
-            hit += len(np.unique(rows[0]))
-        output.section("counts", counts.tobytes())
-        output.section("documents", documents.tobytes())
-        return {
-            "ngrams": len(counts),
-            "found": int((counts > 0).sum()),
-            "common": int((counts > COMMON).sum()),
-            "documents": hit,
-            "items_hit": int((documents > 0).sum()),
-        }
+def _judge(job: ContaminationJob, output: OutputWriter) -> dict[str, Any]:
+    items = job.items
+    counts = np.zeros(len(items.table), dtype="<u4")
+    for hits in _iter_hits(job):
+        grams = _unique_pairs(hits["row"], hits["gram"])[1]
+        np.add.at(counts, grams, 1)
+    owners = np.frombuffer(items.table.items(), dtype="<u4")
+    documents = np.zeros(items.first_items[-1], dtype="<u4")
+    hit = 0
+    for hits in _iter_hits(job):
+        good = hits[counts[hits["gram"]] <= COMMON]
+        rows = _unique_pairs(good["row"], owners[good["gram"]])
+        np.add.at(documents, rows[1], 1)
+        hit += len(np.unique(rows[0]))
+    output.section("counts", counts.tobytes())
+    output.section("documents", documents.tobytes())
+    return {
+        "ngrams": len(counts),
+        "found": int((counts > 0).sum()),
+        "common": int((counts > COMMON).sum()),
+        "documents": hit,
+        "items_hit": int((documents > 0).sum()),
+    }
 
 
 class Contamination:
@@ -182,7 +177,8 @@ class Contamination:
 
     def __init__(self, job: ContaminationJob) -> None:
         self._job = job
-        self._outputs: dict[int, Output] = {}
+        # Blocks are asked for in order, by each worker near the place of the others.
+        self._part = lru_cache(_OPEN_PARTS)(self._open_part)
 
     @cached_property
     def _judged(self) -> Output:
@@ -201,12 +197,13 @@ class Contamination:
             starts.append(starts[-1] + output.size("eval_ends") // 8)
         return starts
 
+    def _open_part(self, part: int) -> Output:
+        output = self._job.records.open(Task(self._job.scan_stage, part))
+        return replace(output, header={})  # offsets are enough to keep
+
     def _hits(self, block: int) -> Any:
         part = int(np.searchsorted(self._starts, block, side="right")) - 1
-        if part not in self._outputs:
-            output = self._job.records.open(Task(self._job.scan_stage, part))
-            self._outputs[part] = replace(output, header={})  # offsets are enough to keep
-        output = self._outputs[part]
+        output = self._part(part)
         number = block - self._starts[part]
         ends = output.read("eval_ends", begin=8 * max(number - 1, 0), end=8 * (number + 1)).cast(
             "q"
@@ -225,8 +222,10 @@ class Contamination:
 
     def leave_out(self, block: int, hashes: memoryview) -> memoryview:
         """Hashes of a block without those of documents that go."""
+        if self._job.cuts or not len(hashes):
+            return hashes
         hits = self._hits(block)
-        if self._job.cuts or not len(hits) or not len(hashes):
+        if not len(hits):
             return hashes
         gone = np.unique(hits[hits["whole"] == 1][["row", "first", "last"]])
         left = np.stack([gone["row"], gone["first"], gone["last"]], axis=1)

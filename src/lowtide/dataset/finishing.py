@@ -22,6 +22,7 @@ from lowtide.corpus.steps import step_checksum
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import SourceCounts
 from lowtide.dataset.identity import iter_sources, list_contents
+from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import DataError
 from lowtide.flags import flag_name
@@ -32,7 +33,6 @@ from lowtide.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import Contamination
     from lowtide.dataset.near.removals import NearRemovals
-    from lowtide.dataset.removed import Finder
 
 __all__ = [
     "Made",
@@ -179,7 +179,7 @@ class Made:
     @property
     def finders(self) -> list[Finder]:
         """Those who found what went."""
-        return [finder for finder in (self.near, self.contamination) if finder is not None]
+        return list_finders(self.near, self.contamination)
 
 
 def write_dataset(

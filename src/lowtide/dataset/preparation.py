@@ -115,7 +115,8 @@ def _prepare(
             inputs,
             progress,
             one_pass_bytes=shares.one_pass_bytes,
-            near_copies=settings.keeps_text,
+            keeps_text=settings.keeps_text,
+            near_copies=settings.near is not None,
         )
         created = not settings.out_dir.exists()
         with (

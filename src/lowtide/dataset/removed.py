@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from lowtide.arrays import np
 
-__all__ = ["Finder", "RemovedText", "leave_out_with"]
+__all__ = ["Finder", "RemovedText", "leave_out_with", "list_finders"]
 
 
 class Finder(Protocol):
@@ -29,6 +29,11 @@ class Finder(Protocol):
     def notices(self) -> list[str]:
         """What people should know of it."""
         ...
+
+
+def list_finders(*found: Finder | None) -> list[Finder]:
+    """Those who looked for something."""
+    return [finder for finder in found if finder is not None]
 
 
 class _Lines(Protocol):

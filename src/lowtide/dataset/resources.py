@@ -197,17 +197,20 @@ def planned_disk_bytes(
     one_pass_bytes: int,
     bytes_per_token: float = 3.5,
     token_bytes: int = 2,
+    keeps_text: bool = False,
     near_copies: bool = False,
 ) -> int:
     """Return the disk that preparing takes meanwhile, with so large a table for the one pass.
 
     Ids twice, as work files and as shards, the hashes of lines, and the clean text of blocks that
-    wait for their turn; once the table is full, the clean text of all blocks that follow. Where
-    near copies are looked for, all clean text, and what `NEAR_DISK_SHARE` says.
+    wait for their turn; once the table is full, the clean text of all blocks that follow. Where all
+    of it is looked at first (`keeps_text`), all clean text; for near copies also what
+    `NEAR_DISK_SHARE` says.
     """
     ids = 2 * token_bytes * text_bytes / bytes_per_token
-    if near_copies:
+    if keeps_text or near_copies:
         one_pass_bytes = 0
+    if near_copies:
         ids += NEAR_DISK_SHARE * text_bytes
     waiting = min(0.15 * text_bytes, 3e6)
     tabled = one_pass_bytes // TABLE_ROW_BYTES * LINE_BYTES
@@ -220,6 +223,7 @@ def check_disk(
     progress: Progress,
     *,
     one_pass_bytes: int,
+    keeps_text: bool = False,
     near_copies: bool = False,
 ) -> None:
     """Refuse a job that cannot fit on the disk; without one pass all clean text waits there."""
@@ -227,7 +231,9 @@ def check_disk(
     num_in_order = sum(row.is_read_in_order for row in inputs)
     side_by_side = num_in_order > 1  # files that are read so keep their clean text
     table = 0 if side_by_side else one_pass_bytes
-    needed = planned_disk_bytes(text, one_pass_bytes=table, near_copies=near_copies)
+    needed = planned_disk_bytes(
+        text, one_pass_bytes=table, keeps_text=keeps_text, near_copies=near_copies
+    )
     free = files.free_disk_bytes(root)
     progress.note(
         f"{counted(len(inputs), 'file')}, about {format_size(text)} of text; "

@@ -37,7 +37,7 @@ from lowtide.dataset.finishing import (
 )
 from lowtide.dataset.identity import require_unchanged
 from lowtide.dataset.onepass import OnePass
-from lowtide.dataset.removed import Finder, RemovedText, leave_out_with
+from lowtide.dataset.removed import Finder, RemovedText, leave_out_with, list_finders
 from lowtide.dataset.resources import Shares
 from lowtide.dataset.seen import write_seen
 from lowtide.dataset.settings import PrepareSettings
@@ -60,7 +60,7 @@ from lowtide.dataset.phases import (
     run_sharding,
 )
 
-__all__ = ["Preparation", "list_finders"]
+__all__ = ["Preparation"]
 
 
 class Preparation:
@@ -116,10 +116,10 @@ class Preparation:
         table = self.clean(encoding, cut)
         near = self.find_near_copies(table)
         contamination = self.find_contamination(table)
+        finders = list_finders(near, contamination)
         lines = None
         if settings.dedup and (settings.dry_run or any(table.has_text)):
-            lines = self.find_duplicates(table, list_finders(near, contamination))
-        finders = list_finders(near, contamination)
+            lines = self.find_duplicates(table, finders)
         removed = lines if not finders else RemovedText(lines, finders)
         if settings.dry_run:
             return self.finish_dry_run(table, removed, finders)
@@ -237,7 +237,7 @@ class Preparation:
             self.pool,
             self.progress,
             self.shares,
-            leave_out=leave_out_with(finders) if finders else None,
+            leave_out=leave_out_with(finders),
         )
 
     def finish_dry_run(
@@ -316,11 +316,6 @@ class Preparation:
                 contamination,
             ),
         )
-
-
-def list_finders(*found: Finder | None) -> list[Finder]:
-    """Those who looked for something."""
-    return [finder for finder in found if finder is not None]
 
 
 def _character_tokenizer(table: BlockTable) -> Tokenizer:

@@ -17,11 +17,12 @@ from typing import Any
 from lowtide import _native, files
 from lowtide.arrays import np
 from lowtide.dataset.near.job import NEAR_SECTIONS, NearJob
+from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionReader
 from lowtide.engine.tasks import Task
 
-__all__ = ["PAIR_STAGE", "BucketStage", "PairStage"]
+__all__ = ["PAIR_STAGE", "BucketStage", "pair_stage"]
 
 BUCKET_STAGE = "near-buckets"
 PAIR_STAGE = "near-pairs"
@@ -76,7 +77,6 @@ class BucketStage:
                     for data in _merge(found.runs, self._job.table_bytes // 4):
                         output.write(data)
                 return {
-                    "buckets": buckets.num_buckets,
                     "capped": buckets.num_capped,
                     "largest": buckets.largest,
                 }
@@ -141,44 +141,31 @@ def _merge(runs: list[Run], buffer_bytes: int) -> Iterator[memoryview]:
         yield rows
 
 
-class PairStage:
+def pair_stage(job: NearJob) -> OneTask:
     """One task: the pairs of all partitions, and where the documents of each part begin."""
+    return OneTask(PAIR_STAGE, job.records, lambda output: _write_pairs(job, output))
 
-    name = PAIR_STAGE
 
-    def __init__(self, job: NearJob) -> None:
-        self._job = job
-
-    def count_tasks(self) -> int:
-        """One."""
-        return 1
-
-    def run(self, index: int) -> None:
-        """Merge, and commit."""
-        self._job.records.commit(Task(self.name, index), self._write)
-
-    def _write(self, output: OutputWriter) -> dict[str, Any]:
-        job = self._job
-        counts = {"buckets": 0, "capped": 0, "largest": 0, "pairs": 0}
-        runs: dict[str, list[Run]] = {"pairs": [], "wanted": []}
-        for partition in range(job.num_partitions):
-            found = job.records.open(Task(BUCKET_STAGE, partition))
-            counts["buckets"] += found.header["buckets"]
-            counts["capped"] += found.header["capped"]
-            counts["largest"] = max(counts["largest"], found.header["largest"])
-            for name, rows in runs.items():
-                offset, size = found.sections[name]
-                rows.append((found.path, offset, size // _native.PLACE_PAIR_BYTES))
-        output.begin("pairs")
-        for data in _merge(runs["pairs"], job.table_bytes // 2):
-            counts["pairs"] += len(data) // _native.PLACE_PAIR_BYTES
-            output.write(data)
-        borders = np.array(job.first_blocks, dtype="<u8") << np.uint64(32)
-        starts = np.zeros(len(borders), dtype="<i8")
-        output.begin("wanted")
-        for data in _merge(runs["wanted"], job.table_bytes // 2):
-            output.write(data)
-            places = np.frombuffer(data, dtype="<u8")[::2]
-            starts += np.searchsorted(places, borders)
-        output.section("starts", memoryview(array("q", starts.tolist())).cast("B"))
-        return counts
+def _write_pairs(job: NearJob, output: OutputWriter) -> dict[str, Any]:
+    counts = {"capped": 0, "largest": 0, "pairs": 0}
+    runs: dict[str, list[Run]] = {"pairs": [], "wanted": []}
+    for partition in range(job.num_partitions):
+        found = job.records.open(Task(BUCKET_STAGE, partition))
+        counts["capped"] += found.header["capped"]
+        counts["largest"] = max(counts["largest"], found.header["largest"])
+        for name, rows in runs.items():
+            offset, size = found.sections[name]
+            rows.append((found.path, offset, size // _native.PLACE_PAIR_BYTES))
+    output.begin("pairs")
+    for data in _merge(runs["pairs"], job.table_bytes // 2):
+        counts["pairs"] += len(data) // _native.PLACE_PAIR_BYTES
+        output.write(data)
+    borders = np.array(job.first_blocks, dtype="<u8") << np.uint64(32)
+    starts = np.zeros(len(borders), dtype="<i8")
+    output.begin("wanted")
+    for data in _merge(runs["wanted"], job.table_bytes // 2):
+        output.write(data)
+        places = np.frombuffer(data, dtype="<u8")[::2]
+        starts += np.searchsorted(places, borders)
+    output.section("starts", memoryview(array("q", starts.tolist())).cast("B"))
+    return counts

@@ -19,13 +19,13 @@ from lowtide.dataset.contamination import (
     SCAN_STAGE,
     Contamination,
     ContaminationJob,
-    JudgeStage,
     ScanStage,
+    judge_stage,
 )
 from lowtide.dataset.near.deciding import DecideStage, SetStage
 from lowtide.dataset.near.job import BlockText, NearJob
 from lowtide.dataset.near.likeness import Likeness
-from lowtide.dataset.near.pairs import BucketStage, PairStage
+from lowtide.dataset.near.pairs import BucketStage, pair_stage
 from lowtide.dataset.near.removals import NearRemovals
 from lowtide.dataset.near.signing import SIGN_STAGE, SignStage
 from lowtide.dataset.staged.plan import Sizes
@@ -49,7 +49,7 @@ _PHASES = {
 
 def list_near_stages(job: NearJob) -> list[Stage]:
     """The stages once documents are signed, in order."""
-    return [BucketStage(job), PairStage(job), SetStage(job), DecideStage(job)]
+    return [BucketStage(job), pair_stage(job), SetStage(job), DecideStage(job)]
 
 
 def find_contamination(
@@ -69,9 +69,8 @@ def find_contamination(
         records=Records(folder),
         scan_stage=SCAN_STAGE,
         num_parts=len(starts) - 1,
-        iter_part=partial(_iter_part, table, starts),
     )
-    for stage in (ScanStage(job), JudgeStage(job)):
+    for stage in (ScanStage(job, partial(_iter_part, table, starts)), judge_stage(job)):
         _run_stage(stage, job.records, pool, progress)
     return Contamination(job)
 

@@ -25,11 +25,12 @@ from lowtide.corpus.deduplication import TABLE_ROW_BYTES, LeaveOut
 from lowtide.dataset.removed import leave_out_with
 from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
+from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionReader
 from lowtide.engine.tasks import Task
 
-__all__ = ["DUPLICATE_STAGE", "DuplicateStage", "PartDuplicates", "Tally", "TallyStage"]
+__all__ = ["DUPLICATE_STAGE", "DuplicateStage", "PartDuplicates", "Tally", "tally_stage"]
 
 TALLY_STAGE = "tally"
 DUPLICATE_STAGE = "duplicates"
@@ -52,35 +53,22 @@ class Tally:
         return cls(output.read("first_blocks").cast("q"), rows)  # type: ignore[arg-type]
 
 
-class TallyStage:
+def tally_stage(job: StagedJob) -> OneTask:
     """One task: adds up what the parts' records say."""
+    return OneTask(TALLY_STAGE, job.records, lambda output: _write_tally(job, output))
 
-    name = TALLY_STAGE
 
-    def __init__(self, job: StagedJob) -> None:
-        self._job = job
-
-    def count_tasks(self) -> int:
-        """One."""
-        return 1
-
-    def run(self, index: int) -> None:
-        """Commit the tally."""
-        job = self._job
-        starts, identities = array("q", [0]), {}
-        document: Identity | None = None
-        for part in range(len(job.parts)):
-            facts = job.records.read(Task(HASH_STAGE, part))["facts"]
-            if document is not None:
-                identities[part] = document
-            starts.append(starts[-1] + facts["blocks"])
-            document = facts["open_document"] or document
-
-        def write(output: OutputWriter) -> dict[str, Any]:
-            output.section("first_blocks", memoryview(starts).cast("B"))
-            return {"open_documents": identities}
-
-        job.records.commit(Task(self.name, index), write)
+def _write_tally(job: StagedJob, output: OutputWriter) -> dict[str, Any]:
+    starts, identities = array("q", [0]), {}
+    document: Identity | None = None
+    for part in range(len(job.parts)):
+        facts = job.records.read(Task(HASH_STAGE, part))["facts"]
+        if document is not None:
+            identities[part] = document
+        starts.append(starts[-1] + facts["blocks"])
+        document = facts["open_document"] or document
+    output.section("first_blocks", memoryview(starts).cast("B"))
+    return {"open_documents": identities}
 
 
 class DuplicateStage:

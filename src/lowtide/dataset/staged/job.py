@@ -19,7 +19,7 @@ from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_stre
 from lowtide.corpus.textblocks import StreamPaths
 from lowtide.dataset.contamination import Contamination, ContaminationJob
 from lowtide.dataset.near.removals import NearRemovals
-from lowtide.dataset.removed import Finder
+from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.parts import Part, cut_parts, iter_part
 from lowtide.dataset.staged.plan import Sizes
@@ -83,7 +83,6 @@ class StagedJob:
             records=self.records,
             scan_stage=HASH_STAGE,
             num_parts=len(self.parts),
-            iter_part=lambda _: iter(()),
         )
 
     @cached_property
@@ -95,7 +94,7 @@ class StagedJob:
     @cached_property
     def finders(self) -> list[Finder]:
         """Those who found what goes."""
-        return [finder for finder in (self.near, self.contamination) if finder is not None]
+        return list_finders(self.near, self.contamination)
 
     @cached_property
     def paths(self) -> StreamPaths:

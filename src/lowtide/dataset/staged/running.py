@@ -26,7 +26,7 @@ from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.removals import Report
 from lowtide.corpus.steps import STEP_NOTICE, stop_steps
 from lowtide.dataset import layout
-from lowtide.dataset.contamination import JudgeStage
+from lowtide.dataset.contamination import judge_stage
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
 from lowtide.dataset.identity import drop_copies, require_unchanged
@@ -36,13 +36,13 @@ from lowtide.dataset.resources import Inputs, Shares, plan_shares
 from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import remove_other_shards
-from lowtide.dataset.staged.duplicates import DuplicateStage, Tally, TallyStage
+from lowtide.dataset.staged.duplicates import DuplicateStage, Tally, tally_stage
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, SOURCE_ROW, EncodeStage
 from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents, load_cut
 from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
 from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
-from lowtide.dataset.staged.scoring import ScoreStage, TopStage
+from lowtide.dataset.staged.scoring import ScoreStage, top_stage
 from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.raynodes import run_on_ray
 from lowtide.engine.records import Records
@@ -244,13 +244,13 @@ class _SharedPreparation:
         """All stages, in order."""
         job = self._job
         gather = GatherStage(job, self.tokenizer)
-        ranked = job.settings.keep_top is not None
+        share = job.settings.keep_top
         return [
-            *([ScoreStage(job), TopStage(job)] if ranked else []),
+            *([] if share is None else [ScoreStage(job), top_stage(job, share)]),
             HashStage(job),
-            TallyStage(job),
+            tally_stage(job),
             *self._near_stages(),
-            *([] if job.contamination_job is None else [JudgeStage(job.contamination_job)]),
+            *([] if job.contamination_job is None else [judge_stage(job.contamination_job)]),
             DuplicateStage(job),
             EncodeStage(job, self.encode_job),
             CutStage(job, self.tokenizer),

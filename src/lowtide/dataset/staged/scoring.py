@@ -9,15 +9,17 @@ Memory:  one block and its keys; 65,536 counters
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from lowtide.corpus.ranking import find_cut
 from lowtide.dataset.staged.hashing import CONTENT_ROW
 from lowtide.dataset.staged.job import SCORE_STAGE, TOP_STAGE, CleanPart, StagedJob
+from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.tasks import Task
 
-__all__ = ["ScoreStage", "TopStage"]
+__all__ = ["ScoreStage", "top_stage"]
 
 _CHUNK_BYTES = 1 << 20
 
@@ -51,28 +53,16 @@ class ScoreStage:
         records.commit(Task(self.name, index), write)
 
 
-class TopStage:
+def top_stage(job: StagedJob, share: float) -> OneTask:
     """One task: finds the cut among the keys of all parts."""
+    return OneTask(
+        TOP_STAGE, job.records, lambda _: find_cut(partial(_iter_keys, job), share).as_json()
+    )
 
-    name = TOP_STAGE
 
-    def __init__(self, job: StagedJob) -> None:
-        self._job = job
-
-    def count_tasks(self) -> int:
-        """One."""
-        return 1
-
-    def run(self, index: int) -> None:
-        """Commit the cut."""
-        share = self._job.settings.keep_top
-        assert share is not None
-        cut = find_cut(self._iter_keys, share)
-        self._job.records.commit(Task(self.name, index), lambda output: cut.as_json())
-
-    def _iter_keys(self) -> Iterator[memoryview]:
-        for part in range(len(self._job.parts)):
-            output = self._job.records.open(Task(SCORE_STAGE, part))
-            size = output.size("keys")
-            for begin in range(0, size, _CHUNK_BYTES):
-                yield output.read("keys", begin=begin, end=min(begin + _CHUNK_BYTES, size))
+def _iter_keys(job: StagedJob) -> Iterator[memoryview]:
+    for part in range(len(job.parts)):
+        output = job.records.open(Task(SCORE_STAGE, part))
+        size = output.size("keys")
+        for begin in range(0, size, _CHUNK_BYTES):
+            yield output.read("keys", begin=begin, end=min(begin + _CHUNK_BYTES, size))

@@ -1,0 +1,35 @@
+"""A stage of one task, which looks at what all tasks of an earlier stage committed.
+
+In:      a name, the records, what to write
+Out:     one committed result
+Memory:  that of `write`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide.engine.outputs import OutputWriter
+from lowtide.engine.records import Records
+from lowtide.engine.tasks import Task
+
+__all__ = ["OneTask"]
+
+
+@dataclass(frozen=True)
+class OneTask:
+    """Commits what `write` writes, and the header that it returns."""
+
+    name: str
+    records: Records
+    write: Callable[[OutputWriter], dict[str, Any]]
+
+    def count_tasks(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, index: int) -> None:
+        """Write and commit."""
+        self.records.commit(Task(self.name, index), self.write)
