@@ -18,7 +18,7 @@ def test_defaults_follow_the_layout():
     [
         ({"width": 100, "num_heads": 6}, "width is 100, expected a multiple of 6 heads"),
         ({"num_kv_heads": 4}, "num_kv_heads is 4, expected a divisor of num_heads"),
-        ({"layout": "mamba"}, "layout is 'mamba', expected qwen3 or tide or llama"),
+        ({"layout": "mamba"}, "layout is 'mamba', expected llama or mistral"),
         ({"layout": "mistral", "attention_bias": True}, "false in the mistral layout"),
         ({"layout": "qwen2", "mlp_bias": True}, "false in the qwen2 layout"),
         ({"layout": "llama", "sliding_window": 4}, "expected 0 in the llama layout"),

@@ -72,8 +72,7 @@ def hidden_states(params: Tree, ids: Array, form: Form, key: Array | None = None
         own = None if key is None or not share else jax.random.fold_in(key, number + 1)
 
         def attend(query: Array, keys: Array, values: Array) -> Array:
-            # GPT-2 drops inside attention too; elsewhere only what blocks add is dropped.
-            inner = share if config.layout == "gpt2" else 0.0
+            inner = share if config.family.attention_dropout else 0.0
             return _attend(query, keys, values, None, window, inner, own)
 
         return _block(x, weights, config, cos, sin, attend, share, own), None
@@ -106,7 +105,7 @@ def _embed(
 
 def _rotary_tables(config: GPTConfig) -> tuple[Any, Any]:
     """Cosines and sines [C, E/2] in float32, as NumPy computes them."""
-    if config.layout == "qwen3" and config.rope_scaling is None:  # as gpt.py rounds them
+    if config.family.float32_turns and config.rope_scaling is None:  # as gpt.py rounds them
         exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / config.head_dim
         turns = (config.rope_theta**-exponents).astype(np.float32)
     else:

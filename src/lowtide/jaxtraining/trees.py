@@ -68,9 +68,9 @@ def iter_named(tree: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
 
 
 def _require_known(config: GPTConfig) -> None:
-    if config.layout == "tide":
+    if config.family.rereads_embedding:
         raise UsageError(
-            "the layout is tide, which is there with torch only",
+            f"the layout is {config.layout}, which is there with torch only",
             next_step="give --backend torch",
         )
 

@@ -80,9 +80,9 @@ class PackedGPT:
     backend = "torch"
 
     def __init__(self, config: GPTConfig, *, seed: int, zero_init: bool = False) -> None:
-        if config.layout == "tide":
+        if config.family.rereads_embedding:
             raise UsageError(
-                "the tide layout cannot be offloaded: every block of it reads the embedding",
+                f"the {config.layout} layout cannot be offloaded: its blocks read the embedding",
                 next_step="leave out --offload, or give --layout qwen3",
             )
         self.config = config

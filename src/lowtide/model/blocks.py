@@ -158,8 +158,7 @@ class Attention(nn.Module):
         self.layer = layer
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.head_dim = config.head_dim
-        # GPT-2 drops inside attention too; elsewhere only what blocks add is dropped.
-        self.dropout = config.dropout if config.layout == "gpt2" else 0.0
+        self.dropout = config.dropout if config.family.attention_dropout else 0.0
         self.sizes = (
             config.num_heads * config.head_dim,
             config.num_kv_heads * config.head_dim,
@@ -284,7 +283,7 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """The gated MLP of all layouts but gpt2; gate and up are one matrix."""
+    """The gated MLP; gate and up are one matrix."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -306,7 +305,7 @@ class SwiGLU(nn.Module):
 
 
 class GeluMLP(nn.Module):
-    """The MLP of the gpt2 layout."""
+    """The MLP of GPT-2."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()

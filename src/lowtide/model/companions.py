@@ -58,9 +58,11 @@ def require_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) ->
 
 def foreign_note(tokenizer: Tokenizer, config: GPTConfig) -> str | None:
     """What to say where transformers gives other ids than we do, whatever the files say."""
-    if config.layout == "qwen2" and tokenizer.data.pattern != "qwen2":
+    fixed = config.family.fixed_pattern
+    if fixed and tokenizer.data.pattern != fixed:
         return (
-            "note: transformers splits the text of every qwen2 model by Qwen's rules, and this "
+            f"note: transformers splits the text of every {config.layout} model by the rules of "
+            f"{config.family.title}, and this "
             "tokenizer by others: take lowtide's ids, or those of the package tokenizers"
         )
     return None

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import read_json
@@ -19,10 +19,7 @@ from lowtide.model.families import FAMILIES, Family, FamilyName
 from lowtide.model.rope import RopeScaling
 from lowtide.settings import build_settings, require
 
-__all__ = ["GPTConfig", "Layout", "find_model_dir", "load_config", "padded_vocab_size"]
-
-Layout = Literal["qwen3", "gpt2", "tide"]
-"""What new models can be; models of others are of any family there is a row for."""
+__all__ = ["GPTConfig", "find_model_dir", "load_config", "padded_vocab_size"]
 
 # Beyond all models there are, and small enough to build tables of: a wrong number in a file must
 # not take all memory, or hours.
@@ -116,15 +113,16 @@ class GPTConfig:
             )
             object.__setattr__(self, "head_dim", self.width // self.num_heads)
         if self.mlp_width == 0:
-            object.__setattr__(self, "mlp_width", _default_mlp_width(self.layout, self.width))
-        if self.layout != "gpt2":
+            object.__setattr__(self, "mlp_width", _default_mlp_width(self.family, self.width))
+        if not self.family.learned_positions:
             self._require(self.head_dim % 2 == 0, "head_dim", "even, for rotary positions")
-        else:
+        if self.family.plain_heads:
+            where = f"in the {self.layout} layout"
             same_heads = self.num_kv_heads == self.num_heads
-            self._require(same_heads, "num_kv_heads", "num_heads in the gpt2 layout")
+            self._require(same_heads, "num_kv_heads", f"num_heads {where}")
             whole = self.head_dim * self.num_heads == self.width
-            self._require(whole, "head_dim", "width / num_heads in the gpt2 layout")
-            self._require(self.tie_weights, "tie_weights", "true in the gpt2 layout")
+            self._require(whole, "head_dim", f"width / num_heads {where}")
+            self._require(self.tie_weights, "tie_weights", f"true {where}")
         self._check_parts()
 
     def _check_parts(self) -> None:
@@ -198,8 +196,8 @@ class GPTConfig:
         return read_fields(fields, path=path)
 
 
-def _default_mlp_width(layout: FamilyName, width: int) -> int:
-    if layout == "gpt2":
+def _default_mlp_width(family: Family, width: int) -> int:
+    if not family.gated_mlp:
         return 4 * width
     multiple = 64 if width >= 256 else 16
     return -(-8 * width // (3 * multiple)) * multiple

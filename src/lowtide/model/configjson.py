@@ -18,10 +18,6 @@ from lowtide.settings import build_settings, require
 
 __all__ = ["read_fields", "write_fields"]
 
-_PUBLISHED = (
-    "Llama, Mistral, Qwen2, Qwen3, OLMo 2 or GPT-2",
-    "llama, mistral, qwen2, qwen3, olmo2",
-)
 # Fields that say the same as one that is written, or that the written weights make untrue.
 _REPLACED = (
     "torch_dtype", "rope_scaling", "sliding_window", "max_window_layers", "layer_types",
@@ -42,10 +38,14 @@ def read_fields(fields: Mapping[str, Any], *, path: Path | None = None) -> GPTCo
         name for name, family in FAMILIES.items() if family.model_type == kind
     ]
     if not found:
+        published = {name: family.title for name, family in FAMILIES.items() if family.title}
+        *names, last_name = published
+        *titles, last_title = published.values()
         raise DataError(
-            f"model_type is {kind!r}; lowtide runs {_PUBLISHED[1]} and gpt2, and its own",
+            f"model_type is {kind!r}; lowtide runs {', '.join(names)} and {last_name}, and its own",
             path=path,
-            next_step=f"give the folder of a lowtide run, or of a {_PUBLISHED[0]} model",
+            next_step="give the folder of a lowtide run, or of a "
+            f"{', '.join(titles)} or {last_title} model",
         )
     if fields.get("quantization_config"):
         raise DataError(
@@ -54,7 +54,9 @@ def read_fields(fields: Mapping[str, Any], *, path: Path | None = None) -> GPTCo
             next_step="take the model's folder with weights in bfloat16, float16 or float32",
         )
     layout = found[0]
-    config = _read_gpt2(fields) if layout == "gpt2" else _read_rotary(fields, layout)
+    config = (
+        _read_gpt2(fields) if FAMILIES[layout].learned_positions else _read_rotary(fields, layout)
+    )
     written = set(write_fields(config)) | set(_REPLACED)
     others = {name: value for name, value in fields.items() if name not in written}
     return config.replace(others=others)
@@ -62,7 +64,7 @@ def read_fields(fields: Mapping[str, Any], *, path: Path | None = None) -> GPTCo
 
 def write_fields(config: GPTConfig) -> dict[str, Any]:
     """Return the fields of the config.json that transformers reads for a shape."""
-    own = _write_gpt2(config) if config.layout == "gpt2" else _write_rotary(config)
+    own = _write_gpt2(config) if config.family.learned_positions else _write_rotary(config)
     return {**own, **config.others}
 
 

@@ -1,7 +1,8 @@
 """The families of models that are understood: what each is made of, and what its files call it.
 
-One row a family. The network (blocks), the names of tensors (tensors), config.json (configjson) and
-GGUF (gguf) are read off it, so a further family of this kind is a further row.
+One row a family. The network (blocks), the names of tensors (tensors), sizes (sizing), config.json
+(configjson) and GGUF (gguf) are read off it, so a further family of this kind is a further row. No
+other module asks for a family by its name; a test looks.
 
 Out:     FAMILIES, by the name of the layout; no torch
 """
@@ -12,9 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["FAMILIES", "Family", "FamilyName"]
+__all__ = ["FAMILIES", "Family", "FamilyName", "Layout"]
 
 FamilyName = Literal["qwen3", "gpt2", "tide", "llama", "mistral", "qwen2", "olmo2"]
+Layout = Literal["qwen3", "gpt2", "tide"]
+"""What new models can be; models of others are of any family there is a row for."""
 
 _NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 _LINEARS = {
@@ -48,6 +51,8 @@ class Family:
     """As config.json calls it."""
     architecture: str
     """The class that transformers loads it with."""
+    title: str = ""
+    """Its name before people; empty for what nobody publishes."""
 
     # What it computes.
     norm: Literal["rms", "layer"] = "rms"
@@ -65,6 +70,16 @@ class Family:
     """None: as attention_bias of the config says."""
     mlp_bias: bool | None = False
     """None: as mlp_bias of the config says."""
+    rereads_embedding: bool = False
+    """Every block gets the embedding again and has gated heads (tide_blocks); torch only."""
+    attention_dropout: bool = False
+    """Dropout acts inside attention too, not only on what blocks add."""
+    plain_heads: bool = False
+    """Each query head has keys and values of its own, all heads make up the width, and the
+    embedding is the output matrix: the family's files can hold no other model."""
+    float32_turns: bool = False
+    """Rotary frequencies are computed in float32, as runs of the layout began; elsewhere they are
+    rounded once, from float64."""
 
     logit_cap: float = 0.0
     """Size that the logits of a new model approach; 0: the family bends none."""
@@ -91,6 +106,8 @@ class Family:
     windows: Literal["none", "all", "some"] = "none"
     """Which layers look back no further than sliding_window tokens, where it is set."""
     default_window: int = 0
+    fixed_pattern: str = ""
+    """The split that transformers uses for every model of the family, whatever its files say."""
 
     # llama.cpp.
     gguf: str | None = None
@@ -100,72 +117,71 @@ class Family:
     """Rows of queries and keys are stored pair by pair instead of half by half."""
     gguf_windows: bool = False
     """llama.cpp applies its windows."""
+    gguf_biases: bool = False
+    """llama.cpp has the biases of attention that a config may ask for."""
+    gguf_square_heads: bool = False
+    """llama.cpp takes heads of width / num_heads only."""
+    gguf_own_head: bool = False
+    """llama.cpp does not take the embedding as the output matrix: it is written twice."""
 
     extra_fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of config.json."""
 
 
-_QWEN3 = Family(
-    model_type="qwen3",
-    architecture="Qwen3ForCausalLM",
-    query_key_norm="head",
-    qkv_bias=None,
-    output_bias=None,
-    default_kv_heads=32,
-    default_head_dim=128,
-    windows="some",
-    default_window=4096,
-    gguf="qwen3",
-)
-
 FAMILIES: dict[FamilyName, Family] = {
-    "qwen3": _QWEN3,
-    # Qwen3 with the embedding given to every block again and gated heads (tide.py): transformers
-    # loads the modelling file that lies beside the weights, if the user trusts it.
-    "tide": Family(
-        model_type="lowtide_tide",
-        architecture="TideForCausalLM",
-        query_key_norm="head",
-        logit_cap=15.0,
-        extra_fields={
-            "use_sliding_window": False,
-            "auto_map": {
-                "AutoConfig": "modeling_tide.TideConfig",
-                "AutoModelForCausalLM": "modeling_tide.TideForCausalLM",
-            },
-        },
-    ),
     # Llama 1 to 3, SmolLM2, TinyLlama, and what else was trained in their form.
     "llama": Family(
         model_type="llama",
         architecture="LlamaForCausalLM",
+        title="Llama",
         qkv_bias=None,
         output_bias=None,
         mlp_bias=None,
         gguf="llama",
         gguf_permuted=True,
+        gguf_biases=True,
     ),
     "mistral": Family(
         model_type="mistral",
         architecture="MistralForCausalLM",
+        title="Mistral",
         default_kv_heads=8,
         windows="all",
         default_window=4096,
         gguf="llama",
         gguf_permuted=True,
+        gguf_biases=True,
     ),
     "qwen2": Family(
         model_type="qwen2",
         architecture="Qwen2ForCausalLM",
+        title="Qwen2",
         qkv_bias=True,
         default_kv_heads=32,
         windows="some",
         default_window=4096,
+        fixed_pattern="qwen2",
         gguf="qwen2",
+        gguf_square_heads=True,
+    ),
+    "qwen3": Family(
+        model_type="qwen3",
+        architecture="Qwen3ForCausalLM",
+        title="Qwen3",
+        query_key_norm="head",
+        qkv_bias=None,
+        output_bias=None,
+        float32_turns=True,
+        default_kv_heads=32,
+        default_head_dim=128,
+        windows="some",
+        default_window=4096,
+        gguf="qwen3",
     ),
     "olmo2": Family(
         model_type="olmo2",
         architecture="Olmo2ForCausalLM",
+        title="OLMo 2",
         norms_after=True,
         query_key_norm="whole",
         qkv_bias=None,
@@ -176,6 +192,8 @@ FAMILIES: dict[FamilyName, Family] = {
         },
         default_eps=1e-5,
         gguf="olmo2",
+        gguf_square_heads=True,
+        gguf_own_head=True,
         gguf_names={
             **_GGUF,
             "post_attention_layernorm": "post_attention_norm",
@@ -185,12 +203,15 @@ FAMILIES: dict[FamilyName, Family] = {
     "gpt2": Family(
         model_type="gpt2",
         architecture="GPT2LMHeadModel",
+        title="GPT-2",
         norm="layer",
         learned_positions=True,
         gated_mlp=False,
         qkv_bias=True,
         output_bias=True,
         mlp_bias=True,
+        attention_dropout=True,
+        plain_heads=True,
         layers="transformer.h.",
         embedding="transformer.wte",
         positions="transformer.wpe",
@@ -212,6 +233,23 @@ FAMILIES: dict[FamilyName, Family] = {
             "attn.c_proj": "attn_output",
             "mlp.c_fc": "ffn_up",
             "mlp.c_proj": "ffn_down",
+        },
+    ),
+    # Qwen3 with the embedding given to every block again and gated heads (tide.py): transformers
+    # loads the modelling file that lies beside the weights, if the user trusts it.
+    "tide": Family(
+        model_type="lowtide_tide",
+        architecture="TideForCausalLM",
+        query_key_norm="head",
+        rereads_embedding=True,
+        float32_turns=True,
+        logit_cap=15.0,
+        extra_fields={
+            "use_sliding_window": False,
+            "auto_map": {
+                "AutoConfig": "modeling_tide.TideConfig",
+                "AutoModelForCausalLM": "modeling_tide.TideForCausalLM",
+            },
         },
     ),
 }

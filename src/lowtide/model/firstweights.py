@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.model.config import GPTConfig
+from lowtide.model.tensors import query_key_norm_sizes
 
 __all__ = ["Draws", "iter_first_weights", "parameter_shapes"]
 
@@ -32,42 +33,38 @@ _SKIPPED = 1 << 20
 
 def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all parameters, in the order in which the network makes them."""
-    width, inner, head = config.width, config.mlp_width, config.head_dim
-    query, key = config.num_heads * head, config.num_kv_heads * head
+    width, inner = config.width, config.mlp_width
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    family, gated = config.family, config.family.gated_mlp
+    norm_bias = family.norm == "layer"
+    queries, keys = query_key_norm_sizes(config)
+    # Parts of a block: shape, and whether there is a bias.
+    block: dict[str, tuple[tuple[int, ...], bool]] = {
+        "attention_norm": ((width,), norm_bias),
+        "attention.query_key_value": ((query + 2 * key, width), config.has_qkv_bias),
+        "attention.output": ((width, query), config.has_output_bias),
+    }
+    if family.query_key_norm != "none":
+        block["attention.query_norm"] = (queries,), False
+        block["attention.key_norm"] = (keys,), False
+    block["mlp_norm"] = (width,), norm_bias
+    up = ("mlp.gate_up", 2 * inner) if gated else ("mlp.up", inner)
+    block[up[0]] = (up[1], width), config.has_mlp_bias
+    block["mlp.down"] = (width, inner), config.has_mlp_bias
     shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (config.vocab_size, width)}
-    if config.layout == "gpt2":
+    if family.learned_positions:
         shapes["positions.weight"] = (config.context_length, width)
-        block = {
-            "attention_norm": (width,),
-            "attention.query_key_value": (query + 2 * key, width),
-            "attention.output": (width, query),
-            "mlp_norm": (width,),
-            "mlp.up": (inner, width),
-            "mlp.down": (width, inner),
-        }
-    else:
-        block = {
-            "attention_norm": (width,),
-            "attention.query_key_value": (query + 2 * key, width),
-            "attention.output": (width, query),
-            "attention.query_norm": (head,),
-            "attention.key_norm": (head,),
-            "mlp_norm": (width,),
-            "mlp.gate_up": (2 * inner, width),
-            "mlp.down": (width, inner),
-        }
     for layer in range(config.num_layers):
-        for name, shape in block.items():
-            shapes.update(_with_bias(f"blocks.{layer}.{name}", shape, config))
-    shapes.update(_with_bias("final_norm", (width,), config))
+        for name, (shape, bias) in block.items():
+            shapes.update(_with_bias(f"blocks.{layer}.{name}", shape, bias=bias))
+    shapes.update(_with_bias("final_norm", (width,), bias=norm_bias))
     if not config.tie_weights:
         shapes["head.weight"] = (config.vocab_size, width)
     return shapes
 
 
-def _with_bias(name: str, shape: tuple[int, ...], config: GPTConfig) -> dict[str, tuple[int, ...]]:
-    bias = {f"{name}.bias": shape[:1]} if config.layout == "gpt2" else {}
-    return {f"{name}.weight": shape, **bias}
+def _with_bias(name: str, shape: tuple[int, ...], *, bias: bool) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": shape, **({f"{name}.bias": shape[:1]} if bias else {})}
 
 
 def iter_first_weights(

@@ -147,9 +147,9 @@ def _require_known(config: GPTConfig, folder: Path) -> None:
     problem = None
     if family.gguf is None:
         problem = f"llama.cpp knows no {name} models"
-    elif config.attention_bias and family.gguf != "llama":
+    elif config.attention_bias and not family.gguf_biases:
         problem = f"llama.cpp's {family.gguf} has no biases in attention"
-    elif name in ("qwen2", "olmo2") and config.head_dim * config.num_heads != config.width:
+    elif family.gguf_square_heads and config.head_dim * config.num_heads != config.width:
         problem = f"llama.cpp's {name} has heads of width / num_heads, these are {config.head_dim}"
     if problem is not None:
         raise UsageError(problem, path=folder, next_step="export without --to gguf")
@@ -194,7 +194,7 @@ def _shape_pairs(config: GPTConfig, kind: GgufType, name: str) -> dict[str, Any]
 def _rows(config: GPTConfig, found: dict[str, StoredTensor], kind: GgufType) -> list[_Row]:
     """The tensors of the file, in its order."""
     rows = [_row(config, tensor, found[tensor.name], kind) for tensor in iter_tensors(config)]
-    if config.layout == "olmo2" and config.tie_weights:  # it does not take the embedding instead
+    if config.family.gguf_own_head and config.tie_weights:
         table = next(row for row in rows if row.name == "token_embd.weight")
         rows.append(_Row("output.weight", table.shape, table.kind, table.stored))
     scaling = config.rope_scaling

@@ -61,7 +61,7 @@ class GPT(nn.Module):
             self.register_buffer("cos", None, persistent=False)
             self.register_buffer("sin", None, persistent=False)
             self.reset_buffers()
-        make_block = TideBlock if config.layout == "tide" else Block
+        make_block = TideBlock if config.family.rereads_embedding else Block
         self.blocks = nn.ModuleList(make_block(config, layer) for layer in range(config.num_layers))
         self.final_norm = make_norm(config)
         if not config.tie_weights:
@@ -133,7 +133,7 @@ class GPT(nn.Module):
         call_block = call
         if self.activation_checkpointing and self.training:
             call_block = self.compiled_again or _call_again
-        start = (x,) if self.config.layout == "tide" else ()
+        start = (x,) if self.config.family.rereads_embedding else ()
         for block in self.blocks:
             x = call_block(block, x, cos, sin, cache, *start)
         if cache is not None:
@@ -229,8 +229,7 @@ def _autocast(x: Tensor) -> bool:
 def rotary_tables(config: GPTConfig, positions: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [positions, E / 2] of the angles that queries and keys are turned by."""
     places = torch.arange(positions, dtype=torch.float32)
-    if config.layout in ("qwen3", "tide") and config.rope_scaling is None:
-        # To the bit what runs began with; elsewhere rounded once, from float64.
+    if config.family.float32_turns and config.rope_scaling is None:
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         turns = config.rope_theta**-exponents
     else:

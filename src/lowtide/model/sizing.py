@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from lowtide.errors import UsageError
-from lowtide.model.config import GPTConfig, Layout
-from lowtide.model.families import FamilyName
+from lowtide.model.config import GPTConfig
+from lowtide.model.families import FamilyName, Layout
 from lowtide.model.tide import added_tensors
 
 __all__ = [
@@ -41,27 +41,25 @@ def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
     """
     width, query = config.width, config.num_heads * config.head_dim
     key = config.num_kv_heads * config.head_dim
-    if config.layout == "gpt2":
-        attention = width * 3 * width + 3 * width + width * width + width
-        mlp = 2 * width * config.mlp_width + config.mlp_width + width
-        block, final = attention + mlp + 4 * width, 2 * width
-        tables = (config.vocab_size + config.context_length) * width
-    else:
-        attention = width * (query + 2 * key) + query * width
-        attention += {"none": 0, "head": 2 * config.head_dim, "whole": query + key}[
-            config.family.query_key_norm
-        ]
-        attention += (query + 2 * key) * config.has_qkv_bias + width * config.has_output_bias
-        mlp = 3 * width * config.mlp_width
-        mlp += (2 * config.mlp_width + width) * config.has_mlp_bias
-        block, final = attention + mlp + 2 * width, width
-        tables = config.vocab_size * width * (1 if config.tie_weights else 2)
+    family = config.family
+    attention = width * (query + 2 * key) + query * width
+    attention += {"none": 0, "head": 2 * config.head_dim, "whole": query + key}[
+        family.query_key_norm
+    ]
+    attention += (query + 2 * key) * config.has_qkv_bias + width * config.has_output_bias
+    wide = 2 if family.gated_mlp else 1  # matrices from the width to the MLP's
+    mlp = (wide + 1) * width * config.mlp_width
+    mlp += (wide * config.mlp_width + width) * config.has_mlp_bias
+    norm = 2 * width if family.norm == "layer" else width
+    block = attention + mlp + 2 * norm
+    tables = config.vocab_size * width * (1 if config.tie_weights else 2)
+    tables += config.context_length * width * family.learned_positions
     added = sum(
         math.prod(tensor.shape)
         for layer in range(config.num_layers)
         for tensor in added_tensors(config, layer)
     )
-    return config.num_layers * block + added + final + (tables if embeddings else 0)
+    return config.num_layers * block + added + norm + (tables if embeddings else 0)
 
 
 def flops_per_token(config: GPTConfig, seq_len: int) -> float:
@@ -142,7 +140,7 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
     width, query = config.width, config.num_heads * config.head_dim
     key = config.num_kv_heads * config.head_dim
     number = 2 if half else 4
-    if config.layout == "gpt2":
+    if not config.family.gated_mlp:
         # Two norms with their inputs and results, queries, keys and values, what attention gives.
         narrow = [width] * (7 if on_gpu and not compiled else 5) + [3 * width]
         wide = [config.mlp_width] * 2
@@ -169,7 +167,7 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
         narrow += [query + key]  # what the norms over all heads read, laid out for them
     if config.window_layers:
         narrow += [query]  # what attention found, by parts of the row and as one
-    if config.layout == "tide":
+    if config.family.rereads_embedding:
         # The stream before the embedding is mixed in, heads before their gates, and in every second
         # block what is added to the values.
         narrow += [width, query, key / 2]

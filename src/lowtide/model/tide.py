@@ -47,7 +47,7 @@ def num_gate_inputs(config: GPTConfig) -> int:
 
 def added_tensors(config: GPTConfig, layer: int) -> list[AddedTensor]:
     """The tensors that a block of this layer has beyond one of the qwen3 layout; mostly none."""
-    if config.layout != "tide":
+    if not config.family.rereads_embedding:
         return []
     inputs, values = num_gate_inputs(config), config.num_kv_heads * config.head_dim
     rows = [
@@ -71,5 +71,5 @@ def added_tensors(config: GPTConfig, layer: int) -> list[AddedTensor]:
 
 def write_modelling_file(folder: Path, config: GPTConfig) -> None:
     """Put beside the weights of such a model what transformers needs to load them."""
-    if config.layout == "tide":
+    if config.family.rereads_embedding:
         write_bytes(folder / _MODELLING_FILE.name, _MODELLING_FILE.read_bytes())

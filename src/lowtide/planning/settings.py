@@ -10,7 +10,7 @@ from typing import Any, Literal
 from lowtide.counts import read_int
 from lowtide.errors import UsageError
 from lowtide.memory import format_size, parse_size
-from lowtide.model.config import Layout
+from lowtide.model.families import Layout
 from lowtide.settings import build_settings, read_config_file, require
 from lowtide.stores.urls import is_store_url, show_path
 from lowtide.training.settings import TrainSettings

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
+from lowtide.model.families import FAMILIES
 from lowtide.model.sizing import count_parameters, shape_for_parameters, suitable_vocabulary
 from lowtide.training.schedule import default_learning_rate
 from lowtide.training.settinggroups import SHAPE_FIELDS, LearningSettings, ModelSettings
@@ -67,7 +68,7 @@ def model_config(model: ModelSettings, vocab_size: int) -> GPTConfig:
         layout=model.layout,
         tie_weights=model.tie_weights,
         dropout=model.dropout,
-        norm_eps=1e-5 if model.layout == "gpt2" else 1e-6,
+        norm_eps=FAMILIES[model.layout].default_eps,
         **given,
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from lowtide.memory import parse_size
-from lowtide.model.config import Layout
+from lowtide.model.families import Layout
 from lowtide.settings import import_when_used, require
 from lowtide.training.schedule import Schedule
 

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide.errors import UsageError
 from lowtide.flatsettings import setting_values
+from lowtide.model.families import FAMILIES
 
 if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings
 
 __all__ = ["refuse_options"]
 
+# Layouts whose blocks are not alike from the outside: they read the embedding as well.
+_REREADING = tuple(name for name, family in FAMILIES.items() if family.rereads_embedding)
 _TORCH_ONLY = {
-    "layout": ("tide",),
+    "layout": _REREADING,
     "compile": (True,),
     "compile_whole": (True,),
     "attention": ("cudnn", "flash"),
@@ -29,7 +32,7 @@ _TORCH_ONLY = {
 bfloat16 needs no scale, TensorBoard's writer and the processes of a cluster are torch's."""
 _TORCH_ONLY_ABOVE_ZERO = ("ahead_weight",)
 _NOT_OFFLOADED = {
-    "layout": ("tide",),
+    "layout": _REREADING,
     "use_8bit_optimizer": (True,),
     "compile_whole": (True,),
     "attention": ("cudnn", "flash"),
