@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 # Before anything imports torch. There are as many processes as cores: threads of one would take
@@ -35,7 +38,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_TOGETHER = ("tests/jaxtraining/test_",)
+# Files that share something costly: what JAX computed, torch's compiler and transformers, which are
+# imported in seconds, and a process that has torch imported.
+_TOGETHER = {
+    "jax": ("tests/jaxtraining/test_",),
+    "compiler": (
+        "tests/training/test_compiling.py",
+        "tests/model/test_gpt.py",
+        "tests/model/test_float8_linear.py",
+        "tests/model/test_graphs.py",
+    ),
+    "transformers": (
+        "tests/model/test_families.py",
+        "tests/model/test_export.py",
+        "tests/model/test_growing.py",
+        "tests/model/test_roundtrips.py",
+        "tests/tokenizer/test_huggingface.py",
+    ),
+    "forked": (
+        "tests/training/test_distributed.py",
+        "tests/resume/test_training_kill.py",
+        "tests/resume/test_prepare.py",
+        "tests/dataset/test_staged.py",
+        "tests/model/test_kernels.py",
+        "tests/model/test_float8.py",
+        "tests/model/test_rotation.py",
+        "tests/ladder/test_packing.py",
+    ),
+}
 # Files of ten seconds and more, longest first: what is handed out last must be short.
 _LONGEST = (
     "tests/jaxtraining/test_parity.py",
@@ -110,15 +140,83 @@ def ordinary_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "process_peak_bytes", lambda: measure_peak() - surplus)
 
 
+# Imports what takes seconds, once; each script then runs in a fork. Triton must know when it is
+# imported that nothing is to be compiled for a GPU.
+_FORKS = """
+import importlib.util, json, os, sys, traceback
+os.environ["TRITON_INTERPRET"] = "1"
+import torch
+if importlib.util.find_spec("triton"):
+    import triton, triton.language
+import lowtide.cli, lowtide.training.trainer
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+def run(script, arguments, environment, log):
+    code = 1
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, 1), os.dup2(descriptor, 2)
+        os.environ.update(environment)
+        sys.argv = ["script", *arguments]
+        exec(compile(script, "script", "exec"), {"__name__": "__main__"})
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(code)
+
+for line in sys.stdin:
+    children = []
+    for job in json.loads(line):
+        children.append(os.fork())
+        if not children[-1]:
+            run(*job)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    print(json.dumps(codes), file=answers, flush=True)
+"""
+
+StartForks = Callable[..., Callable[[], tuple[list[int], str]]]
+
+
+@pytest.fixture(scope="session")
+def start_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartForks]:
+    """Run scripts side by side, each in a process that finds torch and Triton imported.
+
+    `start_forks((script, arguments, environment), …)` returns what waits for them and returns their
+    exit codes and all that they printed.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", _FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    log = tmp_path_factory.getbasetemp() / "forks.log"
+    questions, answers = process.stdin, process.stdout
+    assert questions is not None and answers is not None
+
+    def start(*jobs: tuple[str, Sequence[object], dict[str, str]]) -> Any:
+        given = [[s, [str(word) for word in words], names, str(log)] for s, words, names in jobs]
+        log.write_text("")
+        questions.write(json.dumps(given) + "\n")
+        questions.flush()
+        return lambda: (json.loads(answers.readline()), log.read_text())
+
+    with process:
+        yield start
+        questions.close()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out whole files; the tests that share what JAX computed are one."""
+    """Hand out whole files, and those that share something costly as one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return next((place for place in _TOGETHER if path.startswith(place)), path)
+            return next((name for name, of in _TOGETHER.items() if path.startswith(of)), path)
 
     config.option.loadscopereorder = False
     return Files(config, log)

@@ -42,7 +42,9 @@ MORE_TESTS = {
     "tokenizer": ["tests/resume/test_train_tokenizer.py"],
     "dataset": ["tests/resume/test_prepare.py"],
     "model": ["tests/training"],
-    "demo": [],
+    "engine": ["tests/dataset/test_staged.py"],
+    "ladder": ["tests/training/test_rungs.py"],
+    "classifier": ["tests/corpus/test_classifiers.py"],
 }
 # By folder of native/; system/ and text/ have headers only.
 NATIVE_TESTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from lowtide.errors import DataError, UsageError
 from lowtide.loader.texts import HubTexts
 from lowtide.tokenizer.training import train_tokenizer
 
-pytest.importorskip("datasets")
+if importlib.util.find_spec("datasets") is None:  # to import it takes a second
+    pytest.skip("datasets is not installed", allow_module_level=True)
 pytestmark = pytest.mark.filterwarnings("default")  # the package's own are not ours to mend
 
 

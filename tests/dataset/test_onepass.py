@@ -49,16 +49,17 @@ def give_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     )
 
 
-@pytest.mark.parametrize("rows", [0, 40, 300, 700])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_full_table_decides_nothing(
-    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch, rows: int, shuffle: bool
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch, shuffle: bool
 ) -> None:
     expected = prepare(tmp_path, tokenizer, "expected", shuffle=shuffle)
-    give_rows(monkeypatch, rows)
-    for workers in (1, 3):
-        found = prepare(tmp_path, tokenizer, f"{workers}", shuffle=shuffle, processes=workers)
-        assert found == expected
+    for rows, workers in [(0, 1), (0, 3), (40, 3), (300, 1), (300, 3), (700, 3)]:
+        with monkeypatch.context() as patch:
+            give_rows(patch, rows)
+            name = f"{rows}-{workers}"
+            found = prepare(tmp_path, tokenizer, name, shuffle=shuffle, processes=workers)
+        assert found == expected, name
 
 
 def test_without_deduplication_there_is_no_table(

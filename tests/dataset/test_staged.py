@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -305,7 +304,7 @@ def test_the_command_done_again_touches_nothing(corpus: Path) -> None:
 
 
 WORKER = """
-import sys
+import os, signal, sys
 from pathlib import Path
 import lowtide.dataset.settings as dataset_settings
 from lowtide.dataset.settings import PrepareSettings
@@ -319,11 +318,11 @@ commit = Records.commit_record
 
 def commit_and_die(self, task, **more):
     if task.name == stop_at:
-        import os, signal
         os.kill(os.getpid(), signal.SIGKILL)
     commit(self, task, **more)
 
 Records.commit_record = commit_and_die
+os.chdir(sys.argv[4])
 prepare_shared(
     PrepareSettings(input_files=(sys.argv[2],), out_dir=Path("staged"), tokenization=sys.argv[3],
                     tokens_per_shard=4000, engine="files", memory="1GiB", num_workers=1),
@@ -332,22 +331,19 @@ prepare_shared(
 """
 
 
-def test_killed_workers_cost_nothing(corpus: Path) -> None:
+def test_killed_workers_cost_nothing(corpus: Path, start_forks: Any) -> None:
     expected = by_threads(corpus)
-    command = [sys.executable, "-c", WORKER]
-    inputs = [str(corpus), str(corpus.parent / "tok")]
+    given = [corpus, corpus.parent / "tok", Path.cwd()]
     killed = ["hash-0000002", "tally-0000000", "duplicates-0000001", "encode-0000003"]
     killed += ["cut-0000000", "gather-0000001", "finish-0000000"]
     for name in killed:
-        code = subprocess.run([*command, name, *inputs], check=False).returncode
-        assert code == -signal.SIGKILL, name
+        codes, printed = start_forks((WORKER, [name, *given], {}))()
+        assert codes == [-signal.SIGKILL], (name, printed)
         if name != "finish-0000000":
             assert "not finished" in inspect_dataset(dataset_dir=Path("staged.work"))
     # The last one was killed between the metadata and its record: another worker ends the job.
-    workers = [
-        subprocess.Popen([*command, "none", *inputs], stderr=subprocess.DEVNULL) for _ in range(2)
-    ]
-    assert [worker.wait() for worker in workers] == [0, 0]
+    codes, printed = start_forks(*([(WORKER, ["none", *given], {})] * 2))()
+    assert codes == [0, 0], printed
     assert snapshot(corpus.parent / "staged") == expected
     assert not Path("staged.work").exists()
 

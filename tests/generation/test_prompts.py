@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -41,14 +42,18 @@ def settings(**options: object) -> GenerateSettings:
     return GenerateSettings(model_name="m", **options)  # type: ignore[arg-type]
 
 
+@functools.cache
+def tokenizer_of(kind: str) -> Tokenizer:
+    return Tokenizer.load("gpt2") if kind == "gpt2" else Tokenizer.from_characters(set(NASTY))
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "char"])
 @given(text=st.text(st.sampled_from(NASTY), max_size=300), context=st.integers(1, 40))
 def test_the_end_is_encoded_as_if_all_of_it_were(
     kind: str, text: str, context: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    tokenizer = Tokenizer.load("gpt2") if kind == "gpt2" else Tokenizer.from_characters(set(NASTY))
-    folder = tmp_path_factory.mktemp("prompts")
-    path = folder / "prompt.txt"
+    tokenizer = tokenizer_of(kind)
+    path = tmp_path_factory.getbasetemp() / "prompt.txt"
     path.write_bytes(text.encode())
     read = path.read_text(encoding="utf-8")  # line ends as in any text file
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.training import settings
 
-VOCAB, TOKENS, ROWS, STEPS = 61, 24, 8, 100
+VOCAB, TOKENS, ROWS = 61, 24, 8
 SHAPES = {
     "qwen3": GPTConfig(VOCAB, TOKENS, 4, 32, 4, num_kv_heads=2),
     "gpt2": GPTConfig(VOCAB, TOKENS, 2, 32, 4, layout="gpt2", norm_eps=1e-5),
@@ -17,6 +17,8 @@ MORE = {
     "gpt2-muon": {"cautious_decay": True, "embedding_rate": 2.0, "momentum_warmup": 10},
 }
 """Options that some of the compared runs have besides."""
+STEPS = {"qwen3-adamw": 100, "qwen3-muon": 40, "gpt2-adamw": 40, "gpt2-muon": 100}
+"""Steps of the compared runs: each layout and each optimizer once for a hundred."""
 
 
 def batches(count):

@@ -16,7 +16,8 @@ HERE = Path(__file__).parent
 def run_jax(script, *arguments, compiled, check=True):
     """Run a script of this folder with eight virtual devices; `compiled` keeps JAX's programs."""
     # Compiling is most of the time: the kernels of so small a model need not be good ones.
-    options = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    options = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+    options += "--xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true"
     flags = {"XLA_FLAGS": options, "JAX_PLATFORMS": "cpu"}
     cache = {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
     environment = {**os.environ, **flags, **cache, "PYTHONPATH": str(HERE)}

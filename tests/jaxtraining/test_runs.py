@@ -12,8 +12,6 @@ from safetensors.numpy import load_file
 
 from lowtide.generation.decoding import iter_tokens
 from lowtide.generation.settings import SamplingSettings
-from lowtide.jaxtraining.backend import BACKEND
-from lowtide.model.config import GPTConfig
 from lowtide.model.weights import load_model
 
 from . import torchruns
@@ -104,21 +102,23 @@ def test_torch_is_not_imported(found):
 
 
 def test_a_device_that_is_not_there_is_named(tmp_path):
-    code = "from lowtide.jaxtraining.devices import pick_devices as pick; pick({!r})"
-    for name, expected in (("tpu", "finds no such device here"), ("xla", "expected auto, cpu")):
-        done = subprocess.run(
-            [sys.executable, "-c", code.format(name)], capture_output=True, text=True, check=False,
-            env={"JAX_PLATFORMS": "cpu"},
-        )  # fmt: skip
-        assert expected in done.stderr
+    code = """
+from lowtide.errors import LowtideError
+from lowtide.jaxtraining.devices import pick_devices
+for name in ("tpu", "xla"):
+    try:
+        pick_devices(name)
+    except LowtideError as error:
+        print(error.message)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={"JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    tpu, xla = done.stdout.splitlines()
+    assert "tpu" in tpu and "finds no such device here" in tpu
+    assert "xla" in xla and "expected auto, cpu" in xla
 
 
-def test_a_counted_embedding_takes_the_place_of_the_random_one():
-    config = GPTConfig(64, 16, num_layers=1, width=16, num_heads=1)
-    model = BACKEND.new_model(config, seed=1)
-    before = {name: np.asarray(value) for name, value in model.params.items()}
-    rows = np.full((64, 16), 0.5, np.float32)
-    BACKEND.set_embedding(model, rows)
-    assert np.array_equal(model.params["embedding.weight"], rows)
-    del before["embedding.weight"]
-    assert all(np.array_equal(model.params[name], value) for name, value in before.items())
+def test_a_counted_embedding_takes_the_place_of_the_random_one(found):
+    assert found["counted"] == ["embedding.weight"]

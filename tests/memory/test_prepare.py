@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
@@ -80,13 +81,14 @@ def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 def rule_peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """Peaks with rules of quality, of documents with as many words as are held: a million each."""
     folder = tmp_path_factory.mktemp("dense")
-    source = random.Random(0)
+    source = np.random.default_rng(0)
+    words = np.array([f"{number:03x} ".encode() for number in range(4096)])
     found: dict[str, int] = {}
     for name, count in [("small", 2), ("large", 5)]:
-        with (folder / f"{name}.txt").open("w") as file:
+        with (folder / f"{name}.txt").open("wb") as file:
             for _ in range(count):
-                words = " ".join(f"{source.randrange(4096):03x}" for _ in range(1_040_000))
-                file.write(words + ".<|endoftext|>")
+                drawn = words[source.integers(4096, size=1_040_000)].tobytes()
+                file.write(drawn[:-1] + b".<|endoftext|>")
         found[name] = peak_of(
             folder / f"{name}.txt", folder / name, "--rules", "gopher-repetition,c4,fineweb",
             "--rule-limit", "c4.min-sentences=0", "--max-line-chars", "0",

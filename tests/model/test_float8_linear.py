@@ -3,8 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from lowtide.model.config import GPTConfig
 from lowtide.model.float8_linear import normed_linear
@@ -58,6 +56,9 @@ def _without(model, ids):
 
 @pytest.mark.filterwarnings("ignore")  # of torch.compile itself
 def test_compiled_with_checkpointing_nothing_of_a_block_is_kept():
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
     model = GPT(GPTConfig(96, 16, 1, 32, 2))
     model.use_float8(head=False, blocks=True)
     model.activation_checkpointing = True

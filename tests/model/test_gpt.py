@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 
 from lowtide.errors import UsageError
 from lowtide.model.blocks import KVCache, rotate
@@ -89,7 +88,9 @@ def test_activation_checkpointing_keeps_gradients():
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the same
 @pytest.mark.parametrize("whole", [False, True])
 def test_activation_checkpointing_is_part_of_what_is_compiled(whole):
-    model = GPT(tiny(num_layers=4))
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    model = GPT(tiny(num_layers=2))
     inputs, targets = ids(), ids()
     expected = torch.autograd.grad(model(inputs, targets), list(model.parameters()))
     counter = CompileCounterWithBackend("aot_eager")
@@ -129,6 +130,8 @@ def test_all_blocks_are_one_graph_for_the_compiler(layout):
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # as the compiler looks on
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_compiled_block_serves_all_layers_and_not_decoding(layout):
+    from torch._dynamo.testing import CompileCounter
+
     torch._dynamo.reset()  # what other tests compiled may serve here
     model = GPT(tiny(layout, num_layers=5))
     inputs, targets = ids(), ids()

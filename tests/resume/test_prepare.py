@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
@@ -59,34 +60,44 @@ LARGE, SMALL = 1 << 20, 24 * 200
 """Room for all lines of the corpus in the table of the first pass, and for a third of them."""
 
 
-def command(
-    inputs: list[Path], out: Path, limit: int, *, tokenization: str, table: int, processes: int
-) -> list[str]:
-    given = [",".join(map(str, inputs)), out, limit, tokenization, table, processes]
-    return [sys.executable, "-c", SCRIPT, *map(str, given)]
+class Run(Protocol):
+    """Prepares in a process of its own; returns its exit code and what it printed."""
+
+    def __call__(
+        self,
+        out: Path,
+        limit: int = 0,
+        *,
+        tokenization: str = "char",
+        table: int = LARGE,
+        processes: int = 2,
+    ) -> tuple[int, str]: ...
 
 
-def test_the_small_table_is_too_small(corpus: list[Path], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def run(corpus: list[Path], start_forks: Any) -> Run:
+    def prepare(
+        out: Path,
+        limit: int = 0,
+        *,
+        tokenization: str = "char",
+        table: int = LARGE,
+        processes: int = 2,
+    ) -> tuple[int, str]:
+        given = [",".join(map(str, corpus)), out, limit, tokenization, table, processes]
+        (code,), printed = start_forks((SCRIPT, given, {}))()
+        return code, printed
+
+    return prepare
+
+
+def test_the_small_table_is_too_small(run: Run, tmp_path: Path) -> None:
     """Else the tests below kill and resume with one way of finding duplicates only."""
+    Tokenizer.from_merges([(b"l", b"i")]).save(tmp_path)
     for table, is_full in ((LARGE, False), (SMALL, True)):
-        out = tmp_path / str(table)
-        words = command(corpus, out, 0, tokenization=str(tmp_path), table=table, processes=2)
-        Tokenizer.from_merges([(b"l", b"i")]).save(tmp_path)
-        done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
-        assert ("deduplicate" in done.stderr) == is_full
-
-
-def run(
-    inputs: list[Path],
-    out: Path,
-    limit: int = 0,
-    *,
-    tokenization: str = "char",
-    table: int = LARGE,
-    processes: int = 2,
-) -> int:
-    words = command(inputs, out, limit, tokenization=tokenization, table=table, processes=processes)
-    return subprocess.run(words, check=False, capture_output=True, timeout=60).returncode
+        code, printed = run(tmp_path / str(table), tokenization=str(tmp_path), table=table)
+        assert code == 0, printed
+        assert ("deduplicate" in printed) == is_full
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
@@ -112,9 +123,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("expected") / "out"
-    assert run(corpus, out) == 0
+    assert run(out)[0] == 0
     return snapshot(out)
 
 
@@ -127,21 +138,21 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def expected_pieces(
-    corpus: list[Path], tokenizer: str, tmp_path_factory: pytest.TempPathFactory
+    run: Run, tokenizer: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("expected") / "pieces"
-    assert run(corpus, out, tokenization=tokenizer) == 0
+    assert run(out, tokenization=tokenizer)[0] == 0
     return snapshot(out)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 8, 13, 16, 21, 26, 29])
 def test_killed_at_a_rename(
-    corpus: list[Path], expected: dict[str, bytes], tmp_path: Path, limit: int
+    run: Run, expected: dict[str, bytes], tmp_path: Path, limit: int
 ) -> None:
     out = tmp_path / "out"
-    assert run(corpus, out, limit) == -signal.SIGKILL
-    run(corpus, out, 7)  # and once more, wherever it is by now
-    assert run(corpus, out) == 0
+    assert run(out, limit)[0] == -signal.SIGKILL
+    run(out, 7)  # and once more, wherever it is by now
+    assert run(out)[0] == 0
     assert snapshot(out) == expected
 
 
@@ -156,7 +167,7 @@ def test_killed_at_a_rename(
     ],
 )
 def test_killed_while_blocks_are_encoded_as_they_come(
-    corpus: list[Path],
+    run: Run,
     tokenizer: str,
     expected_pieces: dict[str, bytes],
     tmp_path: Path,
@@ -166,20 +177,19 @@ def test_killed_while_blocks_are_encoded_as_they_come(
     """Whatever fits the table of each attempt, and with another number of workers each time."""
     out = tmp_path / "out"
     first, second, third = tables
-    assert (
-        run(corpus, out, limits[0], tokenization=tokenizer, table=first, processes=3)
-        == -signal.SIGKILL
-    )
-    run(corpus, out, limits[1], tokenization=tokenizer, table=second, processes=1)
-    assert run(corpus, out, tokenization=tokenizer, table=third, processes=2) == 0
+    code, _ = run(out, limits[0], tokenization=tokenizer, table=first, processes=3)
+    assert code == -signal.SIGKILL
+    run(out, limits[1], tokenization=tokenizer, table=second, processes=1)
+    assert run(out, tokenization=tokenizer, table=third, processes=2)[0] == 0
     assert snapshot(out) == expected_pieces
 
 
 def test_killed_whenever_something_new_is_there(
-    corpus: list[Path], expected: dict[str, bytes], tmp_path: Path
+    run: Run, corpus: list[Path], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    words = command(corpus, out, 0, tokenization="char", table=LARGE, processes=2)
+    given = [",".join(map(str, corpus)), out, 0, "char", LARGE, 2]
+    words = [sys.executable, "-c", SCRIPT, *map(str, given)]
     # Killed as soon as there is something new to see in the output, wherever the work is then.
     seen: set[str] = set()
     killed = 0
@@ -197,5 +207,5 @@ def test_killed_whenever_something_new_is_there(
         process.wait()
     assert killed > 0
     if not (out / "dataset_metadata.json").exists() or (out / ".work").exists():
-        assert run(corpus, out) == 0
+        assert run(out)[0] == 0
     assert snapshot(out) == expected

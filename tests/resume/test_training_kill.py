@@ -1,14 +1,11 @@
 """A training process killed with SIGKILL ends, when started again, as if never killed."""
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
+import threading
 
 import numpy as np
-import pytest
 
 FLAGS = ["--num-layers", "1", "--width", "32", "--num-heads", "2", "--seq-len", "16"]
 FLAGS += ["--batch-size", "4", "--max-iters", "60", "--save-interval", "5", "--eval-interval", "20"]
@@ -16,26 +13,20 @@ FLAGS += ["--eval-iters", "2", "--log-interval", "1", "--dropout", "0.1", "--dev
 LETTERS = "abcdefgh \n"
 
 
-def command(folder, name):
-    text = ["--input-file", str(folder / "text.txt"), "--tokenization", "char"]
-    place = ["--checkpoints-dir", str(folder), "--model-name", name]
-    return [sys.executable, "-m", "lowtide", "train", *text, *place, *FLAGS]
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from lowtide.cli import main
+Path(sys.argv[1]).write_text(str(os.getpid()))
+sys.exit(main(sys.argv[2:]))
+"""
 
 
-def start(folder, name):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command(folder, name),
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process):
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors[-2000:]
+def job(folder, name):
+    text = ["--input-file", folder / "text.txt", "--tokenization", "char"]
+    place = ["--checkpoints-dir", folder, "--model-name", name]
+    words = [folder / f"{name}.pid", "train", *text, *place, *FLAGS]
+    return SCRIPT, words, {"OMP_NUM_THREADS": "1"}
 
 
 def losses(folder, name, event):
@@ -44,26 +35,25 @@ def losses(folder, name, event):
     return [(row["step"], row.get("loss", row.get("val_loss"))) for row in rows]
 
 
-def kill_after(process, metrics, rows):
+def kill_after(folder, name, rows):
     """Kill the process as soon as it has logged some steps, wherever it is then."""
-    while process.poll() is None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.05)
+    metrics = folder / name / "metrics.jsonl"
+    for _ in range(12000):
         if metrics.exists() and metrics.read_text().count('"event": "step"') >= rows:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            return
-    pytest.fail("the run ended before it could be killed")
+            break
+        threading.Event().wait(0.02)  # leaves the processor to the run
+    os.kill(int((folder / f"{name}.pid").read_text()), signal.SIGKILL)
 
 
-def test_kill_and_start_again_is_exact(tmp_path):
+def test_kill_and_start_again_is_exact(tmp_path, start_forks):
     letters = np.random.default_rng(0).choice(list(LETTERS), size=4000)
     (tmp_path / "text.txt").write_text("".join(letters))
-    whole = start(tmp_path, "whole")
-    killed = start(tmp_path, "killed")
-    kill_after(killed, tmp_path / "killed" / "metrics.jsonl", 13)
-    finish(whole)
-    finish(start(tmp_path, "killed"))
+    wait = start_forks(job(tmp_path, "whole"), job(tmp_path, "killed"))
+    kill_after(tmp_path, "killed", 13)
+    codes, printed = wait()
+    assert codes == [0, -signal.SIGKILL], printed[-2000:]
+    codes, printed = start_forks(job(tmp_path, "killed"))()
+    assert codes == [0], printed[-2000:]
     for event in ("step", "eval"):
         assert losses(tmp_path, "killed", event) == losses(tmp_path, "whole", event)
     assert len(losses(tmp_path, "whole", "step")) == 60

@@ -107,7 +107,7 @@ def test_small_tables_and_little_memory_change_nothing(
 ) -> None:
     from lowtide.tokenizer import learning
 
-    plain = train_tokenizer(input=[text_file], out_dir=tmp_path / "plain", vocab_size=700)
+    plain = train_tokenizer(input=[text_file], out_dir=tmp_path / "plain", vocab_size=400)
     monkeypatch.setattr(learning, "planned_bytes", lambda *sizes: 1 << 62)
     limits: list[int] = []
     counter_class = countingplan._native.PieceCounter
@@ -117,7 +117,7 @@ def test_small_tables_and_little_memory_change_nothing(
         return counter_class(*arguments, **(options | {"table_bytes": 1 << 18}))
 
     monkeypatch.setattr(countingplan._native, "PieceCounter", counter_with_small_tables)
-    tight = train_tokenizer(input=[text_file], out_dir=tmp_path / "tight", vocab_size=700)
+    tight = train_tokenizer(input=[text_file], out_dir=tmp_path / "tight", vocab_size=400)
     assert limits
     assert tight.tokenizer.fingerprint == plain.tokenizer.fingerprint
     for name in FILES:

@@ -1,9 +1,7 @@
-"""Two processes under torchrun: losses of one, checkpoints any number can go on from."""
+"""Two processes as torchrun starts them: losses of one, checkpoints any number can go on from."""
 
 import json
-import os
-import signal
-import subprocess
+import socket
 import sys
 import textwrap
 
@@ -46,26 +44,17 @@ def run_alone(folder, runs, monkeypatch):
     exec(compile(SCRIPT.replace("json_runs", repr(runs)), "script.py", "exec"), {})
 
 
-def launch_two(folder, runs):
-    script = folder / "script.py"
-    script.write_text(SCRIPT.replace("json_runs", repr(runs)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2"]
-    log = folder / "log.txt"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, str(script), str(folder)],
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(timeout=120)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    assert code == 0, log.read_text()[-3000:]
+def launch_two(folder, runs, start_forks):
+    """Start two with what torchrun tells them; it takes seconds to start by itself."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    shared |= {"MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "none"}
+    script = SCRIPT.replace("json_runs", repr(runs))
+    ranks = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    codes, printed = start_forks(*((script, [folder], rank) for rank in ranks))()
+    assert codes == [0, 0], printed[-3000:]
 
 
 def losses(folder, name, key="loss", event="step"):
@@ -74,9 +63,13 @@ def losses(folder, name, key="loss", event="step"):
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
-def test_two_processes_train_like_one_and_resume_each_other(token_file, tmp_path, monkeypatch):
+def test_two_processes_train_like_one_and_resume_each_other(
+    token_file, tmp_path, monkeypatch, start_forks
+):
     run_alone(tmp_path, [("one", "ddp", 6), ("mixed", "ddp", 3)], monkeypatch)
-    launch_two(tmp_path, [("ddp", "ddp", 6), ("fsdp", "fsdp", 6), ("mixed", "fsdp", 6)])
+    launch_two(
+        tmp_path, [("ddp", "ddp", 6), ("fsdp", "fsdp", 6), ("mixed", "fsdp", 6)], start_forks
+    )
     expected = losses(tmp_path, "one")
     assert len(expected) == 6
     whole = load_file(tmp_path / "checkpoints/one/model.safetensors")

@@ -1,0 +1,58 @@
+"""Several commands one after the other in one process of their own, each with its peak.
+
+What a command imports (torch above all) takes seconds and is the same for each of them. The peak is
+what the kernel saw since the command began.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_MARK = "-- a command ended: "
+_RUN = f"""
+import json, sys
+from pathlib import Path
+from lowtide.cli import main
+held = []
+for before, words in json.loads(sys.argv[1]):
+    exec(before)
+    Path("/proc/self/clear_refs").write_text("5")
+    code = main(words)
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) << 10
+    for stream in (sys.stdout, sys.stderr):
+        print("\\n{_MARK}", code, " ", peak, sep="", file=stream, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command did."""
+
+    exit_code: int
+    peak_bytes: int
+    output: str
+    errors: str
+
+
+def run_commands(commands: Sequence[tuple[str, Sequence[object]]], folder: Path) -> list[Ran]:
+    """Run (Python to execute before, words of the command), in order; `held` is a list there."""
+    given = json.dumps([[before, [str(word) for word in words]] for before, words in commands])
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, given],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    split = re.compile(rf"\n{_MARK}(\d+) (\d+)\n")
+    outputs, errors = split.split(done.stdout), split.split(done.stderr)
+    assert len(outputs) == 3 * len(commands) + 1, done.stderr[-3000:]
+    return [
+        Ran(int(outputs[at + 1]), int(outputs[at + 2]), outputs[at], errors[at])
+        for at in range(0, len(outputs) - 1, 3)
+    ]
