@@ -118,11 +118,17 @@ def _without(words: list[str], flag: str) -> list[str]:
     return words[:at] + words[end:]
 
 
+_WHOLE: set[Path] = set()
+"""Copies in which nothing happened: a flag was refused before any work. To copy takes longer."""
+
+
 def strike(blow: Blow, world: Path, scratch: Path) -> str | None:
     """Deliver one blow in a copy of the world; what is wrong with the answer, or None."""
     place = scratch / "world"
-    shutil.rmtree(place, ignore_errors=True)
-    copy_world(world, place)
+    if place not in _WHOLE:
+        shutil.rmtree(place, ignore_errors=True)
+        copy_world(world, place)
+    _WHOLE.discard(place)
     with contextlib.chdir(place):
         rng = random.Random(blow.seed)
         if blow.target:
@@ -138,6 +144,8 @@ def strike(blow: Blow, world: Path, scratch: Path) -> str | None:
             return f"no end after {SECONDS} seconds"
         except BaseException:
             return traceback.format_exc()
+    if code == 2 and not blow.target:
+        _WHOLE.add(place)
     return _judge(blow, code, out, err)
 
 

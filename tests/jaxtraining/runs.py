@@ -87,7 +87,7 @@ def counted():
     """The arrays that a counted first embedding changes, where it comes to be what was counted."""
     config = SHAPES["qwen3"]
     model = JAX.new_model(config, seed=1)
-    before = {name: np.asarray(value) for name, value in model.params.items()}
+    before = {name: np.array(value) for name, value in model.params.items()}
     rows = np.full((config.vocab_size, config.width), 0.5, np.float32)
     JAX.set_embedding(model, rows)
     assert np.array_equal(model.params["embedding.weight"], rows)

@@ -340,13 +340,13 @@ def test_files_touched_between_two_runs_go_on_and_changed_ones_do_not(
 ) -> None:
     """The first file is plain and large: it is stopped inside."""
     monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(counting, "_ROUND_BYTES", 4000)
+    monkeypatch.setattr(counting, "_ROUND_BYTES", 7000)
     monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 1000)
     monkeypatch.setattr(corpus_contents, "PART_BYTES", part_bytes)
     whole = tmp_path / "whole"
     whole.mkdir()
     wanted_index = 1 if change == "first content" else 0
-    for stop_after in range(4 * wanted_index, 20):  # four rounds take the first file
+    for stop_after in range(20):
         work = tmp_path / f"work{stop_after}"
         work.mkdir()
         with pytest.raises(KilledError):
