@@ -25,6 +25,7 @@ from lowtide.dataset.staged import gathering, running
 from lowtide.dataset.staged.parts import Part, cut_parts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.running import prepare_shared
+from lowtide.engine.outputs import open_output
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
@@ -209,6 +210,51 @@ def test_an_input_that_changes_between_passes_is_named(corpus: Path) -> None:
     with pytest.raises(DataError, match="changed while it was read") as caught:
         run_all(worker, run)
     assert caught.value.path == path
+
+
+def test_a_flipped_bit_in_any_result_is_found(corpus: Path) -> None:
+    """What workers read of each other is compared with its checksums: no shard of wrong bytes."""
+    for path in corpus.glob("[bcde]*"):
+        path.unlink()
+    write_corpus(corpus / "b.txt", [text + " more" for text in make_documents(20)])
+    items = corpus.parent / "items.jsonl"
+    words = make_documents(1)[0].split()[:12]
+    items.write_text(json.dumps({"question": " ".join(words)}))
+    settings = settings_of(
+        corpus.parent / "staged",
+        corpus,
+        engine="files",
+        near_dedup=0.5,
+        decontaminate=(str(items),),
+    )
+    sizes = Sizes(part_bytes=1 << 20, num_partitions=1, num_buckets=16)
+    worker = start(settings, sizes)
+    run_all(worker, lambda stage, index: stage.run(index))
+    names = [stage.name for stage in worker.stages()]
+    unread: list[str] = []
+    for path in sorted((corpus.parent / "staged.work").glob("*/*.out")):
+        output = open_output(path)
+        whole = path.read_bytes()
+        for name, (begin, size) in output.sections.items():
+            place = begin + size // 2
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+            worker._job = replace(worker._job)  # nothing is remembered
+            later = [
+                stage
+                for stage in worker.stages()
+                if names.index(stage.name) > names.index(path.parent.name)
+            ]
+            try:
+                for stage in later[:-1]:
+                    stage.run(0)
+                later[-1]._collect(later[-1]._gather.list_shards())
+            except DataError as error:
+                assert "are not those that were written" in error.message, (path.name, name)
+            else:
+                if size:
+                    unread.append(f"{path.name} {name}")
+        path.write_bytes(whole)
+    assert unread == []
 
 
 def test_workers_with_another_plan_are_refused(corpus: Path) -> None:

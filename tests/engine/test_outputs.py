@@ -55,11 +55,56 @@ def test_a_part_of_a_file_is_refused(tmp_path: Path) -> None:
             open_output(path)
 
 
-def test_a_changed_header_or_trailer_is_refused(tmp_path: Path) -> None:
+def test_every_changed_bit_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.out"
     write(path)
     whole = path.read_bytes()
-    for place in range(9, len(whole)):  # sections are compared by their records
+    for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(DataError, match="not a whole result of a task"):
-            open_output(path)
+        is_header = place >= 9 + 8  # behind the sections and the checksum of their only page
+        with pytest.raises(DataError, match="a whole result of a task" if is_header else "damaged"):
+            open_output(path).read("letters", begin=2, end=3)
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 4095, 4096, 4097, 9000, 30_000])
+def test_pages_do_not_depend_on_how_they_are_written(tmp_path: Path, pieces: int) -> None:
+    """Every page is read and compared, wherever sections, pieces and pages begin."""
+    data = bytes(number * number % 251 for number in range(20_000))
+
+    def make(name: str, step: int) -> Path:
+        with (tmp_path / name).open("wb") as file:
+            writer = OutputWriter(file)
+            writer.section("before", b"abc")
+            writer.begin("data")
+            for begin in range(0, len(data), step):
+                writer.write(data[begin : begin + step])
+            writer.section("after", data[:193])  # 20,196 bytes of sections: five pages
+            writer.finish({})
+        return tmp_path / name
+
+    path = make("a.out", pieces)
+    assert path.read_bytes() == make("b.out", len(data)).read_bytes()
+    output = open_output(path)
+    for begin, end in ((0, 20_000), (0, 1), (4092, 4094), (8189, 8190), (19_999, 20_000), (5, 5)):
+        assert bytes(output.read("data", begin=begin, end=end)) == data[begin:end]
+    assert bytes(output.read("after")) == data[:193]
+    output.check("data")
+
+
+def test_damage_is_found_where_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.out"
+    with path.open("wb") as file:
+        writer = OutputWriter(file)
+        writer.section("data", bytes(3 << 20))
+        writer.finish({})
+    with path.open("r+b") as file:
+        file.seek(2_000_000)
+        file.write(b"x")
+    output = open_output(path)
+    assert len(output.read("data", end=1_998_848)) == 1_998_848
+    output.check("data", begin=2_002_944)
+    with pytest.raises(DataError, match="bytes 1998848 to 2002944 are not those") as caught:
+        output.read("data", begin=2_002_943, end=2_002_944)
+    assert caught.value.path == path
+    with pytest.raises(DataError, match="bytes 1835008 to 2097152"):
+        output.check("data")

@@ -1,11 +1,20 @@
 """Files of a task's result: sections written one after the other, then a header that finds them.
 
+    sections   one after the other
+    checksums  8 bytes (xxh3-64) for each page of 4 KiB of the sections
+    header     JSON: what the stage says, where sections begin, how many bytes they are
+    trailer    magic, where the header begins, its size, its xxh3-128
+
 In:      bytes, section by section, of any size
 Out:     one file; `open_output` reads its header, and stretches of its sections
-Memory:  what the caller holds
+Memory:  8 bytes a page while a file is written; what the caller holds
 
-The header stands at the end, so nothing has to be known before it is written. A task done twice
-gives the same bytes: there is no time, name or random number in them.
+Header and checksums stand at the end, so nothing has to be known before they are written. A task
+done twice gives the same bytes: there is no time, name or random number in them.
+
+Workers read stretches of files that others wrote hours ago, on disks of all kinds, so every page is
+compared with its checksum as it is read. Small pages, because many stretches are small; the
+checksums need none themselves: one that is damaged does not fit its page.
 """
 
 from __future__ import annotations
@@ -25,7 +34,12 @@ from lowtide.errors import DataError
 
 __all__ = ["Output", "OutputWriter", "open_output"]
 
-_MAGIC = b"LTTASK01"
+_MAGIC = b"LTTASK02"
+_PAGE_BYTES = 4096
+_SUM_BYTES = 8
+_STEP_BYTES = 1 << 18
+_ALIGNMENT = 8
+_START_OVER = "remove the work folder, and give the command again: it starts over"
 _TRAILER = struct.Struct("<8sQQ16s")  # magic, where the header begins, its size, its xxh3-128
 
 
@@ -34,7 +48,8 @@ class OutputWriter:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._digest = xxhash.xxh3_128()
+        self._sums = bytearray()
+        self._page = xxhash.xxh3_64()  # of the page that is not full yet
         self._sections: dict[str, tuple[int, int]] = {}
         self._position = 0
         self._begin = 0
@@ -52,10 +67,21 @@ class OutputWriter:
 
     def write(self, data: bytes | memoryview) -> None:
         """Add bytes to the section."""
-        view = memoryview(data)
+        view = memoryview(data).cast("B")
         self._file.write(view)
-        self._digest.update(view)
+        begin = min(-self._position % _PAGE_BYTES, view.nbytes)
+        if begin:
+            self._page.update(view[:begin])
         self._position += view.nbytes
+        if begin and (begin < view.nbytes or not self._position % _PAGE_BYTES):
+            self._end_page()
+        end = max(view.nbytes - self._position % _PAGE_BYTES, begin)
+        self._sums += _sum_pages(view[begin:end])
+        self._page.update(view[end:])
+
+    def _end_page(self) -> None:
+        self._sums += self._page.digest()
+        self._page.reset()
 
     def section(self, name: str, data: bytes | memoryview) -> None:
         """Write a section as a whole."""
@@ -63,14 +89,25 @@ class OutputWriter:
         self.write(data)
 
     def finish(self, header: Mapping[str, Any]) -> str:
-        """Write the header, and return the checksum of everything."""
+        """Write checksums and header, and return one checksum of everything."""
         self._end()
-        value = {"header": dict(header), "sections": self._sections}
+        if self._position % _PAGE_BYTES:
+            self._end_page()
+        value = {"header": dict(header), "sections": self._sections, "bytes": self._position}
         text = json.dumps(value, sort_keys=True).encode()
-        self._digest.update(text)
+        begin = self._position + len(self._sums)
         digest = xxhash.xxh3_128_digest(text)
-        self._file.write(text + _TRAILER.pack(_MAGIC, self._position, len(text), digest))
-        return self._digest.hexdigest()
+        self._file.write(self._sums)
+        self._file.write(text + _TRAILER.pack(_MAGIC, begin, len(text), digest))
+        return xxhash.xxh3_128_hexdigest(bytes(self._sums) + text)
+
+
+def _sum_pages(view: memoryview) -> bytes:
+    """The checksums of pages; the last one may be shorter than the others."""
+    digest = xxhash.xxh3_64_digest
+    return b"".join(
+        [digest(view[at : at + _PAGE_BYTES]) for at in range(0, view.nbytes, _PAGE_BYTES)]
+    )
 
 
 @dataclass(frozen=True)
@@ -80,13 +117,15 @@ class Output:
     path: Path
     header: dict[str, Any]
     sections: dict[str, tuple[int, int]]
+    num_bytes: int
+    """Of all sections."""
 
     def size(self, name: str) -> int:
         """Bytes of a section."""
         return self.sections[name][1]
 
     def read(self, name: str, *, begin: int = 0, end: int | None = None) -> memoryview:
-        """Read bytes `begin` to `end` of a section."""
+        """Read bytes `begin` to `end` of a section; damage is an error."""
         with self.path.open("rb", buffering=0) as file:
             return self.read_from(file.fileno(), name, begin=begin, end=end)
 
@@ -94,29 +133,69 @@ class Output:
         self, descriptor: int, name: str, *, begin: int = 0, end: int | None = None
     ) -> memoryview:
         """The same, from a file that is open already."""
+        first, last = self._place(name, begin, end)
+        return self._read_pages(descriptor, first, last) if first < last else memoryview(b"")
+
+    def check(self, name: str, *, begin: int = 0, end: int | None = None) -> None:
+        """Compare bytes that native code is going to read by itself."""
+        first, last = self._place(name, begin, end)
+        room = memoryview(bytearray(min(_STEP_BYTES, last - first + 2 * _PAGE_BYTES)))
+        with self.path.open("rb", buffering=0) as file:
+            while first < last:
+                stop = min(first - first % _PAGE_BYTES + _STEP_BYTES, last)
+                self._read_pages(file.fileno(), first, stop, room)
+                first = stop
+
+    def _place(self, name: str, begin: int, end: int | None) -> tuple[int, int]:
+        """Where a stretch of a section is in the file."""
         offset, size = self.sections[name]
         end = size if end is None else end
         if not 0 <= begin <= end <= size:
             raise DataError(f"section {name} has {size} bytes, asked for {end}", path=self.path)
-        return _read_exactly(descriptor, offset + begin, end - begin, self.path)
+        return offset + begin, offset + end
+
+    def _read_pages(
+        self, descriptor: int, first: int, last: int, room: memoryview | None = None
+    ) -> memoryview:
+        """Read the pages that a stretch is in, compare them, and return the stretch."""
+        page, after = first // _PAGE_BYTES, -(-last // _PAGE_BYTES)
+        begin, end = page * _PAGE_BYTES, min(after * _PAGE_BYTES, self.num_bytes)
+        if room is None:
+            # The stretch begins where native code can find rows of numbers.
+            pad = (begin - first) % _ALIGNMENT
+            room = memoryview(bytearray(pad + end - begin))[pad:]
+        data = _fill(room[: end - begin], descriptor, begin, self.path)
+        sums = _read_exactly(
+            descriptor, self.num_bytes + page * _SUM_BYTES, (after - page) * _SUM_BYTES, self.path
+        )
+        if _sum_pages(data) != bytes(sums):
+            raise DataError(
+                f"bytes {begin} to {end} are not those that were written: this file is damaged",
+                path=self.path,
+                next_step=_START_OVER,
+            )
+        return data[first - begin : last - begin]
 
 
 def _read_exactly(descriptor: int, offset: int, size: int, path: Path) -> memoryview:
-    view = memoryview(bytearray(size))
+    return _fill(memoryview(bytearray(size)), descriptor, offset, path)
+
+
+def _fill(room: memoryview, descriptor: int, offset: int, path: Path) -> memoryview:
     done = 0
-    while done < size:
-        count = os.preadv(descriptor, [view[done:]], offset + done)
+    while done < room.nbytes:
+        count = os.preadv(descriptor, [room[done:]], offset + done)
         if count == 0:
             raise _damaged(path)
         done += count
-    return view
+    return room
 
 
 def _damaged(path: Path) -> DataError:
     return DataError(
         "this is not a whole result of a task",
         path=path,
-        next_step="remove the work folder, and give the command again: it starts over",
+        next_step=_START_OVER,
     )
 
 
@@ -137,4 +216,4 @@ def open_output(path: Path) -> Output:
         raise _damaged(path)
     value = json.loads(text.tobytes())  # what the digest is of
     sections = {name: (offset, count) for name, (offset, count) in value["sections"].items()}
-    return Output(path, value["header"], sections)
+    return Output(path, value["header"], sections, value["bytes"])

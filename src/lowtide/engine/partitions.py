@@ -115,13 +115,27 @@ class PartitionReader:
 
     def iter_blocks(self) -> Iterator[memoryview]:
         """The rows of each block, in the order of the tasks."""
-        row_bytes = self._sections.row_bytes
+        row_bytes, name = self._sections.row_bytes, self._sections.rows
         for output, ends in self._iter_ends():
             with output.path.open("rb", buffering=0) as file:
-                for begin, end in pairwise(ends):
-                    yield output.read_from(
-                        file.fileno(),
-                        self._sections.rows,
-                        begin=begin * row_bytes,
-                        end=end * row_bytes,
+                for places in _join_stretches(ends, _COPY_BYTES // row_bytes):
+                    begin, end = places[0], places[-1]
+                    rows = output.read_from(
+                        file.fileno(), name, begin=begin * row_bytes, end=end * row_bytes
                     )
+                    for first, last in pairwise(places):
+                        yield rows[(first - begin) * row_bytes : (last - begin) * row_bytes]
+
+
+def _join_stretches(ends: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """Borders of blocks that are read together: `most` rows, or one block.
+
+    >>> [list(places) for places in _join_stretches([0, 2, 3, 9, 9], 4)]
+    [[0, 2, 3], [3, 9], [9, 9]]
+    """
+    first = 0
+    for place in range(1, len(ends)):
+        is_last = place + 1 == len(ends)
+        if is_last or ends[place + 1] - ends[first] > most:
+            yield ends[first : place + 1]
+            first = place

@@ -146,6 +146,7 @@ class SharedCounting:
         totals = {"bytes": 0, "pieces": 0}
         for task, facts in self._iter_facts():
             output = self.records.open(task)
+            output.check("counts")
             begin, _ = output.sections["counts"]
             ends = output.read("ends").cast("Q").tolist()
             counter.add_saved(str(output.path), begin, ends, facts["longest"])

@@ -154,6 +154,8 @@ class DecideStage:
             offset, size = output.sections["index"]
             count = size // _native.GRAM_SET_ROW_BYTES
             if count:
+                output.check("index")
+                output.check("grams")
                 first = job.first_blocks[part] << 32
                 yield first, output.path, offset, count, output.sections["grams"][0]
 

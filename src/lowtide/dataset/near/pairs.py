@@ -154,6 +154,7 @@ def _write_pairs(job: NearJob, output: OutputWriter) -> dict[str, Any]:
         counts["capped"] += found.header["capped"]
         counts["largest"] = max(counts["largest"], found.header["largest"])
         for name, rows in runs.items():
+            found.check(name)
             offset, size = found.sections[name]
             rows.append((found.path, offset, size // _native.PLACE_PAIR_BYTES))
     output.begin("pairs")

@@ -180,6 +180,7 @@ class PartDuplicates:
             if end - begin == 4 * num_blocks:
                 continue  # none of this part's lines is in it
             ends = output.read("lines", begin=begin, end=begin + 4 * num_blocks).cast("I")
+            output.check("lines", begin=begin, end=end)  # which `load` reads from
             lines_at = output.sections["lines"][0] + begin + 4 * num_blocks
             self._files.append((output.path, lines_at, ends))
 

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from lowtide import _native
 from lowtide.arrays import np
@@ -257,12 +257,18 @@ class _PartRanges:
         is_shuffled = self._shard_job.shuffle
         for part in range(len(self._job.parts)) if is_shuffled else [number]:
             output = self._open(part)
-            begin, end, token = _find_rows(output, low, high, self._job.sizes.num_buckets)
+            item_bytes = id_bytes(self._shard_job.vocab_size)
+            found = _find_rows(output, low, high, self._job.sizes.num_buckets)
             if not is_shuffled:
-                begin, end, token = 0, output.size("index") // ENCODED_ROW_BYTES, 0
+                found = _Stretch(0, output.size("index") // ENCODED_ROW_BYTES, 0, None)
+            begin, end, token, last_token = found
             if begin == end:
                 continue
-            item_bytes = id_bytes(self._shard_job.vocab_size)
+            output.check(
+                "ids",
+                begin=token * item_bytes,
+                end=None if last_token is None else last_token * item_bytes,
+            )
             rows.add(
                 os.fsencode(output.path),
                 output.read("index", begin=begin * ENCODED_ROW_BYTES, end=end * ENCODED_ROW_BYTES),
@@ -277,12 +283,21 @@ class _PartRanges:
         return rows
 
 
-def _find_rows(output: Output, low: int, high: int, num_buckets: int) -> tuple[int, int, int]:
-    """Where the rows of keys `low` to `high` begin and end in a part, and their first token."""
+class _Stretch(NamedTuple):
+    """Where the rows of a part and their tokens begin and end."""
+
+    row: int
+    row_end: int
+    token: int
+    token_end: int | None
+
+
+def _find_rows(output: Output, low: int, high: int, num_buckets: int) -> _Stretch:
+    """Where the rows of keys `low` to `high` are in a part."""
     width = (1 << 64) // num_buckets
     first, last = low // width, high // width
     if output.size("row_ends") != 8 * num_buckets:
-        return 0, 0, 0
+        return _Stretch(0, 0, 0, 0)
     with output.path.open("rb", buffering=0) as file:
         descriptor = file.fileno()
 
@@ -293,5 +308,9 @@ def _find_rows(output: Output, low: int, high: int, num_buckets: int) -> tuple[i
                 "q"
             )[0]
 
-        begin, end = end_of("row_ends", first - 1), end_of("row_ends", last)
-        return begin, end, end_of("token_ends", first - 1)
+        return _Stretch(
+            end_of("row_ends", first - 1),
+            end_of("row_ends", last),
+            end_of("token_ends", first - 1),
+            end_of("token_ends", last),
+        )
