@@ -751,7 +751,7 @@ def train(
     max_bad_steps: int = 20,
     seed: int = 1337,
     use_mixed_precision: bool = False,
-    precision: Literal['bf16', 'fp16'] = 'bf16',
+    precision: Literal['bf16', 'fp16'] | None = None,
     activation_checkpointing: bool = False,
     compile: bool = False,
     compile_whole: bool = False,
@@ -880,7 +880,8 @@ def train(
             training stops.
         seed: Decides the first weights, the order of the data and dropout.
         use_mixed_precision: Compute in bfloat16 (or --precision); weights stay in float32.
-        precision: Which half precision; fp16 is scaled against vanishing gradients.
+        precision: Which half precision --use-mixed-precision is (bf16); fp16 is scaled against
+            vanishing gradients.
         activation_checkpointing: Compute activations again in the backward pass instead of
             keeping them.
         compile: Compile the network's blocks with torch.compile, one for all.

@@ -203,8 +203,8 @@ class TrainKeywords(TypedDict, total=False):
     use_mixed_precision: bool
     """Compute in bfloat16 (or --precision); weights stay in float32."""
 
-    precision: Literal['bf16', 'fp16']
-    """Which half precision; fp16 is scaled against vanishing gradients."""
+    precision: Literal['bf16', 'fp16'] | None
+    """Which half precision --use-mixed-precision is (bf16); fp16 is scaled against vanishing gradients."""
 
     activation_checkpointing: bool
     """Compute activations again in the backward pass instead of keeping them."""

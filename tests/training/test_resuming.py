@@ -14,7 +14,7 @@ from lowtide.flatsettings import setting_fields
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.training.resuming import RESUME_RULES, continued_settings
+from lowtide.training.resuming import RESUME_RULES, change_settings, continued_settings
 from lowtide.training.settings import TrainSettings, train_settings
 from lowtide.training.start import train
 from lowtide.training.steps import Steps
@@ -92,6 +92,16 @@ def test_what_is_left_out_is_the_runs(tmp_path):
         continued_settings(root, train_settings(target_params=400000))
     with pytest.raises(UsageError, match="init_from_model is other, this run has base"):
         continued_settings(root, train_settings(init_from_model="other"))
+
+
+def test_a_precision_written_out_is_no_change(tmp_path):
+    """bf16 is what is taken where none is named, and what settings.json of older runs has."""
+    said = []
+    for before, now in (("bf16", None), (None, "bf16"), ("bf16", "fp16")):
+        (tmp_path / "settings.json").write_text(json.dumps({"precision": before}))
+        settings = train_settings(use_mixed_precision=True, precision=now)
+        change_settings(tmp_path, settings, step=3, note=said.append)
+    assert said == ["changed from step 3 on: precision bf16 -> fp16"]
 
 
 @pytest.mark.parametrize("content", ["[1]", '{"batch_size": "many"}', '{"history": 3}', "{"])

@@ -70,6 +70,8 @@ RESUME_RULES: dict[str, Rule] = {
 
 # Only the given optimizer itself is known; "auto" means the one the run has.
 _ANY = {"optimizer": "auto"}
+# Left out and written out, it is the same.
+_SAME = {"precision": (None, "bf16")}
 
 
 def another_run(message: str, *, path: Path) -> UsageError:
@@ -141,6 +143,7 @@ def change_settings(
         and before[name] != value
         # What the run chose by itself, written out, is no change.
         and not (name in _ANY and before[name] == _ANY[name])
+        and not (name in _SAME and {before[name], value} <= {*_SAME[name]})
     }
     said = [
         f"{name} {change['from']} -> {change['to']}"

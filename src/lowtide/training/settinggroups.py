@@ -292,8 +292,9 @@ class ComputeSettings:
     # Precision, memory and speed.
     use_mixed_precision: bool = False
     """Compute in bfloat16 (or --precision); weights stay in float32."""
-    precision: Literal["bf16", "fp16"] = "bf16"
-    """Which half precision; fp16 is scaled against vanishing gradients."""
+    precision: Literal["bf16", "fp16"] | None = None
+    """Which half precision --use-mixed-precision is (bf16); fp16 is scaled against vanishing
+    gradients."""
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them."""
     compile: bool = False
@@ -313,12 +314,12 @@ class ComputeSettings:
 
     def __post_init__(self) -> None:
         _more_than_zero(self, "loss_chunk_tokens")
-        half = self.use_mixed_precision and self.precision == "bf16"
+        half = self.use_mixed_precision and self.precision != "fp16"
         for name in ("float8_head", "float8_blocks"):
             wanted = getattr(self, name)
             require(half or not wanted, name, wanted, "--use-mixed-precision in bf16")
-        scaled = self.precision == "bf16" or self.use_mixed_precision
-        require(scaled, "precision", self.precision, "--use-mixed-precision beside it")
+        used = self.precision is None or self.use_mixed_precision
+        require(used, "precision", self.precision, "--use-mixed-precision beside it")
         whole = self.compile or not self.compile_whole
         require(whole, "compile_whole", True, "--compile beside it")
 

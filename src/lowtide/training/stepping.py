@@ -237,7 +237,7 @@ class Stepper:
         """Return the context a forward pass runs in: its precision and its attention kernel."""
         computing, stack = self._settings.computing, contextlib.ExitStack()
         if computing.use_mixed_precision:
-            dtype = torch.bfloat16 if computing.precision == "bf16" else torch.float16
+            dtype = torch.float16 if computing.precision == "fp16" else torch.bfloat16
             stack.enter_context(torch.autocast(self._group.device.type, dtype))
         if computing.attention != "auto":
             stack.enter_context(sdpa_kernel(_ATTENTION[computing.attention], set_priority=True))
