@@ -12,7 +12,6 @@ measurements (metrics.jsonl), and in JSON what says how it was made (budget, wor
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import random
@@ -27,140 +26,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "stores"))
+from cases import CASES, TRAIN, Case
 from fasttext_files import TinyModel
 
+from conftest import RangeServer
+
 _WORDS = ("tide", "low", "water", "sand", "moon", "wind", "salt", "wave", "shore", "foam", "sea")
+_STEP = "def keep(text):\n    return len(text) % 7 != 0 and text.replace('foam', 'spray')\n"
 _VARIES = {"memory", "processes", "seconds", "created", "time", "peak_bytes", "peak_memory_bytes"}
 _VARIES |= {"budget_bytes", "modified_ns", "phase_seconds", "elapsed_seconds", "history", "workers"}
-_TRAIN = "--target-params 20000 --seq-len 32 --batch-size 4 --max-iters 12 --save-interval 3"
-_TRAIN += " --eval-interval 6 --memory 4GiB"
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A verb's command, in a folder that has what `needs` names; `out` is what it writes."""
-
-    name: str
-    command: str
-    out: str
-    needs: tuple[str, ...] = ("text",)
-    varies: bool = True
-    """Takes --memory and --processes."""
-    workers: int = 1
-    """Processes that work on it at once."""
-
-
-CASES = [
-    Case("train-tokenizer", "train-tokenizer --input text --vocab-size 600 --out-dir out", "out"),
-    Case("train-tokenizer char", "train-tokenizer --input text --kind char --out-dir out", "out"),
-    Case(
-        "prepare",
-        "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000",
-        "out",
-        ("text", "tok"),
-    ),
-    Case(
-        "prepare shared",
-        "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000 "
-        "--engine files --near-dedup 0.7",
-        "out",
-        ("text", "tok"),
-        workers=3,
-    ),
-    Case(
-        "prepare near copies",
-        "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000 "
-        "--near-dedup 0.7",
-        "out",
-        ("text", "tok"),
-    ),
-    Case(
-        "train-tokenizer shared",
-        "train-tokenizer --input text --vocab-size 600 --out-dir out --engine files",
-        "out",
-        workers=3,
-    ),
-    Case(
-        "prepare judged",
-        "prepare --input-files text --tokenization tok --out-dir out --tokens-per-shard 60000 "
-        "--rules refinedweb --mask email,phone --language-model language.bin --languages x "
-        "--min-language-score 0.4 --score score.bin --keep-top 0.4",
-        "out",
-        ("text", "tok", "language.bin", "score.bin"),
-    ),
-    Case(
-        "train-classifier",
-        "train-classifier --good text/a.txt --other more.jsonl --out-dir out --buckets 5000 "
-        "--epochs 20",
-        "out",
-        ("text", "more.jsonl"),
-    ),
-    Case("prepare char", "prepare --input-files text --tokenization char --out-dir out", "out"),
-    Case(
-        "append",
-        "append data --input-files more.jsonl",
-        "data",
-        ("data", "more.jsonl"),
-    ),
-    Case(
-        "pretokenize",
-        "pretokenize text/a.txt --tokenization tok --out-path out.npy",
-        "out.npy",
-        ("text", "tok"),
-    ),
-    Case(
-        "pretokenize several",
-        "pretokenize text/a.txt text/b.txt text/c.jsonl --tokenization char",
-        "text",
-    ),
-    Case("convert nanogpt", "convert data out --to nanogpt", "out", ("data",), varies=False),
-    Case("convert llmc", "convert data out --to llmc", "out", ("data",), varies=False),
-    Case("convert megatron", "convert data out --to megatron", "out", ("data",), varies=False),
-    Case(
-        "convert lowtide",
-        "convert nanogpt out --from nanogpt --tokenizer tok --tokens-per-shard 60000",
-        "out",
-        ("nanogpt", "tok"),
-        varies=False,
-    ),
-    Case(
-        "train",
-        f"train --dataset-dir data --model-name run {_TRAIN}",
-        "checkpoints/run",
-        ("data",),
-        varies=False,
-    ),
-    Case(
-        "train jax",
-        f"train --dataset-dir data --model-name run --backend jax {_TRAIN}",
-        "checkpoints/run",
-        ("data",),
-        varies=False,
-    ),
-    Case(
-        "train on a base",
-        "train --dataset-dir data --model-name run --init-from-model hf --seq-len 32 "
-        "--batch-size 4 --max-iters 12 --save-interval 3 --eval-interval 6 --memory 4GiB",
-        "checkpoints/run",
-        ("data", "hf"),
-        varies=False,
-    ),
-    Case(
-        "export",
-        "export --model-name base --out-dir out",
-        "out",
-        ("checkpoints/base",),
-        varies=False,
-    ),
-    Case(
-        "export gguf",
-        "export --model-name base --out-dir out --to gguf --type q8_0",
-        "out",
-        ("checkpoints/base",),
-        varies=False,
-    ),
-]
 
 
 def write_texts(folder: Path, megabytes: float) -> None:
@@ -174,6 +51,10 @@ def write_texts(folder: Path, megabytes: float) -> None:
 
     TinyModel([*_WORDS], ["x", "y"], dim=2, seed=3).write(folder / "language.bin")
     TinyModel([*_WORDS], ["hq", "lq"], dim=2, seed=4).write(folder / "score.bin")
+    (folder / "step.py").write_text(_STEP)
+    (folder / "tokens.txt").write_text("tidewater\nmoonshore\nsaltfoam\n")
+    items = [{"question": " ".join(line.split()[:15])} for line in lines[:40]]
+    (folder / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     size = int(megabytes * (1 << 20))
     for name, share in (("a.txt", 0.6), ("b.txt", 0.2)):
         with (folder / "text" / name).open("w") as file:
@@ -265,10 +146,11 @@ class Bench:
             "train-tokenizer --input text --vocab-size 500 --out-dir tok",
             "prepare --input-files text --tokenization tok --out-dir data --tokens-per-shard 60000",
             "convert data nanogpt --to nanogpt",
-            f"train --dataset-dir data --model-name base {_TRAIN}",
+            f"train --dataset-dir data --model-name base {TRAIN}",
             "export --model-name base --out-dir hf",
         ):
             finish(line.split(), self.inputs)
+        self._serve()
         self.wanted: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
         for case in CASES:
@@ -280,6 +162,19 @@ class Bench:
             self.seconds[case.name] = time.monotonic() - begin
             self.wanted[case.name] = snapshot(place / case.out, place)
             print(f"{case.name:22} undisturbed: {self.seconds[case.name]:.1f} s", flush=True)
+
+    def _serve(self) -> None:
+        """Put texts and the dataset into a store, and tell all commands where that is."""
+        store = RangeServer()
+        for name in ("text", "data"):
+            store.upload(self.inputs / name, name)
+        os.environ.update(
+            AWS_ACCESS_KEY_ID="test-id",
+            AWS_SECRET_ACCESS_KEY="test-secret-of-nobody",
+            AWS_REGION="us-east-1",
+            AWS_ENDPOINT_URL=store.url,
+            AWS_ALLOW_HTTP="true",
+        )
 
     def fresh_folder(self, case: Case) -> Path:
         """A folder with copies of what a case needs."""
