@@ -163,12 +163,9 @@ def run_export(settings: ExportSettings) -> Answer:
     lowtide export --model-name books --out-dir hf/books
     lowtide export --model-name books --out-dir gguf --to gguf --type q8_0
     """
-    from lowtide.model.config import find_model_dir
-    from lowtide.model.export import export_model
+    from lowtide.model.export import write_export
 
-    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
-    was_there = settings.target(run_dir).exists()
-    path = export_model(settings)
+    path, was_there = write_export(settings)
     text = f"{path}: is there already, nothing was touched" if was_there else path
     return answer(text, path=path, was_there=was_there)
 

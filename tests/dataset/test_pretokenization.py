@@ -105,11 +105,11 @@ def test_a_second_command_at_the_same_time_is_refused_and_changes_nothing(
     real = npywriting._finish
     refused: list[str] = []
 
-    def interfere(*arguments: Any) -> None:
+    def interfere(*arguments: Any) -> str:
         with pytest.raises(UsageError, match="another lowtide command is at work") as caught:
             pretokenize_file(file=path, tokenization="char")
         refused.append(caught.value.message)
-        real(*arguments)
+        return real(*arguments)
 
     monkeypatch.setattr(npywriting, "_finish", interfere)
     pretokenize_file(file=path, tokenization=tokenization)
@@ -128,12 +128,12 @@ def test_a_text_that_changes_under_way_is_refused(
     data = path.read_bytes()
     real = npywriting._finish
 
-    def change_text(*arguments: Any) -> None:
+    def change_text(*arguments: Any) -> str:
         texts = {"grown": data + b"x", "cut": data[:-9], "other bytes": data[::-1], "gone": b""}
         path.write_bytes(texts[change])
         if change == "gone":
             path.unlink()
-        real(*arguments)
+        return real(*arguments)
 
     monkeypatch.setattr(npywriting, "_finish", change_text)
     with pytest.raises(DataError, match="was changed while it was read") as caught:
@@ -152,9 +152,9 @@ def test_a_text_that_was_only_touched_is_taken(
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
     real = npywriting._finish
 
-    def touch(*arguments: Any) -> None:
+    def touch(*arguments: Any) -> str:
         os.utime(path, ns=(1, 1))
-        real(*arguments)
+        return real(*arguments)
 
     monkeypatch.setattr(npywriting, "_finish", touch)
     assert pretokenize_file(file=path).num_tokens
@@ -314,3 +314,19 @@ def test_a_tokenizer_is_loaded_once_and_a_later_file_needs_no_more(
     results = pretokenize_files(file=[tmp_path], memory=smallest)
     assert len(results) == 3 and len(loaded) == 1
     assert pretokenize_files(file=[tmp_path], memory=smallest)[0].was_there and len(loaded) == 2
+
+
+def test_a_damaged_npy_is_not_finished(tmp_path: Path) -> None:
+    """The same command given again compares what it wrote: ids, record and tokenizer."""
+    (tmp_path / "a.txt").write_text("the tide is low, the water leaves the sand")
+    given = {"file": [tmp_path / "a.txt"], "tokenization": "char"}
+    out = pretokenize_file(**given).path
+    for path in (out, tmp_path / "a.tokenizer" / "tokenizer.json"):
+        whole = path.read_bytes()
+        flipped = whole[:-9] + bytes([whole[-9] ^ 2]) + whole[-8:] if path == out else whole[:9]
+        for damaged in (whole[:-5], whole + b"}", flipped):
+            path.write_bytes(damaged)
+            with pytest.raises(DataError):
+                pretokenize_file(**given)
+        path.write_bytes(whole)
+        assert pretokenize_file(**given).was_there

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from lowtide.errors import UsageError
+from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock, write_json
 from lowtide.model.config import GPTConfig
-from lowtide.model.export import export_model
+from lowtide.model.export import ExportSettings, export_model, write_export
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import load_model, portable_tensors, save_weights
 from lowtide.tokenizer import Tokenizer
@@ -105,6 +105,30 @@ def test_nothing_is_overwritten(tokenizers, tmp_path):
     (tmp_path / "out" / "export.json").unlink()
     with pytest.raises(UsageError, match="here already: nothing says what it was made of"):
         export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+
+
+@pytest.mark.parametrize("to", ["transformers", "gguf"])
+def test_a_damaged_export_is_not_finished(to, tokenizers, tmp_path):
+    """The same command again looks at what it wrote: what is lost is written anew, and what is not
+    as it was is named, since it may be a change of the user's."""
+    write_run(tmp_path / "run", tokenizers["bpe"], "qwen3")
+    given = {"model_name": str(tmp_path / "run"), "out_dir": tmp_path / "out", "to": to}
+    export_model(**given)
+    kept = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    for path, data in kept.items():
+        if path.name.endswith(("export.json", "checksums.json", ".lock")):
+            continue
+        half = data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1])
+        for damaged in (half, half + data[len(half) :]):
+            path.write_bytes(damaged)
+            with pytest.raises(DataError) as caught:
+                export_model(**given)
+            assert caught.value.path == path
+            assert "give the command again" in str(caught.value.next_step)
+        path.unlink()
+        assert not write_export(ExportSettings(**given))[1]
+        assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == kept
+        assert write_export(ExportSettings(**given))[1]
 
 
 def test_memory_goes_into_the_metrics_of_the_run(tokenizers, tmp_path, capsys):

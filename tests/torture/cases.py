@@ -179,14 +179,6 @@ CASES = [
         varies=False,
     ),
     Case(
-        "train on new tokens",
-        "train --dataset-dir data --model-name run --init-from-model hf --add-tokens tokens.txt "
-        "--seq-len 32 --batch-size 4 --max-iters 12 --save-interval 3 --memory 4GiB",
-        "checkpoints/run",
-        ("data", "hf", "tokens.txt"),
-        varies=False,
-    ),
-    Case(
         "export new tokens",
         "export --model-name base --out-dir out --add-tokens tokens.txt",
         "out",

@@ -35,7 +35,7 @@ from fasttext_files import TinyModel
 from conftest import RangeServer
 
 _WORDS = ("tide", "low", "water", "sand", "moon", "wind", "salt", "wave", "shore", "foam", "sea")
-_STEP = "def keep(text):\n    return len(text) % 7 != 0 and text.replace('foam', 'spray')\n"
+_STEP = "def keep(text):\n    return text.replace('foam', 'spray') if len(text) % 7 else None\n"
 _VARIES = {"memory", "processes", "seconds", "created", "time", "peak_bytes", "peak_memory_bytes"}
 _VARIES |= {"budget_bytes", "modified_ns", "phase_seconds", "elapsed_seconds", "history", "workers"}
 
@@ -106,15 +106,16 @@ def snapshot(path: Path, place: Path) -> dict[str, Any]:
         if file.is_dir() or file.name.endswith(("metrics.jsonl", ".lock", "checksums.json")):
             continue
         data = file.read_bytes()
-        if file.suffix == ".json":
-            found[name] = _plain(json.loads(data.replace(os.fsencode(place), b"PLACE")))
-        else:
-            found[name] = data
+        if file.suffix in (".json", ".jsonl"):  # which name files by their folder
+            data = data.replace(os.fsencode(place), b"PLACE")
+        found[name] = _plain(json.loads(data)) if file.suffix == ".json" else data
     return found
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
+        if value.get("file") == "decontamination.jsonl":  # it names files by their folder
+            value = {key: item for key, item in value.items() if key != "xxh3_128"}
         return {key: _plain(item) for key, item in value.items() if key not in _VARIES}
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
@@ -137,7 +138,7 @@ def describe_difference(wanted: dict[str, Any], found: dict[str, Any]) -> str | 
 class Bench:
     """Inputs, undisturbed outputs and how long they took."""
 
-    def __init__(self, folder: Path, megabytes: float, only: str) -> None:
+    def __init__(self, folder: Path, megabytes: float, cases: list[Case]) -> None:
         self.inputs = folder / "inputs"
         self.work = folder / "work"
         self.work.mkdir()
@@ -153,9 +154,7 @@ class Bench:
         self._serve()
         self.wanted: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
-        for case in CASES:
-            if not case.name.startswith(only):
-                continue
+        for case in cases:
             place = self.fresh_folder(case)
             begin = time.monotonic()
             finish(case.command.split(), place)
@@ -209,9 +208,9 @@ class Bench:
         return hits, wrong if wrong is None else f"{wrong}, see {place}"
 
 
-def rounds(rng: random.Random, only: str | None) -> Iterator[Case]:
+def rounds(rng: random.Random, cases: list[Case]) -> Iterator[Case]:
     """Cases without end: each comes as often as the others."""
-    chosen = [case for case in CASES if only is None or case.name.startswith(only)]
+    chosen = list(cases)
     while True:
         rng.shuffle(chosen)
         yield from chosen
@@ -224,16 +223,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--megabytes", type=float, default=4)
     parser.add_argument("--seconds", type=float, help="end then, however many kills there were")
-    parser.add_argument("--only", help="names of cases that begin so")
+    parser.add_argument("--only", default="", help="names of cases that begin so")
+    parser.add_argument("--without", nargs="*", default=[], help="names of cases to leave out")
     options = parser.parse_args()
+    cases = [case for case in CASES if case.name.startswith(options.only)]
+    cases = [case for case in cases if case.name not in options.without]
     rng = random.Random(options.seed)
     hits: Counter[str] = Counter()
     trials: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     folder = Path(tempfile.mkdtemp(prefix="lowtide-torture-"))
-    bench = Bench(folder, options.megabytes, options.only or "")
+    bench = Bench(folder, options.megabytes, cases)
     begin = time.monotonic()
-    for case in rounds(rng, options.only):
+    for case in rounds(rng, cases):
         passed = time.monotonic() - begin
         if hits.total() >= options.kills or passed > (options.seconds or passed):
             break

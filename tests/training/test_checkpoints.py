@@ -534,3 +534,22 @@ def test_a_wrong_number_names_its_file(tmp_path, error):
     assert caught.value.path == tmp_path / "state.json"
     what = "data is missing" if isinstance(error, KeyError) else "data is None"
     assert caught.value.message == f"state.json is not what a run writes: {what}"
+
+
+def test_a_finished_run_has_the_weights_of_its_last_checkpoint(two_checkpoints, tmp_path, capsys):
+    """A kill between the last checkpoint and its second name, or a lost file, is made good."""
+    shutil.copytree(two_checkpoints, tmp_path, dirs_exist_ok=True)
+    run = tmp_path / "run"
+    wanted = (run / "steps" / "step_00000008" / "model.safetensors").read_bytes()
+    for left in ((run / "steps" / "step_00000004" / "model.safetensors").read_bytes(), None):
+        (run / "model.safetensors").unlink()
+        if left is not None:
+            (run / "model.safetensors").write_bytes(left)
+        assert make_small_trainer(tmp_path).fit().stopped == "finished"
+        assert (run / "model.safetensors").read_bytes() == wanted
+        assert "weights of step_00000008 are written to" in capsys.readouterr().err
+    (run / "best" / "model.safetensors").unlink()
+    make_small_trainer(tmp_path).fit()
+    said = capsys.readouterr().err
+    assert "warning: model.safetensors is missing; checksums.json names it" in said
+    assert "are written to" not in said

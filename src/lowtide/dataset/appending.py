@@ -34,6 +34,7 @@ from lowtide.dataset.appendable import (
     stored_settings,
 )
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
+from lowtide.dataset.finished import require_whole
 from lowtide.dataset.identity import iter_sources, list_contents, require_unchanged
 from lowtide.dataset.phases import (
     naming_folder,
@@ -94,6 +95,7 @@ def _append(settings: AppendSettings) -> AppendResult:
         reading = stored.reading(reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes)
         inputs = find_new(info, found, stored, reading, progress.note)
         if not inputs:
+            require_whole(info)
             progress.metrics_path = None
             if settings.restart:
                 remove_work(info.root)

@@ -21,7 +21,7 @@ from lowtide.errors import UsageError
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.progress import METRICS_NAME, Phase, Progress
 
 __all__ = ["ConvertResult", "convert_dataset"]
 
@@ -64,7 +64,7 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
     out = settings.out_path
     wanted = {"to": settings.to, "dataset": info.fingerprint}
     total = sum(map(info.num_tokens, layout.SPLITS))
-    there = _begin_export(out, wanted)
+    there = _begin_export(out, wanted, progress)
     if there is not None:
         return ConvertResult(there, total, was_there=True)
     progress.metrics_path = out / METRICS_NAME
@@ -80,11 +80,19 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
             phase.advance(source.num_tokens)
     names, sizes = [path.name for path in paths], [path.stat().st_size for path in paths]
     record = {**wanted, "finished": True, "files": names, "bytes": sizes}
+    with progress.phase("checksums", total=sum(sizes), unit="B") as phase:
+        record["xxh3_128"] = [_checksum(path, phase) for path in paths]
     files.write_json(out / _RECORD, record)
     return ConvertResult(paths, total)
 
 
-def _begin_export(out: Path, wanted: Mapping[str, Any]) -> list[Path] | None:
+def _checksum(path: Path, phase: Phase) -> str:
+    found = files.checksum_file(path)
+    phase.advance(path.stat().st_size)
+    return found
+
+
+def _begin_export(out: Path, wanted: Mapping[str, Any], progress: Progress) -> list[Path] | None:
     """The files of this very export if it is finished; strangers' and other exports are refused."""
     if (out / _RECORD).is_file():
         stored: Any = files.read_json(out / _RECORD)
@@ -95,7 +103,7 @@ def _begin_export(out: Path, wanted: Mapping[str, Any]) -> list[Path] | None:
                 path=out,
                 next_step="name another folder",
             )
-        there = _list_whole(out, stored) if stored.get("finished") else None
+        there = _list_whole(out, stored, progress) if stored.get("finished") else None
         if there is not None:
             return there
     else:
@@ -111,25 +119,29 @@ def _begin_export(out: Path, wanted: Mapping[str, Any]) -> list[Path] | None:
     return None
 
 
-def _list_whole(out: Path, stored: Mapping[str, Any]) -> list[Path] | None:
-    """The files that a record names, if all are there; else those that are not whole are removed.
+def _list_whole(out: Path, stored: Mapping[str, Any], progress: Progress) -> list[Path] | None:
+    """The files that a record names, if all are whole; else those that are not are removed.
 
     An export that goes on leaves alone what has its name already.
     """
     names = stored.get("files")
     if not isinstance(names, list) or not names:
         return None
-    sizes = stored.get("bytes", [None] * len(names))  # earlier versions kept none
-    if not isinstance(sizes, list) or len(sizes) != len(names):
+    none: list[None] = [None] * len(names)  # earlier versions kept neither
+    sizes, sums = stored.get("bytes", none), stored.get("xxh3_128", none)
+    if any(not isinstance(rows, list) or len(rows) != len(names) for rows in (sizes, sums)):
         return None
     if not all(isinstance(name, str) and Path(name).name == name for name in names):
         return None
     lost = 0
-    for name, size in zip(names, sizes, strict=True):
+    for name, size, checksum in zip(names, sizes, sums, strict=True):
         path = out / name
         if not path.is_file():
             lost += 1
-        elif size is not None and path.stat().st_size != size:
+        elif (size is not None and path.stat().st_size != size) or (
+            checksum is not None and files.checksum_file(path) != checksum
+        ):
+            progress.note(f"{name} is damaged: it is written anew")
             path.unlink()
             lost += 1
     return None if lost else sorted(out / name for name in names)

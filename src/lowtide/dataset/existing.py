@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import layout
+from lowtide.dataset.finished import require_whole
 from lowtide.dataset.finishing import find_other_setting, plan_settings
 from lowtide.dataset.identity import drop_copies, find_other_source
 from lowtide.dataset.resources import Inputs, plan_shares
@@ -60,6 +61,7 @@ def require_same(
             path=root,
             next_step="choose another --out-dir, or add to it with lowtide append",
         )
+    require_whole(info)
     if (root / WORK_NAME).is_dir() and not has_plan(root, verb="append"):
         remove_work(root)  # a kill came while its work files were removed
     report, notices = metadata["cleaning"], metadata["notices"]

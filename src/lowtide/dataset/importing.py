@@ -19,6 +19,7 @@ from lowtide import files
 from lowtide.arrays import np
 from lowtide.corpus.differences import find_changed_name
 from lowtide.dataset import layout
+from lowtide.dataset.finished import require_whole
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.sharding import remove_other_shards
 from lowtide.dataset.tokenfiles.streams import TokenStream
@@ -158,6 +159,7 @@ def _require_same(
             path=root,
             next_step="name another folder",
         )
+    require_whole(info)
     if has_plan(root, verb="convert"):
         remove_work(root)  # a kill came just before
     return info

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import xxhash
@@ -44,8 +44,8 @@ _WINDOW_BYTES = 1 << 20
 _BATCH_BYTES = 2 << 20
 _UNFINISHED = "unfinished"
 
-Finish = Callable[[int, str], None]
-"""Called with the number of ids and the checksum of the text."""
+Finish = Callable[[int, str, str], None]
+"""Called with the number of ids, the checksum of the text, and that of the .npy."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,7 @@ class PlainFile:
                     os.fsync(file.fileno())
                     work.note(position, count)
                 on_progress(position)
-            _finish(file, count, self.dtype)
-            finish(count, digest.finish())
-            file.flush()
+            finish(count, digest.finish(), _finish(file, count, self.dtype))
             os.fsync(file.fileno())
         work.path.replace(self.out)
         files.sync_directory(self.out.parent)
@@ -192,10 +190,16 @@ def _open_regular(path: Path) -> int | None:
     return None
 
 
-def _finish(file: BinaryIO, count: int, dtype: np.dtype[Any]) -> None:
+def _finish(file: IO[bytes], count: int, dtype: np.dtype[Any]) -> str:
+    """Write the header, and return the checksum of the whole file."""
     file.seek(0)
     file.write(npy_header(count, dtype))
     file.truncate(NPY_HEADER_BYTES + count * dtype.itemsize)
+    file.seek(0)
+    digest = xxhash.xxh3_128()
+    while part := file.read(1 << 20):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def encode_batches(
@@ -222,8 +226,7 @@ def encode_batches(
                     count += 1
             done += sum(map(len, texts))
             on_progress(min(done, source.size_bytes))
-        _finish(file, count, dtype)  # pyright: ignore[reportArgumentType]
-        finish(count, checksum)
+        finish(count, checksum, _finish(file, count, dtype))
     return count
 
 
@@ -266,8 +269,7 @@ def encode_documents(
             if ends:
                 file.write(for_end.tobytes())
                 count += len(for_end)
-        _finish(file, count, dtype)  # pyright: ignore[reportArgumentType]
-        finish(count, checksum)
+        finish(count, checksum, _finish(file, count, dtype))
     return count
 
 

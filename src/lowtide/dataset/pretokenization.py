@@ -40,12 +40,14 @@ from lowtide.dataset.provenance import (
     Provenance,
     SourceText,
     describe_source_change,
+    load_own_tokenizer,
     npy_path,
     read_provenance,
     tokenizer_dir,
     write_provenance,
 )
 from lowtide.dataset.settings import PretokenizeSettings
+from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES
 from lowtide.errors import DataError, UsageError
 from lowtide.keywords import takes_keywords
 from lowtide.memory import (
@@ -186,6 +188,18 @@ def _require_same(shared: _Shared, source: InputFile, out: Path) -> PretokenizeR
             path=out,
             next_step="remove it, or name another --out-path",
         )
+    size = NPY_HEADER_BYTES + known.num_tokens * np.dtype(known.dtype).itemsize
+    is_whole = out.stat().st_size == size
+    if is_whole and known.xxh3_128 is not None:
+        is_whole = files.checksum_file(out) == known.xxh3_128
+    if not is_whole:
+        raise DataError(
+            f"{out.name} is damaged: it is not what was written",
+            path=out,
+            next_step="remove it, and give the command again",
+        )
+    if known.tokenization != "gpt2":
+        load_own_tokenizer(out, known)  # it is a part of what the command made
     return PretokenizeResult(
         path=out,
         text_bytes=source.size_bytes,
@@ -288,7 +302,7 @@ class _Finish:
     tokenizer: Tokenizer
     dtype: np.dtype[Any]
 
-    def write(self, count: int, checksum: str) -> None:
+    def write(self, count: int, checksum: str, npy_checksum: str) -> None:
         """Write the record and the tokenizer; a text that changed meanwhile is an error."""
         source = self.source
         if has_changed(source) and (
@@ -310,6 +324,7 @@ class _Finish:
                     source.path.name, source.size_bytes, source.modified_ns, checksum
                 ),
                 settings=_text_settings(self.settings),
+                xxh3_128=npy_checksum,
             ),
         )
 

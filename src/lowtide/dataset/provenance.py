@@ -58,6 +58,8 @@ class Provenance:
     source: SourceText
     settings: dict[str, Any]
     """Those that decide which text of the file became ids."""
+    xxh3_128: str | None = None
+    """Of the .npy itself; earlier versions kept none."""
 
 
 def npy_path(text_path: Path) -> Path:
@@ -103,6 +105,7 @@ def read_provenance(path: Path) -> Provenance | None:
             tokenizer_fingerprint=str(value["tokenizer_fingerprint"]),
             source=_source_from(value["source"]),
             settings=dict(value["settings"]),
+            xxh3_128=None if value.get("xxh3_128") is None else str(value["xxh3_128"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(

@@ -17,16 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lowtide import files
 from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
+from lowtide.dataset.finished import check_seen, check_tokenizer
 from lowtide.dataset.settings import VerifySettings
 from lowtide.errors import DataError
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import METRICS_NAME, Progress
-from lowtide.tokenizer import Tokenizer
 
 __all__ = ["VerifyResult", "verify_dataset"]
 
@@ -74,9 +73,9 @@ def verify_dataset(settings: VerifySettings) -> VerifyResult:
     budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES)
     workers = min(settings.num_workers or usable_cores(), budget.remaining_bytes // _WORKER_BYTES)
     metadata = layout.read_metadata(root)
-    problems = _check_tokenizer(root, metadata)
+    problems = check_tokenizer(root, metadata)
     shards = _list_shards(root, metadata, problems)
-    problems += _check_seen(root, metadata)
+    problems += check_seen(root, metadata)
     total = sum(shard.path.stat().st_size for shard in shards)
     tokens = 0
 
@@ -98,42 +97,6 @@ def verify_dataset(settings: VerifySettings) -> VerifyResult:
     problems += [] if problems else _check_totals(metadata)
     strangers = sum(shard.described is None for shard in shards)
     return VerifyResult(len(shards), tokens, strangers, problems)
-
-
-def _check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
-    try:
-        tokenizer = Tokenizer.load(root)
-    except DataError as error:
-        return [f"{layout.TOKENIZER_NAME}: {error.message}"]
-    problems: list[str] = []
-    if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
-        problems.append(
-            f"{layout.TOKENIZER_NAME}: fingerprint {tokenizer.fingerprint}, "
-            f"the ids were made with {metadata['tokenizer_fingerprint']}"
-        )
-    if tokenizer.vocab_size != metadata["vocab_size"]:
-        problems.append(
-            f"{layout.TOKENIZER_NAME}: vocabulary {tokenizer.vocab_size}, "
-            f"{layout.METADATA_NAME} says {metadata['vocab_size']}"
-        )
-    return problems
-
-
-def _check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:
-    """Compare hashes that append needs, and the log of near copies, with what metadata says."""
-    problems: list[str] = []
-    logs = [metadata[name] for name in ("near_duplicates", "decontamination") if name in metadata]
-    for row in [*metadata.get("seen", []), *logs]:
-        try:
-            name, checksum = str(row["file"]), row["xxh3_128"]
-        except (KeyError, TypeError) as error:
-            problems.append(f"{layout.METADATA_NAME}: a damaged row of hashes ({error!r})")
-            continue
-        if not (root / name).is_file():
-            problems.append(f"{name}: missing")
-        elif files.checksum_file(root / name) != checksum:
-            problems.append(f"{name}: another checksum than {layout.METADATA_NAME} says")
-    return problems
 
 
 def _check_totals(metadata: dict[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ from lowtide.files import write_json as _write_json
 __all__ = [
     "CHECKSUMS_NAME",
     "find_intact",
+    "has_all_files",
     "record_checksums",
     "record_files",
     "step_dirs",
@@ -80,6 +81,28 @@ def verify_folder(folder: str | Path, *, only: Iterable[str] | None = None) -> N
                 f"{CHECKSUMS_NAME} says {files[name][0] if files[name] else 'nothing'}",
                 path=path,
             )
+
+
+def has_all_files(folder: Path, names: Iterable[str] | None = None) -> bool:
+    """True if what was recorded (or `names` of it) is there as it was written.
+
+    False where something is missing, and may be written again; what is damaged or was changed since
+    is an error: it may be somebody's own change.
+    """
+    try:
+        record = _read_record(folder)
+        wanted = set(record or ()) if names is None else set(names)
+        if record is None or not wanted <= set(record):
+            return False
+        there = {name for name in wanted if (folder / name).exists()}
+        verify_folder(folder, only=there)
+    except DataError as error:
+        raise DataError(
+            error.message,
+            path=error.path,
+            next_step="remove this file and give the command again: it is written anew",
+        ) from None
+    return there == wanted
 
 
 def step_dirs(run_dir: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from lowtide.errors import DataError, UsageError
 from lowtide.files import checksum_bytes, checksum_file, hold_lock, read_json, write_json
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
-from lowtide.model.checksums import find_intact, record_files
+from lowtide.model.checksums import find_intact, has_all_files, record_files
 from lowtide.model.companions import (
     foreign_note,
     has_tokenizer,
@@ -34,7 +34,7 @@ from lowtide.progress import Progress, run_metrics_path
 from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["ExportSettings", "export_model"]
+__all__ = ["ExportSettings", "export_model", "write_export"]
 
 _WEIGHTS = "model.safetensors"
 _TOKENIZER_TIMES = 16  # what a vocabulary takes as it is read and written, in sizes of its file
@@ -85,6 +85,11 @@ class ExportSettings:
 @takes_keywords(ExportSettings)
 def export_model(settings: ExportSettings) -> Path:
     """Write the folder, or the GGUF file, and give its path."""
+    return write_export(settings)[0]
+
+
+def write_export(settings: ExportSettings) -> tuple[Path, bool]:
+    """The same, and whether it was there already."""
     out_dir = settings.out_dir
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir
@@ -97,7 +102,7 @@ def export_model(settings: ExportSettings) -> Path:
     target = settings.target(run_dir)
     written = out_dir if settings.to == "transformers" else target
     if _is_there(settings, folder, target):
-        return written
+        return written, True
     budget = MemoryBudget.from_setting(settings.memory)
     names = max(path.stat().st_size for path in _tokenizer_files(folder))
     budget.require({"a piece of a tensor": PIECE_BYTES, "tokenizer": _TOKENIZER_TIMES * names})
@@ -106,12 +111,13 @@ def export_model(settings: ExportSettings) -> Path:
         hold_lock(out_dir, create_folder=True),
         Progress("export", budget_bytes=budget.total_bytes, metrics_path=metrics_path) as progress,
     ):
-        if not _is_there(settings, folder, target):  # by a command that ended just now
-            if settings.to == "gguf":
-                _write_gguf(settings, folder, target, progress)
-            else:
-                _write_folder(settings, folder, progress)
-    return written
+        if _is_there(settings, folder, target):  # by a command that ended just now
+            return written, True
+        if settings.to == "gguf":
+            _write_gguf(settings, folder, target, progress)
+        else:
+            _write_folder(settings, folder, progress)
+    return written, False
 
 
 def _record_path(target: Path) -> Path:
@@ -122,26 +128,31 @@ def _record_path(target: Path) -> Path:
 
 
 def _is_there(settings: ExportSettings, folder: Path, target: Path) -> bool:
-    """True if this very export is finished; another one's is refused."""
+    """True if this very export is finished, and all of it there; another one's is refused."""
     out_dir, record = settings.out_dir, _record_path(target)
     if not target.exists():
         return False
     wanted = _describe_export(settings, folder, folder)
     stored = read_json(record) if record.is_file() else None
     if stored == wanted:
-        return True
+        return _is_whole(target)
     reason = "nothing says what it was made of"
     if isinstance(stored, dict):
         names = dict.fromkeys((*wanted, "add_tokens"))  # a later version may say more
         other = [name for name in names if stored.get(name) != wanted.get(name)]
         if not other:
-            return True
+            return _is_whole(target)
         reason = f"its {other[0]} is {stored.get(other[0])}, now it is {wanted.get(other[0])}"
     raise UsageError(
         f"there is a model here already: {reason}",
         path=out_dir,
         next_step="choose another --out-dir, or remove this one",
     )
+
+
+def _is_whole(target: Path) -> bool:
+    """True if all files of an export are there, as they were written."""
+    return has_all_files(target.parent, None if target.name == _WEIGHTS else [target.name])
 
 
 def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) -> dict[str, Any]:
@@ -209,7 +220,7 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
     if text := foreign_note(tokenizer, model_config):
         progress.note(text)
     names = write_companions(out_dir, tokenizer, model_config, source=folder, grown=grown)
-    write_modelling_file(out_dir, model_config)
+    names += write_modelling_file(out_dir, model_config)
     ends = dict.fromkeys(("eos_token_id", "bos_token_id"), tokenizer.end_of_text_id)
     ends = {
         **ends,

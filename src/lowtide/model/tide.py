@@ -69,7 +69,9 @@ def added_tensors(config: GPTConfig, layer: int) -> list[AddedTensor]:
     return [AddedTensor(*row) for row in rows]
 
 
-def write_modelling_file(folder: Path, config: GPTConfig) -> None:
-    """Put beside the weights of such a model what transformers needs to load them."""
-    if config.family.rereads_embedding:
-        write_bytes(folder / _MODELLING_FILE.name, _MODELLING_FILE.read_bytes())
+def write_modelling_file(folder: Path, config: GPTConfig) -> list[str]:
+    """Put beside the weights of such a model what transformers needs; the names of what it is."""
+    if not config.family.rereads_embedding:
+        return []
+    write_bytes(folder / _MODELLING_FILE.name, _MODELLING_FILE.read_bytes())
+    return [_MODELLING_FILE.name]

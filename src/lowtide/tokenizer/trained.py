@@ -20,6 +20,7 @@ from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.memory import format_size
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.settings import settings_as_json
+from lowtide.tokenizer.ownfiles import require_own_files
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.tokenizer.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import Vocabulary
@@ -124,7 +125,9 @@ def load_finished(
     record = read_long_json(out_dir / _RECORD, ("input_files",))
     difference = _find_difference(settings, inputs, record)
     if difference is None:
-        return TrainedTokenizer(Tokenizer.load(out_dir), record, was_there=True)
+        tokenizer = Tokenizer.load(out_dir)
+        require_own_files(tokenizer, out_dir, record)
+        return TrainedTokenizer(tokenizer, record, was_there=True)
     raise DataError(
         f"there is a tokenizer here already, and {difference}",
         path=out_dir,

@@ -29,6 +29,7 @@ from typing import Any
 from lowtide.errors import BudgetError, DataError
 from lowtide.files import (
     atomic_file,
+    checksum_file,
     create_file,
     free_disk_bytes,
     hold_lock,
@@ -214,6 +215,29 @@ class RunFolder:
         record_checksums(self.root, {name: checksums[name] for name in (WEIGHTS_NAME, _CONFIG)})
         for name in (_CONFIG, WEIGHTS_NAME):
             _link_or_copy(folder / name, self.root / name)
+
+    def complete(self, note: Callable[[str], None]) -> None:
+        """Of a finished run: bring back the weights beside its checkpoints, name other damage.
+
+        A kill between the last checkpoint and its second name leaves older weights there.
+        """
+        folder = self.newest_dir()
+        if _is_old(folder):
+            return
+        names = (_CONFIG, WEIGHTS_NAME)
+        checksums = {name: checksum_file(folder / name) for name in names}
+        is_same = all(
+            (self.root / name).is_file() and checksum_file(self.root / name) == checksums[name]
+            for name in names
+        )
+        if not is_same:
+            note(f"the weights of {folder.name} are written to {self.root} again")
+            self._publish_weights(folder, checksums)
+        for place in (self.root, self.best_dir):
+            try:
+                verify_folder(place)
+            except DataError as error:
+                note(f"warning: {error.message} ({error.path})")
 
     def _require_space(self, checkpoint: Checkpoint) -> None:
         needed, free = checkpoint.num_bytes + (1 << 20), free_disk_bytes(self.root)

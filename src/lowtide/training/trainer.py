@@ -174,6 +174,8 @@ class Trainer:
                         progress.phase("training", total=total, unit="steps", start=begun)
                     )
                 )
+            elif group.is_first:
+                self.run.complete(self._tell)
             return _result(steps)
 
     def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:

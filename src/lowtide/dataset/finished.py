@@ -1,0 +1,96 @@
+"""Whether a finished dataset still has all of its files: for the same command given again.
+
+In:      a dataset, opened (layout: its shards have their sizes)
+Out:     DataError that names what is missing, cut off or another's
+Memory:  the tokenizer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from lowtide import files
+from lowtide.dataset import layout
+from lowtide.dataset.seen import ROW_BYTES
+from lowtide.errors import DataError
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["check_seen", "check_tokenizer", "require_whole"]
+
+
+def require_whole(info: layout.DatasetInfo) -> None:
+    """Refuse a finished dataset that lacks a file, or has one of another size than it had.
+
+    For the same command given again. The sizes of its shards were compared when it was opened; the
+    bytes of all of it are compared by `verify_dataset` alone, which reads them.
+    """
+    problems = check_tokenizer(info.root, info.metadata) + _check_logs(info.root, info.metadata)
+    expected = [
+        (str(row["file"]), ROW_BYTES * int(row["rows"])) for row in info.metadata.get("seen", [])
+    ]
+    described = {row["file"] for rows in info.metadata["shards"].values() for row in rows}
+    for shard in chain(*info.shards.values()):
+        path = layout.documents_path(shard.path)
+        if shard.path.relative_to(info.root).as_posix() in described:  # not moved in by hand
+            expected.append((path.relative_to(info.root).as_posix(), 8 * shard.num_documents))
+    for name, size in expected:
+        path = info.root / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            there = "missing" if found is None else f"{found} bytes"
+            problems.append(f"{name}: {there}, expected {size} bytes")
+    if problems:
+        raise DataError(
+            f"this dataset is finished, but not whole: {problems[0]}",
+            path=info.root,
+            next_step=f"see all of it with lowtide verify {info.root}; bring back the files named, "
+            "or prepare the text again in another folder",
+        )
+
+
+def check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
+    try:
+        tokenizer = Tokenizer.load(root)
+    except DataError as error:
+        return [f"{layout.TOKENIZER_NAME}: {error.message}"]
+    problems: list[str] = []
+    if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
+        problems.append(
+            f"{layout.TOKENIZER_NAME}: fingerprint {tokenizer.fingerprint}, "
+            f"the ids were made with {metadata['tokenizer_fingerprint']}"
+        )
+    if tokenizer.vocab_size != metadata["vocab_size"]:
+        problems.append(
+            f"{layout.TOKENIZER_NAME}: vocabulary {tokenizer.vocab_size}, "
+            f"{layout.METADATA_NAME} says {metadata['vocab_size']}"
+        )
+    return problems
+
+
+def check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:
+    """Compare hashes that append needs with what metadata says, and what `_check_logs` does."""
+    return _compare_files(root, metadata.get("seen", [])) + _check_logs(root, metadata)
+
+
+def _check_logs(root: Path, metadata: dict[str, Any]) -> list[str]:
+    """Compare the logs of near copies and of evaluation items with what metadata says."""
+    logs = [metadata[name] for name in ("near_duplicates", "decontamination") if name in metadata]
+    return _compare_files(root, logs)
+
+
+def _compare_files(root: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    problems: list[str] = []
+    for row in rows:
+        try:
+            name, checksum = str(row["file"]), row["xxh3_128"]
+        except (KeyError, TypeError) as error:
+            problems.append(f"{layout.METADATA_NAME}: a damaged row of hashes ({error!r})")
+            continue
+        if not (root / name).is_file():
+            problems.append(f"{name}: missing")
+        elif files.checksum_file(root / name) != checksum:
+            problems.append(f"{name}: another checksum than {layout.METADATA_NAME} says")
+    return problems

@@ -1,0 +1,39 @@
+"""The same command given again looks at all files of a learned tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lowtide import train_tokenizer
+from lowtide.errors import DataError
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_a_damaged_tokenizer_is_not_finished(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the tide is low, the water leaves the sand " * 9)
+    given = {"input": [tmp_path / "a.txt"], "vocab_size": 270, "kind": kind, "num_workers": 1}
+
+    def run() -> bool:
+        return train_tokenizer(**given, out_dir=tmp_path / "tok").was_there
+
+    run()
+    names = [path for path in (tmp_path / "tok").iterdir() if path.suffix in (".json", ".txt")]
+    assert len(names) == (4 if kind == "bpe" else 2)
+    for path in names:
+        if path.name == "training.json":
+            continue
+        whole = path.read_bytes()
+        other = whole.replace(b'"w"', b'"\xc4\x91"').replace(b"t h", b"t i")
+        for damaged in (whole[: len(whole) // 2], other, None):
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            if damaged is None and path.name == "tokenizer.json":
+                assert not run()  # as after a kill: it is the last file to be written
+                continue
+            with pytest.raises(DataError):
+                run()
+        path.write_bytes(whole)
+        assert run()
