@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
@@ -254,6 +255,21 @@ VERBS: dict[str, Callable[[Path, Path], Words]] = {
     "prepare": lambda source, out: [
         *("prepare", "--input-files", source, "--out-dir", out / "data")
     ],
+    "prepare-near": lambda source, out: [
+        *("prepare", "--input-files", source, "--out-dir", out / "data", "--near-dedup", "0.8")
+    ],
+    "prepare-clean": lambda source, out: [
+        *("prepare", "--input-files", source, "--out-dir", out / "data"),
+        *("--decontaminate", out / "items.jsonl", "--step", f"{out / 'step.py'}:keep"),
+    ],
+    "prepare-score": lambda source, out: [
+        *("prepare", "--input-files", source, "--out-dir", out / "data"),
+        *("--score", out / "good" / "model.bin", "--keep-top", "0.5"),
+    ],
+    "train-classifier": lambda source, out: [
+        *("train-classifier", "--good", out / "first.txt", "--other", source),
+        *("--out-dir", out / "classifier"),
+    ],
     "append": lambda source, out: [*("append", out / "data", "--input-files", source)],
     "pretokenize": lambda source, out: ["pretokenize", source, "--out-path", out / "ids.npy"],
     "train": lambda source, out: [*training(out), "--input-file", source],
@@ -270,6 +286,32 @@ VERBS: dict[str, Callable[[Path, Path], Words]] = {
         *("generate", "--model-name", source / "runs" / "model", "--max-new-tokens", "3"),
         *("--prompt-file", source / "text.txt", "--device", "cpu"),
     ],
+    "generate-lines": lambda source, out: [
+        *("generate", "--model-name", source / "runs" / "model", "--max-new-tokens", "3"),
+        *("--prompt-file", out / "lines.txt", "--each-line", "--device", "cpu"),
+    ],
+    "evaluate-tasks": lambda source, out: [
+        *("evaluate", "--model-name", source / "runs" / "model", "--tasks", out / "items.jsonl"),
+        *("--device", "cpu"),
+    ],
+    "export-gguf": lambda source, out: [
+        *("export", "--model-name", source / "runs" / "model", "--out-dir", out / "gguf"),
+        *("--to", "gguf", "--type", "q8_0"),
+    ],
+    "train-packed": lambda source, out: [
+        *(*training(out), "--dataset-dir", source / "data", "--offload", "packed"),
+        *("--optimizer", "adamw"),
+    ],
+    "train-disk": lambda source, out: [
+        *(*training(out), "--dataset-dir", source / "data", "--offload", "disk"),
+        *("--optimizer", "adamw"),
+    ],
+    "train-compile": lambda source, out: [
+        *(*training(out), "--dataset-dir", source / "data", "--compile")
+    ],
+    "convert-megatron": lambda source, out: [
+        *("convert", out / "ids", out / "imported", "--from", "megatron", "--tokenizer", "gpt2")
+    ],
     "export": lambda source, out: [
         *("export", "--model-name", source / "runs" / "model", "--out-dir", out / "hf")
     ],
@@ -285,10 +327,49 @@ ON_DATASET = tuple(VERBS)[tuple(VERBS).index("verify") :]
 
 def set_up(verb: str, out: Path) -> None:
     """Make what a verb needs besides its input."""
+    first = out / "first.txt"
+    if verb in ("append", "prepare-score", "train-classifier"):
+        lines = [f"some words to begin with, line {n}\n" for n in range(2000)]
+        first.write_text("<|endoftext|>".join(lines))
     if verb == "append":
-        first = out / "first.txt"
-        first.write_text("".join(f"some words to begin with, line {n}\n" for n in range(2000)))
         lowtide("prepare", "--input-files", first, "--out-dir", out / "data")
+    if verb == "prepare-score":
+        other = out / "other.txt"
+        other.write_text("<|endoftext|>".join(f"other text, number {n} of many" for n in range(99)))
+        words: Words = ["train-classifier", "--good", first, "--other", other]
+        lowtide(*words, "--out-dir", out / "good", "--buckets", "100000")
+    if verb in ("prepare-clean", "evaluate-tasks"):
+        write_items(out / "items.jsonl", long=verb == "evaluate-tasks")
+    if verb == "prepare-clean":
+        (out / "step.py").write_text("def keep(text):\n    return text\n")
+    if verb == "generate-lines":  # the second one is all of the text
+        line = b" ".join(part.rstrip() for part in word_lines(0.5))
+        (out / "lines.txt").write_bytes(b"a short prompt\n" + line + b"\nanother\n")
+    if verb == "convert-megatron":
+        write_megatron(out, num_documents=4_000_000)
+
+
+def write_items(path: Path, *, long: bool) -> None:
+    """Write questions with choices; with `long` one of them has a question of megabytes."""
+    rows = [
+        {"context": f"what is the number after {n}", "choices": [f" {n + 1}", " no"], "answer": 0}
+        for n in range(50)
+    ]
+    if long:
+        rows[7]["context"] = b"".join(word_lines(0.1)).decode()
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_megatron(out: Path, *, num_documents: int) -> None:
+    """Write a Megatron dataset of many documents of two tokens each."""
+    sizes = np.full(num_documents, 2, dtype="<i4")
+    with (out / "ids.idx").open("wb") as file:
+        file.write(b"MMIDIDX\x00\x00" + np.array([1], "<u8").tobytes() + b"\x08")
+        file.write(np.array([num_documents, num_documents + 1], "<u8").tobytes())
+        file.write(sizes.tobytes())
+        file.write((np.arange(num_documents, dtype="<i8") * 4).tobytes())
+        file.write(np.arange(num_documents + 1, dtype="<i8").tobytes())
+    np.full(2 * num_documents, 7, dtype="<u2").tofile(out / "ids.bin")
 
 
 # A small process in between: the kernel charges a child with what its parent held when it started

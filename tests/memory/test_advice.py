@@ -6,6 +6,7 @@ dataset has a vocabulary of 50,257 tokens, so that what a tokenizer takes is no 
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import re
@@ -38,14 +39,24 @@ _TRAIN = (
     "train --checkpoints-dir {out} --num-layers 1 --width 16 --num-heads 1 --seq-len 16 "
     "--batch-size 4 --max-iters 1 --eval-iters 1 --sample-tokens 0 --device cpu "
 )
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")  # between a digit and a letter is a cut
 VERBS = {
     "train-tokenizer": "train-tokenizer --input {text} --vocab-size 400 --out-dir {out}/t "
     "--processes 3",
     "train-tokenizer char": "train-tokenizer --input {text} --kind char --out-dir {out}/t "
     "--processes 7",
+    "train-tokenizer on a letter": "train-tokenizer --input {letter} --vocab-size 300 "
+    "--out-dir {out}/t --processes 3",
+    "train-tokenizer char of a script": "train-tokenizer --input {script} --kind char "
+    "--out-dir {out}/t",
     "prepare": "prepare --input-files {text} --out-dir {out}/d --processes 7",
+    "prepare char of a script": "prepare --input-files {script} --tokenization char --no-filter "
+    "--out-dir {out}/d --processes 3",
     "append": "append {own} --input-files {more} --processes 3",
     "pretokenize": "pretokenize {text} --out-path {out}/ids.npy --processes 7",
+    "pretokenize a word": "pretokenize {word} --out-path {out}/ids.npy --processes 3",
+    "pretokenize char of a script": "pretokenize {script} --tokenization char "
+    "--out-path {out}/ids.npy --processes 3",
     "convert": "convert {data} {out}/ids.npy --to npy",
     "verify": "verify {data} --processes 7",
     "inspect": "inspect {data}",
@@ -113,8 +124,16 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found["more"] = root / "more.txt"
     found["rows"] = root / "rows.jsonl"
     found["cell"] = root / "cell.parquet"
+    found["letter"] = root / "letter.txt.gz"
+    found["word"] = root / "word.txt"
+    found["script"] = root / "script.txt"
     found["text"].write_text(some_text(4000, seed=1))
     found["more"].write_text(some_text(2000, seed=2))
+    # What only the text itself says, and nobody knows who has not read it.
+    found["letter"].write_bytes(gzip.compress(b"a" * 1_500_000, 1))
+    word = random.Random(3).randbytes(5 << 20).hex().translate(_LETTERS)
+    found["word"].write_text("a line\n" + word)
+    found["script"].write_text("\n".join(chr(code) for code in range(0x20000, 0x40000)))
     for name in ("data", "own"):
         prepare_dataset(input_files=[found["text"]], out_dir=found[name])
     write_model(found["model"])

@@ -23,7 +23,7 @@ from lowtide.corpus.reading import ReadingSettings
 from lowtide.errors import DataError
 from lowtide.progress import Progress
 from lowtide.tokenizer import counting, reference
-from lowtide.tokenizer.counting import CountCheckpoints, InputPlace, count_pieces
+from lowtide.tokenizer.counting import CountCheckpoints, CountingNeeds, InputPlace, count_pieces
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
 
 MakeText = Callable[[int, int], bytes]
@@ -258,7 +258,7 @@ def run_job(
         count_pieces(
             counter,
             inputs,
-            specials=["<|endoftext|>"],
+            needs=CountingNeeds(inputs, ["<|endoftext|>"]),
             options=ReadingSettings(block_bytes=1 << 12),
             checkpoints=checkpoints,
             progress=progress,

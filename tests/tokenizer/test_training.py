@@ -6,7 +6,6 @@ import gzip
 import json
 import lzma
 import os
-import random
 import re
 import subprocess
 import sys
@@ -21,15 +20,12 @@ import zstandard
 
 from lowtide import files
 from lowtide.cli import main
-from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import MemoryBudget
 from lowtide.tokenizer import (
     END_OF_TEXT,
     UNKNOWN,
     Tokenizer,
-    counting,
     countingplan,
     learning,
     reference,
@@ -525,12 +521,3 @@ def test_tokens_as_long_as_the_text_are_refused_before_they_are_written(
     train_tokenizer(**options, out_dir=tmp_path / "tok", memory=enough)
     vocabulary = json.loads((tmp_path / "tok" / "vocab.json").read_text())
     assert max(map(len, vocabulary)) == 100_000
-
-
-def test_a_text_that_repeats_itself_is_told_from_one_that_does_not(tmp_path: Path) -> None:
-    letters = random.Random(0).choices("ACGT", k=200_000)
-    for name, text, expected in (("a", "ab" * 100_000, True), ("b", "".join(letters), False)):
-        path = tmp_path / f"{name}.txt.gz"
-        path.write_bytes(gzip.compress(text.encode()))
-        (source,) = expand_inputs([path])
-        assert counting._repeats_itself(source, ReadingSettings()) is expected

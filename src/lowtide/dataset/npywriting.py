@@ -27,12 +27,14 @@ from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_co
 from lowtide.stores.paths import checksum_path
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.filesteps import iter_file_steps
+from lowtide.tokenizer.stretches import Stretch, unseen_words
 
 __all__ = [
     "WORKER_BYTES",
     "PlainFile",
     "encode_batches",
     "encode_documents",
+    "held_bytes",
     "iter_batches",
     "iter_parts",
 ]
@@ -41,6 +43,7 @@ WORKER_BYTES = 24 << 20
 """A cache, a window and its ids, and what merging a long piece takes."""
 _STEP_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
+_HELD_ANYWAY = 4 * _WINDOW_BYTES
 _BATCH_BYTES = 2 << 20
 _UNFINISHED = "unfinished"
 
@@ -60,6 +63,8 @@ class PlainFile:
     budget: MemoryBudget
     num_workers: int | None
     """Workers that were asked for, where a number was given."""
+    find_stretch: Callable[[], Stretch]
+    """Looks for the longest text that has to be held, for the advice of a refusal."""
     on_notice: Callable[[str], None]
 
     def encode(self, on_progress: Callable[[int], None], finish: Finish) -> int:
@@ -84,9 +89,10 @@ class PlainFile:
 
     def iter_steps(self, file: BinaryIO, done: tuple[int, int]) -> Iterator[tuple[int, int]]:
         """Encode some of the file, and again; (bytes read, ids written) so far."""
-        source, largest = self.source, max(self.budget.remaining_bytes, 4 * _WINDOW_BYTES)
-        if self.tokenizer.data.normalizer != "none":  # text and what it becomes are held at once
-            largest = max(largest // 2, 4 * _WINDOW_BYTES)
+        source, largest = self.source, max(self.budget.remaining_bytes, _HELD_ANYWAY)
+        normalizes = self.tokenizer.data.normalizer != "none"
+        if normalizes:  # text and what it becomes are held at once
+            largest = max(largest // 2, _HELD_ANYWAY)
         try:
             yield from iter_file_steps(
                 self.tokenizer.native,
@@ -104,15 +110,25 @@ class PlainFile:
             )
         except ValueError as error:  # no place to cut
             size = int(str(error).split()[0])
+            found = self.find_stretch()
+            needed = max(held_bytes(Stretch(size), normalizes), held_bytes(found, normalizes))
             # A larger budget is one for more workers too.
             workers = (self.num_workers or usable_cores()) - self.workers
-            needed = self.budget.total_bytes + size - largest + WORKER_BYTES * workers
+            needed += self.budget.total_bytes - self.budget.remaining_bytes + WORKER_BYTES * workers
             raise BudgetError(
                 f"there is no place to cut in {format_size(size)} of text "
                 f"({str(error).partition('cut ')[2]}), which are held at once",
                 path=source.path,
-                next_step=f"{smallest_budget(needed)}, or put line ends into it if it may be cut",
+                next_step=f"{smallest_budget(needed)}{unseen_words(found.unseen_bytes)}, or put "
+                "line ends into it if it may be cut",
             ) from None
+
+
+def held_bytes(stretch: Stretch, normalizes: bool) -> int:
+    """What encoding a text without a place to cut holds, beyond what it holds in any case."""
+    if stretch.size_bytes + _WINDOW_BYTES <= _HELD_ANYWAY:
+        return 0
+    return (stretch.size_bytes + 2 * _WINDOW_BYTES) * (2 if normalizes else 1)
 
 
 class _Digest:

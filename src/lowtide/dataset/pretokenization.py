@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from lowtide.dataset.npywriting import (
     PlainFile,
     encode_batches,
     encode_documents,
+    held_bytes,
     iter_batches,
     iter_parts,
 )
@@ -60,12 +62,15 @@ from lowtide.progress import METRICS_NAME, Progress
 from lowtide.stores.paths import checksum_path, is_stored
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.needs import NO_PACKAGE, package_needs
+from lowtide.tokenizer.scanning import CHARACTER_BYTES, count_characters
+from lowtide.tokenizer.stretches import LOOK_SECONDS, Stretch, find_stretch
 from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = ["PretokenizeResult", "iter_pretokenized", "pretokenize_file", "pretokenize_files"]
 
 _BLOCK_BYTES = 1 << 20
 _SLACK_BYTES = 16 << 20  # the vocabulary, and what Python grows by
+_SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
 _STREAM_BYTES = 44 << 20  # a block a few times, a batch of them, and its ids
 
 
@@ -149,6 +154,13 @@ class _Shared:
         """The tokenizer that the settings name, loaded once: of a small file that is most."""
         return Tokenizer.load(self.settings.tokenization)
 
+    @property
+    def named_normalizes(self) -> bool:
+        """True if text and what it becomes are held at once."""
+        if self.settings.tokenization == "char":
+            return False
+        return self.named_tokenizer.data.normalizer != "none"
+
     @functools.cached_property
     def program_bytes(self) -> int:
         """What is held before the first file; what later ones find (encoders) is in their share."""
@@ -157,6 +169,28 @@ class _Shared:
                 reader_bytes([source], _reading(self.settings))
                 break
         return MemoryBudget.from_setting(self.settings.memory).shares["program"]
+
+    def find_stretch(self, source: InputFile) -> Stretch:
+        """The longest text that has to be held of this file and those after it."""
+        if self.settings.tokenization == "char" or self.named_tokenizer.kind != "bpe":
+            return Stretch()
+        sources = self._sources[source.index :]
+        last_cut = self.named_tokenizer.last_cut
+        return find_stretch(sources, _reading(self.settings), last_cut, streams=False)
+
+    def count_characters(self, source: InputFile, room: int) -> int:
+        """The most characters in this file or one after it, where they make the tokenizer."""
+        if self.settings.tokenization != "char":
+            return 0
+        options = replace(_reading(self.settings), reader_bytes=max(room, _SMALL_WINDOW))
+        later = self._sources[source.index :]
+        deadline = time.monotonic() + LOOK_SECONDS
+        counts = [
+            count_characters([row], options=options, seconds=deadline - time.monotonic())[0]
+            for row in later
+            if time.monotonic() < deadline
+        ]
+        return max(counts, default=0)
 
     def make_budget(self) -> MemoryBudget:
         """The budget, of which nothing but the program is taken yet."""
@@ -238,7 +272,7 @@ def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
     package = package_needs(settings.tokenization)
     stream_bytes = 0 if is_plain and package == NO_PACKAGE else _STREAM_BYTES + needed
     stream_bytes += package.table_bytes + package.thread_bytes
-    workers = _plan_workers(settings, budget, stream_bytes=stream_bytes)
+    workers = _plan_workers(shared, source, budget, stream_bytes=stream_bytes)
     reading = replace(
         reading,
         reader_bytes=needed + budget.remaining_bytes,
@@ -250,6 +284,8 @@ def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
     ) as progress:
         reading = replace(reading, on_notice=progress.note)
         tokenizer = _load_tokenizer(shared, source, reading, progress)
+        if tokenizer.kind == "char":
+            budget.reserve("characters", wanted_bytes=_character_bytes(tokenizer.vocab_size))
         dtype = np.dtype("<u2" if id_bytes(tokenizer.vocab_size) == 2 else "<i4")
         _check_disk(source, out, dtype)
         finish = _Finish(settings, source, out, tokenizer, dtype)
@@ -273,6 +309,7 @@ def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
                     workers,
                     budget,
                     settings.num_workers,
+                    lambda: shared.find_stretch(source),
                     progress.note,
                 )
                 count = plain.encode(phase.update, finish.write)
@@ -361,12 +398,27 @@ def _reading(settings: PretokenizeSettings) -> ReadingSettings:
     )
 
 
-def _plan_workers(settings: PretokenizeSettings, budget: MemoryBudget, *, stream_bytes: int) -> int:
+def _character_bytes(num_characters: int) -> int:
+    """What a tokenizer of so many characters takes, beyond what other vocabularies do."""
+    return max(num_characters * CHARACTER_BYTES - _SLACK_BYTES // 2, 0)
+
+
+def _plan_workers(
+    shared: _Shared, source: InputFile, budget: MemoryBudget, *, stream_bytes: int
+) -> int:
     """How many workers the budget allows; one too small for a single one is refused."""
     shares = {"windows and caches": WORKER_BYTES, "reading": stream_bytes, "slack": _SLACK_BYTES}
-    budget.require(shares)
+    most = shared.settings.num_workers or usable_cores()
+    if sum(shares.values()) > budget.remaining_bytes:  # refused, with what the text itself needs
+        found = {
+            "text held at once": held_bytes(shared.find_stretch(source), shared.named_normalizes),
+            "characters": _character_bytes(shared.count_characters(source, budget.remaining_bytes)),
+        }
+        if any(found.values()):  # a larger budget is one for more workers, too
+            shares["windows and caches"] = most * WORKER_BYTES
+        budget.require({**shares, **found})
     spare = budget.remaining_bytes - stream_bytes - _SLACK_BYTES
-    workers = min(settings.num_workers or usable_cores(), spare // WORKER_BYTES)
+    workers = min(most, spare // WORKER_BYTES)
     for name, size in {**shares, "windows and caches": WORKER_BYTES * workers}.items():
         budget.reserve(name, wanted_bytes=size)
     return workers

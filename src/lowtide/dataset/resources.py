@@ -7,8 +7,8 @@ Memory:  a few numbers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide import files
@@ -24,9 +24,10 @@ from lowtide.corpus.steps import step_bytes
 from lowtide.counts import counted
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
-from lowtide.memory import MemoryBudget, format_size, usable_cores
+from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_cores
 from lowtide.progress import Progress
 from lowtide.tokenizer.needs import NO_PACKAGE, PackageNeeds, package_needs
+from lowtide.tokenizer.scanning import CHARACTER_BYTES, count_characters
 
 __all__ = [
     "FILE_BYTES",
@@ -34,6 +35,7 @@ __all__ = [
     "NEAR_DISK_SHARE",
     "Inputs",
     "Shares",
+    "check_characters",
     "check_disk",
     "estimate_text_bytes",
     "plan_shares",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
+_SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
 LINE_BYTES = 200  # of English prose; lines of code are shorter
 _PROGRAM_BYTES = 25 << 20  # the interpreter and what it imports for this
 NEAR_DISK_SHARE = 0.8
@@ -66,6 +69,11 @@ class Shares:
     range_bytes: int
     reader_bytes: int
     """What a reader may hold besides its block."""
+    character_bytes: int = 0
+    """What the characters of the corpus may take where they become the tokenizer: they have the
+    room of the table, since all is clean then."""
+    more_worker_bytes: int = 0
+    """What the workers take that were asked for, and that the budget has no room for."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,8 @@ class Inputs:
     """What their tokenizer takes, where the package tokenizers runs it."""
     step_bytes: int = 0
     """What a process of the user's step takes, where there is one."""
+    count_characters: Callable[[], int] = lambda: 0
+    """Looks through the text, for the advice of a refusal."""
 
     @classmethod
     def of(
@@ -100,7 +110,13 @@ class Inputs:
         in_order = sum(row.is_read_in_order for row in inputs)
         package = package_needs(tokenizer or settings.tokenization)
         step = step_bytes(settings.step) if settings.step else 0
-        return cls(len(inputs), in_order, reader_bytes(inputs, settings.reading()), package, step)
+        reading = settings.reading()
+
+        def count() -> int:
+            small = replace(reading, reader_bytes=_SMALL_WINDOW)
+            return count_characters(inputs, options=small)[0]
+
+        return cls(len(inputs), in_order, reader_bytes(inputs, reading), package, step, count)
 
 
 _NO_INPUTS = Inputs()
@@ -114,7 +130,12 @@ def plan_shares(
     held = BLOCK_BYTES_HELD + (RULES_BYTES_HELD if settings.rules else 0)
     block = settings.reading().block_bytes * held + inputs.package.thread_bytes
     block += inputs.step_bytes
-    budget.require(_smallest_shares(block, inputs))
+    smallest = _smallest_shares(block, inputs)
+    if sum(smallest.values()) > budget.remaining_bytes and settings.tokenization == "char":
+        # Refused, with what the text itself needs; a larger budget has more workers, too.
+        more = inputs.count_characters() * CHARACTER_BYTES - _TOKENIZER_BYTES - MIN_TABLE_BYTES
+        smallest["characters"] = 2 * more + block * (workers - 1) if more > 0 else 0
+    budget.require(smallest)
     budget.reserve("list of files", wanted_bytes=inputs.num_files * FILE_BYTES)
     budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES + inputs.package.table_bytes)
 
@@ -135,6 +156,21 @@ def plan_shares(
         table_bytes=table // workers,
         range_bytes=max(table // (workers + 1), 1 << 20),
         reader_bytes=inputs.reader_bytes + max(rest - table, 0) // 2 // readers,
+        character_bytes=_TOKENIZER_BYTES + table,
+        more_worker_bytes=block * ((settings.num_workers or usable_cores()) - workers),
+    )
+
+
+def check_characters(num_characters: int, shares: Shares, budget_bytes: int) -> None:
+    """Refuse more characters than their tokenizer has room for: text of no language has them."""
+    needed = num_characters * CHARACTER_BYTES
+    if needed <= shares.character_bytes:
+        return
+    more = 2 * (needed - shares.character_bytes) + shares.more_worker_bytes
+    raise BudgetError(
+        f"the text has {num_characters:,} different characters: a tokenizer of them takes "
+        f"{format_size(needed)}, {format_size(shares.character_bytes)} of the budget are for it",
+        next_step=f"{smallest_budget(budget_bytes + more)}, or give another --tokenization",
     )
 
 

@@ -38,7 +38,7 @@ from lowtide.dataset.finishing import (
 from lowtide.dataset.identity import require_unchanged
 from lowtide.dataset.onepass import OnePass
 from lowtide.dataset.removed import Finder, RemovedText, leave_out_with, list_finders
-from lowtide.dataset.resources import Shares
+from lowtide.dataset.resources import Shares, check_characters
 from lowtide.dataset.seen import write_seen
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards, remove_other_shards
@@ -123,13 +123,18 @@ class Preparation:
         removed = lines if not finders else RemovedText(lines, finders)
         if settings.dry_run:
             return self.finish_dry_run(table, removed, finders)
-        tokenizer = loading.result() if loading else _character_tokenizer(table)
+        tokenizer = loading.result() if loading else self.character_tokenizer(table)
         job = self.encode_job(tokenizer)
         if any(table.has_text):
             run_encoding(job, table, removed, self.pool, self.progress)
         info = self.write(job, tokenizer, table, beside, near, contamination)
         remove_work(settings.out_dir)
         return self.result(info, table.report, info.metadata["notices"])
+
+    def character_tokenizer(self, table: BlockTable) -> Tokenizer:
+        codes = table.list_characters()
+        check_characters(len(codes), self.shares, self.progress.budget_bytes or 0)
+        return Tokenizer.from_characters(map(chr, codes))
 
     def load_tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.settings.tokenization)
@@ -316,7 +321,3 @@ class Preparation:
                 contamination,
             ),
         )
-
-
-def _character_tokenizer(table: BlockTable) -> Tokenizer:
-    return Tokenizer.from_characters(map(chr, table.list_characters()))

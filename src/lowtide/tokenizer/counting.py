@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -33,12 +32,21 @@ from lowtide.files import checksum_bytes, read_whole
 from lowtide.journal import Journal
 from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
-from lowtide.tokenizer.learning import longest_tokens_bytes
+from lowtide.tokenizer.learning import repeated_bytes
+from lowtide.tokenizer.stretches import Stretch, find_stretch, unseen_words
 
-__all__ = ["CountCheckpoints", "InputPlace", "count_inputs", "count_pieces", "not_countable"]
+__all__ = [
+    "CountCheckpoints",
+    "CountingNeeds",
+    "InputPlace",
+    "count_inputs",
+    "count_pieces",
+    "held_bytes",
+    "refuse_stretch",
+]
 
-_SAMPLE_BYTES = 1 << 20
-_TAIL_BYTES = 1 << 12
+_PLAIN_HOLDS, _STREAM_HOLDS = 3 << 20, 6 << 20  # stretches that the smallest tables allow
+_MARGIN_BYTES = 2 << 20  # what a window or a batch begins with, and how much is read at once
 _ROUND_BYTES = (
     256 << 20
 )  # of a plain file between two looks at the clock, the keyboard and the disk
@@ -141,7 +149,7 @@ def count_pieces(
     counter: _native.PieceCounter,
     inputs: Sequence[InputFile],
     *,
-    specials: Sequence[str],
+    needs: CountingNeeds,
     options: ReadingSettings,
     checkpoints: CountCheckpoints,
     progress: Progress,
@@ -157,9 +165,10 @@ def count_pieces(
     job = _Job(
         counter,
         inputs,
-        [text.encode() for text in specials],
+        [text.encode() for text in needs.specials],
         options,
         batch_bytes,
+        needs,
         checkpoints.contents,
     )
     last_checkpoint = time.monotonic()
@@ -183,52 +192,61 @@ def count_inputs(
     inputs: Sequence[InputFile],
     options: ReadingSettings,
     *,
-    specials: Sequence[str],
+    needs: CountingNeeds,
     batch_bytes: int,
 ) -> None:
     """Count every piece of `inputs`, from the beginning to the end."""
     starts = array("q", [0])
     for source in inputs:
         starts.append(starts[-1] + source.size_bytes)
-    job = _Job(counter, inputs, [text.encode() for text in specials], options, batch_bytes)
+    specials = [text.encode() for text in needs.specials]
+    job = _Job(counter, inputs, specials, options, batch_bytes, needs)
     for _ in job.run(InputPlace(), _Meter(counter, 0), starts):
         pass
 
 
-def not_countable(
-    error: ValueError, counter: _native.PieceCounter, source: InputFile, options: ReadingSettings
+@dataclasses.dataclass(frozen=True)
+class CountingNeeds:
+    """What a refusal of text that cannot be held has to know, so that its advice is enough."""
+
+    inputs: Sequence[InputFile]
+    """All of them: the longest stretch may be in one that is not reached yet."""
+    specials: Sequence[str]
+    other_bytes: int = 0
+    """Of a larger budget, what is not for the tables: the program, and all threads asked for."""
+
+    def find_stretch(self, options: ReadingSettings) -> Stretch:
+        """The longest stretch without a place to cut."""
+        specials = [text.encode() for text in self.specials]
+        return find_stretch(self.inputs, options, lambda text: _native.last_cut(text, specials))
+
+
+def held_bytes(stretch: Stretch) -> int:
+    """What tables and tokens take where such a stretch is counted; 0 where they hold it anyway."""
+    needed = 0
+    if stretch.size_bytes > (_STREAM_HOLDS if stretch.in_stream else _PLAIN_HOLDS):
+        copies = 2 if stretch.in_stream else 1  # one is looked at, one is counted
+        # An eighth of the tables, which have three quarters of what is left.
+        needed = copies * (stretch.size_bytes + _MARGIN_BYTES) * 8 * 4 // 3
+    if not stretch.repeats:
+        return needed
+    return max(needed, repeated_bytes(stretch.size_bytes, text_bytes=stretch.text_bytes))
+
+
+def refuse_stretch(
+    size: int, source: InputFile, options: ReadingSettings, needs: CountingNeeds
 ) -> BudgetError:
     """The error of a file with more text than the counter may hold, and no place to cut in it."""
-    size = int(str(error).split()[0])
-    return _too_long_to_hold(size, counter.largest_window, counter, source, options)
-
-
-def _too_long_to_hold(
-    size: int,
-    largest: int,
-    counter: _native.PieceCounter,
-    source: InputFile,
-    options: ReadingSettings,
-) -> BudgetError:
-    """Say how large a stretch without a place to cut is, and what budget would do."""
-    budget = options.budget_bytes or 0
-    tables = counter.largest_window * 8  # an eighth of them is what a stretch may have
-    # On top of this budget, whose own tables are left out of the sum: more threads may start.
-    needed = budget + size * tables // largest * 4 // 3
-    if _repeats_itself(source, options):
-        needed = max(needed, budget + longest_tokens_bytes(size))
+    found = needs.find_stretch(options)
+    here = Stretch(size, not is_plain_text(source, encoding=options.encoding))
+    needed = needs.other_bytes + max(held_bytes(found), held_bytes(here))
+    unseen = unseen_words(found.unseen_bytes)
     return BudgetError(
-        f"there is no place to cut in {format_size(size)} of text, which are held at once",
+        f"there is no place to cut in {format_size(max(size, found.size_bytes))} of text, which "
+        "are held at once",
         path=source.path,
-        next_step=f"{smallest_budget(needed)}, or put line ends into it if it may be cut",
+        next_step=f"{smallest_budget(needed)}{unseen}, or put line ends into it if it may be cut",
     )
-
-
-def _repeats_itself(source: InputFile, options: ReadingSettings) -> bool:
-    """Whether a text is one stretch again and again, whose tokens become as long as itself."""
-    with open_stream(source, options) as reader:
-        sample = reader.read(_SAMPLE_BYTES)
-    return len(zlib.compress(sample, 1)) < len(sample) // 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,6 +256,7 @@ class _Job:
     specials: list[bytes]
     options: ReadingSettings
     batch_bytes: int
+    needs: CountingNeeds
     contents: ContentLog | None = None
 
     def run(self, place: InputPlace, meter: _Meter, starts: Sequence[int]) -> Iterator[InputPlace]:
@@ -301,7 +320,8 @@ class _Job:
             try:
                 offset = self.counter.count_file(str(source.path), offset, stop, source.size_bytes)
             except ValueError as error:  # no place to cut
-                raise not_countable(error, self.counter, source, self.options) from None
+                size = int(str(error).split()[0])
+                raise refuse_stretch(size, source, self.options, self.needs) from None
             meter.settle(start + offset)
             yield offset
 
@@ -326,8 +346,9 @@ class _Job:
                 # It is held twice more: when it is looked at, and when it is counted.
                 largest = max(self.counter.largest_window // 2, self.batch_bytes)
                 if not cut and len(held) > largest:
-                    size = self._measure_stretch(held, reader)
-                    raise _too_long_to_hold(size, largest, self.counter, source, self.options)
+                    size = len(held)
+                    del held
+                    raise refuse_stretch(size, source, self.options, self.needs)
                 if cut:
                     self.counter.count_texts([bytes(held[:cut])])
                     del held[:cut]
@@ -335,18 +356,6 @@ class _Job:
                     meter.settle(start + reader.stored_position())
                     yield offset
         self.counter.count_texts([bytes(held)])
-
-    def _measure_stretch(self, held: bytearray, reader: StreamReader) -> int:
-        """How long a stretch is that begins with `held`, so that the first advice is enough."""
-        size, tail = len(held), bytes(held[-_TAIL_BYTES:])
-        held.clear()
-        while part := self._read_part(reader):
-            size += len(part)
-            window = tail + part
-            if _native.last_cut(window, self.specials):
-                break
-            tail = window[-_TAIL_BYTES:]
-        return size
 
     def _read_part(self, reader: StreamReader) -> bytes:
         try:

@@ -16,15 +16,20 @@ from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingSettings, is_plain_text
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.progress import Progress
+from lowtide.tokenizer.counting import CountingNeeds, held_bytes
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
+from lowtide.tokenizer.stretches import unseen_words
 
 __all__ = [
     "BATCH_BYTES",
     "SLACK_BYTES",
     "WINDOW_BYTES",
+    "CountingPlan",
+    "looking_options",
     "plan_counting",
     "reading_options",
     "smallest_budget_bytes",
+    "tell_unseen",
 ]
 
 WINDOW_BYTES = 1 << 20
@@ -32,6 +37,7 @@ _THREAD_BYTES = 6 * WINDOW_BYTES  # tables and batches of a thread, its window a
 BATCH_BYTES = 8 << 20
 SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
 _SMALLEST_TABLES = 8 << 20
+_SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
 _PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
 
 
@@ -52,18 +58,38 @@ def _fixed_bytes(num_workers: int, *, is_plain: bool, reading: int = 0) -> dict[
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class CountingPlan:
+    """How counting uses its budget."""
+
+    make_counter: Callable[[Path], _native.PieceCounter]
+    """Makes a counter that spills into a folder."""
+    options: ReadingSettings
+    needs: CountingNeeds
+    """For the advice of a refusal, where the text needs more than anybody could know."""
+
+
 def plan_counting(
     settings: TokenizerTrainingSettings,
     inputs: Sequence[InputFile],
     budget: MemoryBudget,
     progress: Progress,
     reading: int,
-) -> tuple[Callable[[Path], _native.PieceCounter], ReadingSettings]:
-    """Divide the budget; return what makes a counter that spills into a folder, and how to read."""
+) -> CountingPlan:
+    """Divide the budget; one too small is refused with what all of the text needs."""
     num_workers = settings.num_workers or usable_cores()
     is_plain = all(is_plain_text(row, encoding=settings.encoding) for row in inputs)
     fixed = _fixed_bytes(1, is_plain=is_plain, reading=reading)
-    budget.require({**fixed, "counting tables": _SMALLEST_TABLES})
+    all_threads = _fixed_bytes(num_workers, is_plain=is_plain, reading=reading)
+    other_bytes = sum(budget.shares.values()) + sum(all_threads.values())
+    needs = CountingNeeds(inputs, settings.special_tokens, other_bytes)
+    smallest = {**fixed, "counting tables": _SMALLEST_TABLES}
+    if sum(smallest.values()) > budget.remaining_bytes:
+        stretch = needs.find_stretch(looking_options(settings, budget))
+        tell_unseen(stretch.unseen_bytes, progress)
+        if (held := held_bytes(stretch)) > _SMALLEST_TABLES:
+            smallest = {**all_threads, "counting tables": held}
+    budget.require(smallest)
     spare = budget.remaining_bytes - sum(fixed.values()) - _SMALLEST_TABLES
     num_workers = min(num_workers, 1 + spare // _THREAD_BYTES)  # rather fewer than none at all
     fixed["threads"] = num_workers * _THREAD_BYTES
@@ -91,7 +117,19 @@ def plan_counting(
         reader_bytes=reading + budget.remaining_bytes,
         budget_bytes=budget.total_bytes,
     )
-    return make_counter, options
+    return CountingPlan(make_counter, options, needs)
+
+
+def tell_unseen(unseen_bytes: int, progress: Progress) -> None:
+    """Say that a refusal has not looked at all of the text."""
+    if unseen_bytes:
+        progress.note(f"the budget named is a first one{unseen_words(unseen_bytes)}")
+
+
+def looking_options(settings: TokenizerTrainingSettings, budget: MemoryBudget) -> ReadingSettings:
+    """How text is looked at before a refusal: windows that the budget has no room for are not."""
+    room = max(budget.remaining_bytes, _SMALL_WINDOW)
+    return dataclasses.replace(reading_options(settings), reader_bytes=room)
 
 
 def reading_options(settings: TokenizerTrainingSettings) -> ReadingSettings:

@@ -18,7 +18,7 @@ from lowtide.files import free_disk_bytes
 from lowtide.memory import MemoryBudget, format_size, smallest_budget
 from lowtide.progress import Progress
 
-__all__ = ["TieBreak", "file_bytes", "learn_merges", "longest_tokens_bytes", "planned_bytes"]
+__all__ = ["TieBreak", "file_bytes", "learn_merges", "planned_bytes", "repeated_bytes"]
 
 TieBreak = Literal["huggingface", "cs336"]
 Learner = _native.MergeLearner | _native.RoundLearner
@@ -29,6 +29,9 @@ _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
 # Measured on megabytes of one letter and of one word, whose last tokens are as long.
 _WRITTEN_BYTE_BYTES = 11
 _MUCH_WRITTEN = 8 << 20
+# Bytes of memory for a symbol of a segment in rounds: 148 for three, in three quarters of what they
+# get, which is seven eighths (native/tokenizer/learning/round_learner.cpp).
+_SEGMENT_TIMES = 80
 
 
 def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
@@ -39,13 +42,16 @@ def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
     return 28 * distinct_bytes + 24 * num_pieces
 
 
-def longest_tokens_bytes(text_bytes: int) -> int:
-    """The memory that writing the tokens of a text takes which is one stretch again and again.
+def repeated_bytes(stretch_bytes: int, *, text_bytes: int) -> int:
+    """The memory that learning from one stretch takes which repeats itself, in so much text.
 
-    They double until one has half the length of the text, and what is left over is joined to it:
-    2.9 times the text in all, of megabytes of one letter and of one word.
+    Its tokens double until one has half its length, and what is left over is joined to it: 2.9
+    times the stretch in all, of megabytes of one letter and of one word, and each byte takes some
+    to write. Where the text is too much for full speed, a segment of a round has to hold the
+    stretch, since no pair in it is rare.
     """
-    return 4 * _WRITTEN_BYTE_BYTES * text_bytes
+    written = 4 * _WRITTEN_BYTE_BYTES * stretch_bytes
+    return max(written, min(planned_bytes(text_bytes, 0), _SEGMENT_TIMES * stretch_bytes))
 
 
 def file_bytes(distinct_bytes: int, num_pieces: int, *, num_tokens: int) -> int:

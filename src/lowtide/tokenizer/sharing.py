@@ -29,7 +29,7 @@ from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
 from lowtide.progress import Progress
-from lowtide.tokenizer.counting import count_inputs, not_countable
+from lowtide.tokenizer.counting import CountingNeeds, count_inputs, refuse_stretch
 
 __all__ = ["CountPart", "SharedCounting", "count_together", "cut_inputs"]
 
@@ -93,7 +93,7 @@ class SharedCounting:
     inputs: InputList
     parts: Sequence[CountPart]
     options: ReadingSettings
-    specials: Sequence[str]
+    needs: CountingNeeds
     batch_bytes: int
     records: Records
     make_counter: Callable[[Path], _native.PieceCounter]
@@ -121,7 +121,7 @@ class SharedCounting:
         if part.end is None:
             inputs = self.inputs[part.first : part.last]
             count_inputs(
-                counter, inputs, self.options, specials=self.specials, batch_bytes=self.batch_bytes
+                counter, inputs, self.options, needs=self.needs, batch_bytes=self.batch_bytes
             )
             return [hash_parts(source, 0, source.size_bytes) for source in inputs]
         source = self.inputs[part.first]
@@ -139,7 +139,8 @@ class SharedCounting:
         try:
             counter.count_file(path, first, last, last)
         except ValueError as error:  # no place to cut
-            raise not_countable(error, counter, source, self.options) from None
+            size = int(str(error).split()[0])
+            raise refuse_stretch(size, source, self.options, self.needs) from None
 
     def add_up(self, counter: _native.PieceCounter) -> dict[str, Any]:
         """Give a counter the counts of all parts; returns how much text they are of."""

@@ -35,11 +35,13 @@ from lowtide.tokenizer.countingplan import (
     BATCH_BYTES,
     SLACK_BYTES,
     WINDOW_BYTES,
+    looking_options,
     plan_counting,
     reading_options,
+    tell_unseen,
 )
 from lowtide.tokenizer.learning import learn_merges
-from lowtide.tokenizer.scanning import scan_characters
+from lowtide.tokenizer.scanning import CHARACTER_BYTES, count_characters, scan_characters
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.tokenizer.sharing import (
     STAGES,
@@ -59,7 +61,6 @@ from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
 __all__ = ["train_tokenizer"]
 
 _SCAN_BYTES = 24 << 20  # a block, its documents, and their characters as 32 bits each
-_CHARACTER_BYTES = 900  # of a vocabulary, as it is made and written
 _FILE_BYTES = 450  # of an input, beside its row in the list: its hash, and that in the checkpoint
 
 
@@ -132,12 +133,13 @@ def _train_together(
     part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
     records = Records(settings.work_dir or out_dir.with_name(f"{out_dir.name}.work"))
     with Progress("train-tokenizer", budget_bytes=budget.total_bytes) as progress:
-        make_counter, options = plan_counting(settings, inputs, budget, progress, needed)
+        counting_plan = plan_counting(settings, inputs, budget, progress, needed)
+        make_counter = counting_plan.make_counter
         counting = SharedCounting(
             inputs=inputs,
             parts=cut_inputs(inputs, part_bytes, encoding=settings.encoding),
-            options=options,
-            specials=settings.special_tokens,
+            options=counting_plan.options,
+            needs=counting_plan.needs,
             batch_bytes=BATCH_BYTES,
             records=records,
             make_counter=make_counter,
@@ -273,13 +275,13 @@ def _count(
     checkpoints: CountCheckpoints,
     reading: int,
 ) -> tuple[_native.PieceCounter, dict[str, Any]]:
-    make_counter, options = plan_counting(settings, inputs, budget, progress, reading)
-    counter = make_counter(checkpoints.folder)
+    plan = plan_counting(settings, inputs, budget, progress, reading)
+    counter = plan.make_counter(checkpoints.folder)
     count_pieces(
         counter,
         inputs,
-        specials=settings.special_tokens,
-        options=options,
+        needs=plan.needs,
+        options=plan.options,
         checkpoints=checkpoints,
         progress=progress,
         batch_bytes=BATCH_BYTES,
@@ -303,7 +305,11 @@ def _scan_characters(
     specials = tuple(dict.fromkeys([*settings.special_tokens, UNKNOWN]))
     total = sum(row.size_bytes for row in inputs)
     shares = {"blocks of text": _SCAN_BYTES, "reading": reading, "slack": SLACK_BYTES}
-    budget.require(shares)
+    if sum(shares.values()) > budget.remaining_bytes:  # refused, with what the text itself needs
+        found, unseen = count_characters(inputs, options=looking_options(settings, budget))
+        tell_unseen(unseen, progress)
+        more = found * CHARACTER_BYTES - _SCAN_BYTES - reading
+        budget.require({**shares, "characters": max(more, 0)})
     for name, size in shares.items():
         budget.reserve(name, wanted_bytes=size)
     options = dataclasses.replace(
@@ -322,6 +328,8 @@ def _scan_characters(
         )
     if not scanned.num_bytes:
         raise DataError("there is no text in the input files", next_step="name other files")
-    budget.reserve("characters", wanted_bytes=len(scanned.characters) * _CHARACTER_BYTES)
+    for name in ("blocks of text", "reading"):  # all is read
+        budget.release(name)
+    budget.reserve("characters", wanted_bytes=len(scanned.characters) * CHARACTER_BYTES)
     vocabulary = Vocabulary.from_characters(scanned.characters, special_tokens=specials)
     return vocabulary, {"bytes": scanned.num_bytes, "vocab_size": len(vocabulary.tokens)}

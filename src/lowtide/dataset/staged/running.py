@@ -32,7 +32,7 @@ from lowtide.dataset.finishing import Made, plan_settings, write_dataset
 from lowtide.dataset.identity import drop_copies, require_unchanged
 from lowtide.dataset.near.job import BlockText, NearJob
 from lowtide.dataset.near.running import list_near_stages
-from lowtide.dataset.resources import Inputs, Shares, plan_shares
+from lowtide.dataset.resources import Inputs, Shares, check_characters, plan_shares
 from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import remove_other_shards
@@ -295,6 +295,8 @@ class _SharedPreparation:
         for part in range(len(self._job.parts)):
             data = self._job.records.open(Task(HASH_STAGE, part)).read("characters")
             characters |= int.from_bytes(data, "little")
+        budget_bytes = self._progress.budget_bytes or 0
+        check_characters(characters.bit_count(), self._shares, budget_bytes)
         bits = f"{characters:b}"[::-1]
         return Tokenizer.from_characters(chr(code) for code, bit in enumerate(bits) if bit == "1")
 

@@ -1,0 +1,123 @@
+"""Find the longest text without a place to cut, before a refusal names a budget.
+
+In:      input files that are held where they cannot be cut: text, not rows
+Out:     Stretch: how long it is, and whether it repeats itself; what was not looked at in time
+Memory:  a part of 64 KiB
+
+Only the text itself says how much of it has to be held at once. A budget that is too small for
+anything else is refused with what the text needs added to it, so that the first advice is enough:
+that is the only time that all of the text is looked at beforehand.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.reading import ReadingSettings, is_plain_text
+from lowtide.corpus.streams import open_stream
+from lowtide.errors import LowtideError
+from lowtide.memory import format_size
+
+__all__ = ["LOOK_SECONDS", "Stretch", "find_stretch", "unseen_words"]
+
+LOOK_SECONDS = 30.0
+"""A refusal takes no longer than this; what it has not looked at then, it says."""
+_PART_BYTES = 64 << 10
+_TAIL_BYTES = 1 << 12
+_SHRINKS = 50  # compressed to so small a part, a text is the same few bytes again and again
+
+LastCut = Callable[[bytes], int]
+"""Returns the last place in a text where it can be cut, 0 if there is none."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The longest text without a place to cut."""
+
+    size_bytes: int = 0
+    in_stream: bool = False
+    """It is in a file that is unpacked or decoded: more of it is held there."""
+    repeats: bool = False
+    """It is the same few bytes again and again, and its tokens become as long as itself."""
+    text_bytes: int = 0
+    """All text that was looked at."""
+    unseen_bytes: int = 0
+    """Of the inputs as stored, what was not looked at."""
+
+
+def find_stretch(
+    inputs: Sequence[InputFile],
+    options: ReadingSettings,
+    last_cut: LastCut,
+    *,
+    streams: bool = True,
+    seconds: float = LOOK_SECONDS,
+) -> Stretch:
+    """Look through inputs for as long as there is time; with `streams`, compressed ones too.
+
+    >>> find_stretch([], ReadingSettings(), len).size_bytes
+    0
+    """
+    deadline = time.monotonic() + seconds
+    found, unseen, text_bytes = Stretch(), 0, 0
+    for source in inputs:
+        is_plain = is_plain_text(source, encoding=options.encoding)
+        if source.format.block_kind != "text" or not (is_plain or streams):
+            continue
+        left = source.size_bytes
+        try:
+            for step in _iter_stretches(source, options, last_cut):
+                found = max(found, Stretch(step.size, not is_plain, step.repeats), key=_held)
+                left = source.size_bytes - step.place
+                text_bytes += step.text_bytes
+                if time.monotonic() > deadline:
+                    break
+        except (OSError, LowtideError):
+            pass  # whoever reads it says what is wrong
+        unseen += left
+    return replace(found, text_bytes=text_bytes, unseen_bytes=unseen)
+
+
+def unseen_words(unseen_bytes: int) -> str:
+    """What the advice of a refusal says of the text that was not looked at; empty if all was."""
+    if not unseen_bytes:
+        return ""
+    return f" (or more: {format_size(unseen_bytes)} of the input were not looked at)"
+
+
+def _held(stretch: Stretch) -> int:
+    """What is compared: a stretch takes twice as much in a stream, and more where it repeats."""
+    return stretch.size_bytes * (4 if stretch.repeats else 2 if stretch.in_stream else 1)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A part of a text, and what lies behind the last cut when it is read."""
+
+    text_bytes: int
+    size: int
+    repeats: bool
+    place: int
+    """In the file as it is stored."""
+
+
+def _iter_stretches(
+    source: InputFile, options: ReadingSettings, last_cut: LastCut
+) -> Iterator[_Step]:
+    size, repeats, tail = 0, False, b""
+    with open_stream(source, options) as reader:
+        while part := reader.read(_PART_BYTES):
+            window = tail + part
+            cut = last_cut(window)
+            size = len(window) - cut if cut else size + len(part)
+            repeats = not cut and (repeats or _is_same(part))
+            tail = window[-_TAIL_BYTES:]
+            yield _Step(len(part), size, repeats, reader.stored_position())
+
+
+def _is_same(text: bytes) -> bool:
+    return len(zlib.compress(text, 1)) * _SHRINKS < len(text)
