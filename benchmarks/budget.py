@@ -352,7 +352,11 @@ def set_up(verb: str, out: Path) -> None:
 def write_items(path: Path, *, long: bool) -> None:
     """Write questions with choices; with `long` one of them has a question of megabytes."""
     rows = [
-        {"context": f"what is the number after {n}", "choices": [f" {n + 1}", " no"], "answer": 0}
+        {
+            "context": f"what is the number that comes right after the number {n}",
+            "choices": [f" {n + 1}", " no"],
+            "answer": 0,
+        }
         for n in range(50)
     ]
     if long:
@@ -449,7 +453,7 @@ def measure(verb: str, source: Path, folder: Path, budget: str, limit: float) ->
         verdict = f"FAILED: no end in {limit:.0f} s"
     elif outcome.exit_code == 1 and named is None and named_budget(outcome.output):
         verdict = f"refused: {named_budget(outcome.output)}"
-    elif outcome.exit_code == 1 and "are left after cleaning" in outcome.output:
+    elif outcome.exit_code == 1 and "after cleaning" in outcome.output:
         verdict = "kept; the filters leave nothing of it"
     elif outcome.exit_code:
         verdict = "FAILED: " + next(

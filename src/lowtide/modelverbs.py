@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide import ranks
 from lowtide.answers import Answer, answer, to_json, wants_json
-from lowtide.errors import printable
+from lowtide.errors import BudgetError, printable
 from lowtide.packages import require_package
 
 if TYPE_CHECKING:
@@ -119,22 +119,41 @@ def run_generate(settings: GenerateSettings) -> Answer:
     return Answer(parts(), field="text", end="")
 
 
+def _refuse_evaluation(settings: EvaluateSettings) -> None:
+    """Refuse a budget before torch is loaded, with what all questions need."""
+    from lowtide.model.inference import LONGEST_USUAL, refuse_hopeless
+    from lowtide.training.tasks import held_text_bytes, longest_line
+
+    def refuse(tokens: int | None, text_bytes: int = 0) -> None:
+        refuse_hopeless(
+            settings.model_name,
+            settings.checkpoints_dir,
+            settings.memory,
+            device=settings.device,
+            tokens=tokens,
+            text_bytes=text_bytes,
+        )
+
+    try:
+        refuse(settings.seq_len or (None if settings.dataset_dir else 1))
+    except BudgetError:  # a token has a byte at least, and the model's context is the most
+        longest = max(map(longest_line, settings.task_files().values()), default=0)
+        most = min(longest, settings.seq_len or longest)
+        if settings.dataset_dir:
+            most = max(most, settings.seq_len or LONGEST_USUAL)
+        if longest:
+            refuse(most, held_text_bytes(longest))
+        raise
+
+
 def run_evaluate(settings: EvaluateSettings) -> Answer:
     """Measure a model's loss and bits per byte on datasets, and how often it answers right.
 
     lowtide evaluate --model-name books --dataset-dir data/books --dataset-dir general=data/wiki
     lowtide evaluate --model-name books --tasks arc_easy=tasks/ARC-Easy-Test.jsonl
     """
-    from lowtide.model.inference import refuse_hopeless
-
     require_package("torch", "evaluating")
-    refuse_hopeless(
-        settings.model_name,
-        settings.checkpoints_dir,
-        settings.memory,
-        device=settings.device,
-        tokens=settings.seq_len or (None if settings.dataset_dir else 1),
-    )
+    _refuse_evaluation(settings)
 
     from lowtide.training.evaluation import evaluate
     from lowtide.training.likelihood import TaskResult, describe_result

@@ -67,6 +67,7 @@ VERBS = {
     "train on a large cell": _TRAIN + "--dataset-id {cell}",
     "train on a tokenized cell": _TRAIN + "--input-file {cell} --tokenization gpt2",
     "evaluate": "evaluate --model-name {model} --dataset-dir {data} --eval-iters 1 --device cpu",
+    "evaluate a long question": "evaluate --model-name {model} --tasks {items} --device cpu",
     "generate": "generate --model-name {model} --prompt words --max-new-tokens 2 --device cpu",
 }
 
@@ -126,6 +127,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found["cell"] = root / "cell.parquet"
     found["letter"] = root / "letter.txt.gz"
     found["word"] = root / "word.txt"
+    found["items"] = root / "items.jsonl"
     found["script"] = root / "script.txt"
     found["text"].write_text(some_text(4000, seed=1))
     found["more"].write_text(some_text(2000, seed=2))
@@ -141,6 +143,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_json(found["run"] / "settings.json", {"batch_size": 4})
     row = {"time": 1.0, "job": "train", "step": 1, "loss": 1.0, "memory_bytes": 1}
     (found["run"] / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    item = {"context": "a question \U0001f30a " * 100_000, "choices": ["yes", "no"], "answer": 0}
+    found["items"].write_text(json.dumps(item, ensure_ascii=False) + "\n")
     long = "two words\té\n" * 1_500_000  # of which every end and accent is an escape in JSON
     found["rows"].write_text("\n".join(json.dumps({"text": text}) for text in ("a", long, "b")))
     pq.write_table(pa.table({"text": ["a few words", long, "a few more"]}), found["cell"])

@@ -1,10 +1,12 @@
 """Tasks: published shapes give the texts that evaluation suites score."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from lowtide.errors import DataError
+from lowtide.training import tasks
 from lowtide.training.tasks import Question, iter_questions
 
 HELLASWAG = {
@@ -85,3 +87,20 @@ def test_lines_that_are_none_are_named(line, message, tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         list(iter_questions(tmp_path / "none.jsonl"))
+
+
+def test_the_longest_line_is_measured_without_reading_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "_PART_BYTES", 7)
+    path = tmp_path / "a.jsonl"
+    for text, longest in ((b"", 0), (b"ab\n", 2), (b"a\n" + b"b" * 40 + b"\ncd", 40), (b"abc", 3)):
+        path.write_bytes(text)
+        assert tasks.longest_line(path) == longest
+    assert tasks.longest_line(tmp_path / "none") == 0
+
+
+def test_only_long_questions_count_and_none_for_more_than_is_read() -> None:
+    assert tasks.held_text_bytes(200_000) == 0
+    assert tasks.held_text_bytes(1_000_000) == 24_000_000
+    assert tasks.held_text_bytes(1 << 40) == tasks.held_text_bytes(16 << 20)

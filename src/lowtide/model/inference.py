@@ -6,7 +6,7 @@ Out:     bytes by part; BudgetError with the smallest budget that would do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide.errors import BudgetError, DataError
@@ -16,6 +16,7 @@ from lowtide.model.program import Program, find_program, program_here
 from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
 
 __all__ = [
+    "LONGEST_USUAL",
     "PROMPT_PART",
     "TOKEN_BYTES",
     "InferenceNeed",
@@ -28,7 +29,8 @@ __all__ = [
 ]
 
 _MARGIN = 1.1
-_USUAL_TOKENS = 4096
+LONGEST_USUAL = 4096
+"""Tokens of a row that nobody asks more of, whatever the context."""
 PROMPT_PART = 1024
 """Tokens of a prompt that are read at once."""
 TOKEN_BYTES = 360
@@ -47,11 +49,14 @@ class InferenceNeed:
     program: int
     tokenizer: int = 0
     """The vocabulary as it is loaded."""
+    text: int = 0
+    """Texts that are read whole, while they become ids."""
 
     @property
     def total_bytes(self) -> int:
         """What a machine that computes on its CPU must hold."""
-        return self.weights + self.working + self.cache + self.program + self.tokenizer
+        parts = (self.weights, self.working, self.cache, self.program, self.tokenizer, self.text)
+        return sum(parts)
 
     @property
     def budget_bytes(self) -> int:
@@ -96,7 +101,7 @@ def _one_layer(config: GPTConfig) -> GPTConfig:
 
 def usual_tokens(config: GPTConfig) -> int:
     """Tokens of a row where nobody asks for a number: the context, if it is not a very long one."""
-    return min(config.context_length, _USUAL_TOKENS)
+    return min(config.context_length, LONGEST_USUAL)
 
 
 def fit_context(config: GPTConfig, budget_bytes: int) -> int:
@@ -128,6 +133,7 @@ def refuse_hopeless(
     device: str = "auto",
     tokens: int | None = None,
     generates: bool = False,
+    text_bytes: int = 0,
 ) -> None:
     """Refuse a budget that one row at a time passes, before torch is loaded."""
     if memory is None:
@@ -143,10 +149,11 @@ def refuse_hopeless(
         config,
         1,
         budget_of(memory),
-        tokens=tokens
+        tokens=min(tokens or 0, config.context_length)
         or (min(config.context_length, PROMPT_PART) if generates else usual_tokens(config)),
         program=program,
         generates=generates,
+        text_bytes=text_bytes,
     )
 
 
@@ -158,6 +165,7 @@ def fit_rows(
     tokens: int,
     program: Program | None = None,
     generates: bool = False,
+    text_bytes: int = 0,
 ) -> int:
     """The largest number of rows, halved from `rows`, that the budget holds; refuse if none does.
 
@@ -167,14 +175,16 @@ def fit_rows(
     program = program or program_here(0)
     while True:
         need = planned_bytes(config, rows=rows, tokens=tokens, program=program, generates=generates)
+        need = replace(need, text=text_bytes)
         if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget_bytes:
             return rows
         if rows == 1:
             raise BudgetError(
                 f"running this model needs {format_size(need.budget_bytes)} even one row at a time "
                 f"(weights {format_size(need.weights)}, activations {format_size(need.working)}, "
-                f"cache {format_size(need.cache)}, program {format_size(need.program)}), the "
-                f"budget is {format_size(budget_bytes)}",
+                f"cache {format_size(need.cache)}, program {format_size(need.program)}"
+                + (f", the longest text {format_size(text_bytes)}" if text_bytes else "")
+                + f"), the budget is {format_size(budget_bytes)}",
                 next_step=f"give at least --memory {-(-need.budget_bytes // (1 << 20))}MiB",
             )
         rows = -(-rows // 2)

@@ -48,7 +48,7 @@ from lowtide.training.results import (
     token_bytes,
 )
 from lowtide.training.settings import EVAL_BATCH_ROWS, EvaluateSettings
-from lowtide.training.tasks import iter_questions
+from lowtide.training.tasks import held_text_bytes, iter_questions, longest_line
 
 __all__ = [
     "EvalResult",
@@ -267,11 +267,14 @@ def _measure_tasks(
     tasks: dict[str, _Task] = {}
     longest = min(settings.seq_len or config.context_length, config.context_length)
     for name, path in settings.task_files().items():
+        held, budget = held_text_bytes(longest_line(path)), progress.budget_bytes or 0
+        if held and device.type == "cpu":  # before it is read; so long a text fills the context
+            fit_rows(config, 1, budget, tokens=longest, text_bytes=held)
         size = measure_questions(tokenizer, iter_questions(path), max_tokens=longest)
         rows = settings.batch_size
         if size.questions == 0:
             raise DataError("there are no questions in it", path=path)
         if device.type == "cpu":
-            rows = fit_rows(config, rows, progress.budget_bytes or 0, tokens=size.tokens)
+            rows = fit_rows(config, rows, budget, tokens=size.tokens, text_bytes=held)
         tasks[name] = _Task(path, size, rows)
     return tasks

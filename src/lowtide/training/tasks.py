@@ -20,9 +20,12 @@ from typing import Any
 
 from lowtide.errors import DataError
 
-__all__ = ["Question", "iter_questions"]
+__all__ = ["Question", "held_text_bytes", "iter_questions", "longest_line"]
 
 _LARGEST_LINE = 16 << 20
+_SHORT_LINE = 256 << 10
+_LINE_TIMES = 24  # a line, its text at 4 bytes a character, that with a choice, and ids of it
+_PART_BYTES = 1 << 20
 _BRACKETS = re.compile(r"\[.*?\]")
 
 
@@ -57,6 +60,30 @@ def iter_questions(path: Path) -> Iterator[Question]:
                 next_step='expected {"context": …, "choices": […], "answer": 0}, {"text": …}, or a '
                 "line of HellaSwag, ARC or PIQA",
             ) from None
+
+
+def longest_line(path: Path) -> int:
+    """Bytes of the longest line that a file of questions has; 0 where it cannot be read."""
+    longest = size = 0
+    try:
+        with path.open("rb", buffering=0) as file:
+            while part := file.read(_PART_BYTES):
+                ends = part.split(b"\n")
+                for end in ends[:-1]:
+                    longest, size = max(longest, size + len(end)), 0
+                size += len(ends[-1])
+    except OSError:
+        return 0  # whoever reads it says what is wrong
+    return max(longest, size)
+
+
+def held_text_bytes(longest_line: int) -> int:
+    """What a question of so long a line takes while it becomes ids; 0 where that is next to none.
+
+    >>> held_text_bytes(2000), held_text_bytes(10_000_000) // 1_000_000
+    (0, 240)
+    """
+    return 0 if longest_line <= _SHORT_LINE else _LINE_TIMES * min(longest_line, _LARGEST_LINE)
 
 
 def _iter_lines(path: Path) -> Iterator[tuple[int, bytes]]:
