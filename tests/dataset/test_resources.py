@@ -14,9 +14,13 @@ from lowtide.memory import MemoryBudget
 MIB = 1 << 20
 
 
-def shares(total_bytes: int, processes: int) -> resources.Shares:
+def shares(total_bytes: int, processes: int, rules: str = "") -> resources.Shares:
     settings = PrepareSettings(
-        input_files=("a.txt",), out_dir=Path("out"), tokenization="char", num_workers=processes
+        input_files=("a.txt",),
+        out_dir=Path("out"),
+        tokenization="char",
+        num_workers=processes,
+        rules=rules,
     )
     budget = MemoryBudget(total_bytes, used_bytes=resources._PROGRAM_BYTES)
     return resources.plan_shares(settings, budget)
@@ -45,6 +49,13 @@ def test_a_small_budget_means_fewer_workers_and_the_smallest_table() -> None:
     assert shares(total, processes=8).num_workers == 3
     assert shares(total - 1, processes=8).num_workers == 2
     assert shares(total, processes=2).num_workers == 2
+
+
+def test_rules_take_more_of_every_block() -> None:
+    plain = shares(800 * MIB, processes=4).one_pass_bytes
+    ruled = shares(800 * MIB, processes=4, rules="c4").one_pass_bytes
+    # As many blocks as there are workers, and one that is read; the table has half of the rest.
+    assert 2 * (plain - ruled) == 5 * resources.BLOCK_BYTES * resources.RULES_BYTES_HELD
 
 
 def test_workers_beyond_the_blocks_take_nothing() -> None:

@@ -1,5 +1,6 @@
 """Likelihoods: those of one text at a time, whatever the batch; accuracies counted by hand."""
 
+import copy
 import json
 import math
 
@@ -62,6 +63,22 @@ def test_scores_do_not_depend_on_the_batch(model, tokenizer, rows):
         total, greedy = score_alone(model, tokenizer, context, choice)
         assert score.log_likelihood == pytest.approx(total, abs=1e-4)
         assert score.is_greedy == greedy
+
+
+def test_a_choice_that_is_the_likeliest_is_greedy(model, tokenizer):
+    context, choice = "naïve cats", "tide"
+    ids, one = tokenizer.encode(context).tolist(), tokenizer.encode(" tide").tolist()
+    assert len(one) == 1 and one[0] not in ids
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        # The rows of tokens are those of the output matrix, too.
+        model.embedding.weight[one[0]] = 10 * model.hidden(torch.tensor([ids]))[0, -1]
+    likeliest = int(model(torch.tensor([ids]))[0, -1].argmax())
+    pairs = [(context, choice), (context, "high")]
+    found = [
+        score.is_greedy for score in score_choices(model, tokenizer, pairs, rows=2, max_tokens=32)
+    ]
+    assert found == [likeliest == one[0], False] == [True, False]
 
 
 def test_blanks_at_the_end_of_a_context_belong_to_the_choice(model, tokenizer):
