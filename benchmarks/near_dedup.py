@@ -67,7 +67,7 @@ def make_copy(text: str, others: list[str], chooser: random.Random) -> str:
 def gram_set(text: str) -> frozenset[tuple[str, ...]]:
     """The n-grams of a document, as words."""
     data = text.encode()
-    rows = _native.split_words(data)
+    rows = _native.testing.split_words(data)
     ends = [*(begin for begin, _, _ in rows[1:]), len(data)]
     words = [
         data[begin:end].decode()[:chars]

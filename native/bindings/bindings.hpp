@@ -92,10 +92,12 @@ Array<T> to_array(std::vector<T>&& values) {
 void bind_classifier(nb::module_& m);
 void bind_corpus(nb::module_& m);
 void bind_dataset(nb::module_& m);
+void bind_learning(nb::module_& m);
 void bind_loader(nb::module_& m);
 void bind_decoder(nb::module_& m);
 void bind_model(nb::module_& m);
 void bind_near_copies(nb::module_& m);
+void bind_testing(nb::module_& m);
 void bind_tokenizer(nb::module_& m);
 void bind_vocabulary_files(nb::module_& m);
 

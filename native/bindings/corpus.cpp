@@ -52,13 +52,13 @@ BlockCleaner* clean_block(Input<uint8_t> data, Input<uint64_t> begins, Input<uin
   auto cleaner = std::make_unique<BlockCleaner>(options, call);
   {
     nb::gil_scoped_release release;
-    cleaner->text.reserve(text.size());
+    std::vector<DocumentRow> documents;
+    documents.reserve(count);
     for (size_t row = 0; row < count; ++row) {
-      const uint64_t begin = begins.data()[row], end = ends.data()[row];
-      cleaner->add_document(text.substr(begin, end - begin), input_indexes.data()[row],
-                            ordinals.data()[row], flags.data()[row]);
+      documents.push_back({input_indexes.data()[row], ordinals.data()[row], begins.data()[row],
+                           ends.data()[row], 0, 0, 0, flags.data()[row]});
     }
-    cleaner->finish();
+    cleaner->add_documents(text, documents);
   }
   return cleaner.release();
 }
@@ -80,22 +80,13 @@ BlockCleaner* clean_text(Input<uint8_t> data, const nb::bytes& separator,
   auto cleaner = std::make_unique<BlockCleaner>(options, call);
   {
     nb::gil_scoped_release release;
-    cleaner->text.reserve(text.size());
     std::vector<DocumentRow> found;
     for (const auto& [input, offset, begin, end] : segments) {
-      const auto keep = [&, file = input, shift = offset - begin](uint64_t first, uint64_t last) {
-        const uint64_t ordinal = first + shift;  // unsigned: what wraps around comes back
-        found.push_back({file, ordinal, first, last, 0, 0, 0, kDocumentFirst | kDocumentLast});
-      };
-      find_documents(text, mark, begin, end, keep);
+      list_documents(text, mark, {input, offset, begin, end}, found);
     }
     if (continues && !found.empty()) found.front().flags &= ~kDocumentFirst;
     if (continued && !found.empty()) found.back().flags &= ~kDocumentLast;
-    for (const DocumentRow& row : found) {
-      cleaner->add_document(text.substr(row.begin, row.end - row.begin), row.input_index,
-                            row.ordinal, row.flags);
-    }
-    cleaner->finish();
+    cleaner->add_documents(text, found);
   }
   return cleaner.release();
 }
@@ -313,44 +304,6 @@ void bind_corpus(nb::module_& m) {
       "hashes"_a, "documents"_a, "remnants"_a, "all"_a);
   m.def("clean_block", &clean_block, "data"_a, "begins"_a, "ends"_a, "input_indexes"_a,
         "ordinals"_a, "flags"_a, "options"_a, "compose"_a);
-  m.def(
-      "measure_repetition",
-      [](nb::bytes line, bool vectors) {
-        const std::string_view text(line.c_str(), line.size());
-        return measure_repetition(text, count_repeated_bytes(text.data(), text.size()), vectors);
-      },
-      "line"_a, "vectors"_a = true, "The share of a line that repeats itself.");
-  m.def(
-      "scan_line",
-      [](nb::bytes text, bool vectors) {
-        const LineScan line = scan_line(text.c_str(), text.c_str() + text.size(), vectors);
-        return nb::make_tuple(line.end - text.c_str(), line.plain, line.repeated);
-      },
-      "text"_a, "vectors"_a = true,
-      "Where the first line ends, whether cleaning leaves it as it is, bytes like the one before.");
-  m.def(
-      "find_bytes",
-      [](nb::bytes text, nb::bytes wanted, bool vectors) -> ptrdiff_t {
-        const char* found = find_bytes(text.c_str(), text.c_str() + text.size(),
-                                       {wanted.c_str(), wanted.size()}, vectors);
-        return found == nullptr ? -1 : found - text.c_str();
-      },
-      "text"_a, "wanted"_a, "vectors"_a = true,
-      "Where one stands first in the other; -1: nowhere.");
-  m.def(
-      "split_words",
-      [](nb::bytes text) {
-        WordSplitter splitter;
-        std::vector<Word> words;
-        const std::string_view whole(text.c_str(), text.size());
-        splitter.split(whole, 0, ~size_t{0}, words);
-        nb::list list;
-        for (const Word& word : words) {
-          list.append(nb::make_tuple(word.begin, word.chars(), word.facts & 0xFF));
-        }
-        return list;
-      },
-      "text"_a, "First byte, characters and flags of every word, as rules of quality count them.");
   m.def("clean_text", &clean_text, "data"_a, "separator"_a, "segments"_a, "continues"_a,
         "continued"_a, "options"_a, "compose"_a);
   m.def("extract_jsonl", &extract_rows, "data"_a, "field"_a);

@@ -209,8 +209,6 @@ void bind_dataset(nb::module_& m) {
   m.def("encode_block", &encode_by_call, "coder"_a, "text"_a, "documents"_a, "removed"_a,
         "cleaning"_a, nb::kw_only(), "shuffle"_a, "seed"_a, "block"_a, "carried"_a.none(),
         "end_id"_a, "id_bytes"_a);
-  m.def("shuffle_key", &shuffle_key, "seed"_a, "input_index"_a, "ordinal"_a,
-        "A document's place in the shuffle.");
   bind_rows(m);
 }
 

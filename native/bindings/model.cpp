@@ -3,28 +3,16 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <vector>
 
 #include "bindings/bindings.hpp"
-#include "model/packed_states.hpp"
-#include "model/row_kernels.hpp"
-#include "model/thread_pool.hpp"
+#include "model/threaded_kernels.hpp"
 
 namespace lowtide {
 namespace {
 
 using Address = uintptr_t;
-
-// Blocks depend on the shape alone, so that sums over them are the same on any number of threads.
-constexpr size_t kBlockNumbers = 16384, kMostBlocks = 64;
-
-size_t block_rows(size_t num_rows, size_t width) {
-  return std::max({size_t{1}, kBlockNumbers / std::max<size_t>(width, 1),
-                   (num_rows + kMostBlocks - 1) / kMostBlocks});
-}
 
 // Whether a tensor is as large as it is said to be cannot be seen here; that it is there can.
 template <typename... Addresses>
@@ -37,84 +25,48 @@ void require_tensors(size_t num_rows, size_t width, size_t num_threads, Addresse
 const float* numbers(Address address) { return reinterpret_cast<const float*>(address); }
 float* room(Address address) { return reinterpret_cast<float*>(address); }
 
-// Sums that blocks make by themselves, added up in their order.
-template <typename T>
-class BlockSums {
- public:
-  BlockSums(size_t num_rows, size_t block, size_t width)
-      : block_(block), width_(width), sums_((num_rows + block - 1) / block * width) {}
-
-  T* of(size_t first) { return sums_.data() + first / block_ * width_; }
-
-  void add_to(T* out) const {
-    for (size_t i = 0; i < sums_.size(); ++i) out[i % width_] += sums_[i];
-  }
-
- private:
-  size_t block_, width_;
-  std::vector<T> sums_;
-};
-
 void bind_norm(nb::module_& m) {
   m.def("rms_norm", [](Address x, Address weight, float eps, Address y, Address scales,
                        size_t num_rows, size_t width, size_t num_threads) {
     require_tensors(num_rows, width, num_threads, x, weight, y, scales);
     const nb::gil_scoped_release unlocked;
-    run_blocks(num_rows, block_rows(num_rows, width), num_threads, [&](size_t first, size_t end) {
-      rms_norm(numbers(x) + first * width, numbers(weight), eps, room(y) + first * width,
-               room(scales) + first, end - first, width);
-    });
+    rms_norm_all(numbers(x), numbers(weight), eps, room(y), room(scales), num_rows, width,
+                 num_threads);
   });
-  m.def("rms_norm_backward",
-        [](Address gradient, Address x, Address weight, Address scales, Address x_gradient,
-           Address weight_gradient, size_t num_rows, size_t width, size_t num_threads) {
-          require_tensors(num_rows, width, num_threads, gradient, x, weight, scales, x_gradient,
-                          weight_gradient);
-          const nb::gil_scoped_release unlocked;
-          const size_t block = block_rows(num_rows, width);
-          BlockSums<float> sums(num_rows, block, width);
-          run_blocks(num_rows, block, num_threads, [&](size_t first, size_t end) {
-            const size_t start = first * width;
-            rms_norm_backward(numbers(gradient) + start, numbers(x) + start, numbers(weight),
-                              numbers(scales) + first, room(x_gradient) + start, sums.of(first),
-                              end - first, width);
-          });
-          sums.add_to(room(weight_gradient));
-        });
+  m.def("rms_norm_backward", [](Address gradient, Address x, Address weight, Address scales,
+                                Address x_gradient, Address weight_gradient, size_t num_rows,
+                                size_t width, size_t num_threads) {
+    require_tensors(num_rows, width, num_threads, gradient, x, weight, scales, x_gradient,
+                    weight_gradient);
+    const nb::gil_scoped_release unlocked;
+    rms_norm_backward_all(numbers(gradient), numbers(x), numbers(weight), numbers(scales),
+                          room(x_gradient), room(weight_gradient), num_rows, width, num_threads);
+  });
 }
 
 void bind_activations(nb::module_& m) {
   m.def("swiglu", [](Address x, Address y, size_t num_rows, size_t width, size_t num_threads) {
     require_tensors(num_rows, width, num_threads, x, y);
     const nb::gil_scoped_release unlocked;
-    run_blocks(num_rows, block_rows(num_rows, width), num_threads, [&](size_t first, size_t end) {
-      swiglu(numbers(x) + 2 * first * width, room(y) + first * width, end - first, width);
-    });
+    swiglu_all(numbers(x), room(y), num_rows, width, num_threads);
   });
   m.def("swiglu_backward", [](Address gradient, Address x, Address x_gradient, size_t num_rows,
                               size_t width, size_t num_threads) {
     require_tensors(num_rows, width, num_threads, gradient, x, x_gradient);
     const nb::gil_scoped_release unlocked;
-    run_blocks(num_rows, block_rows(num_rows, width), num_threads, [&](size_t first, size_t end) {
-      swiglu_backward(numbers(gradient) + first * width, numbers(x) + 2 * first * width,
-                      room(x_gradient) + 2 * first * width, end - first, width);
-    });
+    swiglu_backward_all(numbers(gradient), numbers(x), room(x_gradient), num_rows, width,
+                        num_threads);
   });
   m.def("gelu", [](Address x, Address y, size_t size, size_t num_threads) {
     require_tensors(size, 1, num_threads, x, y);
     const nb::gil_scoped_release unlocked;
-    run_blocks(size, kBlockNumbers, num_threads, [&](size_t first, size_t end) {
-      gelu(numbers(x) + first, room(y) + first, end - first);
-    });
+    gelu_all(numbers(x), room(y), size, num_threads);
   });
   m.def("gelu_backward",
         [](Address gradient, Address x, Address x_gradient, size_t size, size_t num_threads) {
           require_tensors(size, 1, num_threads, gradient, x, x_gradient);
           const nb::gil_scoped_release unlocked;
-          run_blocks(size, kBlockNumbers, num_threads, [&](size_t first, size_t end) {
-            gelu_backward(numbers(gradient) + first, numbers(x) + first, room(x_gradient) + first,
-                          end - first);
-          });
+          gelu_backward_all(numbers(gradient), numbers(x), room(x_gradient), size, num_threads);
         });
 }
 
@@ -129,15 +81,7 @@ void bind_loss(nb::module_& m) {
             }
           }
           const nb::gil_scoped_release unlocked;
-          const size_t block = block_rows(num_rows, width);
-          BlockSums<double> sums(num_rows, block, 1);
-          run_blocks(num_rows, block, num_threads, [&](size_t first, size_t end) {
-            *sums.of(first) =
-                cross_entropy(room(logits) + first * width, wanted + first, end - first, width);
-          });
-          double total = 0.0;
-          sums.add_to(&total);
-          return total;
+          return cross_entropy_all(room(logits), wanted, num_rows, width, num_threads);
         });
 }
 
@@ -166,12 +110,8 @@ void bind_heads(nb::module_& m) {
     require_heads(sizes, num_threads, x, tables, outputs);
     const nb::gil_scoped_release unlocked;
     const HeadShape shape{sizes[1], sizes[2], sizes[3], sizes[4]};
-    const size_t num_rows = sizes[0] * sizes[1];
-    run_blocks(num_rows, block_rows(num_rows, shape.width()), num_threads,
-               [&](size_t first, size_t end) {
-                 turn_heads(numbers(x), head_tables(tables, eps), shape, room(outputs[0]),
-                            room(outputs[1]), room(outputs[2]), first, end);
-               });
+    turn_heads_all(numbers(x), head_tables(tables, eps), shape, room(outputs[0]), room(outputs[1]),
+                   room(outputs[2]), sizes[0], num_threads);
   });
   m.def("turn_heads_backward",
         [](const Outputs& gradients, const Strides& strides, Address x, const Tables& tables,
@@ -188,15 +128,9 @@ void bind_heads(nb::module_& m) {
                                     {strides[0], strides[1], strides[2]},
                                     {strides[3], strides[4], strides[5]},
                                     {strides[6], strides[7], strides[8]}};
-          const size_t num_rows = sizes[0] * sizes[1], block = block_rows(num_rows, shape.width());
-          BlockSums<float> query(num_rows, block, shape.head_dim);
-          BlockSums<float> key(num_rows, block, shape.head_dim);
-          run_blocks(num_rows, block, num_threads, [&](size_t first, size_t end) {
-            turn_heads_backward(given, numbers(x), head_tables(tables, eps), shape,
-                                room(x_gradient), query.of(first), key.of(first), first, end);
-          });
-          query.add_to(room(query_weight_gradient));
-          key.add_to(room(key_weight_gradient));
+          turn_heads_backward_all(given, numbers(x), head_tables(tables, eps), shape,
+                                  room(x_gradient), room(query_weight_gradient),
+                                  room(key_weight_gradient), sizes[0], num_threads);
         });
 }
 
@@ -214,17 +148,14 @@ void bind_packed(nb::module_& m) {
     const nb::gil_scoped_release unlocked;
     const PackedStep step{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4],
                           numbers[5], numbers[6], numbers[7], numbers[8], seed};
-    run_blocks(size / kPackedBlock, 128, num_threads, [&](size_t first, size_t end) {
-      const size_t start = first * kPackedBlock;
-      const PackedStates part{reinterpret_cast<uint16_t*>(states[0]) + start,
-                              reinterpret_cast<int8_t*>(states[1]) + start,
-                              reinterpret_cast<int8_t*>(states[2]) + start,
-                              reinterpret_cast<uint8_t*>(states[3]) + start,
-                              room(states[4]) + first,
-                              room(states[5]) + first};
-      adamw_packed(part, reinterpret_cast<const uint16_t*>(gradients) + start, step,
-                   position + static_cast<uint32_t>(start), end - first);
-    });
+    const PackedStates packed{reinterpret_cast<uint16_t*>(states[0]),
+                              reinterpret_cast<int8_t*>(states[1]),
+                              reinterpret_cast<int8_t*>(states[2]),
+                              reinterpret_cast<uint8_t*>(states[3]),
+                              room(states[4]),
+                              room(states[5])};
+    adamw_packed_all(packed, reinterpret_cast<const uint16_t*>(gradients), step, position, size,
+                     num_threads);
   });
   m.def("momentum_packed",
         [](Address codes, Address scales, Address gradients, const std::array<float, 3>& numbers,
@@ -234,12 +165,9 @@ void bind_packed(nb::module_& m) {
                   "packed states come in whole blocks");
           require(codes != 0 && scales != 0 && gradients != 0, "a tensor has no address");
           const nb::gil_scoped_release unlocked;
-          run_blocks(size / kPackedBlock, 128, num_threads, [&](size_t first, size_t end) {
-            const size_t start = first * kPackedBlock;
-            momentum_packed(reinterpret_cast<int8_t*>(codes) + start, room(scales) + first,
-                            reinterpret_cast<uint16_t*>(gradients) + start, numbers[0], numbers[1],
-                            numbers[2], end - first);
-          });
+          momentum_packed_all(reinterpret_cast<int8_t*>(codes), room(scales),
+                              reinterpret_cast<uint16_t*>(gradients), numbers[0], numbers[1],
+                              numbers[2], size, num_threads);
         });
   m.def("move_packed", [](Address weights, Address rests, Address steps,
                           const std::array<float, 2>& numbers, bool cautious, uint32_t seed,
@@ -249,12 +177,8 @@ void bind_packed(nb::module_& m) {
             "a tensor has no address");
     const nb::gil_scoped_release unlocked;
     const PackedMove move{numbers[0], numbers[1], cautious, seed};
-    run_blocks(size, 16384, num_threads, [&](size_t first, size_t end) {
-      move_packed(reinterpret_cast<uint16_t*>(weights) + first,
-                  reinterpret_cast<int8_t*>(rests) + first,
-                  reinterpret_cast<const uint16_t*>(steps) + first, move,
-                  position + static_cast<uint32_t>(first), end - first);
-    });
+    move_packed_all(reinterpret_cast<uint16_t*>(weights), reinterpret_cast<int8_t*>(rests),
+                    reinterpret_cast<const uint16_t*>(steps), move, position, size, num_threads);
   });
   m.def("pack_weights",
         [](Address values, Address weights, Address rests, size_t size, size_t num_threads) {
@@ -263,10 +187,8 @@ void bind_packed(nb::module_& m) {
                       (values != 0 && weights != 0 && rests != 0),
                   "a tensor has no address");
           const nb::gil_scoped_release unlocked;
-          run_blocks(size, 16384, num_threads, [&](size_t first, size_t end) {
-            pack_weights(room(values) + first, reinterpret_cast<uint16_t*>(weights) + first,
-                         reinterpret_cast<int8_t*>(rests) + first, end - first);
-          });
+          pack_weights_all(numbers(values), reinterpret_cast<uint16_t*>(weights),
+                           reinterpret_cast<int8_t*>(rests), size, num_threads);
         });
   m.def("unpack_weights", [](Address weights, Address rests, Address out, size_t size,
                              size_t num_threads) {
@@ -274,11 +196,8 @@ void bind_packed(nb::module_& m) {
     require(checked_product(size, sizeof(float)) == 0 || (weights != 0 && rests != 0 && out != 0),
             "a tensor has no address");
     const nb::gil_scoped_release unlocked;
-    run_blocks(size, 16384, num_threads, [&](size_t first, size_t end) {
-      unpack_weights(reinterpret_cast<const uint16_t*>(weights) + first,
-                     reinterpret_cast<const int8_t*>(rests) + first, room(out) + first,
-                     end - first);
-    });
+    unpack_weights_all(reinterpret_cast<const uint16_t*>(weights),
+                       reinterpret_cast<const int8_t*>(rests), room(out), size, num_threads);
   });
 }
 

@@ -27,10 +27,12 @@ NB_MODULE(_native, m) {
   lowtide::bind_classifier(m);
   lowtide::bind_corpus(m);
   lowtide::bind_dataset(m);
+  lowtide::bind_learning(m);
   lowtide::bind_loader(m);
   lowtide::bind_decoder(m);
   lowtide::bind_model(m);
   lowtide::bind_near_copies(m);
+  lowtide::bind_testing(m);
   lowtide::bind_tokenizer(m);
   lowtide::bind_vocabulary_files(m);
 }

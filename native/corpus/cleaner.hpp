@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,6 +74,8 @@ class BlockCleaner {
 
   BlockCleaner(const CleanOptions& options, const Compose& compose);
 
+  // Cleans the documents that `rows` place in a block, and finishes.
+  void add_documents(std::string_view block, std::span<const DocumentRow> rows);
   void add_document(std::string_view raw, uint64_t input_index, uint64_t ordinal, uint64_t flags);
   // Forget `compose`, and sort the hashes by their first byte; `radix_ends` then says where each
   // value's rows end.
@@ -123,26 +126,17 @@ class BlockCleaner {
   std::array<uint32_t, kNumRules> num_samples_{};
 };
 
-// Find the documents of text[begin:end]; a separator ends one, and what follows the last separator
-// may be nothing at all.
-template <typename Found>
-void find_documents(std::string_view text, std::string_view separator, uint64_t begin, uint64_t end,
-                    const Found& found) {
-  for (uint64_t at = begin;;) {
-    const char* next = find_bytes(text.data() + at, text.data() + end, separator);
-    if (next == nullptr) {
-      if (at < end) found(at, end);
-      return;
-    }
-    const auto document_end = static_cast<uint64_t>(next - text.data());
-    found(at, document_end);
-    at = document_end + separator.size();
-  }
-}
+// A stretch of a block that comes from one input.
+struct Stretch {
+  uint64_t input_index;
+  uint64_t offset;  // of its begin in the input
+  uint64_t begin;   // in the block
+  uint64_t end;
+};
 
-// How much of a line says what the line already said: 0 (nothing) to 1 (all of it); `repeated` of
-// its bytes are equal to the one before.
-double measure_repetition(std::string_view line, size_t repeated, bool vectors = true);
-bool has_words(std::string_view text, uint64_t wanted);
+// Appends the documents of a stretch; a separator ends one, and what follows the last separator may
+// be nothing at all.
+void list_documents(std::string_view text, std::string_view separator, const Stretch& stretch,
+                    std::vector<DocumentRow>& rows);
 
 }  // namespace lowtide

@@ -20,6 +20,12 @@ struct PackedStates {
   int8_t* first;      // mean of gradients: 2x / (1 + |x|) of x = m / scale, in 127ths
   uint8_t* second;    // mean of squares: fourth root of v / scale, in 255ths
   float *first_scales, *second_scales;
+
+  PackedStates from(size_t block) const {  // without the blocks before
+    const size_t start = block * kPackedBlock;
+    return {weights + start, rests + start,        first + start,
+            second + start,  first_scales + block, second_scales + block};
+  }
 };
 
 struct PackedStep {

@@ -220,8 +220,8 @@ def test_repetition_is_measured_alike_with_and_without_vectors(
     phrase: bytes, times: int, rest: bytes
 ) -> None:
     line = phrase * times + rest
-    measured = _native.measure_repetition(line)
-    assert measured == _native.measure_repetition(line, vectors=False)
+    measured = _native.testing.measure_repetition(line)
+    assert measured == _native.testing.measure_repetition(line, vectors=False)
     if len(line) >= 64:
         runs = sum(a == b for a, b in itertools.pairwise(line)) / (len(line) - 1)
         assert measured == max(runs, repeated_share(line) if len(line) >= 384 else 0.0)

@@ -57,7 +57,7 @@ def split(text: str) -> list[str]:
     raw = text.encode()
     return [
         raw[begin : begin + 4 * chars].decode(errors="ignore")[:chars]
-        for begin, chars, _ in _native.split_words(raw)
+        for begin, chars, _ in _native.testing.split_words(raw)
     ]
 
 

@@ -35,7 +35,7 @@ def scan(text: bytes) -> tuple[int, bool, int]:
 @example(text=b"  a b\n", before=0)
 def test_lines(vectors: bool, text: bytes, before: int) -> None:
     text = b"ab" * (before // 2) + text
-    assert _native.scan_line(text, vectors) == scan(text)
+    assert _native.testing.scan_line(text, vectors) == scan(text)
 
 
 @pytest.mark.parametrize("vectors", [True, False])
@@ -45,4 +45,4 @@ def test_lines(vectors: bool, text: bytes, before: int) -> None:
 @example(text=b"<|", wanted=b"<|>")
 def test_separators(vectors: bool, text: bytes, wanted: bytes) -> None:
     expected = text.find(wanted) if wanted else -1
-    assert _native.find_bytes(text, wanted, vectors) == expected
+    assert _native.testing.find_bytes(text, wanted, vectors) == expected

@@ -63,7 +63,7 @@ def gram_set(text: str, n: int = 5) -> frozenset[tuple[str, ...]]:
     data = text.encode()
     words = [
         data[begin : begin + chars].decode()
-        for begin, chars, facts in _native.split_words(data)
+        for begin, chars, facts in _native.testing.split_words(data)
         if facts & REAL_WORD
     ]
     count = max(len(words) - n + 1, 1)

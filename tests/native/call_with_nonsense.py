@@ -66,7 +66,7 @@ def call_tokenizer(folder: Path) -> None:
         call("split", _native.split, pattern, b"low tide", "scalar")
     call("split", _native.split, "gpt2", b"", "what")
     for specials in ([], [b""], [b"x" * 100], [b"l"], "l"):
-        call("safe_cuts", _native.safe_cuts, b"low tide", specials)
+        call("safe_cuts", _native.testing.safe_cuts, b"low tide", specials)
         call("last_cut", _native.last_cut, b"low tide", specials)
     for tokens in ([], [b""], [b"a", b"a", b"aa"], BYTES, None, [1]):
         call("rules_by_rank", _native.rules_by_rank, tokens)
@@ -294,7 +294,7 @@ def call_corpus() -> None:
         call("clean_block", options.set_rank, False, label)
     call_classifier()
     for data in (b"", b"\xff\xfe don't", b"x" * 100_000 + b"-y", None, "text"):
-        call("split_words", _native.split_words, data)
+        call("split_words", _native.testing.split_words, data)
     options = _native.CleanOptions()
     empty, one = np.zeros(0, np.uint64), np.ones(1, np.uint64)
     huge = np.full(1, (1 << 64) - 1, np.uint64)
@@ -326,9 +326,9 @@ def call_corpus() -> None:
             )
     for data in (b"", b"\n", b'{"text": 1}\n', b"[" * 10_000, b'{"text": "\\ud800', None):
         call("extract_jsonl", _native.extract_jsonl, data, "")
-        call("measure_repetition", _native.measure_repetition, data)
-        call("scan_line", _native.scan_line, data)
-        call("find_bytes", _native.find_bytes, data, b"")
+        call("measure_repetition", _native.testing.measure_repetition, data)
+        call("scan_line", _native.testing.scan_line, data)
+        call("find_bytes", _native.testing.find_bytes, data, b"")
         call("keep_documents", _native.keep_documents, b"text", data or b"x", b"", options)
     rows = np.full(64, 255, np.uint8)
     call("keep_documents", _native.keep_documents, b"text", rows, rows, options)
@@ -477,7 +477,7 @@ def call_dataset(folder: Path) -> None:
             texts = (cleaned.text, cleaned.documents, b"", options)
             call("CalledCoder", _native.encode_block, coder, *texts, **good)
     for seed in NUMBERS:
-        call("shuffle_key", _native.shuffle_key, seed, seed, seed)
+        call("shuffle_key", _native.testing.shuffle_key, seed, seed, seed)
         call("measure_ids", _native.measure_ids, np.zeros(8, np.uint8), seed)
         call("RangeCounter", _native.RangeCounter, [seed], seed)
     call("measure_ids", _native.measure_ids, np.zeros(7, np.uint8), 4)

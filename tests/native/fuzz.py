@@ -114,7 +114,7 @@ def fuzz_splitting(source: random.Random, folder: Path) -> None:
     assert ends == sorted(set(ends))
     assert (ends[-1] if ends else 0) == len(text)
     specials = source.sample([b"<|endoftext|>", b"<|", b"a", b"\n", b"\xff"], source.randrange(4))
-    cuts = _native.safe_cuts(text, specials).tolist()
+    cuts = _native.testing.safe_cuts(text, specials).tolist()
     assert all(0 < cut < len(text) for cut in cuts)
     last = _native.last_cut(text, specials)
     assert 0 <= last <= len(text)
@@ -250,14 +250,16 @@ def fuzz_cleaning(source: random.Random, folder: Path) -> None:
     rows = np.frombuffer(rows[: len(rows) // 8 * 8], np.uint64).view(np.uint8)
     with contextlib.suppress(ValueError):
         _native.keep_documents(cleaned.text, rows, removed, options).list_texts()
-    words = _native.split_words(text)
+    words = _native.testing.split_words(text)
     assert [begin for begin, _, _ in words] == sorted({begin for begin, _, _ in words})
     for line in text.split(b"\n")[:20]:
-        assert _native.scan_line(line, True) == _native.scan_line(line, False)
-        assert _native.measure_repetition(line, True) == _native.measure_repetition(line, False)
+        assert _native.testing.scan_line(line, True) == _native.testing.scan_line(line, False)
+        assert _native.testing.measure_repetition(line, True) == _native.testing.measure_repetition(
+            line, False
+        )
         wanted = source.choice(_PARTS)
-        assert _native.find_bytes(line, wanted, True) == line.find(wanted)
-        assert _native.find_bytes(line, wanted, False) == line.find(wanted)
+        assert _native.testing.find_bytes(line, wanted, True) == line.find(wanted)
+        assert _native.testing.find_bytes(line, wanted, False) == line.find(wanted)
     table = _native.CharacterTable(np.array([97], np.uint32), np.array([5], np.uint32), 0)
     encoded = _native.encode_block(
         table,

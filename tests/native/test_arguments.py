@@ -32,8 +32,9 @@ PLAIN = {
 def entry_points() -> list[str]:
     return sorted(
         name
-        for name in dir(_native)
-        if not name.startswith("_") and callable(getattr(_native, name))
+        for module in (_native, _native.testing)
+        for name in dir(module)
+        if not name.startswith("_") and callable(getattr(module, name))
     )
 
 

@@ -80,7 +80,7 @@ def check_splitting(pattern: str, text: bytes, specials: list[bytes]) -> None:
         assert ends.tolist() == _native.split(pattern, text, instructions).tolist()
     assert (ends[-1] == len(text)) if text else len(ends) == 0
     assert (np.diff(ends.astype(np.int64), prepend=0) > 0).all()
-    cuts = set(_native.safe_cuts(text, specials).tolist())
+    cuts = set(_native.testing.safe_cuts(text, specials).tolist())
     assert cuts <= set(ends.tolist())
     last = _native.last_cut(text, specials)
     assert last == 0 or last in cuts

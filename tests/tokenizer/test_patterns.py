@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 from lowtide import _native
 from lowtide.errors import DataError
 from lowtide.tokenizer.patterns import EXPRESSIONS, PATTERN_NAMES, pattern_of_expression
-from lowtide.tokenizer.reference import (
-    NEWER_CHARACTERS,
-    _stand_ins,
-    split_pieces,
-    split_specials,
-)
+from lowtide.tokenizer.reference import NEWER_CHARACTERS, _stand_ins, split_pieces, split_specials
 
 PATTERNS = pytest.mark.parametrize("pattern", PATTERN_NAMES)
 
@@ -113,7 +108,7 @@ _BORDERS = sorted(
         for step in (-1, 0, 1)
     }
 )
-# The names that `_native.character_classes` numbers, in the order of enum CharClass.
+# The names that `_native.testing.character_classes` numbers, in the order of enum CharClass.
 _CLASSES = {
     1: r"[\p{Lu}\p{Lt}]",
     2: r"\p{Ll}",
@@ -139,7 +134,9 @@ def test_every_character_has_the_class_that_tiktoken_gives_it(number: int) -> No
         special_tokens={},
     )
     theirs = set(bytes(encoding.encode_ordinary(_EVERYTHING)).decode())  # the rest is left out
-    ours = {chr(code) for code in np.flatnonzero(_native.character_classes() == number).tolist()}
+    ours = {
+        chr(code) for code in np.flatnonzero(_native.testing.character_classes() == number).tolist()
+    }
     assert ours == theirs
     newer = set(regex.findall(_CLASSES[number], _EVERYTHING)) ^ ours
     named = {chr(code) for code in _stand_ins()}
@@ -149,7 +146,7 @@ def test_every_character_has_the_class_that_tiktoken_gives_it(number: int) -> No
 def test_the_newer_characters_are_those_that_differ() -> None:
     import regex
 
-    classes = _native.character_classes()
+    classes = _native.testing.character_classes()
     expressions = {number: regex.compile(expression) for number, expression in _CLASSES.items()}
     for code in _stand_ins():
         number = int(classes[code])
@@ -193,7 +190,7 @@ def test_cuts_never_change_pieces(
     pattern: str, data: st.DataObject, nasty_bytes: st.SearchStrategy[bytes]
 ) -> None:
     text = data.draw(nasty_bytes)
-    cuts = [int(cut) for cut in _native.safe_cuts(text, [])]
+    cuts = [int(cut) for cut in _native.testing.safe_cuts(text, [])]
     whole = split(pattern, text)
     for cut in cuts:
         assert split(pattern, text[:cut]) + split(pattern, text[cut:]) == whole
@@ -209,7 +206,7 @@ def test_cuts_never_cut_special_tokens(
     text = data.draw(nasty_bytes)
     whole = split_specials(text, specials)
     special_tokens = [special.encode() for special in specials]
-    for cut in _native.safe_cuts(text, special_tokens).tolist():
+    for cut in _native.testing.safe_cuts(text, special_tokens).tolist():
         left = split_specials(text[:cut], specials)
         right = split_specials(text[cut:], specials)
         if left and right and not left[-1][1] and not right[0][1]:
@@ -227,13 +224,13 @@ def test_last_cut_holds_whatever_follows(
     cut = _native.last_cut(text, special_tokens)
     assert 0 <= cut <= len(text)
     if cut:
-        assert cut in _native.safe_cuts(text + more, special_tokens).tolist()
+        assert cut in _native.testing.safe_cuts(text + more, special_tokens).tolist()
 
 
 def test_text_in_any_script_has_cuts() -> None:
     """Windows stay small in scripts without blanks, too."""
     for text in ("中文没有空格。但是有标点，" * 50, "日本語の文章です。" * 50, "ประเทศไทย " * 50):
-        cuts = _native.safe_cuts(text.encode(), []).tolist()
+        cuts = _native.testing.safe_cuts(text.encode(), []).tolist()
         assert max(b - a for a, b in itertools.pairwise([0, *cuts, len(text.encode())])) < 120
 
 

@@ -1,14 +1,9 @@
 #include "tokenizer/learning/counter.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <queue>
 #include <system_error>
 
 #include "system/huge_array.hpp"
@@ -22,255 +17,11 @@ namespace {
 
 constexpr size_t kHotSets = 32768;  // times 64 bytes: 2 MiB a thread. 512 KiB fit the second-level
                                     // cache and counted 18 % slower: more fell out of them
-constexpr size_t kBatch = 128;      // pieces per shard before they are handed on
-constexpr size_t kLongBatchBytes = 4096;
 constexpr size_t kEndsBatch = 4096;
-constexpr size_t kRunBufferBytes = 1 << 16;
 constexpr size_t kSmallestLimit = 4 << 20;  // of a window; its one piece is held once more
-constexpr size_t kLongPiece = 1 << 16;      // goes to the shared table at once
 constexpr size_t kRunsAtOnce = 64;          // that are read together: open files, and a buffer each
 
-int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length) {
-  const size_t shared = std::min(a_length, b_length);
-  // An empty piece may have no address, which memcmp may not be given.
-  const int order = shared == 0 ? 0 : std::memcmp(a, b, shared);
-  if (order != 0) return order;
-  return a_length < b_length ? -1 : a_length > b_length;
-}
-
-struct FileCloser {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, FileCloser>;
-
-File open_file(const std::string& path, const char* mode) {
-  File file(std::fopen(path.c_str(), mode));
-  if (!file) throw std::system_error(errno, std::generic_category(), path);
-  std::setvbuf(file.get(), nullptr, _IOFBF, kRunBufferBytes);
-  return file;
-}
-
-void write_all(std::FILE* file, const void* data, size_t size, const std::string& path) {
-  if (std::fwrite(data, 1, size, file) != size) {
-    throw std::system_error(errno, std::generic_category(), path);
-  }
-}
-
-// Writes one run: pieces in order, each as its length, its count and its bytes.
-class RunWriter {
- public:
-  explicit RunWriter(const std::string& path) : path_(path), file_(open_file(path, "wb")) {}
-  void add(const uint8_t* bytes, size_t size, uint64_t count) {
-    const uint32_t length = static_cast<uint32_t>(size);
-    write_all(file_.get(), &length, sizeof(length), path_);
-    write_all(file_.get(), &count, sizeof(count), path_);
-    write_all(file_.get(), bytes, size, path_);
-    written_ += sizeof(length) + sizeof(count) + size;
-  }
-  uint64_t written() const { return written_; }
-  void finish() {
-    if (std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) {
-      throw std::system_error(errno, std::generic_category(), path_);
-    }
-  }
-
- private:
-  std::string path_;
-  File file_;
-  uint64_t written_ = 0;
-};
-
-// Reads one run in order.
-class RunReader {
- public:
-  explicit RunReader(const CountRun& run) : path_(run.path), file_(open_file(run.path, "rb")) {
-    struct stat status{};
-    if (::fstat(::fileno(file_.get()), &status) != 0) {
-      throw std::system_error(errno, std::generic_category(), path_);
-    }
-    const uint64_t end = std::min(run.end, static_cast<uint64_t>(status.st_size));
-    if (run.begin > end || (run.end != UINT64_MAX && run.end != end)) throw_damaged();
-    if (::fseeko(file_.get(), static_cast<off_t>(run.begin), SEEK_SET) != 0) {
-      throw std::system_error(errno, std::generic_category(), path_);
-    }
-    left_ = end - run.begin;
-    advance();
-  }
-  bool done() const { return done_; }
-  const std::vector<uint8_t>& bytes() const { return bytes_; }
-  uint64_t count() const { return count_; }
-  void advance() {
-    if (left_ == 0) {
-      done_ = true;
-      return;
-    }
-    uint32_t length;
-    constexpr uint64_t kHead = sizeof(length) + sizeof(count_);
-    if (left_ < kHead) throw_damaged();
-    read(&length, sizeof(length));
-    read(&count_, sizeof(count_));
-    if (length > left_ - kHead) throw_damaged();  // before memory is asked for
-    bytes_.resize(length);
-    read(bytes_.data(), length);
-    left_ -= kHead + length;
-  }
-
- private:
-  void read(void* data, size_t size) {
-    if (std::fread(data, 1, size, file_.get()) == size) return;
-    if (std::ferror(file_.get())) throw std::system_error(errno, std::generic_category(), path_);
-    throw_damaged();
-  }
-  [[noreturn]] void throw_damaged() const {
-    throw std::system_error(EBADMSG, std::generic_category(), path_);
-  }
-
-  std::string path_;
-  File file_;
-  uint64_t left_ = 0;  // bytes of the run that are not read yet
-  std::vector<uint8_t> bytes_;
-  uint64_t count_ = 0;
-  bool done_ = false;
-};
-
-void merge_runs(const std::vector<CountRun>& runs, const CountShard::Sink& sink) {
-  std::vector<std::unique_ptr<RunReader>> readers;
-  for (const CountRun& run : runs) readers.push_back(std::make_unique<RunReader>(run));
-  const auto later = [](const RunReader* a, const RunReader* b) {
-    return compare_bytes(a->bytes().data(), a->bytes().size(), b->bytes().data(),
-                         b->bytes().size()) > 0;
-  };
-  std::priority_queue<RunReader*, std::vector<RunReader*>, decltype(later)> queue(later);
-  for (const auto& reader : readers) {
-    if (!reader->done()) queue.push(reader.get());
-  }
-  std::vector<uint8_t> bytes;
-  while (!queue.empty()) {
-    RunReader* reader = queue.top();
-    bytes = reader->bytes();
-    uint64_t count = 0;
-    while (!queue.empty() && queue.top()->bytes() == bytes) {
-      reader = queue.top();
-      queue.pop();
-      count += reader->count();
-      reader->advance();
-      if (!reader->done()) queue.push(reader);
-    }
-    sink(bytes.data(), bytes.size(), count);
-  }
-}
-
 }  // namespace
-
-CountShard::CountShard() { clear(); }
-
-void CountShard::clear() {
-  slots_ = std::vector<Slot>(64);
-  long_slots_ = std::vector<LongSlot>(16);
-  arena_ = {};
-  mask_ = slots_.size() - 1;
-  long_mask_ = long_slots_.size() - 1;
-  used_ = long_used_ = 0;
-  piece_bytes_ = 0;
-}
-
-size_t CountShard::bytes() const {
-  return slots_.size() * sizeof(Slot) + long_slots_.size() * sizeof(LongSlot) + arena_.capacity();
-}
-
-size_t CountShard::bytes_after_growth() const {
-  size_t bytes = this->bytes();
-  const auto nearly_full = [](size_t used, size_t size) { return (used + kBatch) * 4 > size * 3; };
-  if (nearly_full(used_, slots_.size())) bytes += slots_.size() * sizeof(Slot);
-  if (nearly_full(long_used_, long_slots_.size())) {
-    bytes += long_slots_.size() * sizeof(LongSlot);
-  }
-  if (arena_.size() + kLongBatchBytes > arena_.capacity()) bytes += arena_.capacity();
-  return bytes;
-}
-
-void CountShard::grow() {
-  std::vector<Slot> old(slots_.size() * 2);
-  old.swap(slots_);
-  mask_ = slots_.size() - 1;
-  for (const Slot& slot : old) {
-    if (slot.count == 0) continue;
-    size_t i = hash_key(slot.key) & mask_;
-    while (slots_[i].count != 0) i = (i + 1) & mask_;
-    slots_[i] = slot;
-  }
-}
-
-void CountShard::grow_long() {
-  std::vector<LongSlot> old(long_slots_.size() * 2);
-  old.swap(long_slots_);
-  long_mask_ = long_slots_.size() - 1;
-  for (const LongSlot& slot : old) {
-    if (slot.count == 0) continue;
-    size_t i = slot.hash & long_mask_;
-    while (long_slots_[i].count != 0) i = (i + 1) & long_mask_;
-    long_slots_[i] = slot;
-  }
-}
-
-void CountShard::add(const PieceKey& key, uint64_t hash, uint64_t count) {
-  size_t i = hash & mask_;
-  while (slots_[i].count != 0) {
-    if (slots_[i].key == key) {
-      slots_[i].count += count;
-      return;
-    }
-    i = (i + 1) & mask_;
-  }
-  slots_[i] = {key, count};
-  piece_bytes_ += key.length();
-  if (++used_ * 4 > slots_.size() * 3) grow();
-}
-
-void CountShard::add_long(const uint8_t* bytes, size_t length, uint64_t hash, uint64_t count) {
-  size_t i = hash & long_mask_;
-  while (long_slots_[i].count != 0) {
-    LongSlot& slot = long_slots_[i];
-    if (slot.hash == hash && slot.length == length &&
-        std::memcmp(arena_.data() + slot.offset, bytes, length) == 0) {
-      slot.count += count;
-      return;
-    }
-    i = (i + 1) & long_mask_;
-  }
-  long_slots_[i] = {hash, count, static_cast<uint32_t>(arena_.size()),
-                    static_cast<uint32_t>(length)};
-  // What is short may grow by doubling; a long piece takes its own size.
-  if (length > kLongPiece) arena_.reserve(arena_.size() + length);
-  arena_.insert(arena_.end(), bytes, bytes + length);
-  piece_bytes_ += length;
-  if (++long_used_ * 4 > long_slots_.size() * 3) grow_long();
-}
-
-void CountShard::for_each(const Sink& sink) const {
-  for (const Slot& slot : slots_) {
-    if (slot.count != 0) {
-      sink(reinterpret_cast<const uint8_t*>(&slot.key), slot.key.length(), slot.count);
-    }
-  }
-  for (const LongSlot& slot : long_slots_) {
-    if (slot.count != 0) sink(arena_.data() + slot.offset, slot.length, slot.count);
-  }
-}
-
-void CountShard::write_run(const std::string& path) const {
-  std::vector<Entry> entries;
-  entries.reserve(size());
-  for_each([&](const uint8_t* bytes, size_t length, uint64_t count) {
-    entries.push_back({bytes, length, count});
-  });
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return compare_bytes(a.bytes, a.length, b.bytes, b.length) < 0;
-  });
-  RunWriter writer(path);
-  for (const Entry& entry : entries) writer.add(entry.bytes, entry.length, entry.count);
-  writer.finish();
-}
 
 // What one thread has to itself.
 struct PieceCounter::Local {
@@ -283,7 +34,7 @@ struct PieceCounter::Local {
     Way ways[2];
   };
   HugeArray<Set> hot{kHotSets};
-  std::vector<Way> batches = std::vector<Way>(kShards * kBatch);
+  std::vector<Way> batches = std::vector<Way>(kShards * kCountBatch);
   size_t batch_sizes[kShards] = {};
   std::vector<uint8_t> long_batches[kShards];
   std::vector<uint32_t> ends = std::vector<uint32_t>(kEndsBatch);
@@ -427,13 +178,13 @@ void PieceCounter::count_very_long(const uint8_t* piece, size_t length, uint64_t
 template <typename Way>
 inline void PieceCounter::hand_on(Local& local, const Way& way) {
   const size_t shard = way.hash >> 58;
-  local.batches[shard * kBatch + local.batch_sizes[shard]] = way;
-  if (++local.batch_sizes[shard] == kBatch) flush_shard(local, shard);
+  local.batches[shard * kCountBatch + local.batch_sizes[shard]] = way;
+  if (++local.batch_sizes[shard] == kCountBatch) flush_shard(local, shard);
 }
 
 void PieceCounter::flush_shard(Local& local, size_t index) {
   Shard& shard = shards_[index];
-  const Local::Way* const batch = local.batches.data() + index * kBatch;
+  const Local::Way* const batch = local.batches.data() + index * kCountBatch;
   const size_t size = local.batch_sizes[index];
   const std::lock_guard<std::mutex> lock(shard.mutex);
   spill_if_full(index);
@@ -584,7 +335,7 @@ void PieceCounter::adopt(std::vector<std::string> runs) {
   }
 }
 
-void PieceCounter::drain(const CountShard::Sink& sink) {
+void PieceCounter::drain(const CountSink& sink) {
   for (const auto& local : locals_) flush(*local);
   locals_.clear();
   uint64_t distinct = 0;

@@ -13,68 +13,18 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "tokenizer/learning/count_runs.hpp"
+#include "tokenizer/learning/count_shard.hpp"
 #include "tokenizer/splitting/pieces.hpp"
 #include "tokenizer/splitting/specials.hpp"
 #include "tokenizer/splitting/splitter.hpp"
 
 namespace lowtide {
-
-// One of the shared tables.
-class CountShard {
- public:
-  CountShard();
-  void add(const PieceKey& key, uint64_t hash, uint64_t count);
-  void add_long(const uint8_t* bytes, size_t length, uint64_t hash, uint64_t count);
-  void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_]); }
-
-  using Sink = std::function<void(const uint8_t*, size_t, uint64_t)>;
-  void for_each(const Sink& sink) const;
-  void write_run(const std::string& path) const;  // sorted by bytes
-  void clear();
-
-  size_t bytes() const;
-  size_t bytes_after_growth() const;  // what one more piece could make of it
-  size_t size() const { return used_ + long_used_; }
-  uint64_t piece_bytes() const { return piece_bytes_; }  // of all distinct pieces together
-
- private:
-  struct Slot {
-    PieceKey key;
-    uint64_t count;  // 0: empty
-  };
-  struct LongSlot {
-    uint64_t hash;
-    uint64_t count;
-    uint32_t offset, length;
-  };
-  struct Entry {
-    const uint8_t* bytes;
-    size_t length;
-    uint64_t count;
-  };
-  void grow();
-  void grow_long();
-
-  std::vector<Slot> slots_;
-  std::vector<LongSlot> long_slots_;
-  std::vector<uint8_t> arena_;
-  size_t mask_, long_mask_;
-  size_t used_ = 0, long_used_ = 0;
-  uint64_t piece_bytes_ = 0;
-};
-
-// Pieces in order with their counts: a file, or a stretch of one.
-struct CountRun {
-  std::string path;
-  uint64_t begin = 0;
-  uint64_t end = UINT64_MAX;
-};
 
 class PieceCounter {
  public:
@@ -108,7 +58,7 @@ class PieceCounter {
                  uint64_t longest);
 
   // Hands every piece to `sink` and frees the tables on the way. Counting is over after it.
-  void drain(const CountShard::Sink& sink);
+  void drain(const CountSink& sink);
 
   uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
   uint64_t pieces_done() const { return pieces_done_.load(std::memory_order_relaxed); }

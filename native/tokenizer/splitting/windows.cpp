@@ -110,4 +110,13 @@ void FileWindows::read(const Window& window, std::vector<uint8_t>& buffer) const
   read(window.begin, buffer.data(), size);
 }
 
+size_t find_last_cut(const uint8_t* text, size_t length, const SpecialFinder& specials) {
+  // What follows could complete a special token that begins in the last bytes.
+  const size_t margin = std::max<size_t>(4, specials.longest());
+  for (size_t at = length > margin ? length - margin : 0; at > 0; --at) {
+    if (is_safe_cut(text, length, at) && specials.allows_cut(text, length, at)) return at;
+  }
+  return 0;
+}
+
 }  // namespace lowtide

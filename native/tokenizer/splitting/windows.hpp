@@ -58,5 +58,7 @@ class FileWindows {
 
 // Where to cut in-memory text at or after `at`: a safe cut outside special tokens, or `length`.
 size_t find_cut(const uint8_t* text, size_t length, size_t at, const SpecialFinder& specials);
+// The last place where text can be cut, also if more text follows it; 0 if there is none.
+size_t find_last_cut(const uint8_t* text, size_t length, const SpecialFinder& specials);
 
 }  // namespace lowtide

@@ -1,0 +1,50 @@
+// Runs: pieces with their counts, sorted by their bytes, in files that are written and read in order.
+//
+// A table of counts that outgrows its memory becomes a run; many runs are merged as they are read,
+// a piece of each at a time, so the memory of a merge is one buffer and one piece a run.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace lowtide {
+
+using CountSink = std::function<void(const uint8_t*, size_t, uint64_t)>;
+
+// Pieces in order with their counts: a file, or a stretch of one.
+struct CountRun {
+  std::string path;
+  uint64_t begin = 0;
+  uint64_t end = UINT64_MAX;
+};
+
+// The order of pieces in a run: by bytes, a piece before those it begins.
+int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length);
+
+struct FileCloser {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, FileCloser>;
+
+// Writes one run: pieces in order, each as its length, its count and its bytes.
+class RunWriter {
+ public:
+  explicit RunWriter(const std::string& path);
+  void add(const uint8_t* bytes, size_t size, uint64_t count);
+  void finish();  // everything is on the disk after it
+  uint64_t written() const { return written_; }
+
+ private:
+  std::string path_;
+  File file_;
+  uint64_t written_ = 0;
+};
+
+// Hands every piece of some runs to `sink` once, in order, with the sum of its counts.
+void merge_runs(const std::vector<CountRun>& runs, const CountSink& sink);
+
+}  // namespace lowtide
