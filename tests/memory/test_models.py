@@ -83,6 +83,15 @@ CASES = {
         "real = p.Prompt.iter_text\n"
         "p.Prompt.iter_text = lambda self: held.append(list(real(self))) or iter(held[-1])",
     ),
+    "generate-lines": Case(
+        "generate --model-name {model} --prompt-file {} --each-line --max-new-tokens 2 "
+        "--device cpu --memory",
+        "500MiB",
+        3 * MIB,
+        "import lowtide.generation.prompts as p\n"
+        "real = p.Prompt.iter_text\n"
+        "p.Prompt.iter_text = lambda self: held.append(list(real(self))) or iter(held[-1])",
+    ),
     "export": Case(
         "export --model-name {} --out-dir {}.hf --memory",
         "100MiB",
@@ -171,6 +180,8 @@ def write_input(verb: str, path: Path, size: int) -> None:
     elif verb == "evaluate-tasks":
         rows = [json.dumps({"text": "low tide " * 14563 + str(row)}) for row in range(size >> 17)]
         path.write_text("\n".join(rows))
+    elif verb == "generate-lines":  # one of which is nearly all
+        path.write_text("a short one\n" + "low tide " * (size // 9) + "\nanother\n")
     elif verb == "evaluate":
         np.zeros(size // 2, np.uint16).tofile(path)
     else:

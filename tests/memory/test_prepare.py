@@ -67,9 +67,10 @@ def write_text(path: Path, *, size_bytes: int, separator: str) -> None:
 
 @pytest.fixture(scope="module")
 def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """The peaks of the same text once, ten times as long, and as one document."""
+    """The peaks of the same text once, 28 MiB longer, and as one document."""
     folder = tmp_path_factory.mktemp("texts")
-    sizes = {"small": (4, "<|endoftext|>"), "large": (40, "<|endoftext|>"), "one": (40, "")}
+    # With 12 MiB both workers are busy: 68.8 MiB for 4, 79.5 for 12, 84.1 for 40.
+    sizes = {"small": (12, "<|endoftext|>"), "large": (40, "<|endoftext|>"), "one": (40, "")}
     found: dict[str, int] = {}
     for name, (size, separator) in sizes.items():
         write_text(folder / f"{name}.txt", size_bytes=size * MIB, separator=separator)
@@ -138,8 +139,8 @@ def test_all_sizes_stay_inside_the_budget(peaks: dict[str, int]) -> None:
     assert max(peaks.values()) < BUDGET, peaks
 
 
-def test_ten_times_the_text_takes_no_more(peaks: dict[str, int]) -> None:
-    assert peaks["large"] - peaks["small"] < 48 * MIB, peaks
+def test_more_text_takes_no_more(peaks: dict[str, int]) -> None:
+    assert peaks["large"] - peaks["small"] < 14 * MIB, peaks
 
 
 def test_one_large_document_takes_no_more(peaks: dict[str, int]) -> None:
