@@ -22,7 +22,7 @@ import torch
 
 from lowtide import prepare_dataset
 from lowtide.files import write_json
-from lowtide.memory import parse_size
+from lowtide.memory import format_size, parse_size
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import portable_tensors, save_weights
@@ -158,4 +158,7 @@ def test_the_first_advice_works(verb: str, places: dict[str, Path], tmp_path: Pa
     assert refused.exit_code == 1 and len(refused.advice) == 1, refused.output
     done = run(words, refused.advice[0])
     assert done.exit_code == 0, done.output
-    assert done.peak_bytes <= parse_size(refused.advice[0])
+    budget = parse_size(refused.advice[0])
+    assert done.peak_bytes <= budget
+    # The peak is held against the budget at the end, so that a passed one would be told.
+    assert re.search(rf"peak memory .* of {re.escape(format_size(budget))} budget", done.output)
