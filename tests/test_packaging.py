@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -49,3 +51,33 @@ def test_ci_runs_make_test() -> None:
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     assert "make test" in script.read_text(encoding="utf-8")
+
+
+def _publish_links() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("links", ROOT / "tools" / "publish_links.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_index_page_has_links_that_lead_somewhere() -> None:
+    links, at = _publish_links(), "https://host.example/lowtide"
+    text = links.absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), at, "v1")
+    found = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(found) > 20
+    assert all(link.startswith(("https://", "#")) for link in found)
+    assert re.search(rf"!\[[^]]+\]\({at}/raw/v1/docs/pictures/", text)
+    project = tomllib.loads(
+        links.with_urls((ROOT / "pyproject.toml").read_text(encoding="utf-8"), at, "v1")
+    )
+    assert project["project"]["urls"]["Issues"] == f"{at}/issues"
+    assert project["project"]["scripts"] == PROJECT["project"]["scripts"]
+
+
+def test_wheels_are_built_for_every_python_that_is_declared() -> None:
+    named = {row.split()[-1] for row in PROJECT["project"]["classifiers"] if ":: 3." in row}
+    built = PROJECT["tool"]["cibuildwheel"]["build"].split()
+    assert {f"cp{version.replace('.', '')}-*" for version in named} == set(built)
+    workflow = (ROOT / ".github" / "workflows" / "wheels.yml").read_text(encoding="utf-8")
+    assert "tools/publish_links.py" in workflow and "cibuildwheel" in workflow

@@ -60,7 +60,7 @@ struct type_caster<lowtide::FileName> {
       return false;
     }
     const object owned = steal(name);
-    value.bytes.assign(PyBytes_AS_STRING(name), static_cast<size_t>(PyBytes_GET_SIZE(name)));
+    value.bytes.assign(PyBytes_AsString(name), static_cast<size_t>(PyBytes_Size(name)));
     return true;
   }
 

@@ -28,6 +28,7 @@ Models
     Trainer             the same on objects: your network, your data, your callbacks
     GPT, GPTConfig, GPTDataLoader, load_model
     StepEvent, EvaluationEvent, CheckpointEvent: what callbacks of Trainer are called with
+    wrap_module         a torch module of your own for Trainer      -> WrappedModule
     build_optimizers    AdamW, 8-bit AdamW and Muon for any torch module
     learning_rate_factor  warm-up and decay: the share of the peak at a step
     evaluate            loss, bits per byte, right answers          -> EvalResult, TaskResult
@@ -139,6 +140,8 @@ _HOMES = {
     "verify_dataset": "lowtide.dataset.verification",
     "VerifyResult": "lowtide.dataset.verification",
     "VerifySettings": "lowtide.dataset.settings",
+    "wrap_module": "lowtide.training.modules",
+    "WrappedModule": "lowtide.training.modules",
 }
 
 __all__ = [*_HOMES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]

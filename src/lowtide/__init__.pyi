@@ -50,6 +50,8 @@ from lowtide.training.callbacks import EvaluationEvent as EvaluationEvent
 from lowtide.training.callbacks import StepEvent as StepEvent
 from lowtide.training.likelihood import TaskResult as TaskResult
 from lowtide.training.loaders import GPTDataLoader as GPTDataLoader
+from lowtide.training.modules import WrappedModule as WrappedModule
+from lowtide.training.modules import wrap_module as wrap_module
 from lowtide.training.optimizers import build_optimizers as build_optimizers
 from lowtide.training.results import EvalResult as EvalResult
 from lowtide.training.schedule import learning_rate_factor as learning_rate_factor
@@ -63,7 +65,7 @@ from pathlib import Path
 from typing import Literal
 
 __version__: str
-__all__ = ['append_to_dataset', 'AppendResult', 'AppendSettings', 'BatchLoader', 'BudgetError', 'build_optimizers', 'CheckpointEvent', 'ClassifierSettings', 'compare_memory', 'CompareSettings', 'CompletionSettings', 'convert_dataset', 'ConvertResult', 'ConvertSettings', 'create_dataloaders', 'DataError', 'DatasetInfo', 'DemoSettings', 'estimate_memory_usage', 'EvalResult', 'evaluate', 'EvaluationEvent', 'EvaluateSettings', 'export_model', 'ExportSettings', 'generate', 'generate_text', 'GenerateSettings', 'GPT', 'GPTConfig', 'GPTDataLoader', 'inspect', 'Inspection', 'InspectSettings', 'learning_rate_factor', 'load_model', 'LowtideError', 'make_plan', 'MemoryBudget', 'Mixture', 'Pair', 'Plan', 'PlanSettings', 'prepare_dataset', 'PrepareResult', 'PrepareSettings', 'pretokenize_files', 'PretokenizeResult', 'PretokenizeSettings', 'report', 'ReportResult', 'ReportSettings', 'run_demo', 'shell_completion', 'StageResult', 'StepEvent', 'StreamingDataLoader', 'TaskResult', 'TokenDataset', 'Tokenizer', 'TokenizerTrainingSettings', 'train', 'train_classifier', 'train_tokenizer', 'TrainedClassifier', 'TrainedTokenizer', 'Trainer', 'TrainResult', 'TrainSettings', 'UsageError', 'verify_dataset', 'VerifyResult', 'VerifySettings', '__version__']
+__all__ = ['append_to_dataset', 'AppendResult', 'AppendSettings', 'BatchLoader', 'BudgetError', 'build_optimizers', 'CheckpointEvent', 'ClassifierSettings', 'compare_memory', 'CompareSettings', 'CompletionSettings', 'convert_dataset', 'ConvertResult', 'ConvertSettings', 'create_dataloaders', 'DataError', 'DatasetInfo', 'DemoSettings', 'estimate_memory_usage', 'EvalResult', 'evaluate', 'EvaluationEvent', 'EvaluateSettings', 'export_model', 'ExportSettings', 'generate', 'generate_text', 'GenerateSettings', 'GPT', 'GPTConfig', 'GPTDataLoader', 'inspect', 'Inspection', 'InspectSettings', 'learning_rate_factor', 'load_model', 'LowtideError', 'make_plan', 'MemoryBudget', 'Mixture', 'Pair', 'Plan', 'PlanSettings', 'prepare_dataset', 'PrepareResult', 'PrepareSettings', 'pretokenize_files', 'PretokenizeResult', 'PretokenizeSettings', 'report', 'ReportResult', 'ReportSettings', 'run_demo', 'shell_completion', 'StageResult', 'StepEvent', 'StreamingDataLoader', 'TaskResult', 'TokenDataset', 'Tokenizer', 'TokenizerTrainingSettings', 'train', 'train_classifier', 'train_tokenizer', 'TrainedClassifier', 'TrainedTokenizer', 'Trainer', 'TrainResult', 'TrainSettings', 'UsageError', 'verify_dataset', 'VerifyResult', 'VerifySettings', 'wrap_module', 'WrappedModule', '__version__']
 
 def append_to_dataset(
     dataset_dir: str | Path | AppendSettings = ...,

@@ -190,7 +190,7 @@ def run_export(settings: ExportSettings) -> Answer:
 
 
 def run_report(settings: ReportSettings) -> Answer | None:
-    """Make a page of a run, a dataset or a tokenizer, or of several runs; --watch keeps it live.
+    """Make a page of a run, a dataset or a tokenizer, or of several; --watch keeps it live.
 
     lowtide report books --watch
     lowtide report books novels poems

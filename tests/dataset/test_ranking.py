@@ -17,7 +17,8 @@ from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.staged import hashing
 from lowtide.dataset.summary import describe_preparation
 from lowtide.errors import DataError, UsageError
-from lowtide.reporting.datasets import _cleaning, merge_reports
+from lowtide.reporting.datasetfacts import merge_reports
+from lowtide.reporting.datasets import _cleaning
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))

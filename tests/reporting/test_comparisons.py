@@ -109,7 +109,7 @@ def test_what_is_compared(runs: list[Path], tmp_path: Path, monkeypatch: Any) ->
     made = lowtide.report(["a", "b"], progress=False)  # by their names
     assert made.path == Path("comparison.html") and made.path.is_file()
     (tmp_path / "text").mkdir()
-    with pytest.raises(DataError, match="only if all of them are runs"):
+    with pytest.raises(DataError, match="if all of them are runs"):
         open_reader(ReportSettings(target=("a", "text")))
     with pytest.raises(UsageError, match="target is ''"):
         ReportSettings(target=())

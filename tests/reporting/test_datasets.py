@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.layout import load_dataset_info
 from lowtide.dataset.preparation import prepare_dataset
-from lowtide.reporting.datasets import DatasetReader, LengthCounts, _cleaning, count_lengths
+from lowtide.reporting.datasetfacts import LengthCounts, count_lengths
+from lowtide.reporting.datasets import DatasetReader, _cleaning
 from lowtide.reporting.reports import report as make_report
 
 

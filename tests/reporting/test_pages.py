@@ -99,6 +99,38 @@ def test_the_browser_shows_errors_of_scripts(tmp_path: Path, open_page: OpenPage
     assert any("nothing is not defined" in line for line in console)
 
 
+AXES = """<script>
+const axis = (low, high, format) => labelsOf(ticksOf(makeScale([low, high], [0, 1]), 8, format),
+  format).join(" ");
+document.body.dataset.axes = [axis(0, 0.5, "seconds"), axis(0, 0.02, "seconds"),
+  axis(0, 90, "seconds"), axis(0, 40000, "seconds"), axis(0, 604800, "seconds"),
+  axis(0, 9e6, "seconds"), axis(10000, 10040, "count"), axis(2.30001, 2.30004, "number"),
+  FORMATS.seconds(200000), FORMATS.bytes(1023 * 1024)].join("|");
+</script></body>"""
+
+
+def test_axes_read_well_from_milliseconds_to_months(tmp_path: Path, open_page: OpenPage) -> None:
+    path = tmp_path / "page.html"
+    page = page_of(write_run(tmp_path / "run", full_run(2)))
+    path.write_text(page.replace("</body>", AXES), encoding="utf-8")
+    document, console = open_page(path)
+    assert console == []
+    found = re.search(r'data-axes="([^"]*)"', document)
+    assert found is not None
+    assert found.group(1).split("|") == [
+        "0 s 0.1 s 0.2 s 0.3 s 0.4 s 0.5 s",
+        "0 s 0.0025 s 0.005 s 0.0075 s 0.01 s 0.0125 s 0.015 s 0.0175 s 0.02 s",
+        "0 s 15 s 30 s 45 s 1:00 1:15 1:30",
+        "0 s 2:00:00 4:00:00 6:00:00 8:00:00 10:00:00",
+        "0 s 1 d 2 d 3 d 4 d 5 d 6 d 7 d",
+        "0 s 20 d 40 d 60 d 80 d 100 d",
+        "10k 10.005k 10.01k 10.015k 10.02k 10.025k 10.03k 10.035k 10.04k",
+        "2.30001 2.300015 2.30002 2.300025 2.30003 2.300035 2.30004",
+        "2 d 7:33",
+        "1023 KiB",
+    ]
+
+
 # What a reader does: reads values out with the mouse and the keyboard, zooms, presses everything.
 READER = """<script>
 const seen = [];

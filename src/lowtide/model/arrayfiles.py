@@ -18,6 +18,7 @@ import numpy as np
 from lowtide.files import atomic_path, checksum_file
 from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.tensorfiles import StoredTensor, find_tensors, header_bytes, read_header
 from lowtide.model.tensors import iter_tensors
 
@@ -145,8 +146,16 @@ def iter_weights(folder: Path, config: GPTConfig) -> Iterator[tuple[str, slice, 
         yield part.ours, part.rows or slice(None), array.T if part.transposed else array
 
 
-def iter_portable(state: Mapping[str, Any], config: GPTConfig) -> Iterator[tuple[str, Any]]:
-    """Yield (transformers' name, part) of tensors under our names: views, whatever they are."""
+def iter_portable(
+    state: Mapping[str, Any], config: GPTConfig | ModuleConfig
+) -> Iterator[tuple[str, Any]]:
+    """Yield (transformers' name, part) of tensors under our names: views, whatever they are.
+
+    The tensors of a module have the names that it gave them.
+    """
+    if isinstance(config, ModuleConfig):
+        yield from state.items()
+        return
     for part in iter_tensors(config):
         piece = state[part.ours] if part.rows is None else state[part.ours][part.rows]
         yield part.name, piece.T if part.transposed else piece

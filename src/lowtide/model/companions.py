@@ -19,6 +19,7 @@ from lowtide.errors import DataError
 from lowtide.files import json_bytes, read_json, write_bytes
 from lowtide.model.checksums import record_files
 from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["COMPANIONS", "foreign_note", "has_tokenizer", "require_vocabulary", "write_companions"]
@@ -71,7 +72,7 @@ def foreign_note(tokenizer: Tokenizer, config: GPTConfig) -> str | None:
 def write_companions(
     folder: Path,
     tokenizer: Tokenizer,
-    config: GPTConfig,
+    config: GPTConfig | ModuleConfig,
     *,
     source: Path | None,
     grown: bytes | None = None,
@@ -118,7 +119,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _tokenizer_config(
-    tokenizer: Tokenizer, config: GPTConfig, source: Path | None
+    tokenizer: Tokenizer, config: GPTConfig | ModuleConfig, source: Path | None
 ) -> dict[str, Any]:
     """Tell transformers to take tokenizer.json as it is; what the source says besides stays."""
     if source is not None and (source / TOKENIZER_CONFIG).is_file():

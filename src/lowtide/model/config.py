@@ -16,6 +16,7 @@ from typing import Any
 from lowtide.errors import DataError, UsageError
 from lowtide.files import read_json
 from lowtide.model.families import FAMILIES, Family, FamilyName
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.rope import RopeScaling
 from lowtide.settings import build_settings, require
 
@@ -220,6 +221,13 @@ def load_config(path: str | Path) -> GPTConfig:
     fields = read_json(path)
     if not isinstance(fields, dict):
         raise DataError("config.json does not hold an object", path=path)
+    if (module := ModuleConfig.read(fields, path)) is not None:
+        raise DataError(
+            f"this run is of the torch module {module.module}, which only its own script can make",
+            path=path,
+            next_step="Trainer(module, model_name=…, resume=True) in that script, or "
+            "module.load_state_dict(safetensors.torch.load_file(…))",
+        )
     try:
         if "model_type" not in fields:
             return build_settings(GPTConfig, fields)

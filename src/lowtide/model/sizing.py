@@ -11,6 +11,7 @@ import math
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.families import FamilyName, Layout
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.tide import added_tensors
 
 __all__ = [
@@ -33,12 +34,14 @@ _LOSS_CHUNK_BYTES = 64 << 20
 _GPU_LOSS_CHUNK_BYTES = 3200 << 20
 
 
-def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
+def count_parameters(config: GPTConfig | ModuleConfig, *, embeddings: bool = True) -> int:
     """Count the parameters of a shape; without embeddings, those that do arithmetic per layer.
 
     >>> count_parameters(GPTConfig(50257, 1024, 12, 768, 12, layout="gpt2"))
     124439808
     """
+    if isinstance(config, ModuleConfig):
+        return config.num_parameters if embeddings else config.multiplying
     width, query = config.width, config.num_heads * config.head_dim
     key = config.num_kv_heads * config.head_dim
     family = config.family
@@ -62,13 +65,16 @@ def count_parameters(config: GPTConfig, *, embeddings: bool = True) -> int:
     return config.num_layers * block + added + norm + (tables if embeddings else 0)
 
 
-def flops_per_token(config: GPTConfig, seq_len: int) -> float:
+def flops_per_token(config: GPTConfig | ModuleConfig, seq_len: int) -> float:
     """Return the arithmetic of training on one token, as model FLOP utilisation counts it.
 
     6 per parameter that multiplies (the output matrix included, the embedding look-up not), and
     12 * layers * heads * head_dim * sequence length for attention, not halved for causality: the
-    convention of PaLM's appendix B and of nanoGPT, so that figures compare.
+    convention of PaLM's appendix B and of nanoGPT, so that figures compare. What a torch module
+    does beside its matrices is not known, and not counted.
     """
+    if isinstance(config, ModuleConfig):
+        return 6 * config.multiplying
     multiplying = count_parameters(config, embeddings=False) + config.vocab_size * config.width
     attention = 12 * config.num_layers * config.num_heads * config.head_dim * seq_len
     return 6 * multiplying + attention

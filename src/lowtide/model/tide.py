@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lowtide.files import write_bytes
 from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 
 __all__ = [
     "AddedTensor",
@@ -69,9 +70,9 @@ def added_tensors(config: GPTConfig, layer: int) -> list[AddedTensor]:
     return [AddedTensor(*row) for row in rows]
 
 
-def write_modelling_file(folder: Path, config: GPTConfig) -> list[str]:
+def write_modelling_file(folder: Path, config: GPTConfig | ModuleConfig) -> list[str]:
     """Put beside the weights of such a model what transformers needs; the names of what it is."""
-    if not config.family.rereads_embedding:
+    if isinstance(config, ModuleConfig) or not config.family.rereads_embedding:
         return []
     write_bytes(folder / _MODELLING_FILE.name, _MODELLING_FILE.read_bytes())
     return [_MODELLING_FILE.name]

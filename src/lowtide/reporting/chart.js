@@ -1,5 +1,5 @@
 "use strict";
-// Curves and columns as SVG, drawn to the width there is: hover or arrow keys read values out, a
+// Curves as SVG, drawn to the width there is: hover or arrow keys read values out, a
 // drag zooms in, a double click zooms out. What the reader chose stays through live updates.
 
 const SVG_SPACE = "http://www.w3.org/2000/svg";
@@ -15,84 +15,6 @@ function make(space, name, attributes, parent, text) {
 }
 const html = (name, attributes, parent, text) => make(null, name, attributes, parent, text);
 const svg = (name, attributes, parent, text) => make(SVG_SPACE, name, attributes, parent, text);
-
-function trim(text) {
-  return text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text;
-}
-
-const FORMATS = {
-  number(value) {
-    if (value === 0) return "0";
-    if (Math.abs(value) < 0.01) return value.toExponential(2).replace(/\.?0+e/, "e");
-    return Math.abs(value) >= 1e5 ? FORMATS.count(value) : trim(value.toPrecision(4));
-  },
-  count(value) {
-    const units = ["", "k", "M", "G", "T", "P", "E"];
-    let place = 0;
-    while (Math.abs(value) >= 999.5 && place < 6) { value /= 1000; place += 1; }
-    return trim(Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3)) + units[place];
-  },
-  bytes(value) {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let place = 0;
-    while (Math.abs(value) >= 1023.5 && place < 4) { value /= 1024; place += 1; }
-    return trim(value >= 100 ? value.toFixed(0) : value.toPrecision(3)) + " " + units[place];
-  },
-  seconds(value) {
-    if (value < 60) return trim(value.toFixed(value < 1 ? 2 : value < 10 ? 1 : 0)) + " s";
-    const whole = Math.round(value);
-    const pad = (number) => String(number).padStart(2, "0");
-    const minutes = Math.floor(whole / 60);
-    if (minutes < 60) return `${minutes}:${pad(whole % 60)}`;
-    return `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
-  },
-};
-
-function niceStep(span, count, format) {
-  const rough = span / Math.max(count, 1);
-  if (format === "seconds") {
-    const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600,
-      43200, 86400, 172800, 432000];
-    if (rough > 0.6 && rough <= 432000) return steps.find((step) => step >= rough);
-  }
-  if (format === "bytes") return 2 ** Math.ceil(Math.log2(Math.max(rough, 1)));
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999);
-}
-
-function ticksOf(scale, count, format) {
-  const [low, high] = scale.domain;
-  const ticks = [];
-  if (scale.log && high / low >= 20) {
-    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
-      for (const factor of high / low < 500 ? [1, 2, 5] : [1]) {
-        const tick = factor * 10 ** power;
-        if (tick >= low * 0.999 && tick <= high * 1.001) ticks.push(tick);
-      }
-    }
-    return ticks;
-  }
-  let step = niceStep(high - low, count, format);
-  if (format === "count" && scale.whole) step = Math.max(1, step);
-  for (let tick = Math.ceil(low / step - 1e-9) * step; tick <= high + step * 1e-6; tick += step) {
-    ticks.push(Math.abs(tick) < step * 1e-6 ? 0 : tick);
-  }
-  return ticks;
-}
-
-function makeScale(domain, range, log) {
-  const warp = log ? Math.log : (value) => value;
-  const low = warp(domain[0]);
-  const span = warp(domain[1]) - low || 1;
-  const scale = (value) => range[0] + ((warp(value) - low) / span) * (range[1] - range[0]);
-  scale.domain = domain;
-  scale.log = log;
-  scale.invert = (place) => {
-    const value = low + ((place - range[0]) / (range[1] - range[0])) * span;
-    return log ? Math.exp(value) : value;
-  };
-  return scale;
-}
 
 function smoothed(values) {
   let state = 0;
@@ -162,21 +84,22 @@ function visibleSeries(chart) {
 
 function drawFrame(root, chart, x, y, width, height, axis) {
   const [bottom, right] = [height - MARGIN.bottom, width - MARGIN.right];
-  for (const tick of ticksOf(y, height / 48, chart.format)) {
-    const place = y(tick);
+  const rows = ticksOf(y, height / 48, chart.format);
+  labelsOf(rows, chart.format).forEach((text, i) => {
+    const place = y(rows[i]);
     svg("line", { class: "grid", x1: MARGIN.left, x2: right, y1: place, y2: place }, root);
-    svg("text", { x: MARGIN.left - 8, y: place + 4, "text-anchor": "end" }, root,
-      FORMATS[chart.format](tick));
-  }
+    svg("text", { x: MARGIN.left - 8, y: place + 4, "text-anchor": "end" }, root, text);
+  });
   svg("line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom }, root);
   x.whole = axis.key === "step";
   const label = axis.label;
   const limit = right - label.length * 7 - 18;
-  for (const tick of axis.format ? ticksOf(x, width / 85, axis.format) : []) {
-    if (x(tick) > limit && x(tick) < right + 40 && limit > MARGIN.left + 60) continue;
-    svg("text", { x: x(tick), y: bottom + 19, "text-anchor": "middle" }, root,
-      FORMATS[axis.format](tick));
-  }
+  const ticks = axis.format ? ticksOf(x, width / 85, axis.format) : [];
+  labelsOf(ticks, axis.format).forEach((text, i) => {
+    const place = x(ticks[i]);
+    if (place > limit && place < right + 40 && limit > MARGIN.left + 60) return;
+    svg("text", { class: "tick", x: place, y: bottom + 19, "text-anchor": "middle" }, root, text);
+  });
   svg("text", { x: right, y: bottom + 19, "text-anchor": "end", "font-style": "italic" }, root,
     label);
 }
@@ -360,31 +283,4 @@ function drawPlot(plot, chart, redraw) {
   }
   drawLimits(root, chart, y, width);
   listen(root, plot, chart, series, x, y, width, height, axis, redraw);
-}
-
-function drawColumns(plot, chart) {
-  const width = Math.max(plot.clientWidth, 260);
-  const height = chart.height || 230;
-  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img",
-    "aria-label": chart.title }, plot);
-  const most = Math.max(...chart.bins.map((bin) => bin.count));
-  const y = makeScale([0, most * 1.05 || 1], [height - MARGIN.bottom, MARGIN.top], false);
-  const x = makeScale([0, chart.bins.length], [MARGIN.left, width - MARGIN.right], false);
-  drawFrame(root, { format: "count" }, x, y, width, height,
-    { key: "bin", label: chart.axis });
-  const bottom = height - MARGIN.bottom;
-  const every = Math.ceil((chart.bins.length * 46) / (width - MARGIN.left - MARGIN.right));
-  chart.bins.forEach((bin, i) => {
-    const color = bin.over ? "var(--c1)" : "var(--c0)";
-    const group = svg("g", { "data-bin": bin.label }, root);
-    svg("title", {}, group, `${bin.text || bin.label}: ${bin.count.toLocaleString("en")}`);
-    svg("rect", { x: x(i) + 1, width: Math.max(x(i + 1) - x(i) - 2, 1), y: y(bin.count),
-      height: Math.max(bottom - y(bin.count), bin.count ? 1 : 0), fill: color }, group);
-    svg("rect", { x: x(i), width: x(i + 1) - x(i), y: MARGIN.top,
-      height: bottom - MARGIN.top, fill: "transparent" }, group);
-    const room = width - MARGIN.right - chart.axis.length * 7 - 34;
-    if (i % every === 0 && x(i + 0.5) < room) {
-      svg("text", { x: x(i + 0.5), y: bottom + 19, "text-anchor": "middle" }, root, bin.label);
-    }
-  });
 }

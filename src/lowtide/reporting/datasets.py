@@ -12,112 +12,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from lowtide.corpus.ranking import describe_cut, read_cut
 from lowtide.corpus.removals import RULE_TEXTS
-from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info, load_document_ends
+from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info
 from lowtide.memory import format_size
 from lowtide.progress import METRICS_NAME, format_count
+from lowtide.reporting.datasetfacts import (
+    DatasetFacts,
+    LengthCounts,
+    count_lengths,
+    merge_reports,
+)
 from lowtide.reporting.jobs import memory_chart, phase_table
 from lowtide.reporting.metrics import JobMetrics, MetricsFile
 
-__all__ = ["DatasetReader", "LengthCounts"]
+__all__ = ["DatasetReader"]
 
-_PER_OCTAVE = 8
-_NUM_BINS = 40 * _PER_OCTAVE
-_EDGES = [
-    1,
-    2,
-    3,
-    5,
-    7,
-    *(step * 10**power for power in range(1, 12) for step in (1, 1.5, 2, 3, 5, 7)),
-]
 _MAX_SOURCES = 24
 _MAX_SHARDS = 200
-
-
-class LengthCounts:
-    """How many documents are how long, counted without keeping them.
-
-    >>> lengths = LengthCounts()
-    >>> lengths.add(np.array([10, 100, 100, 1000]))
-    >>> lengths.count, lengths.mean, lengths.longest
-    (4, 302.5, 1000)
-    """
-
-    def __init__(self) -> None:
-        self._bins = np.zeros(_NUM_BINS, dtype=np.int64)
-        self._columns = np.zeros(len(_EDGES), dtype=np.int64)
-        self.count = 0
-        self.total = 0
-        self.longest = 0
-
-    def add(self, lengths: npt.NDArray[Any]) -> None:
-        """Count documents of so many tokens."""
-        if not len(lengths):
-            return
-        places = np.floor(np.log2(np.maximum(lengths, 1)) * _PER_OCTAVE + 1e-9).astype(np.int64)
-        self._bins += np.bincount(np.minimum(places, _NUM_BINS - 1), minlength=_NUM_BINS)
-        columns = np.searchsorted(_EDGES, lengths, side="right") - 1
-        self._columns += np.bincount(np.maximum(columns, 0), minlength=len(_EDGES))
-        self.count += len(lengths)
-        self.total += int(lengths.sum())
-        self.longest = max(self.longest, int(lengths.max()))
-
-    @property
-    def mean(self) -> float:
-        """Tokens of a document, on average."""
-        return self.total / max(self.count, 1)
-
-    def quantile(self, share: float) -> float:
-        """Return the length that a share of the documents stays below, within 5 %."""
-        if not self.count:
-            return 0.0
-        place = int(np.searchsorted(np.cumsum(self._bins), share * self.count))
-        return min(2 ** ((place + 0.5) / _PER_OCTAVE), self.longest)
-
-    def columns(self) -> list[dict[str, Any]]:
-        """Return the picture's columns, from the shortest to the longest document."""
-        filled = np.flatnonzero(self._columns)
-        if not len(filled):
-            return []
-        columns: list[dict[str, Any]] = []
-        for place in range(int(filled[0]), int(filled[-1]) + 1):
-            first = int(_EDGES[place])
-            last = int(_EDGES[place + 1]) - 1 if place + 1 < len(_EDGES) else self.longest
-            columns.append(
-                {
-                    "label": format_count(first),
-                    "text": f"{first:,} to {last:,} tokens",
-                    "count": int(self._columns[place]),
-                }
-            )
-        return columns
-
-
-def count_lengths(info: DatasetInfo) -> LengthCounts:
-    """Read where documents end, shard by shard; one that goes on in the next shard is one.
-
-    Where validation is the end of the text, the document cut in two counts on both sides.
-    """
-    lengths = LengthCounts()
-    for split in SPLITS:
-        open_tokens = 0
-        for shard in info.shards[split]:
-            ends = load_document_ends(shard).astype(np.int64)
-            if not len(ends):
-                open_tokens += shard.num_tokens
-                continue
-            sizes = np.diff(ends, prepend=0)
-            sizes[0] += open_tokens
-            lengths.add(sizes)
-            open_tokens = shard.num_tokens - int(ends[-1])
-        if open_tokens and lengths.count:
-            lengths.add(np.array([open_tokens]))
-    return lengths
 
 
 class DatasetReader:
@@ -143,14 +55,29 @@ class DatasetReader:
         self._job.read(MetricsFile(self.root / METRICS_NAME))
         return True
 
-    def page(self) -> dict[str, Any]:
-        """Return the page's data."""
+    def facts(self, *, name: str | None = None) -> DatasetFacts:
+        """What a comparison says of it."""
+        return DatasetFacts(
+            name=name or self.root.resolve().name,
+            info=self._info,
+            lengths=self._lengths,
+            cleaning=self._cleaning_report(),
+            peak_bytes=self._job.peak_bytes,
+        )
+
+    def _cleaning_report(self) -> dict[str, Any]:
         metadata = self._info.metadata
         reports = [metadata.get("cleaning"), *(e["cleaning"] for e in metadata.get("appended", []))]
+        return merge_reports([report for report in reports if report])
+
+    def page(self) -> dict[str, Any]:
+        """Return the page's data."""
+        metadata, cleaning = self._info.metadata, self._cleaning_report()
         sections = [
             self._sources(),
             self._length_chart(),
-            _cleaning(merge_reports([report for report in reports if report])),
+            _cleaning(cleaning),
+            _languages(cleaning["languages"]),
             self._splits(),
             self._notices(),
             memory_chart(self._job) if self._job.num_rows else None,
@@ -300,22 +227,6 @@ class DatasetReader:
         }
 
 
-def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Add up what several commands removed; examples are the first one's."""
-    total: dict[str, Any] = {"documents_in": 0, "lines_in": 0, "bytes_in": 0, "rules": {}}
-    for report in reports:
-        for key in ("documents_in", "lines_in", "bytes_in"):
-            total[key] += report.get(key, 0)
-        for rule, row in report.get("rules", {}).items():
-            known = total["rules"].setdefault(rule, {"count": 0, "bytes": 0, "examples": []})
-            known["count"] += row["count"]
-            known["bytes"] += row["bytes"]
-            known["examples"] = known["examples"] or row.get("examples", [])
-        if "score" in report:
-            total["score"] = report["score"]
-    return total
-
-
 def _cleaning(report: dict[str, Any]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     total = max(report["bytes_in"], 1)
@@ -348,4 +259,29 @@ def _cleaning(report: dict[str, Any]) -> dict[str, Any]:
         "empty": "Nothing was removed or changed."
         if report["bytes_in"]
         else "Nothing is known of the text this was made from.",
+    }
+
+
+def _languages(languages: dict[str, Any]) -> dict[str, Any] | None:
+    """Documents by language, where a model told them."""
+    if not languages:
+        return None
+    total = sum(row["count"] for row in languages.values()) or 1
+    rows = sorted(languages.items(), key=lambda item: -item[1]["count"])
+    return {
+        "type": "bars",
+        "id": "languages",
+        "title": "Languages",
+        "note": "of the documents judged",
+        "width": "half",
+        "rows": [
+            {
+                "name": label,
+                "value": row["count"],
+                "text": f"{row['count']:,} documents · {100 * row['count'] / total:.1f} % · "
+                f"{format_size(row['bytes'])}",
+            }
+            for label, row in rows[:_MAX_SOURCES]
+        ],
+        "empty": "",
     }

@@ -167,11 +167,22 @@ function buildChart(card, chart) {
   redraw();
 }
 
+function buildNames(card, names) {
+  const legend = html("div", { class: "legend" }, card);
+  names.forEach((name, number) => {
+    const box = html("span", { class: "name" }, legend);
+    const key = svg("svg", { width: 12, height: 12, "aria-hidden": true }, box);
+    svg("rect", { width: 12, height: 12, fill: `var(--c${number % 8})` }, key);
+    html("span", {}, box, ` ${name}`);
+  });
+}
+
 function buildColumns(card, chart) {
   card.redraw = () => {
     card.replaceChildren();
     buildTop(card, chart);
     if (!chart.bins.length) { html("p", { class: "empty" }, card, chart.empty); return; }
+    if (chart.names) buildNames(card, chart.names);
     drawColumns(html("div", { class: "plot" }, card), chart);
   };
   card.redraw();
@@ -186,7 +197,7 @@ function buildTable(card, section) {
     html("summary", {}, place, section.title);
   } else {
     const top = buildTop(card, section);
-    if (section.sort_by) {
+    if (section.sort_by && section.rows.length) {
       const rows = () => [section.columns, ...sortedRows(section).map((i) => section.sort_by[i])];
       button(html("div", { class: "tools" }, top), "csv", "CSV", false,
         () => saveText(`${section.id}.csv`, rows().map(csvLine).join("\n") + "\n"));

@@ -20,6 +20,7 @@ __all__ = ["GENERATOR", "data_as_json", "render_page"]
 
 GENERATOR = '<meta name="generator" content="lowtide">'
 _FOLDER = Path(__file__).parent
+_SCRIPTS = ("axes.js", "chart.js", "columns.js", "page.js")
 
 # Everything is inside the page, and nothing else may be loaded, whatever a sample's text says.
 _POLICY = (
@@ -37,7 +38,7 @@ def data_as_json(data: dict[str, Any]) -> str:
 def render_page(data: dict[str, Any], *, live_seconds: float | None = None) -> str:
     """Return the HTML; with `live_seconds` it asks its server for news that often."""
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
-    scripts = [(_FOLDER / name).read_text(encoding="utf-8") for name in ("chart.js", "page.js")]
+    scripts = [(_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS]
     live = "" if live_seconds is None else f' data-live="{live_seconds:g}"'
     made = time.strftime("%Y-%m-%d %H:%M")
     title = html.escape(printable(f"{data['title']} · lowtide {data['kind']}"))

@@ -19,6 +19,7 @@ from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.progress import METRICS_NAME, Progress
 from lowtide.reporting.comparisons import ComparisonReader, runs_below
+from lowtide.reporting.datasetcomparisons import DatasetComparisonReader
 from lowtide.reporting.datasets import DatasetReader
 from lowtide.reporting.jobs import JobReader
 from lowtide.reporting.pages import GENERATOR, render_page
@@ -131,21 +132,33 @@ def _is_run(path: Path) -> bool:
 def _runs_of(settings: ReportSettings) -> list[Path]:
     """The runs to compare; none where the page is about one thing."""
     paths = [_find(settings, target) for target in settings.target]
+    if _datasets_of(settings):
+        return []
     if len(paths) == 1:
         is_other = _is_run(paths[0]) or (paths[0] / METADATA_NAME).is_file()
         return [] if is_other else runs_below(paths[0])
     for path in paths:
         if not _is_run(path):
             raise DataError(
-                "several things are compared only if all of them are runs, and this is none",
+                "several things are compared if all of them are runs, or all of them datasets, and "
+                "this is no run",
                 path=path,
-                next_step="name runs, or make a page of each by itself",
+                next_step="name runs or datasets only, or make a page of each by itself",
             )
     return paths
 
 
+def _datasets_of(settings: ReportSettings) -> list[Path]:
+    """The datasets to compare; none where something else is meant."""
+    paths = [_find(settings, target) for target in settings.target]
+    are_datasets = len(paths) > 1 and all((path / METADATA_NAME).is_file() for path in paths)
+    return paths if are_datasets else []
+
+
 def open_reader(settings: ReportSettings) -> PageReader:
     """Find out what the target is, and open it."""
+    if datasets := _datasets_of(settings):
+        return DatasetComparisonReader(datasets)
     if runs := _runs_of(settings):
         return ComparisonReader(runs)
     path = _find(settings, settings.target[0])

@@ -21,10 +21,10 @@ class ReportSettings:
     """What to look at, and where the page goes."""
 
     target: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Run (its name or folder), dataset, or tokenizer (folder, file, or gpt2); several runs, or a
-    folder of runs, to compare them."""
+    """Run (its name or folder), dataset, or tokenizer (folder, file, or gpt2); several runs, a
+    folder of runs, or several datasets, to compare them."""
     out: Path | None = None
-    """Where the page goes; default: report.html in the folder, comparison.html for several runs."""
+    """Where the page goes; default: report.html in the folder, comparison.html for several."""
     sample: tuple[str, ...] = ()
     """Of a tokenizer: files, folders or globs of text; each file is measured as one source."""
     text_field: str = "text"

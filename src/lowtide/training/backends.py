@@ -20,6 +20,7 @@ import numpy as np
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.packages import naming_missing_packages
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.batches import BatchSource
@@ -29,7 +30,17 @@ from lowtide.training.saving import Snapshot
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
-__all__ = ["Backend", "Counters", "Engine", "Feed", "Group", "Model", "backend_of", "open_backend"]
+__all__ = [
+    "Backend",
+    "Counters",
+    "Engine",
+    "Feed",
+    "Group",
+    "Model",
+    "as_model",
+    "backend_of",
+    "open_backend",
+]
 
 _MODULES = {
     "torch": "lowtide.training.torchbackend",
@@ -62,7 +73,7 @@ class Model(Protocol):
     """A network: its shape, and its weights under our names."""
 
     @property
-    def config(self) -> GPTConfig: ...
+    def config(self) -> GPTConfig | ModuleConfig: ...
     def state_dict(self) -> Mapping[str, Any]: ...
 
 
@@ -135,9 +146,9 @@ class Backend(Protocol):
         note: Callable[[str], None],
     ) -> Engine: ...
     def make_counters(self, group: Any) -> Counters: ...
-    def make_feed(self, source: BatchSource, group: Any, config: GPTConfig) -> Feed: ...
+    def make_feed(self, source: BatchSource, group: Any, config: Any) -> Feed: ...
     def make_snapshot(self) -> Snapshot: ...
-    def portable(self, weights: Mapping[str, Any], config: GPTConfig) -> dict[str, Any]: ...
+    def portable(self, weights: Mapping[str, Any], config: Any) -> dict[str, Any]: ...
 
 
 def backend_of(settings: TrainSettings) -> Backend:
@@ -149,6 +160,15 @@ def backend_of(settings: TrainSettings) -> Backend:
             next_step="lowtide.train(offload='auto', …), or `lowtide train --offload auto`",
         )
     return open_backend("ladder" if offload != "none" else settings.computing.backend)
+
+
+def as_model(given: Any, *, seq_len: int | None, vocab_size: int | None) -> Model:
+    """The network itself, or a torch module that is none of lowtide's as one."""
+    if isinstance(getattr(given, "config", None), GPTConfig | ModuleConfig):
+        return given
+    with naming_missing_packages("a torch module"):
+        modules: Any = importlib.import_module("lowtide.training.modules")
+    return modules.wrap_module(given, seq_len=seq_len, vocab_size=vocab_size)
 
 
 @functools.cache

@@ -51,6 +51,7 @@ from lowtide.model.checksums import (
 )
 from lowtide.model.companions import COMPANIONS, write_companions
 from lowtide.model.config import GPTConfig, load_config
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.tide import write_modelling_file
 from lowtide.progress import METRICS_NAME
 from lowtide.tokenizer import Tokenizer
@@ -182,7 +183,7 @@ class RunFolder:
         """The checkpoint that a run goes on from."""
         return self._whole_dir or self.step_dirs()[-1]
 
-    def save(self, checkpoint: Checkpoint, config: GPTConfig) -> Path:
+    def save(self, checkpoint: Checkpoint, config: GPTConfig | ModuleConfig) -> Path:
         """Write a checkpoint; it appears when all of it is on the disk, then older ones go."""
         self._require_space(checkpoint)
         folder = self.root / "steps" / f"step_{checkpoint.step:08d}"
@@ -250,7 +251,7 @@ class RunFolder:
             )
 
     def save_best(
-        self, weights: dict[str, Any], config: GPTConfig, numbers: Mapping[str, Any]
+        self, weights: dict[str, Any], config: GPTConfig | ModuleConfig, numbers: Mapping[str, Any]
     ) -> None:
         """Write the weights with the lowest validation loss so far."""
         self.best_dir.mkdir(exist_ok=True)
@@ -260,7 +261,7 @@ class RunFolder:
         write_recorded_json(self.best_dir / "best.json", dict(numbers))
 
     def save_tokenizer(
-        self, tokenizer: Tokenizer, config: GPTConfig, *, best: bool = False
+        self, tokenizer: Tokenizer, config: GPTConfig | ModuleConfig, *, best: bool = False
     ) -> None:
         """Write the tokenizer, and what the source of the model has beside it, to the weights.
 
@@ -276,6 +277,12 @@ class RunFolder:
         folder = self.newest_dir()
         with naming_checkpoint(folder):
             return load_config(folder)
+
+    def load_module_config(self) -> ModuleConfig | None:
+        """The same where the run is one of a torch module."""
+        path = self.newest_dir() / _CONFIG
+        with naming_checkpoint(path.parent):
+            return ModuleConfig.read(_read_numbers(path), path)
 
     def load_weights(self, load: Callable[..., None]) -> None:
         """Have `load` read the newest checkpoint's weights, where there is a checkpoint."""

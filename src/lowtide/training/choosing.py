@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.families import FAMILIES
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import count_parameters, shape_for_parameters, suitable_vocabulary
 from lowtide.training.schedule import default_learning_rate
 from lowtide.training.settinggroups import SHAPE_FIELDS, LearningSettings, ModelSettings
@@ -22,7 +23,7 @@ __all__ = ["choose_optimizer", "learned_vocabulary", "model_config", "peak_learn
 
 
 def choose_optimizer(
-    learning: LearningSettings, config: GPTConfig, tokens_per_step: int
+    learning: LearningSettings, config: GPTConfig | ModuleConfig, tokens_per_step: int
 ) -> Literal["muon", "adamw"]:
     """Return the optimizer that `auto` means for a shape and a batch.
 
@@ -37,7 +38,9 @@ def choose_optimizer(
     return "muon" if 5 * config.width <= tokens_per_step else "adamw"
 
 
-def peak_learning_rate(settings: TrainSettings, config: GPTConfig, optimizer: str) -> float:
+def peak_learning_rate(
+    settings: TrainSettings, config: GPTConfig | ModuleConfig, optimizer: str
+) -> float:
     """The learning rate that was asked for, or the one that suits a shape and an optimizer."""
     return settings.learning.learning_rate or default_learning_rate(
         count_parameters(config), optimizer, adapting=settings.run.init_from_model is not None

@@ -17,12 +17,13 @@ from lowtide.errors import UsageError
 from lowtide.model.gpt import GPT
 from lowtide.model.graphs import describe_to_compiler
 from lowtide.training.distributed import ProcessGroup
+from lowtide.training.modules import WrappedModule
 
 __all__ = ["compile_network"]
 
 
 def compile_network(
-    model: GPT, network: nn.Module, group: ProcessGroup, *, whole: bool
+    model: GPT | WrappedModule, network: nn.Module, group: ProcessGroup, *, whole: bool
 ) -> Callable[..., Tensor]:
     """Compile one block for all, all blocks as one graph, or with several processes everything."""
     if group.device.type == "cpu":

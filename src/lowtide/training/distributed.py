@@ -20,7 +20,6 @@ from torch.nn.parallel import DistributedDataParallel
 from lowtide import ranks
 from lowtide.errors import UsageError
 from lowtide.model.devices import pick_device
-from lowtide.model.gpt import GPT
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -115,7 +114,7 @@ def open_process_group(device_name: str) -> Generator[ProcessGroup]:
             dist.destroy_process_group()
 
 
-def wrap_model(model: GPT, group: ProcessGroup, *, parallel: str) -> nn.Module:
+def wrap_model(model: nn.Module, group: ProcessGroup, *, parallel: str) -> nn.Module:
     """Return the network to call: itself, in copies, or divided block by block."""
     if group.world_size == 1:
         return model
@@ -124,7 +123,7 @@ def wrap_model(model: GPT, group: ProcessGroup, *, parallel: str) -> nn.Module:
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(group.device.type, (group.world_size,))
-        for block in model.blocks:
+        for block in getattr(model, "blocks", ()):
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
         return model

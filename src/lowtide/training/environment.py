@@ -18,6 +18,7 @@ import psutil
 from lowtide.counts import counted
 from lowtide.memory import format_size, usable_cores
 from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.training.settings import TrainSettings
 
@@ -34,7 +35,7 @@ _PEAK_FLOPS = {
 
 
 def describe_environment(
-    config: GPTConfig, settings: TrainSettings, *, on_cpu: bool, world_size: int
+    config: GPTConfig | ModuleConfig, settings: TrainSettings, *, on_cpu: bool, world_size: int
 ) -> dict[str, Any]:
     """Return the row: a run that goes on elsewhere writes another one."""
     device = "" if on_cpu else _device_name()

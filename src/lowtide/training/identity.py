@@ -15,6 +15,7 @@ import xxhash
 from lowtide.errors import UsageError
 from lowtide.model.arrayfiles import ArrayFile, iter_portable, stored_form
 from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.training.checkpoints import WEIGHTS_NAME, RunFolder
 from lowtide.training.resuming import read_identity
 
@@ -25,7 +26,7 @@ class Model(Protocol):
     """A network of either backend."""
 
     @property
-    def config(self) -> GPTConfig: ...
+    def config(self) -> GPTConfig | ModuleConfig: ...
     def state_dict(self) -> Mapping[str, Any]: ...
 
 
@@ -54,7 +55,7 @@ def require_same_model(run: RunFolder, model: Model) -> None:
     A script given again makes the weights the run began with, if it sets a seed; a model that was
     trained in this process has the run's newest ones.
     """
-    shape = run.load_config()
+    shape = run.load_module_config() or run.load_config()
     if model.config.replace(dropout=0.0) != shape.replace(dropout=0.0):
         raise _other_model(run, "a model of another shape")
     known = read_identity(run.root).get("weights")

@@ -16,6 +16,7 @@ from typing import Any
 
 from lowtide.errors import LowtideError
 from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import flops_per_token
 from lowtide.progress import Phase
 from lowtide.tokenizer import Tokenizer
@@ -43,7 +44,7 @@ class Loop:
     """A run under way: all that its story needs, made before it begins."""
 
     settings: TrainSettings
-    config: GPTConfig
+    config: GPTConfig | ModuleConfig
     steps: Steps
     evaluator: RunEvaluator
     watch: ForgettingWatch

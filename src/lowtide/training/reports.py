@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import count_parameters
 from lowtide.packages import import_package
 from lowtide.progress import Progress, format_count
@@ -36,15 +37,11 @@ _OVERFITTING_GAP = 0.3  # nats; noise of both losses, and dropout in one of them
 
 
 def describe_coverage(
-    settings: TrainSettings, config: GPTConfig, total_steps: int | None, data: Any
+    settings: TrainSettings, config: GPTConfig | ModuleConfig, total_steps: int | None, data: Any
 ) -> list[str]:
     """Lines on what will be trained and how often the data will be seen."""
     parameters = count_parameters(config)
-    lines = [
-        f"model: {format_count(parameters)} parameters, {config.num_layers} layers, width "
-        f"{config.width}, {config.num_heads} heads, context {config.context_length}, vocabulary "
-        f"{config.vocab_size:,} ({config.layout})"
-    ]
+    lines = [f"model: {format_count(parameters)} parameters, {_describe_shape(config)}"]
     if total_steps is None:
         length = (
             f"{settings.length.max_hours} hours"
@@ -67,6 +64,16 @@ def describe_coverage(
             f"{AGAINST_LEARNING_BY_HEART} keep the model from learning it by heart"
         )
     return lines
+
+
+def _describe_shape(config: GPTConfig | ModuleConfig) -> str:
+    ends = f"context {config.context_length}, vocabulary {config.vocab_size:,}"
+    if isinstance(config, ModuleConfig):
+        return f"the torch module {config.module}, {ends}"
+    return (
+        f"{config.num_layers} layers, width {config.width}, {config.num_heads} heads, {ends} "
+        f"({config.layout})"
+    )
 
 
 def evaluation_row(step: int, results: Mapping[str, EvalResult]) -> dict[str, Any]:

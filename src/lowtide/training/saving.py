@@ -13,11 +13,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.training.checkpoints import Checkpoint, RunFolder
 
 __all__ = ["CheckpointSaver", "Snapshot"]
 
-Rename = Callable[[Mapping[str, Any], GPTConfig], dict[str, Any]]
+Rename = Callable[[Mapping[str, Any], Any], dict[str, Any]]
 
 
 class Snapshot(Protocol):
@@ -48,7 +49,7 @@ class CheckpointSaver:
         self._copies = {"checkpoint": snapshot(), "best": snapshot()}
         self._pending: dict[str, Future[None]] = {}
 
-    def save(self, checkpoint: Checkpoint, config: GPTConfig, *, wait: bool) -> None:
+    def save(self, checkpoint: Checkpoint, config: GPTConfig | ModuleConfig, *, wait: bool) -> None:
         """Write a checkpoint; with `wait`, only come back when everything is on the disk."""
 
         def write(copy: tuple[dict[str, Any], Any]) -> None:
@@ -61,7 +62,7 @@ class CheckpointSaver:
             self.finish()
 
     def save_best(
-        self, weights: dict[str, Any], config: GPTConfig, numbers: Mapping[str, Any]
+        self, weights: dict[str, Any], config: GPTConfig | ModuleConfig, numbers: Mapping[str, Any]
     ) -> None:
         """Write the weights with the lowest validation loss so far."""
 

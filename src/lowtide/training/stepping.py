@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lowtide.generation.decoding import generate_text
@@ -28,6 +28,7 @@ from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
 from lowtide.training.evaluation import LossSums, token_byte_counts, without_dropout
 from lowtide.training.microbatches import halve_micro_batch
+from lowtide.training.modules import WrappedModule
 from lowtide.training.oldstates import load_moments
 from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
 from lowtide.training.schedule import momentum_at
@@ -49,7 +50,7 @@ class Stepper:
 
     def __init__(
         self,
-        model: GPT,
+        model: GPT | WrappedModule,
         settings: TrainSettings,
         state: RunState,
         group: ProcessGroup,
@@ -74,10 +75,11 @@ class Stepper:
         self._network = wrap_model(model, group, parallel=settings.machine.parallel)
         optimizer = choose_optimizer(learning, model.config, settings.tokens_per_step)
         self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
+        own = model.module if isinstance(model, WrappedModule) else model
         self.optimizers = (
-            OptimizerSet([given], model=model)
+            OptimizerSet([given], model=own)
             if given is not None
-            else self._build_optimizers(optimizer)
+            else self._build_optimizers(own, optimizer)
         )
         scaled = computing.use_mixed_precision and computing.precision == "fp16"
         self.scale = LossScale(group.device, enabled=scaled)
@@ -138,6 +140,8 @@ class Stepper:
     def sample(self, tokenizer: Tokenizer) -> str:
         """Continue the run's sample prompt; the run's own random numbers are not touched."""
         settings = self._settings
+        if isinstance(self.model, WrappedModule):
+            return self.model.sample(tokenizer, settings.output, seed=settings.learning.seed)
         return generate_text(
             self.model,
             tokenizer,
@@ -155,10 +159,10 @@ class Stepper:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
-    def _build_optimizers(self, name: str) -> OptimizerSet:
+    def _build_optimizers(self, model: nn.Module, name: str) -> OptimizerSet:
         learning = self._settings.learning
         return build_optimizers(
-            self.model,
+            model,
             name=name,
             learning_rate=self.learning_rate,
             weight_decay=learning.weight_decay,

@@ -13,16 +13,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from lowtide.model.config import GPTConfig
 from lowtide.model.devices import cap_device_memory, device_memory, pick_device
 from lowtide.model.gpt import GPT
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.weights import load_weights, portable_tensors
 from lowtide.training.batches import BatchSource
 from lowtide.training.counters import Counters
 from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.feeding import Feed
 from lowtide.training.hostcopies import HostCopy
+from lowtide.training.modules import WrappedModule, refuse_options
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 from lowtide.training.stepping import Stepper
@@ -53,15 +56,20 @@ class _TorchBackend:
         with torch.no_grad():
             model.embedding.weight.copy_(torch.from_numpy(rows))
 
-    def load_weights(self, model: GPT, folder: Path, *, verify: bool = True) -> None:
+    def load_weights(
+        self, model: GPT | WrappedModule, folder: Path, *, verify: bool = True
+    ) -> None:
+        if isinstance(model, WrappedModule):
+            model.load_weights(folder, verify=verify)
+            return
         load_weights(model, folder, verify=verify)
 
-    def held_bytes(self, model: GPT) -> int:
+    def held_bytes(self, model: nn.Module) -> int:
         return sum(p.numel() * p.element_size() for p in model.parameters())
 
     def make_engine(
         self,
-        model: GPT,
+        model: GPT | WrappedModule,
         settings: TrainSettings,
         state: RunState,
         group: ProcessGroup,
@@ -70,19 +78,27 @@ class _TorchBackend:
         given: torch.optim.Optimizer | None,
         note: Callable[[str], None],
     ) -> Stepper:
+        if isinstance(model, WrappedModule):
+            refuse_options(settings)
         cap_device_memory(group.device, settings.machine.vram)
         return Stepper(model, settings, state, group, rows=rows, given=given, note=note)
 
     def make_counters(self, group: ProcessGroup) -> Counters:
         return Counters.zeros(group.device)
 
-    def make_feed(self, source: BatchSource, group: ProcessGroup, config: GPTConfig) -> Feed:
+    def make_feed(self, source: BatchSource, group: ProcessGroup, config: Any) -> Feed:
         return Feed(source, group.device)
 
     def make_snapshot(self) -> HostCopy:
         return HostCopy()
 
-    def portable(self, weights: Mapping[str, Any], config: GPTConfig) -> dict[str, Any]:
+    def portable(
+        self, weights: Mapping[str, Any], config: GPTConfig | ModuleConfig
+    ) -> dict[str, Any]:
+        if isinstance(config, ModuleConfig):
+            return {
+                name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()
+            }
         return portable_tensors(weights, config)
 
 

@@ -20,24 +20,23 @@ from lowtide.errors import UsageError
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
-from lowtide.memory import parse_size
-from lowtide.model.program import Program, program_here
+from lowtide.model.program import Program
 from lowtide.model.sizing import count_parameters
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.backends import Group, Model, backend_of
+from lowtide.training.backends import Group, Model, as_model, backend_of
 from lowtide.training.batches import BatchSource, open_batches
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.environment import describe_environment
-from lowtide.training.footprint import fit_device_batch, fit_micro_batch
+from lowtide.training.fitting import rows_in_budget, rows_on_device
 from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
 from lowtide.training.loop import Loop
 from lowtide.training.reports import MetricSinks, describe_coverage
-from lowtide.training.results import ForgettingWatch, RunEvaluator
+from lowtide.training.results import EvalResult, ForgettingWatch, RunEvaluator
 from lowtide.training.resuming import (
     change_settings,
     continued_settings,
@@ -54,6 +53,8 @@ from lowtide.training.state import RunState
 from lowtide.training.steps import Steps
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+
     from lowtide.keywordtypes import TrainKeywords
 
 __all__ = ["TrainResult", "Trainer"]
@@ -85,16 +86,17 @@ class Trainer:
 
     `Trainer(model, data=dataset, eval_data={"general": other}, max_iters=1000).fit()`
 
-    `data` is a TokenDataset or a Mixture, a BatchLoader or StreamingDataLoader, or any iterator of
-    batches that has state_dict, load_state_dict and close; `eval_data` names TokenDatasets (or
-    BatchLoaders over them). `on_step`, `on_evaluation` and `on_checkpoint` are called with what
-    just happened; the run ends where `on_evaluation` returns True. Options are the fields of
-    TrainSettings; `optimizer` may be a torch optimizer too, whose rates are then the peaks.
+    `model` is a GPT, or any torch module that returns logits or a loss for ids (wrap_module says
+    how it is called). `data` is a TokenDataset or a Mixture, a BatchLoader or StreamingDataLoader,
+    or any iterator of batches that has state_dict, load_state_dict and close; `eval_data` names
+    TokenDatasets (or BatchLoaders over them). `on_step`, `on_evaluation` and `on_checkpoint` are
+    called with what just happened; the run ends where `on_evaluation` returns True. Options are the
+    fields of TrainSettings; `optimizer` may be a torch optimizer too, whose rates are the peaks.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Module,
         *,
         data: SampleSource | StreamingDataLoader | BatchSource,
         val_data: TokenDataset | None = None,
@@ -107,6 +109,11 @@ class Trainer:
         on_checkpoint: Callable[[CheckpointEvent], object] | None = None,
         **options: Unpack[TrainKeywords],
     ) -> None:
+        model = as_model(
+            model,
+            seq_len=options.get("seq_len") or getattr(data, "seq_len", None),
+            vocab_size=None if tokenizer is None else tokenizer.vocab_size,
+        )
         options.setdefault("seq_len", model.config.context_length)
         given: Any = options.get("optimizer")
         self._given_optimizer = given if hasattr(given, "param_groups") else None
@@ -143,7 +150,9 @@ class Trainer:
             stack.enter_context(self.run.locked(wanted=group.is_first))
             identity = self._claim(group)
             where = Diagnostics(watch=self.settings.output.debug)
-            rows = self._fit_device(group, budget)  # before anything of it is allocated
+            rows = rows_on_device(  # before anything of it is allocated
+                self.model, self.settings, on_cpu=group.on_cpu, host_bytes=budget
+            )
             steps = self.prepare(group, where)
             progress = stack.enter_context(
                 Progress(
@@ -155,7 +164,16 @@ class Trainer:
             )
             self._note = self._notify or progress.note
             loop = self._open_loop(steps, where, progress, stack)
-            self._take_rows(steps, self._fit_budget(budget) if group.on_cpu else rows)
+            if group.on_cpu:
+                rows = rows_in_budget(
+                    self.backend,
+                    self.model,
+                    self.settings,
+                    data=self.data,
+                    program=self.program,
+                    budget_bytes=budget,
+                )
+            self._take_rows(steps, rows)
             self._resume(loop, identity)
             progress.metrics_path = self.run.metrics_path if group.is_first else None
             if not loop.is_over():
@@ -177,6 +195,18 @@ class Trainer:
             elif group.is_first:
                 self.run.complete(self._tell)
             return _result(steps)
+
+    def evaluate(self) -> dict[str, EvalResult]:
+        """The loss on `val_data` ("val") and on each of `eval_data`, without training.
+
+        Of the run's newest weights where there is a run of this name, else of the model as it is.
+        """
+        with self.backend.open_group(self.settings.machine.device) as group:
+            steps = self.prepare(group)
+            try:
+                return self._evaluator(steps).evaluate_all()
+            finally:
+                steps.feed.close()
 
     def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:
         """Bring the model to its device and make everything that steps need."""
@@ -296,37 +326,6 @@ class Trainer:
         if self.tokenizer is not None and own.is_file():
             require_own_tokenizer(self.tokenizer, Tokenizer.load(run.root), run.root)
         return {}
-
-    def _fit_device(self, group: Group, budget_bytes: int) -> int | None:
-        """The micro-batch that a GPU holds, where its memory or the host's is limited."""
-        settings = self.settings
-        vram = settings.machine.vram
-        if group.on_cpu or (vram is None and settings.machine.offload == "none"):
-            return None
-        return fit_device_batch(
-            self.model.config,
-            settings,
-            device_bytes=None if vram is None else parse_size(vram),
-            host_bytes=budget_bytes,
-        )
-
-    def _fit_budget(self, budget_bytes: int) -> int:
-        """The micro-batch that keeps the budget on a CPU."""
-        settings = self.settings
-        held = self.backend.held_bytes(self.model)
-        program = self.program or program_here(
-            held, device=settings.machine.device, backend=settings.computing.backend
-        )
-        # A stream that the settings name is counted by them.
-        given = self.data if settings.data.dataset_id is None else None
-        return fit_micro_batch(
-            self.model.config,
-            settings,
-            budget_bytes,
-            program=program,
-            is_running=True,
-            data_bytes=given.memory_bytes if isinstance(given, StreamingDataLoader) else 0,
-        )
 
     def _take_rows(self, steps: Steps, rows: int | None) -> None:
         settings = self.settings

@@ -1,0 +1,64 @@
+"""What is known of a torch module that is not lowtide's own: the few numbers a run is planned by.
+
+In:      a module's sizes (training/modules.py counts them)
+Out:     ModuleConfig, and config.json of its run, of use to the script that made the module
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowtide.errors import DataError
+
+__all__ = ["ModuleConfig"]
+
+_MODEL_TYPE = "torch_module"
+
+
+@dataclass(frozen=True)
+class ModuleConfig:
+    """The sizes of a module; the same names as those of GPTConfig where both have them."""
+
+    module: str
+    """The name of its class."""
+    vocab_size: int
+    context_length: int
+    """The tokens of a row that it is trained on."""
+    num_parameters: int
+    multiplying: int
+    """Parameters that do arithmetic for every token: all but those of embeddings."""
+    width: int
+    """The median of its matrices' shorter sides."""
+    dropout: float = 1.0
+    """Nobody knows whether it draws random numbers: they are a function of the step in any case."""
+
+    @property
+    def layout(self) -> str:
+        """A word for what lowtide's own networks have several of."""
+        return "module"
+
+    def replace(self, **changes: Any) -> ModuleConfig:
+        """The same with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_huggingface(self) -> dict[str, Any]:
+        """The fields of config.json."""
+        fields = dataclasses.asdict(self)
+        del fields["dropout"]
+        return {"model_type": _MODEL_TYPE, **fields}
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any], path: Path) -> ModuleConfig | None:
+        """The config that a run of a module wrote; None if `fields` are those of a network."""
+        if fields.get("model_type") != _MODEL_TYPE:
+            return None
+        names = {field.name for field in dataclasses.fields(cls)} - {"dropout"}
+        if set(fields) != {"model_type", *names}:
+            raise DataError(
+                f"{path.name} does not describe a module", path=path, next_step="bring it back"
+            )
+        return cls(**{name: fields[name] for name in names})

@@ -1,0 +1,79 @@
+"""The micro-batch of a run that is about to begin: the largest that keeps its budget.
+
+In:      a network, settings, the budget
+Out:     rows, or None where nothing has to be smaller, or nobody can know (a torch module)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lowtide.errors import BudgetError
+from lowtide.loader.streaming import StreamingDataLoader
+from lowtide.memory import format_size, parse_size
+from lowtide.model.moduleconfig import ModuleConfig
+from lowtide.model.program import Program, program_here
+from lowtide.training.backends import Backend, Model
+from lowtide.training.footprint import fit_device_batch, fit_micro_batch
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["rows_in_budget", "rows_on_device"]
+
+
+def rows_on_device(
+    model: Model, settings: TrainSettings, *, on_cpu: bool, host_bytes: int
+) -> int | None:
+    """The micro-batch that a GPU holds, where its memory or the host's is limited."""
+    vram, config = settings.machine.vram, model.config
+    if on_cpu or (vram is None and settings.machine.offload == "none"):
+        return None
+    if isinstance(config, ModuleConfig):  # its memory is capped, and a step that fails is halved
+        return None
+    return fit_device_batch(
+        config,
+        settings,
+        device_bytes=None if vram is None else parse_size(vram),
+        host_bytes=host_bytes,
+    )
+
+
+def rows_in_budget(
+    backend: Backend,
+    model: Model,
+    settings: TrainSettings,
+    *,
+    data: Any,
+    program: Program | None,
+    budget_bytes: int,
+) -> int | None:
+    """The micro-batch that keeps the budget on a CPU."""
+    config = model.config
+    held = backend.held_bytes(model)
+    program = program or program_here(
+        held, device=settings.machine.device, backend=settings.computing.backend
+    )
+    if isinstance(config, ModuleConfig):
+        _require_states(held, program.imported_bytes, budget_bytes)
+        return None
+    # A stream that the settings name is counted by them.
+    given = data if settings.data.dataset_id is None else None
+    return fit_micro_batch(
+        config,
+        settings,
+        budget_bytes,
+        program=program,
+        is_running=True,
+        data_bytes=given.memory_bytes if isinstance(given, StreamingDataLoader) else 0,
+    )
+
+
+def _require_states(weight_bytes: int, program_bytes: int, budget_bytes: int) -> None:
+    """Refuse a module whose weights, gradients and two moments are too much without any batch."""
+    needed = program_bytes + 4 * weight_bytes
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"this module needs {format_size(needed)} before its first batch (weights, gradients "
+            f"and moments {format_size(4 * weight_bytes)}, program {format_size(program_bytes)}), "
+            f"the budget is {format_size(budget_bytes)}",
+            next_step=f"give more than memory='{-(-needed // (1 << 20))}MiB', or a smaller module",
+        )

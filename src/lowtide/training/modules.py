@@ -1,0 +1,223 @@
+"""Any torch module as a network of a run: called with ids, and its answer taken for what it is.
+
+In:      a module that returns logits or a loss for ids
+Out:     WrappedModule, which Trainer trains, saves and takes up again as it does a GPT
+Memory:  the module's own; logits of a micro-batch exist whole, as the module makes them
+"""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lowtide.errors import DataError, UsageError
+from lowtide.flatsettings import setting_values
+from lowtide.generation.sampling import choose_tokens
+from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.streams import ends, not_text
+from lowtide.model.checksums import verify_folder
+from lowtide.model.moduleconfig import ModuleConfig
+from lowtide.model.weights import TensorFile
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.checkpoints import WEIGHTS_NAME
+from lowtide.training.settinggroups import OutputSettings
+from lowtide.training.settings import TrainSettings
+
+__all__ = ["WrappedModule", "refuse_options", "wrap_module"]
+
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+_OWN_NETWORKS_ONLY = {
+    "activation_checkpointing": False,
+    "ahead_weight": 0.0,
+    "compile_whole": False,
+    "float8_blocks": False,
+    "float8_head": False,
+    "loss_chunk_tokens": None,
+}
+"""Options that change how lowtide's own networks compute, and the values that change nothing."""
+
+
+def wrap_module(
+    module: nn.Module,
+    *,
+    seq_len: int | None = None,
+    vocab_size: int | None = None,
+    loss: Loss | None = None,
+) -> WrappedModule:
+    """Make a torch module fit for Trainer, which calls this by itself for modules it is given.
+
+    The module is called with ids [B, T], and with `targets` if its forward has a parameter of that
+    name (or `loss(module, ids, targets)` is called instead). It may return logits [B, T, V], the
+    mean loss, both in a tuple, or an object with `logits` or `loss`. `vocab_size` is that of its
+    first embedding where it is not given.
+    """
+    if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"a model is a GPT or a torch module, not {type(module).__name__}",
+            next_step="give an object of a class that inherits from torch.nn.Module",
+        )
+    if seq_len is None:
+        raise UsageError(
+            "how many tokens a row has is not known",
+            next_step="give seq_len=…, or a dataset that has one: TokenDataset(…, seq_len=…)",
+        )
+    tables = [m for m in module.modules() if isinstance(m, nn.Embedding)]
+    found = vocab_size or (tables[0].num_embeddings if tables else None)
+    if found is None:
+        raise UsageError(
+            "the module has no nn.Embedding to count the vocabulary by",
+            next_step="give vocab_size=… to lowtide.wrap_module, or a tokenizer to Trainer",
+        )
+    return WrappedModule(module, _measure(module, tables, seq_len, found), loss)
+
+
+def refuse_options(settings: TrainSettings) -> None:
+    """Refuse what only lowtide's own networks can do: no option is ignored."""
+    values = setting_values(settings)
+    found = [name for name, off in _OWN_NETWORKS_ONLY.items() if values[name] != off]
+    if found:
+        raise UsageError(
+            f"{', '.join(found)}: only lowtide's own networks can do that, and the model is a "
+            "torch module",
+            next_step="leave it out, and do it inside of the module",
+        )
+
+
+class WrappedModule(nn.Module):
+    """A torch module as Trainer calls it: ids and targets to the mean loss."""
+
+    backend = "torch"
+
+    def __init__(self, module: nn.Module, config: ModuleConfig, loss: Loss | None = None) -> None:
+        super().__init__()
+        self.module, self.config = module, config
+        self._loss = loss
+        given = inspect.signature(module.forward).parameters.get("targets")
+        self._takes_targets = given is not None
+        self._needs_targets = given is not None and given.default is inspect.Parameter.empty
+        self._compiled: tuple[Any, ...] = ()  # in a tuple: torch must not take it for a part
+        self.activation_checkpointing = False
+        self.loss_chunk_tokens = 0
+        self.ahead_weights: Any = ()
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss in nats per token."""
+        if self._loss is not None:
+            return self._loss(self.module, ids, targets)
+        answer = self._call(ids, targets)
+        loss = _find(answer, "loss", dimensions=0)
+        if loss is not None:
+            return loss
+        logits = _find(answer, "logits", dimensions=3)
+        if logits is None or logits.shape[:2] != ids.shape:
+            raise UsageError(
+                f"{self.config.module} returned {_describe(answer)} for ids of shape "
+                f"{tuple(ids.shape)}, expected logits [rows, tokens, vocabulary] or a loss",
+                next_step="lowtide.wrap_module(module, loss=lambda module, ids, targets: …)",
+            )
+        return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """The module's own, under its own names."""
+        return self.module.state_dict(*args, **options)
+
+    def load_weights(self, folder: Path, *, verify: bool = True) -> None:
+        """Take the weights of a checkpoint."""
+        if verify:
+            verify_folder(folder)
+        path = folder / WEIGHTS_NAME
+        try:
+            self.module.load_state_dict(dict(TensorFile(path)))
+        except RuntimeError as error:
+            raise DataError(
+                f"the weights are not those of {self.config.module}: {str(error).splitlines()[-1]}",
+                path=path,
+                next_step="make the module as it was, or give another model_name",
+            ) from None
+
+    def compile_blocks(self, *, whole: bool = False) -> None:
+        """Compile the module, which is one graph or as many as torch makes of it."""
+        self._compiled = (torch.compile(self.module, dynamic=False),)
+
+    def use_float8(self, *, head: bool, blocks: bool) -> None:
+        """Nothing: refuse_options has refused both."""
+
+    @torch.no_grad()
+    def sample(self, tokenizer: Tokenizer, output: OutputSettings, *, seed: int) -> str:
+        """Continue the run's sample prompt; a module that returns no logits has no sample."""
+        if self._needs_targets:
+            return ""
+        device = next(self.module.parameters()).device
+        start = tokenizer.encode(output.sample_prompt).tolist() or [0]
+        ids = torch.tensor([start], device=device)
+        generator = torch.Generator(device).manual_seed(seed)
+        was_training = self.module.training
+        self.module.eval()
+        for _ in range(output.sample_tokens):
+            window = ids[:, -self.config.context_length :]
+            logits = _find(self._call(window, None), "logits", dimensions=3)
+            if logits is None:
+                break
+            token = choose_tokens(
+                logits[:, -1],
+                ids,
+                SamplingSettings(),
+                vocab_size=tokenizer.vocab_size,
+                banned=not_text(tokenizer),
+                generator=generator,
+            )
+            if int(token) in ends(tokenizer):
+                break
+            ids = torch.cat([ids, token[None]], dim=1)
+        self.module.train(was_training)
+        return tokenizer.decode(ids[0, len(start) :].tolist())
+
+    def _call(self, ids: Tensor, targets: Tensor | None) -> Any:
+        called = self._compiled[0] if self._compiled else self.module
+        if targets is None or not self._takes_targets:
+            return called(ids)
+        return called(ids, targets=targets)
+
+
+def _find(answer: Any, name: str, *, dimensions: int) -> Tensor | None:
+    """The tensor of so many dimensions in what a module returned."""
+    parts: tuple[Any, ...] = answer if isinstance(answer, tuple) else (answer,)
+    for value in (getattr(answer, name, None), *parts):
+        if isinstance(value, Tensor) and value.ndim == dimensions:
+            return value
+    return None
+
+
+def _describe(answer: Any) -> str:
+    if isinstance(answer, Tensor):
+        return f"a tensor of shape {tuple(answer.shape)}"
+    if isinstance(answer, tuple):
+        return f"({', '.join(map(_describe, answer))})"
+    return f"a {type(answer).__name__}"
+
+
+def _measure(
+    module: nn.Module, tables: list[nn.Embedding], seq_len: int, vocab_size: int
+) -> ModuleConfig:
+    parameters = list(module.parameters())
+    if not parameters:
+        raise UsageError("the module has no parameters", next_step="give one that can learn")
+    # A table that is the output matrix too multiplies as well.
+    linear = {id(m.weight) for m in module.modules() if isinstance(m, nn.Linear)}
+    looked_up = {id(table.weight) for table in tables} - linear
+    sides = [min(p.shape) for p in parameters if p.ndim == 2]
+    return ModuleConfig(
+        module=type(module).__name__,
+        vocab_size=vocab_size,
+        context_length=seq_len,
+        num_parameters=sum(p.numel() for p in parameters),
+        multiplying=sum(p.numel() for p in parameters if id(p) not in looked_up),
+        width=int(statistics.median(sides)) if sides else 1,
+    )

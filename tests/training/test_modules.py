@@ -1,0 +1,147 @@
+"""Torch modules of all common manners are trained, saved, taken up again and evaluated."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+from tests.training.conftest import VOCAB
+from torch import nn
+
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.weights import load_model
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.modules import WrappedModule, wrap_module
+from lowtide.training.trainer import Trainer
+
+
+class Logits(nn.Module):
+    """Ids to logits, with a buffer, dropout and a shared matrix."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.table = nn.Embedding(VOCAB, width)
+        self.inner = nn.Linear(width, width)
+        self.dropout = nn.Dropout(0.1)
+        self.out = nn.Linear(width, VOCAB, bias=False)
+        self.out.weight = self.table.weight
+        self.register_buffer("mask", torch.ones(3, dtype=torch.bool))
+
+    def forward(self, ids):
+        return self.out(self.dropout(torch.relu(self.inner(self.table(ids)))))
+
+
+class Pair(Logits):
+    """nanoGPT's manner."""
+
+    def forward(self, ids, targets=None):
+        logits = super().forward(ids)
+        if targets is None:
+            return logits[:, [-1]], None
+        return logits, nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Loss(Pair):
+    """Only the loss."""
+
+    def forward(self, ids, targets):
+        return super().forward(ids, targets)[1]
+
+
+class Named(Logits):
+    """transformers' manner: `labels` would be shifted once more, so they are not given."""
+
+    def forward(self, input_ids, labels=None):
+        assert labels is None
+        return types.SimpleNamespace(loss=None, logits=super().forward(input_ids))
+
+
+def make(kind, token_file, tmp_path, name="mine", **options):
+    torch.manual_seed(3)
+    module = kind() if isinstance(kind, type) else kind
+    fields = {
+        "batch_size": 4, "max_iters": 6, "save_interval": 2, "eval_interval": 3, "eval_iters": 1,
+        "log_interval": 1, "learning_rate": 3e-3, "device": "cpu", "sample_tokens": 4,
+        "checkpoints_dir": tmp_path, "model_name": name, **options,
+    }  # fmt: skip
+    return Trainer(
+        module,
+        data=TokenDataset(token_file, split="train", seq_len=16),
+        val_data=TokenDataset(token_file, split="val", seq_len=16),
+        notify=lambda text: None,
+        **fields,
+    )
+
+
+def test_all_manners_learn_the_same(token_file, tmp_path):
+    losses = set()
+    for kind in (Logits, Pair, Loss, Named):
+        trainer = make(kind, token_file, tmp_path, kind.__name__)
+        before = trainer.evaluate()["val"].loss
+        result = trainer.fit()
+        losses.add((before, result.loss, result.val_loss))
+        assert trainer.evaluate()["val"].loss == result.val_loss
+    ((before, loss, val_loss),) = losses
+    assert before > loss and before > val_loss
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_run_goes_on_as_if_it_had_not_stopped(optimizer, token_file, tmp_path):
+    whole = make(Logits, token_file, tmp_path, "whole", optimizer=optimizer)
+    whole.fit()
+    stop = make(
+        Logits, token_file, tmp_path, optimizer=optimizer, on_evaluation=lambda e: e.step == 3
+    )
+    assert stop.fit().stopped == "callback"
+    again = make(Logits, token_file, tmp_path, optimizer=optimizer)  # the same script once more
+    assert again.fit().steps == 6
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name]), name
+    assert set(whole.model.state_dict()) == set(Logits().state_dict())
+
+
+def test_samples_come_from_logits(token_file, tmp_path):
+    tokenizer = Tokenizer.load("gpt2")
+    module = nn.Sequential(nn.Embedding(tokenizer.vocab_size, 2), nn.Linear(2, 50257))
+    wrapped = wrap_module(module, seq_len=4)
+    output = types.SimpleNamespace(sample_prompt="a b", sample_tokens=6)
+    text = wrapped.sample(tokenizer, output, seed=1)
+    assert text and text == wrapped.sample(tokenizer, output, seed=1)
+    assert wrapped.config.vocab_size == tokenizer.vocab_size
+    assert wrap_module(Loss(), seq_len=4).sample(tokenizer, output, seed=1) == ""
+
+
+def test_another_loss(token_file, tmp_path):
+    wrapped = wrap_module(
+        Logits(), seq_len=16, loss=lambda module, ids, targets: module(ids).sum() * 0 + 7
+    )
+    assert isinstance(wrapped, WrappedModule)
+    assert make(wrapped, token_file, tmp_path, max_iters=2).fit().loss == 7
+
+
+def test_mistakes_are_named(token_file, tmp_path):
+    with pytest.raises(UsageError, match=r"returned a tensor of shape \(4, 16, 2, 2\) for ids"):
+        shape = nn.Sequential(nn.Embedding(VOCAB, 4), nn.Unflatten(2, (2, 2)))
+        make(shape, token_file, tmp_path, "shape").fit()
+    with pytest.raises(UsageError, match="ahead_weight: only lowtide's own networks"):
+        make(Logits, token_file, tmp_path, "ahead", ahead_weight=0.5).fit()
+    with pytest.raises(UsageError, match="not list"):
+        make([], token_file, tmp_path)
+    with pytest.raises(UsageError, match="has no nn"):
+        make(nn.Linear(2, 2), token_file, tmp_path)
+    with pytest.raises(UsageError, match="how many tokens"):
+        wrap_module(Logits())
+    with pytest.raises(UsageError, match="no parameters"):
+        wrap_module(nn.ReLU(), seq_len=4, vocab_size=9)
+    with pytest.raises(BudgetError, match="before its first batch"):
+        make(Logits, token_file, tmp_path, "small", memory="1MiB").fit()
+
+
+def test_a_run_belongs_to_its_module(token_file, tmp_path):
+    make(Logits, token_file, tmp_path, max_iters=2).fit()
+    with pytest.raises(UsageError, match="a model of another shape"):
+        make(Logits(width=8), token_file, tmp_path, max_iters=2).fit()
+    with pytest.raises(DataError, match="torch module Logits, which only its own script"):
+        load_model(tmp_path / "mine")

@@ -1,0 +1,56 @@
+"""Write the repository's address into what an index page shows: links of README.md, project URLs.
+
+In:      the address of the repository and a tag, as the workflow that builds wheels knows them
+Out:     README.md and pyproject.toml of this checkout, changed; not to be committed
+
+    python tools/publish_links.py "$SERVER/$REPOSITORY" v0.1.0
+
+An index page has no folder beside it, so that a link to docs/train.md leads nowhere there. The
+sources name no address: whoever publishes knows it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def absolute_links(text: str, repository: str, ref: str) -> str:
+    """The text with every link and picture of a file in the repository at its address."""
+
+    def replace(found: re.Match[str]) -> str:
+        kind = "raw" if found["picture"] else "blob"
+        return f"{found['picture']}[{found['name']}]({repository}/{kind}/{ref}/{found['path']})"
+
+    pattern = r"(?P<picture>!?)\[(?P<name>[^\]]*)\]\((?!\w+:|#)(?P<path>[^)]+)\)"
+    return re.sub(pattern, replace, text)
+
+
+def with_urls(pyproject: str, repository: str, ref: str) -> str:
+    """pyproject.toml with a table of addresses."""
+    table = (
+        "[project.urls]\n"
+        f'Repository = "{repository}"\n'
+        f'Documentation = "{repository}/blob/{ref}/docs/README.md"\n'
+        f'Changelog = "{repository}/blob/{ref}/CHANGELOG.md"\n'
+        f'Issues = "{repository}/issues"\n\n'
+    )
+    before, mark, after = pyproject.partition("[project.scripts]\n")
+    if not mark or "\n[project.urls]\n" in pyproject:
+        raise SystemExit("pyproject.toml has its URLs already, or no [project.scripts]")
+    return before + table + mark + after
+
+
+def main() -> None:
+    """Change both files in place."""
+    repository, ref = sys.argv[1:]
+    for name, change in (("README.md", absolute_links), ("pyproject.toml", with_urls)):
+        path = ROOT / name
+        path.write_text(change(path.read_text(encoding="utf-8"), repository, ref), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
