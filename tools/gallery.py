@@ -8,6 +8,7 @@ Out:     docs/pictures/gallery-*.png
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import lowtide
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-STEPS = 300
+STEPS = 200
 _SHAPE = {"num_layers": 2, "width": 64, "num_heads": 2, "seq_len": 64, "batch_size": 8}
 # Name of the picture, page, width and height, dark or not.
 SHOTS = (
@@ -39,20 +40,27 @@ def main() -> int:
     if browser is None:
         print("error: no Chromium or Chrome is on the PATH\n  next: apt install chromium")
         return 1
-    with tempfile.TemporaryDirectory() as name:
-        pages = make_pages(Path(name))
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        pages = make_pages()
         for picture, page, size, dark in SHOTS:
             path = PICTURES / f"gallery-{picture}.png"
-            take_picture(browser, pages[page], path, size=size, dark=dark)
+            take_picture(browser, pages[page].resolve(), path, size=size, dark=dark)
             print(f"{path.name}: {path.stat().st_size // 1000} kB")
     return 0
 
 
-def make_pages(folder: Path) -> dict[str, Path]:
-    """Prepare, train and report; return the pages by name."""
+def make_pages() -> dict[str, Path]:
+    """Prepare, train and report in this folder; return the pages by name."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    texts = {"code": sorted(library.glob("*.py")), "tools": sorted(library.glob("*/[a-m]*.py"))}
-    texts["tools"] = [path for path in texts["tools"] if "site-packages" not in str(path)][:150]
+    found = {"code": sorted(library.glob("*.py")), "tools": sorted(library.glob("*/[a-m]*.py"))}
+    texts: dict[str, list[Path]] = {}
+    for name, files in found.items():  # copies: pages show names, and not this machine's folders
+        Path("text", name).mkdir(parents=True)
+        files = [path for path in files if "site-packages" not in str(path)][:170]
+        texts[name] = [Path("text", name, f"{i}-{path.name}") for i, path in enumerate(files)]
+        for path, copy in zip(files, texts[name], strict=True):
+            shutil.copyfile(path, copy)
+    folder = Path()
     lowtide.train_tokenizer(
         input=tuple(map(str, texts["code"])),
         vocab_size=2000,

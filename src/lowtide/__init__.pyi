@@ -629,9 +629,9 @@ def report(
 
     Args:
         target: Required. Run (its name or folder), dataset, or tokenizer (folder, file, or
-            gpt2); several runs, or a folder of runs, to compare them.
+            gpt2); several runs, a folder of runs, or several datasets, to compare them.
         out: Where the page goes; default: report.html in the folder, comparison.html for
-            several runs.
+            several.
         sample: Of a tokenizer: files, folders or globs of text; each file is measured as one
             source.
         text_field: The field of jsonl samples, the column of parquet samples, that holds the

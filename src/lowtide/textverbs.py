@@ -98,7 +98,7 @@ def run_prepare(settings: PrepareSettings) -> Answer:
     result = run_preparation(settings, load_tokenizer=load)
     return answer(
         describe_preparation(result),
-        **dataset_facts(result.info),
+        **dataset_facts(result.dataset),
         was_there=result.was_there,
         cleaning=result.report,
         notices=result.notices,

@@ -263,7 +263,9 @@ def test_metadata_says_what_happened(tmp_path: Path) -> None:
 def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(50) + make_documents(20))
     result = prepare([corpus], tmp_path / "out", dry_run=True)
-    assert result.info is None and not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="dry run makes no dataset"):
+        _ = result.info
+    assert result.dataset is None and not (tmp_path / "out").exists()
     assert result.report["rules"]["duplicate_document"]["count"] == 20
     assert "dry run" in describe_preparation(result)
 

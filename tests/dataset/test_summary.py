@@ -65,18 +65,18 @@ def test_rules_have_counts_and_examples_where_something_was_removed() -> None:
 
 
 def prepared(**changes: Any) -> Any:
-    result = {"report": report(), "notices": ["so"], "was_there": False, "info": info()}
+    result = {"report": report(), "notices": ["so"], "was_there": False, "dataset": info()}
     return SimpleNamespace(**{**result, **changes})
 
 
 def test_a_preparation_says_what_was_made_of_what() -> None:
     assert describe_preparation(prepared()).splitlines() == [READ, "note: so", *DATASET]
-    dry = describe_preparation(prepared(info=None)).splitlines()
+    dry = describe_preparation(prepared(dataset=None)).splitlines()
     assert dry == [READ, "note: so", "Nothing was written (dry run)."]
     there = describe_preparation(prepared(was_there=True)).splitlines()
     assert there[0].startswith("data/mine: is there already, made of these inputs")
     assert there[1:] == DATASET
-    assert describe_preparation(prepared(was_there=True, info=None)).splitlines() == dry
+    assert describe_preparation(prepared(was_there=True, dataset=None)).splitlines() == dry
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,18 @@ def test_a_share_that_is_far_from_what_was_asked_for_is_told(
     val: int, wanted: float, told: bool
 ) -> None:
     made = info(tokens={"train": 1000 - val, "val": val}, split={"val_fraction": wanted})
-    lines = describe_preparation(prepared(info=made)).splitlines()
+    lines = describe_preparation(prepared(dataset=made)).splitlines()
     assert any("were asked for" in line for line in lines) is told
 
 
 def test_validation_at_the_end_of_the_text_is_told() -> None:
     tail = "Validation is the end of the text: too few documents to choose from."
     made = info(split={"val_fraction": 0.1, "mode": "tail"})
-    lines = describe_preparation(prepared(info=made)).splitlines()
+    lines = describe_preparation(prepared(dataset=made)).splitlines()
     assert lines[-2:] == [tail, DATASET[-1]]
     assert tail not in describe_preparation(prepared())
     empty = info(tokens={"train": 0, "val": 0}, total_tokens=0)
-    assert "(0 tokens, 0.0 %)" in describe_preparation(prepared(info=empty))
+    assert "(0 tokens, 0.0 %)" in describe_preparation(prepared(dataset=empty))
 
 
 def test_an_append_says_what_was_added() -> None:

@@ -35,8 +35,8 @@ __all__ = ["PrepareResult", "is_finished", "refuse_strangers", "require_same"]
 class PrepareResult:
     """What a preparation made, or would make."""
 
-    info: layout.DatasetInfo | None
-    """None after a dry run."""
+    dataset: layout.DatasetInfo | None
+    """None after a dry run; `info` is the same for calls that are none."""
     report: dict[str, Any]
     """What was read, and what was removed and why."""
     notices: list[str]
@@ -45,6 +45,15 @@ class PrepareResult:
     budget_bytes: int
     was_there: bool = False
     """True if the dataset was there already, made of the same inputs with the same settings."""
+
+    @property
+    def info(self) -> layout.DatasetInfo:
+        """The dataset that was made."""
+        if self.dataset is None:
+            raise UsageError(
+                "a dry run makes no dataset", next_step="leave dry_run out, or ask for `dataset`"
+            )
+        return self.dataset
 
 
 def require_same(

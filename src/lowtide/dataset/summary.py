@@ -56,15 +56,15 @@ def describe_cleaning(report: dict[str, Any]) -> str:
 def describe_preparation(result: PrepareResult) -> str:
     """Say what was made of what, as `lowtide prepare` prints it."""
     lines = [describe_cleaning(result.report), *(f"note: {text}" for text in result.notices)]
-    if result.was_there and result.info is not None:
+    if result.was_there and result.dataset is not None:
         lines = [
-            f"{result.info.root}: is there already, made of these inputs with these settings; "
+            f"{result.dataset.root}: is there already, made of these inputs with these settings; "
             "nothing was touched"
         ]
-    if result.info is None:
+    if result.dataset is None:
         lines.append("Nothing was written (dry run).")
     else:
-        lines += _describe_dataset(result.info)
+        lines += _describe_dataset(result.dataset)
     return "\n".join(lines)
 
 

@@ -155,7 +155,7 @@ class Preparation:
         self, info: layout.DatasetInfo | None, report: Report, notices: list[str]
     ) -> PrepareResult:
         return PrepareResult(
-            info=info,
+            dataset=info,
             report=report.as_json(),
             notices=notices,
             seconds=self.progress.seconds,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.corpus.removals import RULE_TEXTS
+from lowtide.counts import counted
 from lowtide.errors import UsageError
 from lowtide.memory import format_size
 from lowtide.progress import format_count
@@ -75,7 +76,7 @@ class DatasetComparisonReader:
                 {
                     "label": one.name,
                     "value": format_count(one.tokens),
-                    "note": f"tokens in {one.documents:,} documents",
+                    "note": f"tokens in {counted(one.documents, 'document')}",
                     "tone": "",
                 }
                 for one in facts

@@ -14,6 +14,7 @@ from typing import Any
 
 from lowtide.corpus.ranking import describe_cut, read_cut
 from lowtide.corpus.removals import RULE_TEXTS
+from lowtide.counts import counted
 from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info
 from lowtide.memory import format_size
 from lowtide.progress import METRICS_NAME, format_count
@@ -139,7 +140,7 @@ class DatasetReader:
                     "name": name,
                     "value": tokens,
                     "text": f"{format_count(tokens)} tokens · {100 * tokens / total:.1f} % · "
-                    f"{documents:,} documents",
+                    f"{counted(documents, 'document')}",
                 }
                 for name, tokens, documents in shown
             ],
@@ -278,8 +279,8 @@ def _languages(languages: dict[str, Any]) -> dict[str, Any] | None:
             {
                 "name": label,
                 "value": row["count"],
-                "text": f"{row['count']:,} documents · {100 * row['count'] / total:.1f} % · "
-                f"{format_size(row['bytes'])}",
+                "text": f"{counted(row['count'], 'document')} · "
+                f"{100 * row['count'] / total:.1f} % · {format_size(row['bytes'])}",
             }
             for label, row in rows[:_MAX_SOURCES]
         ],
