@@ -19,6 +19,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.memory import PeakMeter
 from lowtide.model.companions import foreign_note, has_tokenizer, require_vocabulary
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.program import program_here
 from lowtide.model.tensorfiles import require_weights
 from lowtide.settings import require
@@ -166,13 +167,14 @@ def _set_first_embedding(
     note: Callable[[str], None],
 ) -> None:
     """Let the embedding begin at what stands beside what; of a stream nothing is known yet."""
-    if not isinstance(data, TokenDataset | Mixture):
+    config = model.config
+    if not isinstance(data, TokenDataset | Mixture) or isinstance(config, ModuleConfig):
         note("the embedding begins at random: text that is streamed is not there to be counted")
         return
     rows = None
     if group.is_first:
         note("counting what stands beside what, for the first embedding")
-        rows = first_embedding(data, model.config, seed=settings.learning.seed)
+        rows = first_embedding(data, config, seed=settings.learning.seed)
     backend.set_embedding(model, group.first_says(rows))
 
 
