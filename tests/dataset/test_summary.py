@@ -66,6 +66,7 @@ def test_rules_have_counts_and_examples_where_something_was_removed() -> None:
 
 def prepared(**changes: Any) -> Any:
     result = {"report": report(), "notices": ["so"], "was_there": False, "dataset": info()}
+    result["info"] = result["dataset"]  # of what was appended to
     return SimpleNamespace(**{**result, **changes})
 
 

@@ -132,6 +132,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "fused_loss_and_error(num_warps)": 8,
     },
     "model.loss": {"chunked_cross_entropy(float8)": False, "chunked_cross_entropy(cap)": 0.0},
+    "model.moduleconfig": {"ModuleConfig.dropout": 1.0},
     "model.program": {
         "MIB": 1_048_576,
         "_TIMEOUT_SECONDS": 300,

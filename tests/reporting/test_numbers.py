@@ -12,12 +12,13 @@ from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "reporting.comparisons": {"MOST_RUNS": 32},
-    "reporting.datasets": {
-        "_PER_OCTAVE": 8,
-        "_NUM_BINS": 320,
-        "_MAX_SOURCES": 24,
-        "_MAX_SHARDS": 200,
+    "reporting.datasetcomparisons": {
+        "MOST_DATASETS": 8,
+        "_MAX_SOURCES": 40,
+        "_EXAMPLE_LETTERS": 160,
     },
+    "reporting.datasetfacts": {"_PER_OCTAVE": 8, "_NUM_BINS": 320},
+    "reporting.datasets": {"_MAX_SOURCES": 24, "_MAX_SHARDS": 200},
     "reporting.jobs": {"_ALIVE_SECONDS": 15.0},
     "reporting.metrics": {
         "_GAP_SECONDS": 30.0,

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from lowtide.files import write_json
-from lowtide.reporting import datasets
+from lowtide.reporting import datasetfacts, datasets
 from lowtide.reporting.datasets import DatasetReader
 from lowtide.reporting.jobs import JobReader
 from lowtide.reporting.runs import RunReader
@@ -149,7 +149,7 @@ def dataset(folder: Path, metadata: dict[str, Any], shards: dict[str, Any]) -> d
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load_dataset_info", lambda root: info)
-        patch.setattr(datasets, "load_document_ends", lambda one: one.ends)
+        patch.setattr(datasetfacts, "load_document_ends", lambda one: one.ends)
         return read(DatasetReader(folder))
 
 

@@ -52,7 +52,9 @@ def test_a_run_goes_on_with_the_model_it_began_from_or_has_now(tmp_path, monkeyp
     known, has = [None], [False]
     monkeypatch.setattr(identity, "read_identity", lambda root: {"weights": known[0]})
     monkeypatch.setattr(identity, "_has_weights", lambda model, run: has[0])
-    run = SimpleNamespace(root=tmp_path / "mine", load_config=lambda: model.config)
+    run = SimpleNamespace(
+        root=tmp_path / "mine", load_config=lambda: model.config, load_module_config=lambda: None
+    )
     require_same_model(run, model)  # an old run does not say
     known[0] = weights_fingerprint(model)
     require_same_model(run, model)

@@ -85,6 +85,18 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "GPTDataLoader.__init__(seed)": 1_337,
     },
     "training.loop": {"Loop.has_warned": False},
+    "training.modules": {
+        "_OWN_NETWORKS_ONLY": {
+            "activation_checkpointing": False,
+            "ahead_weight": 0.0,
+            "compile_whole": False,
+            "float8_blocks": False,
+            "float8_head": False,
+            "loss_chunk_tokens": None,
+        },
+        "WrappedModule.load_weights(verify)": True,
+        "WrappedModule.compile_blocks(whole)": False,
+    },
     "training.muon": {"Muon.__init__(cautious)": False},
     "training.muonnumbers": {
         "STACK_BYTES": 268_435_456,
