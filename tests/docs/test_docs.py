@@ -43,10 +43,10 @@ GUIDES = [
     "object-stores.md",
     "formats.md",
     "memory-model.md",
-    "python.md",
-    "report.md",
     "coming-from.md",
     "gallery.md",
+    "python.md",
+    "report.md",
     "troubleshooting.md",
 ]
 TINY = {"num_layers": 1, "width": 16, "num_heads": 1, "seq_len": 32, "batch_size": 2}
