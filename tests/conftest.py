@@ -73,6 +73,7 @@ _LONGEST = (
     "tests/memory/test_models.py",
     "tests/training/test_compiling.py",
     "tests/memory/test_advice.py",
+    "tests/memory/test_offload.py",
     "tests/tokenizer/test_patterns.py",
     "tests/docs/test_docs.py",
     "tests/training/test_distributed.py",

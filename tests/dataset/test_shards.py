@@ -57,3 +57,8 @@ def test_a_shard_of_one_id_has_it_as_smallest_and_largest(tmp_path: Path, id: in
     data = shards.id_chunk(*chunk, vocab_size=300, path=tmp_path / "s.bin")
     info = shards.write_shard_stream(tmp_path / "s.bin", [data], vocab_size=300)
     assert (info.min_id, info.max_id, info.num_tokens, info.num_documents) == (id, id, 3, 3)
+    np.full(40, id, np.uint16).tofile(tmp_path / "found.bin")  # one that no metadata describes
+    found = shards.scan_shard(
+        tmp_path / "found.bin", dtype=np.dtype("<u2"), vocab_size=300, tokenizer_fingerprint="x"
+    )
+    assert (found.min_id, found.max_id, found.num_tokens) == (id, id, 40)

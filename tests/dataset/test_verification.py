@@ -32,6 +32,17 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+def test_ends_that_are_used_up_are_no_more(tmp_path: Path) -> None:
+    """First of all: what goes on looking for more never ends, here and in every test below."""
+    path = tmp_path / "shard.bin"
+    np.array([3], dtype="<u8").tofile(layout.documents_path(path))
+    shard = SimpleNamespace(path=path, documents=1, end_id=9)
+    ends = verification._Ends(shard, "shard.bin", 8)  # pyright: ignore
+    assert ends._fill()  # pyright: ignore
+    ends._held = ends._held[1:]  # pyright: ignore
+    assert not ends._fill()  # pyright: ignore
+
+
 def test_good_dataset(dataset: Path) -> None:
     result = verify_dataset(dataset_dir=dataset)
     assert result.problems == []
