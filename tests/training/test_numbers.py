@@ -210,7 +210,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "training.stepping": {"Stepper.compute(share_done)": 0.0},
     "training.steps": {"Steps.last_factor": 0.0},
-    "training.tasks": {"_LARGEST_LINE": 16_777_216},
+    "training.tasks": {
+        "_LARGEST_LINE": 16_777_216,
+        "_SHORT_LINE": 262_144,
+        "_LINE_TIMES": 24,
+        "_PART_BYTES": 1_048_576,
+    },
     "training.texts": {"_HEAD_BYTES": 33_554_432, "_LARGE_BYTES": 67_108_864},
     "training.torchbackend": {
         "_TorchBackend.new_model(zero_init)": False,
@@ -219,6 +224,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "training.torchoptions": {
         "_TORCH_ONLY": {
             "layout": ("tide",),
+            "optimizer": (),
             "compile": (True,),
             "compile_whole": (True,),
             "attention": ("cudnn", "flash"),
@@ -231,6 +237,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         },
         "_NOT_OFFLOADED": {
             "layout": ("tide",),
+            "optimizer": (),
             "use_8bit_optimizer": (True,),
             "compile_whole": (True,),
             "attention": ("cudnn", "flash"),

@@ -25,7 +25,7 @@ from lowtide.stores.extentfiles import EXTENT_BYTES, Extent, disk_bytes
 from lowtide.stores.extents import FETCH_THREADS, ExtentCache, PlannedUse
 from lowtide.stores.urls import StoreURL
 
-__all__ = ["ReadAhead", "Windowing"]
+__all__ = ["ReadAhead", "WindowPlaces"]
 
 _SLACK_BATCHES = 64
 _MOST_RANKED_BLOCKS = 1 << 20
@@ -34,7 +34,7 @@ _owners = itertools.count()
 
 
 @dataclass(frozen=True)
-class Windowing:
+class WindowPlaces:
     """How the windows of a dataset lie in its tokens."""
 
     seq_len: int
@@ -53,7 +53,7 @@ class ReadAhead:
         cache: ExtentCache,
         *,
         url: StoreURL,
-        windowing: Windowing,
+        windowing: WindowPlaces,
         item_bytes: int,
     ) -> None:
         self._row = row

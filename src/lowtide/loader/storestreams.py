@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from lowtide.errors import DataError
 from lowtide.loader.ordering import Indices
-from lowtide.loader.storeahead import ReadAhead, Windowing
+from lowtide.loader.storeahead import ReadAhead, WindowPlaces
 from lowtide.loader.storedtokens import ShardRow, StoredShard, StoredTokens
 from lowtide.stores.extentfiles import CachedObject
 from lowtide.stores.objects import open_store
@@ -45,7 +45,7 @@ class StoreStream:
         *,
         dtype: np.dtype[Any],
         id_limit: int,
-        windowing: Windowing,
+        windowing: WindowPlaces,
     ) -> None:
         self._row = ShardRow.of(stored.shards)
         self._dtype = dtype

@@ -20,7 +20,7 @@ from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError, LowtideError, from_os_error
 from lowtide.loader.arraystreams import ArrayStream
 from lowtide.loader.sources import TokenSource
-from lowtide.loader.storeahead import Windowing
+from lowtide.loader.storeahead import WindowPlaces
 from lowtide.loader.storestreams import StoreStream
 
 __all__ = ["Expected", "Stream", "explain_read_error", "open_tokens"]
@@ -39,14 +39,12 @@ class Expected:
     output_dtype: np.dtype[Any]
 
 
-def open_tokens(source: TokenSource, *, id_limit: int, windowing: Windowing) -> Stream:
-    """Open a source, whose ids must be below `id_limit`; `windowing` says what to fetch ahead."""
+def open_tokens(source: TokenSource, *, id_limit: int, places: WindowPlaces) -> Stream:
+    """Open a source, whose ids must be below `id_limit`; `places` says what to fetch ahead."""
     if source.array is not None:
         return ArrayStream(source.array, id_limit=id_limit)
     if source.stored is not None:
-        return StoreStream(
-            source.stored, dtype=source.dtype, id_limit=id_limit, windowing=windowing
-        )
+        return StoreStream(source.stored, dtype=source.dtype, id_limit=id_limit, windowing=places)
     return _native.TokenStream(
         [_stream_row(shard) for shard in source.shards],
         item_bytes=source.dtype.itemsize,

@@ -23,7 +23,7 @@ from lowtide.files import checksum_bytes
 from lowtide.loader.ordering import Indices, Order, epoch_shifts, order_indices
 from lowtide.loader.shuffledblocks import BlockOrder
 from lowtide.loader.sources import Split, TokenSource, find_tokens
-from lowtide.loader.storeahead import Windowing
+from lowtide.loader.storeahead import WindowPlaces
 from lowtide.loader.storedtokens import DEFAULT_CACHE_SIZE, CacheSettings
 from lowtide.loader.storestreams import StoreStream
 from lowtide.loader.tokenstreams import Expected, Stream, explain_read_error, open_tokens
@@ -342,8 +342,8 @@ class TokenDataset:
 
     def _make_stream(self) -> Stream:
         reach = self.stride if self.windows == "documents" else 0
-        windowing = Windowing(self.seq_len, self.stride, reach, len(self))
-        return open_tokens(self.source, id_limit=self._id_limit(), windowing=windowing)
+        places = WindowPlaces(self.seq_len, self.stride, reach, len(self))
+        return open_tokens(self.source, id_limit=self._id_limit(), places=places)
 
     def require_cache(self, order: Order) -> str | None:
         """Refuse a cache too small to read an object store in this order; return what it costs.

@@ -13,6 +13,7 @@ from lowtide.memory import format_size, parse_size
 from lowtide.model.families import Layout
 from lowtide.settings import build_settings, read_config_file, require
 from lowtide.stores.urls import is_store_url, show_path
+from lowtide.training.settinggroups import OptimizerName
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["PlanSettings", "parse_count"]
@@ -86,7 +87,7 @@ class PlanSettings:
     """Rows per micro-batch."""
     gradient_accumulation_steps: int | None = None
     """Micro-batches per step."""
-    optimizer: Literal["auto", "muon", "adamw"] | None = None
+    optimizer: OptimizerName | None = None
     """muon, adamw, or auto."""
     use_mixed_precision: bool = False
     """Compute in bfloat16."""

@@ -37,7 +37,7 @@ from lowtide.training.settinggroups import DataSettings, ModelSettings, RunSetti
 from lowtide.training.settings import TrainSettings
 from lowtide.training.texts import count_vocabulary, find_stream_tokenizer, find_text_tokens
 
-__all__ = ["admit", "expected_shape", "known_shape", "refuse_hopeless"]
+__all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hopeless"]
 
 
 def admit(settings: TrainSettings) -> None:
@@ -45,7 +45,7 @@ def admit(settings: TrainSettings) -> None:
     _require_packages(settings)
     if ranks.is_launched():  # several processes: the first tokenizes while the others wait
         return
-    settings = _fit_context(settings)
+    settings = fit_context(settings, known_shape(settings.run))
     goes_on = any((settings.run.folder / "steps").glob("step_*"))
     if goes_on and settings.run.resume and not settings.run.overwrite:
         settings = continued_settings(settings.run.folder, settings)
@@ -129,9 +129,8 @@ def expected_shape(settings: TrainSettings) -> GPTConfig:
     return known or model_config(settings.model, padded_vocab_size(_vocabulary(settings)))
 
 
-def _fit_context(settings: TrainSettings) -> TrainSettings:
+def fit_context(settings: TrainSettings, config: GPTConfig | None) -> TrainSettings:
     """Shorten rows nobody asked a length for to the context of the model that goes on."""
-    config = known_shape(settings.run)
     if config is None or settings.model.seq_len != ModelSettings.seq_len:
         return settings
     return replace_settings(settings, seq_len=min(settings.model.seq_len, config.context_length))

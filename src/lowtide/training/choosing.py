@@ -6,7 +6,7 @@ Out:     GPTConfig, a name, a number
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
@@ -24,7 +24,7 @@ __all__ = ["choose_optimizer", "learned_vocabulary", "model_config", "peak_learn
 
 def choose_optimizer(
     learning: LearningSettings, config: GPTConfig | ModuleConfig, tokens_per_step: int
-) -> Literal["muon", "adamw"]:
+) -> str:
     """Return the optimizer that `auto` means for a shape and a batch.
 
     Making an update orthogonal costs about 5 * width / tokens of a step beside training itself.

@@ -34,11 +34,14 @@ __all__ = [
     "LengthSettings",
     "MachineSettings",
     "ModelSettings",
+    "OptimizerName",
     "OutputSettings",
     "ReplaySettings",
     "RunSettings",
     "SavingSettings",
 ]
+
+OptimizerName = Literal["auto", "muon", "adamw"]
 
 SHAPE_FIELDS = ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")
 
@@ -227,7 +230,7 @@ class BatchSettings:
 class LearningSettings:
     """How weights are changed: optimizer, learning rate, decay, clipping."""
 
-    optimizer: Literal["auto", "muon", "adamw"] = "auto"
+    optimizer: OptimizerName = "auto"
     """muon: matrices by Muon, the rest by AdamW; auto: muon where its arithmetic costs little."""
     use_8bit_optimizer: bool = False
     """Keep AdamW's moments in 8 bits (bitsandbytes): 2 bytes a parameter instead of 8."""

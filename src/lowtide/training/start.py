@@ -24,7 +24,7 @@ from lowtide.model.program import program_here
 from lowtide.model.tensorfiles import require_weights
 from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.admission import expected_shape, refuse_hopeless
+from lowtide.training.admission import expected_shape, fit_context, refuse_hopeless
 from lowtide.training.backends import Backend, Group, Model, backend_of
 from lowtide.training.basemodel import find_base
 from lowtide.training.checkpoints import RunFolder
@@ -103,7 +103,10 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
             find_base(settings)
         group.wait()
         base_dir = find_base(settings)
-    settings = _fit_context(settings, run, base_dir, note)
+    asked = settings.model.seq_len
+    settings = fit_context(settings, _known_shape(run, base_dir))
+    if (context := settings.model.seq_len) < asked:
+        note(f"rows of {context} tokens: the context of {run.root if run.exists() else base_dir}")
     if run.exists():
         known = optimizer_of(run.load_numbers())
         settings = continued_settings(run.root, settings, optimizer=known)
@@ -176,20 +179,6 @@ def _set_first_embedding(
         note("counting what stands beside what, for the first embedding")
         rows = first_embedding(data, config, seed=settings.learning.seed)
     backend.set_embedding(model, group.first_says(rows))
-
-
-def _fit_context(
-    settings: TrainSettings, run: RunFolder, base_dir: Path | None, note: Callable[[str], None]
-) -> TrainSettings:
-    """Shorten rows nobody asked a length for to the context of the model that goes on."""
-    config = _known_shape(run, base_dir)
-    if config is None or settings.model.seq_len != ModelSettings.seq_len:
-        return settings
-    context = config.context_length
-    if context >= settings.model.seq_len:
-        return settings
-    note(f"rows of {context} tokens: the context of {run.root if run.exists() else base_dir}")
-    return replace_settings(settings, seq_len=context)
 
 
 def _known_shape(run: RunFolder, base_dir: Path | None) -> GPTConfig | None:

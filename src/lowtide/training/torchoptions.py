@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from lowtide.errors import UsageError
 from lowtide.flatsettings import setting_values
 from lowtide.model.families import FAMILIES
+from lowtide.training.settinggroups import OptimizerName
 
 if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings
@@ -16,8 +17,13 @@ __all__ = ["refuse_options"]
 
 # Layouts whose blocks are not alike from the outside: they read the embedding as well.
 _REREADING = tuple(name for name, family in FAMILIES.items() if family.rereads_embedding)
+# JAX and --offload have optimizers of their own: what they do not know is torch's.
+_OTHER_OPTIMIZERS = tuple(
+    name for name in get_args(OptimizerName) if name not in ("auto", "muon", "adamw")
+)
 _TORCH_ONLY = {
     "layout": _REREADING,
+    "optimizer": _OTHER_OPTIMIZERS,
     "compile": (True,),
     "compile_whole": (True,),
     "attention": ("cudnn", "flash"),
@@ -33,6 +39,7 @@ bfloat16 needs no scale, TensorBoard's writer and the processes of a cluster are
 _TORCH_ONLY_ABOVE_ZERO = ("ahead_weight",)
 _NOT_OFFLOADED = {
     "layout": _REREADING,
+    "optimizer": _OTHER_OPTIMIZERS,
     "use_8bit_optimizer": (True,),
     "compile_whole": (True,),
     "attention": ("cudnn", "flash"),
