@@ -63,6 +63,7 @@ BEFORE = {
     "report.md": [
         "lowtide train-tokenizer --input notes.txt --vocab-size 500 --out-dir tok/mine",
         f"lowtide prepare --input-files notes.txt --out-dir data/mine {CHAR}",
+        f"lowtide prepare --input-files wiki.txt --out-dir data/other {CHAR}",
         "lowtide train --dataset-dir data/mine --model-name mine --config-file 150M "
         "--max-iters 2 --memory 2GiB",
         "lowtide train --dataset-dir data/mine --model-name other --config-file 150M "
