@@ -13,6 +13,9 @@ comma  := ,
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# The packages of an extra, without building the package again.
+extra   = $$($(BIN)/python -c "import tomllib; \
+	  print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'])")
 NATIVE := $(shell find native -type f)
 CPP    := $(filter %.cpp %.hpp,$(NATIVE)) $(wildcard tests/*/*.cpp)
 
@@ -112,7 +115,7 @@ signatures: $(STAMPS)/package-$(WERROR)
 
 # The documentation as HTML with search, in build/site.
 site: $(STAMPS)/package-$(WERROR)
-	$(PIP) 'mkdocs-material>=9.5'
+	$(PIP) $(call extra,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python tools/site.py
 
 format: $(STAMPS)/tools
@@ -144,8 +147,7 @@ $(STAMPS)/package-$(WERROR): $(STAMPS)/build pyproject.toml $(NATIVE)
 	@rm -f $(STAMPS)/package-* && touch $@
 
 $(STAMPS)/tools: $(STAMPS)/build pyproject.toml
-	$(PIP) $$($(BIN)/python -c "import tomllib; \
-	  print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['test'])")
+	$(PIP) $(call extra,test)
 	@touch $@
 
 clean:

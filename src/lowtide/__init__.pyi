@@ -476,7 +476,7 @@ def prepare_dataset(
     step: str = '',
     near_dedup: float = 0.0,
     near_dedup_ngram: int = 5,
-    decontaminate: str | Sequence[str] = (),
+    decontaminate: str | Path | Sequence[str | Path] = (),
     decontaminate_by: Literal['drop', 'cut'] = 'drop',
     shuffle: bool = True,
     seed: int = 0,
@@ -994,7 +994,7 @@ def train_classifier(
         buckets: Numbers for pairs of words, which are hashed into so many.
         seed: Decides the order of the examples.
         document_separator: What stands between documents in text files (\\n and \\t may be
-            written so).
+            written so); "" makes each file one document.
         text_field: The field of jsonl rows, the column of parquet files, that holds the text.
         encoding: The encoding of text files.
         skip_bad_inputs: Leave out files and rows that cannot be read (each is named) instead of

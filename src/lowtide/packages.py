@@ -27,6 +27,7 @@ __all__ = [
     "has_package",
     "import_package",
     "install_command",
+    "installed_version",
     "missing_package",
     "naming_missing_packages",
     "require_package",
@@ -64,6 +65,16 @@ def has_package(module: str) -> bool:
     if module in sys.modules:
         return True
     return importlib.util.find_spec(module) is not None
+
+
+def installed_version(package: str) -> str | None:
+    """The version of a package, found without importing it; None where there is none."""
+    from importlib import metadata  # 10 ms, and most commands do not ask
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def install_command(module: str) -> str:

@@ -48,9 +48,9 @@ _USED = {
 
 # Texts that name files or folders, and so may be given as paths.
 _PATHS = {
-    "dataset_dir", "eval_dataset_dir", "good", "init_from_model", "input", "input_files",
-    "language_model", "model_name", "other", "sample", "score", "target", "tasks", "tokenization",
-    "tokenizer",
+    "dataset_dir", "decontaminate", "eval_dataset_dir", "good", "init_from_model", "input",
+    "input_files", "language_model", "model_name", "other", "sample", "score", "target",
+    "tasks", "tokenization", "tokenizer",
 }  # fmt: skip
 # Lists of NAME=VALUE, which may be given as names and values.
 _PAIRS = {

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-import lowtide.classifier.settings as classifier_settings
 from lowtide import _native, train_classifier
 from lowtide.classifier import learning, training
 from lowtide.classifier.describing import describe_classifier
+from lowtide.corpus import readingflags
 from lowtide.errors import BudgetError, DataError, UsageError
 
 SEPARATOR = "<|endoftext|>"
@@ -70,7 +70,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classifier_settings, "BLOCK_BYTES", 8192)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 8192)
 
 
 def options(corpus: Path, out_dir: Path, **more: Any) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> training.TrainedClassifier:
     out_dir = tmp_path_factory.mktemp("trained") / "model"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classifier_settings, "BLOCK_BYTES", 8192)
+        patch.setattr(readingflags, "BLOCK_BYTES", 8192)
         return train_classifier(**options(corpus, out_dir))
 
 
@@ -314,6 +314,8 @@ def test_a_budget_that_is_too_small_is_refused(corpus: Path, tmp_path: Path) -> 
         ({"buckets": 1 << 31}, "--buckets 2147483648 must be"),
         ({"num_workers": 0}, "--processes 0 must be at least 1"),
         ({"good": ()}, "--good names no files"),
+        ({"document_separator": "x" * 1025}, "longer than 1024 bytes"),
+        ({"document_separator": "\udcff"}, "is not text in UTF-8"),
     ],
 )
 def test_settings_that_make_no_sense(tmp_path: Path, more: dict[str, Any], why: str) -> None:

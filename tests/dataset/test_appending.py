@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lowtide.corpus import readingflags
 from lowtide.dataset import appendable, appending, layout, rehashing
-from lowtide.dataset import settings as dataset_settings
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_append
@@ -31,7 +31,7 @@ from corpora import SEPARATOR, make_documents, read_documents, snapshot, write_c
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 700)
 
 

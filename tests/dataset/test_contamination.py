@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import lowtide.dataset.settings as dataset_settings
 from lowtide import files
+from lowtide.corpus import readingflags
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.contamination import Contamination, ContaminationJob
@@ -54,7 +54,7 @@ def make_texts() -> list[str]:
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 4 << 10)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 4 << 10)
     monkeypatch.chdir(tmp_path)
     made = make_texts()
     Path("a.txt").write_text(SEPARATOR.join(made))
@@ -209,7 +209,7 @@ def test_hits_are_not_read_for_lines_that_stay() -> None:
     class Records:
         def open(self, task: Task) -> Any:
             reads.append(task.index)
-            return Output(Path("part"), {"a": "header"}, {"eval_ends": (0, 8)})
+            return Output(Path("part"), {"a": "header"}, {"eval_ends": (0, 8)}, 8)
 
     job = ContaminationJob(None, True, Records(), "scan", 200)  # type: ignore[arg-type]
     found = Contamination(job)

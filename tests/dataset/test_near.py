@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import lowtide.dataset.settings as dataset_settings
 from lowtide import _native
+from lowtide.corpus import readingflags
 from lowtide.dataset import threaded
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.existing import PrepareResult
@@ -91,14 +91,14 @@ def similar_pairs(texts: list[str], threshold: float) -> dict[tuple[int, int], f
 
 @pytest.fixture
 def few(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 8 << 10)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 8 << 10)
     Path("a.txt").write_text(SEPARATOR.join(texts[:120]))
     return texts[:120]
 
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 16 << 10)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 16 << 10)
     monkeypatch.chdir(tmp_path)
     made = make_texts()
     Path("a.txt").write_text(SEPARATOR.join(made))

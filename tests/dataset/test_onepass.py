@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import lowtide.dataset.settings as dataset_settings
+from lowtide.corpus import readingflags
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES
 from lowtide.dataset import encoding, preparation, threaded
 from lowtide.dataset.preparation import prepare_dataset
@@ -23,7 +23,7 @@ from corpora import make_documents, snapshot, write_corpus
 @pytest.fixture
 def tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A small tokenizer; blocks are small too, so that a few kilobytes are many."""
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
     return str(tmp_path / "tok")
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lowtide import files
+from lowtide.corpus import readingflags
 from lowtide.dataset import layout, phases, preparation, resources, sharding, threaded
-from lowtide.dataset import settings as dataset_settings
 from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_preparation
@@ -33,7 +33,7 @@ TAG = re.compile(r"(?<=shard_\d{5})-[0-9a-f]{8}-[0-9a-f]{8}")
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a few kilobytes of text many blocks."""
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
 
 
 def prepare(paths: Any, out: Path, **options: Any) -> PrepareResult:
@@ -97,7 +97,7 @@ def test_files_read_side_by_side_give_the_same_bytes(
 def test_block_size_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(200) + make_documents(150))
     prepare([corpus], tmp_path / "large")
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     prepare([corpus], tmp_path / "small")
     large, small = (snapshot(tmp_path / name) for name in ("large", "small"))
     assert large.pop("seen/00000.hashes") != b""
@@ -525,7 +525,7 @@ def test_a_share_of_validation_that_was_missed_is_said(tmp_path: Path) -> None:
 def test_a_dry_run_counts_every_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     corpus = write_corpus(tmp_path / "a.txt", make_documents(60))
     prepare([corpus], tmp_path / "out", dry_run=True)
     (counted,) = re.findall(r"count .* (\d+) blocks of (\d+) blocks", capsys.readouterr().err)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import lowtide.dataset.settings as dataset_settings
+from lowtide.corpus import readingflags
 from lowtide.dataset import threaded
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
@@ -34,7 +34,7 @@ def make_text(number: int) -> str:
 
 @pytest.fixture
 def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 4096)
     monkeypatch.chdir(tmp_path)
     documents = [make_text(number) for number in range(140)]
     documents[3] += "\nThis page uses a { in a sentence."

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import lowtide.dataset.settings as dataset_settings
 from lowtide import _native
+from lowtide.corpus import readingflags
 from lowtide.dataset import phases, threaded
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
@@ -43,7 +43,7 @@ def make_documents(seed: int = 0) -> list[str]:
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 4096)
     monkeypatch.chdir(tmp_path)
     TinyModel(
         words=["people", "Leute"],

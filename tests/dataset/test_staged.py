@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import lowtide.dataset.settings as dataset_settings
+from lowtide.corpus import readingflags
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset, run_preparation
@@ -53,7 +53,7 @@ RULE_LIMITS = (
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Inputs of every kind, with duplicates between them; blocks of 2 KiB, so they are many."""
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     monkeypatch.chdir(tmp_path)
     Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
     folder = tmp_path / "texts"
@@ -352,13 +352,13 @@ def test_the_command_done_again_touches_nothing(corpus: Path) -> None:
 WORKER = """
 import os, signal, sys
 from pathlib import Path
-import lowtide.dataset.settings as dataset_settings
+from lowtide.corpus import readingflags
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
 from lowtide.engine.records import Records
 
-dataset_settings.BLOCK_BYTES = 2048
+readingflags.BLOCK_BYTES = 2048
 stop_at = sys.argv[1]
 commit = Records.commit_record
 

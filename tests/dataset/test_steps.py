@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-import lowtide.dataset.settings as dataset_settings
-from lowtide.corpus import steps
+from lowtide.corpus import readingflags, steps
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_preparation
@@ -35,7 +34,7 @@ def make_text(number: int) -> str:
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     monkeypatch.chdir(tmp_path)
     Path("my_rules.py").write_text(SOURCE)
     documents = [make_text(number) for number in range(120)]

@@ -61,7 +61,7 @@ def test_computing_hides_copies_but_not_the_update() -> None:
     plan = make_plan(size="1B", offload="layers", batch_size=4, **MACHINE)
     assert plan.chosen is not None
     choice = plan.chosen
-    traffic = step_traffic(choice.config, choice.settings, on_gpu=True)
+    traffic = step_traffic(choice.config, choice.settings)
     slow = estimate_speed(choice, Rates(1e12, 1e12, 1e9, is_assumed=False))
     fast = estimate_speed(choice, Rates(1e18, 1e9, 1e9, is_assumed=False))
     assert slow is not None and fast is not None
@@ -78,7 +78,7 @@ def test_rates_are_given_measured_or_usual(monkeypatch: pytest.MonkeyPatch) -> N
     given = PlanSettings(gpu_flops="100T", link_speed="25GB", disk_speed="3GB")
     assert find_rates(given) == Rates(100e12, 25e9, 3e9, is_assumed=False)
     monkeypatch.setattr(speed, "find_gpu", lambda: None)
-    assert find_rates(PlanSettings()) == Rates(30e12, 20e9, 2e9, is_assumed=True)
+    assert find_rates(PlanSettings()) == Rates(30e12, 20e9, 2e9, True, True)
     monkeypatch.setattr(speed, "find_gpu", lambda: Gpu("A", 1, 1))
     answer: Any = SimpleNamespace(stdout='{"flops": 500e12, "link_bytes": 50e9}')
 
@@ -88,7 +88,8 @@ def test_rates_are_given_measured_or_usual(monkeypatch: pytest.MonkeyPatch) -> N
         return answer
 
     monkeypatch.setattr(speed.subprocess, "run", run)
-    assert find_rates(PlanSettings()) == Rates(200e12, 50e9, 2e9, is_assumed=False)
+    found = find_rates(PlanSettings())
+    assert found == Rates(200e12, 50e9, 2e9, is_assumed=False, is_disk_assumed=True)
     assert find_rates(PlanSettings(link_speed="9GB")).link_bytes == 9e9
     assert find_rates(PlanSettings(measure=False)).is_assumed
     answer = subprocess.TimeoutExpired("x", 90)

@@ -16,7 +16,7 @@ from lowtide import Tokenizer
 
 SCRIPT = """
 import dataclasses, os, signal, sys
-import lowtide.dataset.settings as settings
+import lowtide.corpus.readingflags as settings
 from lowtide.dataset import preparation
 from lowtide.dataset.preparation import prepare_dataset
 

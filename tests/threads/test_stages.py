@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lowtide.progress
-from lowtide.dataset import settings as dataset_settings
+from lowtide.corpus import readingflags
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
@@ -87,7 +87,7 @@ def test_preparing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dataset_settings, "BLOCK_BYTES", 16 << 10)
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 16 << 10)
 
     def prepare(workers: int) -> bytes:
         out_dir = tmp_path / str(workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -114,12 +115,21 @@ def test_a_gpu_s_micro_batch_is_known_beforehand(monkeypatch: pytest.MonkeyPatch
 
 
 def test_each_rung_moves_more_than_the_one_before() -> None:
-    found = [step_traffic(CONFIG, _settings(offload=rung), on_gpu=True) for rung in RUNGS]
+    found = [step_traffic(CONFIG, _settings(offload=rung)) for rung in RUNGS]
     assert found[0] == found[1] and found[0].update_in == 0
     crossing = [t.weights_in + t.gradients_out + t.update_in + t.update_out for t in found]
     assert crossing == sorted(crossing)
     assert crossing[2] < crossing[3] < crossing[4] == crossing[5]
     assert [t.disk_written > 0 for t in found] == [False] * 5 + [True]
-    on_cpu = step_traffic(CONFIG, _settings(offload="disk"), on_gpu=False)
-    assert on_cpu.disk_read > on_cpu.disk_written > found[5].disk_written
-    assert step_traffic(CONFIG, _settings(offload="packed"), on_gpu=False).disk_read == 0
+
+
+def test_a_gpu_that_shares_the_memory_is_counted_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's has none of its own, and nothing of a run lies anywhere else."""
+    monkeypatch.setattr(rungs, "available_bytes", lambda: 40 * GIB)
+    program = dataclasses.replace(PROGRAM, device="mps")
+    limits = find_limits(_settings(), program)
+    assert limits.on_gpu and limits.device_bytes == 40 * GIB
+    assert choose_rung(_settings(), CONFIG, program=program).machine.offload == "none"
+    monkeypatch.setattr(rungs, "available_bytes", lambda: GIB)
+    with pytest.raises(BudgetError, match="no rung of --offload fits"):
+        choose_rung(_settings(), CONFIG, program=program)

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from lowtide.aliases import WORKER_FLAG
-from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
+from lowtide.corpus.readingflags import ReadingFlags, as_sequence, check_workers
 from lowtide.errors import UsageError
 from lowtide.flags import flag_name
 
 __all__ = ["ClassifierSettings"]
 
-_MOST_WORKERS = 4096
 _LIMITS = {
     "epochs": (1, 1000),
     "max_examples": (10, 50_000_000),
@@ -26,10 +25,8 @@ _LIMITS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierSettings:
-    """What a classifier is learned from, and how large it may become."""
-
-    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
+class _Learning:
+    """Examples and the model; the first of the flags."""
 
     good: tuple[str, ...]
     """Examples of good text: files, folders or globs, as prepare takes them (txt, jsonl, parquet,
@@ -51,14 +48,17 @@ class ClassifierSettings:
     """Numbers for pairs of words, which are hashed into so many."""
     seed: int = 0
     """Decides the order of the examples."""
-    document_separator: str = DEFAULT_SEPARATOR
-    """What stands between documents in text files (\\n and \\t may be written so)."""
-    text_field: str = "text"
-    """The field of jsonl rows, the column of parquet files, that holds the text."""
-    encoding: str = "utf-8"
-    """The encoding of text files."""
-    skip_bad_inputs: bool = False
-    """Leave out files and rows that cannot be read (each is named) instead of stopping."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierSettings(ReadingFlags, _Learning):
+    """What a classifier is learned from, and how large it may become.
+
+    Fields are inherited so that the help shows them in the order examples, reading, machine.
+    """
+
+    flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
+
     num_workers: int | None = None
     """Workers; default: one for each core. The result does not depend on it."""
     memory: str | None = None
@@ -68,33 +68,14 @@ class ClassifierSettings:
 
     def __post_init__(self) -> None:
         for name in ("good", "other"):
-            value = getattr(self, name)
-            paths = (value,) if isinstance(value, str | Path) else tuple(value)
+            paths = as_sequence(getattr(self, name))
             object.__setattr__(self, name, tuple(map(str, paths)))
             if not paths:
                 raise UsageError(f"--{name} names no files", next_step=f"--{name} FILES")
         object.__setattr__(self, "out_dir", Path(self.out_dir))
-        separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
-        object.__setattr__(self, "document_separator", separator)
+        self.check_reading()
+        check_workers(self.num_workers)
         for name, (least, most) in _LIMITS.items():
             value = getattr(self, name)
             if not least <= value <= most:
                 raise UsageError(f"{flag_name(name)} {value} must be {least} to {most}")
-        if self.num_workers is not None and not 1 <= self.num_workers <= _MOST_WORKERS:
-            raise UsageError(
-                f"--processes {self.num_workers} must be at least 1, and {_MOST_WORKERS} at most"
-            )
-
-    def reading(
-        self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
-    ) -> ReadingSettings:
-        """The part of the settings that reading takes."""
-        return ReadingSettings(
-            separator=self.document_separator.encode(),
-            text_field=self.text_field,
-            encoding=self.encoding,
-            block_bytes=BLOCK_BYTES,
-            reader_bytes=reader_bytes or ReadingSettings.reader_bytes,
-            budget_bytes=budget_bytes,
-            skip_bad=self.skip_bad_inputs,
-        )

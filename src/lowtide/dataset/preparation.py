@@ -24,6 +24,7 @@ from lowtide.corpus.steps import STEP_NOTICE
 from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset.identity import drop_copies
 from lowtide.dataset.resources import Inputs, check_disk, plan_shares
+from lowtide.dataset.sampling import require_some_kept
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
@@ -105,11 +106,12 @@ def _prepare(
     ):
         for notice in notices:
             progress.note(notice)
+        reading = settings.reading(
+            reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
+        )
         if settings.dedup:
-            reading = settings.reading(
-                reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
-            )
             inputs = drop_copies(inputs, reading, on_notice=progress.note)
+        require_some_kept(settings, inputs, reading)
         check_disk(
             settings.out_dir,
             inputs,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.evaluations import find_item_files
-from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
+from lowtide.corpus.readingflags import ReadingFlags, as_sequence, check_workers
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.errors import UsageError
@@ -29,14 +29,8 @@ __all__ = [
     "VerifySettings",
 ]
 
-_MOST_WORKERS = 4096
 _MOST_NGRAM = 64
 _ENGINES = ("threads", "files", "ray")
-
-
-def _check_workers(count: int | None) -> None:
-    if count is not None and not 1 <= count <= _MOST_WORKERS:
-        raise UsageError(f"--processes {count} must be at least 1, and {_MOST_WORKERS} at most")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +49,13 @@ class _PrepareInputs:
     val_fraction: float = 0.1
     """The share of documents kept apart for validation; 0 for none."""
 
-    document_separator: str = DEFAULT_SEPARATOR
-    """What stands between documents in text files (\\n and \\t may be written so); "" makes each
-    file one document."""
-    text_field: str = "text"
-    """The field of jsonl rows, the column of parquet files, that holds the text."""
-    encoding: str = "utf-8"
-    """The encoding of text files."""
-    skip_bad_inputs: bool = False
-    """Leave out files and rows that cannot be read (each is named) instead of stopping."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareSettings(CleaningSettings, _PrepareInputs):
+class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
     """Text of any size to checked, shuffled shards of ids.
 
     Fields are inherited so that a cleaning option is declared once; the help shows them in the
-    order inputs, cleaning, and what follows here.
+    order inputs, reading, cleaning, and what follows here.
     """
 
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
@@ -114,25 +98,17 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
             object.__setattr__(self, "work_dir", Path(self.work_dir))
         self._check_engine()
         self._check_near_copies()
-        object.__setattr__(self, "decontaminate", tuple(map(str, _as_sequence(self.decontaminate))))
-        object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
+        object.__setattr__(self, "decontaminate", tuple(map(str, as_sequence(self.decontaminate))))
+        object.__setattr__(self, "input_files", tuple(map(str, as_sequence(self.input_files))))
         object.__setattr__(self, "out_dir", Path(self.out_dir))
-        separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
-        object.__setattr__(self, "document_separator", separator)
+        self.check_reading()
         if not 0 <= self.val_fraction < 1:
             raise UsageError(
                 f"--val-fraction {self.val_fraction} must be at least 0 and less than 1"
             )
         if self.tokens_per_shard < 2:
             raise UsageError(f"--tokens-per-shard {self.tokens_per_shard} must be at least 2")
-        _check_workers(self.num_workers)
-        if len(self.document_separator.encode(errors="replace")) > 1024:
-            raise UsageError("--document-separator is longer than 1024 bytes")
-        if any("\ud800" <= letter <= "\udfff" for letter in self.document_separator):
-            raise UsageError(
-                f"--document-separator {self.document_separator!r} is not text in UTF-8",
-                next_step="give characters, as they stand between documents",
-            )
+        check_workers(self.num_workers)
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative")
 
@@ -183,20 +159,6 @@ class PrepareSettings(CleaningSettings, _PrepareInputs):
                 next_step="stop them, remove the work folder yourself, and start again",
             )
 
-    def reading(
-        self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
-    ) -> ReadingSettings:
-        """The part of the settings that reading takes."""
-        return ReadingSettings(
-            separator=self.document_separator.encode(),
-            text_field=self.text_field,
-            encoding=self.encoding,
-            block_bytes=BLOCK_BYTES,
-            reader_bytes=reader_bytes or ReadingSettings.reader_bytes,
-            budget_bytes=budget_bytes,
-            skip_bad=self.skip_bad_inputs,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class PretokenizeSettings:
@@ -222,11 +184,11 @@ class PretokenizeSettings:
     """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
 
     def __post_init__(self) -> None:
-        paths = tuple(Path(str(path)) for path in _as_sequence(self.file))
+        paths = tuple(Path(str(path)) for path in as_sequence(self.file))
         object.__setattr__(self, "file", paths)
         if not paths:
             raise UsageError("no file is named", next_step="lowtide pretokenize FILE")
-        _check_workers(self.num_workers)
+        check_workers(self.num_workers)
         if self.out_path is not None:
             object.__setattr__(self, "out_path", Path(self.out_path))
 
@@ -254,8 +216,8 @@ class AppendSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
-        object.__setattr__(self, "input_files", tuple(map(str, _as_sequence(self.input_files))))
-        _check_workers(self.num_workers)
+        object.__setattr__(self, "input_files", tuple(map(str, as_sequence(self.input_files))))
+        check_workers(self.num_workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +235,7 @@ class VerifySettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
-        _check_workers(self.num_workers)
+        check_workers(self.num_workers)
 
 
 OtherKind = Literal["nanogpt", "llmc", "megatron", "npy"]
@@ -350,7 +312,3 @@ class InspectSettings:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
         if self.tokens < 0:
             raise UsageError(f"--tokens {self.tokens} is negative")
-
-
-def _as_sequence(value: object) -> tuple[object, ...]:
-    return (value,) if isinstance(value, str | Path) else tuple(value)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -31,6 +30,7 @@ from lowtide import __version__, ranks
 from lowtide.errors import DataError, LowtideError
 from lowtide.files import checksum_bytes, read_json, write_json
 from lowtide.memory import release_free_memory, tree_resident_bytes, usable_cores
+from lowtide.packages import installed_version
 
 __all__ = ["Program", "find_program", "program_here"]
 
@@ -208,25 +208,15 @@ def _cache_path(part: str, device: str) -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     folder = Path(base) if base else Path.home() / ".cache"
     about = [_PROBE_VERSION, part, device, *_environment()]
-    about += _versions(("jax", "jaxlib")) if part == "jax" else []
+    about += map(installed_version, ("jax", "jaxlib")) if part == "jax" else ()
     key = checksum_bytes(json.dumps(about).encode())[:16]
     return folder / "lowtide" / f"program-{key}.json"
-
-
-def _versions(packages: tuple[str, ...]) -> list[str | None]:
-    found: list[str | None] = []
-    for name in packages:
-        try:
-            found.append(importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            found.append(None)
-    return found
 
 
 @functools.cache
 def _environment() -> tuple[Any, ...]:
     """Everything that what is resident depends on, found without importing any of it."""
-    versions = _versions(_PACKAGES)
+    versions = map(installed_version, _PACKAGES)
     spec = importlib.util.find_spec("torch")
     place: list[Any] = []
     if spec is not None and spec.origin is not None:  # builds of one version differ: which is it

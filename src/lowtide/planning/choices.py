@@ -16,6 +16,7 @@ from typing import Any
 from lowtide.counts import counted
 from lowtide.errors import UsageError
 from lowtide.flatsettings import replace_settings
+from lowtide.gpus import CUDA_CONTEXT_BYTES
 from lowtide.model.config import (
     GPTConfig,
     find_model_dir,
@@ -29,6 +30,7 @@ from lowtide.settings import build_settings
 from lowtide.training.choosing import model_config
 from lowtide.training.footprint import Footprint, planned_bytes
 from lowtide.training.offloading import RUNGS
+from lowtide.training.rungs import Limits
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["Choice", "asked_for", "find_fitting", "usual_options", "usual_shuffle_buffer"]
@@ -138,17 +140,15 @@ def _choice(
     settings = build_settings(TrainSettings, options)
     config = _shape(settings, padded_vocab_size(vocab_size))
     footprint = planned_bytes(config, settings, on_gpu=machine.has_gpu)
-    return Choice(options, settings, config, footprint, changes, _fits(footprint, machine))
+    fits = _limits(machine).hold(footprint)
+    return Choice(options, settings, config, footprint, changes, fits)
 
 
-def _fits(footprint: Footprint, machine: Machine) -> bool:
-    file = footprint.offloaded.file if footprint.offloaded else 0
-    if machine.free_disk_bytes is not None and file > machine.free_disk_bytes:
-        return False
-    if not machine.has_gpu:
-        return footprint.budget_bytes <= machine.budget_bytes
-    on_device = footprint.device_budget_bytes <= machine.vram_budget_bytes
-    return on_device and footprint.host_bytes <= machine.budget_bytes
+def _limits(machine: Machine) -> Limits:
+    device = machine.budget_bytes
+    if machine.has_gpu:
+        device = machine.vram_budget_bytes + CUDA_CONTEXT_BYTES
+    return Limits(machine.has_gpu, device, machine.budget_bytes, machine.free_disk_bytes)
 
 
 def _shape(settings: TrainSettings, vocab_size: int) -> GPTConfig:

@@ -45,7 +45,9 @@ class Rates:
     """Between host and GPU, each way, both at once."""
     disk_bytes: float
     is_assumed: bool
-    """Whether they are usual ones, neither measured nor given."""
+    """Whether those of the GPU are usual ones, neither measured nor given."""
+    is_disk_assumed: bool = False
+    """The same of the disk, which is never measured."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,17 @@ def find_rates(settings: PlanSettings) -> Rates:
     measured = None
     if settings.measure and None in given[:2] and has_package("torch") and find_gpu() is not None:
         measured = _measure()
-    usual = (_USUAL_FLOPS, _USUAL_LINK, _USUAL_DISK)
-    flops, link, disk = (
-        value or found or common
-        for value, found, common in zip(given, (measured or (0.0, 0.0, 0.0)), usual, strict=True)
+    found = measured or (_USUAL_FLOPS, _USUAL_LINK)
+    return Rates(
+        given[0] or found[0],
+        given[1] or found[1],
+        given[2] or _USUAL_DISK,
+        is_assumed=None in given[:2] and measured is None,
+        is_disk_assumed=given[2] is None,
     )
-    return Rates(flops, link, disk, is_assumed=None in given[:2] and measured is None)
 
 
-def _measure() -> tuple[float, float, float] | None:
+def _measure() -> tuple[float, float] | None:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "lowtide.training.rates"],
@@ -95,15 +99,13 @@ def _measure() -> tuple[float, float, float] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     found = json.loads(done.stdout)
-    return _TRAINING_SHARE * found["flops"], found["link_bytes"], 0.0
+    return _TRAINING_SHARE * found["flops"], found["link_bytes"]
 
 
-def estimate_speed(choice: Choice, rates: Rates) -> SpeedEstimate | None:
-    """Estimate a choice that offloads; None for one that does not."""
+def estimate_speed(choice: Choice, rates: Rates) -> SpeedEstimate:
+    """Estimate a choice that offloads."""
     settings, config = choice.settings, choice.config
-    if settings.machine.offload == "none":
-        return None
-    traffic = step_traffic(config, settings, on_gpu=True)
+    traffic = step_traffic(config, settings)
     tokens = settings.tokens_per_step
     per_token = _compute_seconds(config, settings.model.seq_len, rates)
     compute = per_token * tokens

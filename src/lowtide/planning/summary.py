@@ -17,6 +17,7 @@ from lowtide.packages import has_package
 from lowtide.planning.choices import Choice
 from lowtide.planning.machine import Machine
 from lowtide.planning.plan import Plan
+from lowtide.planning.speed import Rates
 from lowtide.progress import format_count
 from lowtide.settings import settings_as_json
 from lowtide.training.choosing import choose_optimizer
@@ -222,7 +223,7 @@ def _offload_lines(plan: Plan) -> list[str]:
     lines = [
         f"  about {format_count(speed.tokens_per_second)} tokens/s with --offload by {how} "
         f"({rates.flops / 1e12:.0f} TFLOP/s, {rates.link_bytes / 1e9:.0f} GB/s each way"
-        + (f", disk {rates.disk_bytes / 1e9:.1f} GB/s" if speed.disk_bytes_per_step else "")
+        + (f", disk {_describe_disk(rates)}" if speed.disk_bytes_per_step else "")
         + f"): {_duration(plan.compute.planned_tokens / speed.tokens_per_second)}",
         f"  a step: computing {speed.compute_seconds:.1f} s, copies beside it "
         f"{speed.copy_seconds:.1f} s, states {speed.update_seconds:.1f} s; nearly free from "
@@ -235,6 +236,11 @@ def _offload_lines(plan: Plan) -> list[str]:
             f"{format_size(written)} in all: it wears by that"
         )
     return lines
+
+
+def _describe_disk(rates: Rates) -> str:
+    assumed = rates.is_disk_assumed and not rates.is_assumed
+    return f"{rates.disk_bytes / 1e9:.1f} GB/s" + (" as usual" if assumed else "")
 
 
 def _describe_time(plan: Plan) -> str:

@@ -26,6 +26,8 @@ class StepEvent:
     """Loss of its batch, on the device; `float(loss)` waits for it."""
     learning_rate: float
     elapsed_seconds: float
+    """Of the run, earlier commands counted; with several processes as it was when they last agreed
+    on the time, which is not at every step."""
 
 
 @dataclass(frozen=True)

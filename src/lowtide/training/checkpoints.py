@@ -55,6 +55,7 @@ from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.tide import write_modelling_file
 from lowtide.progress import METRICS_NAME
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.basemodel import GROWN
 
 __all__ = [
     "OLD_STATE_NAME",
@@ -120,7 +121,7 @@ class RunFolder:
     def clear(self) -> None:
         """Remove all that a run writes; other files in its folder stay."""
         self._whole_dir = None
-        for name in ("steps", "best", "data", "grown"):
+        for name in ("steps", "best", "data", GROWN):
             shutil.rmtree(self.root / name, ignore_errors=True)
         for name in (
             WEIGHTS_NAME, _CONFIG, CHECKSUMS_NAME, "tokenizer.json", "tokenizer_config.json",

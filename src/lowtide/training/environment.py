@@ -6,7 +6,6 @@ Out:     one row of metrics.jsonl, from which reports compare runs
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import shlex
 import sys
@@ -20,6 +19,7 @@ from lowtide.memory import format_size, usable_cores
 from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import count_parameters, flops_per_token
+from lowtide.packages import installed_version
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["describe_environment", "peak_flops"]
@@ -41,11 +41,12 @@ def describe_environment(
     device = "" if on_cpu else _device_name()
     peak = peak_flops(device)
     packages = ("lowtide", "numpy", *_PACKAGES[settings.computing.backend])
+    versions = {name: found for name in packages if (found := installed_version(name))}
     return {
         "event": "environment",
         "command": _command(),
         "hardware": f"{world_size} x {device}" if device else _describe_cpu(),
-        "versions": {"python": platform.python_version(), **_versions(packages)},
+        "versions": {"python": platform.python_version(), **versions},
         "num_parameters": count_parameters(config),
         "tokens_per_step": settings.tokens_per_step,
         "flops_per_token": flops_per_token(config, settings.model.seq_len),
@@ -90,13 +91,3 @@ def _describe_cpu() -> str:
     return (
         f"{name}, {counted(usable_cores(), 'core')}, {format_size(psutil.virtual_memory().total)}"
     )
-
-
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -122,17 +122,13 @@ class Traffic:
     disk_written: int
 
 
-def step_traffic(config: GPTConfig, settings: TrainSettings, *, on_gpu: bool) -> Traffic:
-    """Count what a step copies on its rung."""
+def step_traffic(config: GPTConfig, settings: TrainSettings) -> Traffic:
+    """Count what a step on a GPU copies on its rung."""
     rung, half = settings.machine.offload, settings.computing.use_mixed_precision
     tables = count_parameters(config) - count_parameters(config, embeddings=False)
     blocks = count_parameters(config, embeddings=False)
     weight = 2 if half else 3
     states = _state_bytes(config, settings, tables, blocks)
-    if not on_gpu:
-        read = states + (3 * weight + 2) * blocks if rung == "disk" else 0
-        written = states + (weight + 2) * blocks if rung == "disk" else 0
-        return Traffic(0, 0, 0, 0, 0, read, written)
     gradients = 2 * blocks if rung not in ("none", "packed") else 0
     moved = states if rung in ("optimizer", "layers", "disk") else 0
     weights = weight * blocks if rung in ("layers", "disk") else 0

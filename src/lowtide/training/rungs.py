@@ -84,6 +84,8 @@ def find_limits(settings: TrainSettings, program: Program) -> Limits:
         _, _, number = settings.machine.device.partition(":")
         gpu = find_gpu(int(number or 0))
         device = gpu.free_bytes if gpu is not None else 0
+        if program.device == "mps":  # its memory is the machine's
+            device = available_bytes()
         if settings.machine.vram is not None:
             device = parse_size(settings.machine.vram)
     folder = settings.machine.offload_dir or settings.run.checkpoints_dir
@@ -102,6 +104,8 @@ def choose_rung(
     """Return the settings with the first of the rungs that fits, one row at a time if need be."""
     program = program or program_of(settings)
     limits = limits or find_limits(settings, program)
+    if program.device == "mps":
+        rungs = RUNGS[:1]  # nothing of it lies anywhere else
     need = None
     for tried in _with_rungs(settings, rungs):
         need = planned_bytes(config, tried, micro_batch=1, on_gpu=limits.on_gpu, program=program)

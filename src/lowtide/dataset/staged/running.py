@@ -33,6 +33,7 @@ from lowtide.dataset.identity import drop_copies, require_unchanged
 from lowtide.dataset.near.job import BlockText, NearJob
 from lowtide.dataset.near.running import list_near_stages
 from lowtide.dataset.resources import Inputs, Shares, check_characters, plan_shares
+from lowtide.dataset.sampling import require_some_kept
 from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import remove_other_shards
@@ -94,6 +95,7 @@ def prepare_shared(
         )
         if settings.dedup:
             inputs = drop_copies(inputs, reading, on_notice=progress.note)
+        require_some_kept(settings, inputs, reading)
         job = StagedJob(
             settings=settings,
             inputs=inputs,

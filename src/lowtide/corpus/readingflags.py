@@ -1,0 +1,66 @@
+"""Flags that every verb takes that reads documents; each field's docstring is its help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
+from lowtide.errors import UsageError
+
+__all__ = ["ReadingFlags", "as_sequence", "check_workers"]
+
+_MOST_WORKERS = 4096
+_LONGEST_SEPARATOR = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingFlags:
+    """How documents are read; settings that inherit it call `check_reading`."""
+
+    document_separator: str = DEFAULT_SEPARATOR
+    """What stands between documents in text files (\\n and \\t may be written so); "" makes each
+    file one document."""
+    text_field: str = "text"
+    """The field of jsonl rows, the column of parquet files, that holds the text."""
+    encoding: str = "utf-8"
+    """The encoding of text files."""
+    skip_bad_inputs: bool = False
+    """Leave out files and rows that cannot be read (each is named) instead of stopping."""
+
+    def check_reading(self) -> None:
+        """Take the separator as it was meant, and refuse one that no text can have."""
+        separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
+        object.__setattr__(self, "document_separator", separator)
+        if len(separator.encode(errors="replace")) > _LONGEST_SEPARATOR:
+            raise UsageError(f"--document-separator is longer than {_LONGEST_SEPARATOR} bytes")
+        if any("\ud800" <= letter <= "\udfff" for letter in separator):
+            raise UsageError(
+                f"--document-separator {separator!r} is not text in UTF-8",
+                next_step="give characters, as they stand between documents",
+            )
+
+    def reading(
+        self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
+    ) -> ReadingSettings:
+        """The part of the settings that reading takes."""
+        return ReadingSettings(
+            separator=self.document_separator.encode(),
+            text_field=self.text_field,
+            encoding=self.encoding,
+            block_bytes=BLOCK_BYTES,
+            reader_bytes=reader_bytes or ReadingSettings.reader_bytes,
+            budget_bytes=budget_bytes,
+            skip_bad=self.skip_bad_inputs,
+        )
+
+
+def check_workers(count: int | None) -> None:
+    """Refuse a number of workers that makes no sense."""
+    if count is not None and not 1 <= count <= _MOST_WORKERS:
+        raise UsageError(f"--processes {count} must be at least 1, and {_MOST_WORKERS} at most")
+
+
+def as_sequence(value: object) -> tuple[object, ...]:
+    """One path, or several, as a tuple of them."""
+    return (value,) if isinstance(value, str | Path) else tuple(value)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
