@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
@@ -62,6 +63,7 @@ def nasty_bytes(nasty_text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
     return parts.map(b"".join)
 
 
+@functools.cache
 def random_text(seed: int, length: int) -> bytes:
     """Return text of about `length` bytes, always the same for a seed; also when it is no UTF-8.
 
