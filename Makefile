@@ -69,7 +69,7 @@ format-check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 # the editable install must step aside for it to be found. Output is captured in Python only: the
 # sanitizers' last words must reach the terminal.
 SANITIZED_TESTS ?= tests/corpus tests/tokenizer tests/dataset tests/loader \
-  tests/native tests/model/test_rows.py tests/model/test_pool.py
+  tests/native tests/model/test_rowkernels.py tests/model/test_pool.py
 THREAD_TESTS ?= tests/threads
 
 # $(call build_sanitized,FOLDER,SANITIZERS) and $(call run_sanitized,FOLDER,LIBRARY,TESTS)

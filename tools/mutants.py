@@ -52,7 +52,7 @@ NATIVE_TESTS = {
     "corpus": ["tests/corpus", "tests/dataset/test_preparation.py"],
     "dataset": ["tests/dataset"],
     "loader": ["tests/loader"],
-    "model": ["tests/model/test_rows.py", "tests/model/test_pool.py"],
+    "model": ["tests/model/test_rowkernels.py", "tests/model/test_pool.py"],
     "quality": ["tests/corpus"],
     "tokenizer": ["tests/tokenizer"],
 }

@@ -1,5 +1,5 @@
 // Python's view of the network's row kernels. Tensors come as addresses: torch's way to hand them
-// over (DLPack) takes longer than the kernels do. lowtide.model.rows checks types and shapes.
+// over (DLPack) takes longer than the kernels do. lowtide.model.rowkernels checks types and shapes.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lowtide.model import rows
+from lowtide.model import rowkernels
 from lowtide.model.config import GPTConfig
 from lowtide.model.float8 import fits_float8
 from lowtide.model.float8_linear import normed_linear
@@ -112,8 +112,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if rows.can_fuse(x):
-            return rows.rms_norm(x, self.weight, self.eps)
+        if rowkernels.can_fuse(x):
+            return rowkernels.rms_norm(x, self.weight, self.eps)
         return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
@@ -248,8 +248,8 @@ class Attention(nn.Module):
             return query, key, value
         if self.norm_kind != "head":
             return self._plain_heads(x, cos, sin)
-        if rows.can_fuse(x):
-            return rows.turn_heads(
+        if rowkernels.can_fuse(x):
+            return rowkernels.turn_heads(
                 x,
                 self.query_norm.weight,
                 self.key_norm.weight,
@@ -294,8 +294,8 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cuda or self.has_bias:
             both = self.gate_up(x)
-            if rows.can_fuse(both):
-                return self.down(rows.swiglu(both))
+            if rowkernels.can_fuse(both):
+                return self.down(rowkernels.swiglu(both))
             gate, up = both.chunk(2, dim=-1)
             return self.down(F.silu(gate) * up)
         # Two products: the gradient of one of twice the width would have to be joined first.
@@ -314,7 +314,9 @@ class GeluMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.up(x)
-        return self.down(rows.gelu(x) if rows.can_fuse(x) else F.gelu(x, approximate="tanh"))
+        return self.down(
+            rowkernels.gelu(x) if rowkernels.can_fuse(x) else F.gelu(x, approximate="tanh")
+        )
 
 
 class Block(nn.Module):

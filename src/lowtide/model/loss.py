@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowtide.model import rows
+from lowtide.model import rowkernels
 from lowtide.model.float8 import Float8Head, fits_float8
 from lowtide.model.kernels import fused_loss_and_error, has_fused_loss
 from lowtide.model.targets import plain_loss_and_error
@@ -27,8 +27,8 @@ def _loss_and_error(
     """Return the sum of the losses of logits [N, V], and their gradient."""
     if has_fused_loss(logits):
         return fused_loss_and_error(logits, wanted, cap=cap, ahead=ahead)
-    if rows.can_fuse(logits) and not cap and not ahead:
-        return rows.loss_and_error(logits, wanted)
+    if rowkernels.can_fuse(logits) and not cap and not ahead:
+        return rowkernels.loss_and_error(logits, wanted)
     total, error = plain_loss_and_error(logits.float(), wanted, cap=cap, ahead=ahead)
     return total, error.to(logits.dtype)
 

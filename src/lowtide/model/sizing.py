@@ -158,8 +158,8 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
         wide = [config.mlp_width] * 3
         between = number
     elif not on_gpu and not half:
-        # Norms, rotations and the gate are computed in one pass each (rows.py), and keep their
-        # inputs only.
+        # Norms, rotations and the gate are computed in one pass each (rowkernels.py), and keep
+        # their inputs only.
         narrow = [width] * 4 + [query + 2 * key] * 2 + [query]
         wide = [2 * config.mlp_width, config.mlp_width]
         between = number

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lowtide.model import rows
+from lowtide.model import rowkernels
 from lowtide.model.blocks import rotate
 
 
@@ -39,10 +39,10 @@ def test_rms_norm(num_rows: int, width: int, size: float) -> None:
     torch.manual_seed(num_rows * 100 + width)
     x, weight = torch.randn(num_rows, width) * size, torch.randn(width)
     if num_rows == 0:
-        assert rows.rms_norm(x, weight, 1e-6).shape == x.shape
+        assert rowkernels.rms_norm(x, weight, 1e-6).shape == x.shape
         return
     _check(
-        lambda a, w: rows.rms_norm(a, w, 1e-6), lambda a, w: F.rms_norm(a, (width,), w, 1e-6),
+        lambda a, w: rowkernels.rms_norm(a, w, 1e-6), lambda a, w: F.rms_norm(a, (width,), w, 1e-6),
         x, weight,
     )  # fmt: skip
 
@@ -56,14 +56,14 @@ def test_swiglu(num_rows: int, width: int, size: float) -> None:
         gate, up = x.chunk(2, dim=-1)
         return F.silu(gate) * up
 
-    _check(rows.swiglu, plain, torch.randn(2, num_rows, 2 * width) * size)
+    _check(rowkernels.swiglu, plain, torch.randn(2, num_rows, 2 * width) * size)
 
 
 @pytest.mark.parametrize("size", [1, 7, 4097])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
 def test_gelu(size: int, scale: float) -> None:
     torch.manual_seed(size)
-    _check(rows.gelu, lambda x: F.gelu(x, approximate="tanh"), torch.randn(size) * scale)
+    _check(rowkernels.gelu, lambda x: F.gelu(x, approximate="tanh"), torch.randn(size) * scale)
 
 
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (4, 4), (6, 2)])
@@ -76,7 +76,7 @@ def test_heads_are_normed_and_turned(num_heads: int, num_kv_heads: int, head_dim
     angles = torch.randn(tokens, head_dim // 2)
 
     def ours(x: Tensor, query_weight: Tensor, key_weight: Tensor) -> Tensor:
-        query, key, value = rows.turn_heads(
+        query, key, value = rowkernels.turn_heads(
             x, query_weight, key_weight, angles.cos(), angles.sin(),
             num_heads=num_heads, num_kv_heads=num_kv_heads, eps=1e-6,
         )  # fmt: skip
@@ -104,7 +104,7 @@ def test_loss_and_error(num_rows: int, vocab_size: int, size: float) -> None:
     exact = logits.double().requires_grad_()
     loss = F.cross_entropy(exact, wanted[:, 0], reduction="sum")
     loss.backward()
-    total, error = rows.loss_and_error(logits, wanted)
+    total, error = rowkernels.loss_and_error(logits, wanted)
     torch.testing.assert_close(total.double(), loss.detach(), rtol=1e-5, atol=1e-4)
     assert exact.grad is not None
     torch.testing.assert_close(error.double(), exact.grad, rtol=1e-5, atol=1e-6)
@@ -113,7 +113,7 @@ def test_loss_and_error(num_rows: int, vocab_size: int, size: float) -> None:
 
 def test_a_target_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(IndexError, match="outside the vocabulary"):
-        rows.loss_and_error(torch.zeros(2, 5), torch.tensor([[1], [5]]))
+        rowkernels.loss_and_error(torch.zeros(2, 5), torch.tensor([[1], [5]]))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -121,10 +121,12 @@ def test_what_is_not_finite_is_seen(bad: float) -> None:
     """Guards against bad steps rely on it."""
     x = torch.zeros(4, 32)
     x[2, 3] = bad
-    assert not rows.rms_norm(x, torch.ones(32), 1e-6).isfinite().all()
-    assert not rows.loss_and_error(x.clone(), torch.zeros(4, 1, dtype=torch.long))[0].isfinite()
-    assert not rows.gelu(x).isfinite().all()
-    assert not rows.swiglu(x + 1).isfinite().all()
+    assert not rowkernels.rms_norm(x, torch.ones(32), 1e-6).isfinite().all()
+    assert not rowkernels.loss_and_error(x.clone(), torch.zeros(4, 1, dtype=torch.long))[
+        0
+    ].isfinite()
+    assert not rowkernels.gelu(x).isfinite().all()
+    assert not rowkernels.swiglu(x + 1).isfinite().all()
 
 
 def test_sums_do_not_depend_on_the_number_of_threads() -> None:
@@ -136,7 +138,7 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
         torch.set_num_threads(num_threads)
         try:
             weight = torch.ones(64, requires_grad=True)
-            rows.rms_norm(x, weight, 1e-6).backward(gradient)
+            rowkernels.rms_norm(x, weight, 1e-6).backward(gradient)
         finally:
             torch.set_num_threads(before)
         assert weight.grad is not None
@@ -151,11 +153,11 @@ def test_two_callers_at_once() -> None:
     """The pool serves one; the other does its own work, with the same result."""
     torch.manual_seed(0)
     x = torch.randn(3000, 200)
-    wanted = rows.swiglu(x)
+    wanted = rowkernels.swiglu(x)
     wrong: list[int] = []
 
     def work() -> None:
-        wrong.extend(i for i in range(50) if not torch.equal(rows.swiglu(x), wanted))
+        wrong.extend(i for i in range(50) if not torch.equal(rowkernels.swiglu(x), wanted))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -167,5 +169,5 @@ def test_two_callers_at_once() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_left_to_torch(dtype: torch.dtype) -> None:
-    assert not rows.can_fuse(torch.zeros(2, dtype=dtype))
-    assert rows.can_fuse(torch.zeros(2))
+    assert not rowkernels.can_fuse(torch.zeros(2, dtype=dtype))
+    assert rowkernels.can_fuse(torch.zeros(2))
