@@ -182,7 +182,8 @@ print(json.dumps(answers))
 """
 # Trainer and train are there without it: they may be told to use JAX.
 NEED_TORCH = {"GPT", "GPTDataLoader", "TaskResult", "build_optimizers", "create_dataloaders",
-              "evaluate", "generate", "generate_text", "load_model"}  # fmt: skip
+              "evaluate", "generate", "generate_text", "load_model", "wrap_module",
+              "WrappedModule"}  # fmt: skip
 
 
 def test_every_public_name_is_there_or_names_what_to_install(folder: Path) -> None:
