@@ -26,6 +26,7 @@ from lowtide.memory import (
     parse_size,
     process_peak_bytes,
     release_free_memory,
+    resident_bytes,
     round_up_mib,
     smallest_budget,
     tree_resident_bytes,
@@ -367,3 +368,17 @@ def test_memory_of_the_c_library_is_given_back(monkeypatch: pytest.MonkeyPatch) 
     assert calls == [0]
     monkeypatch.setattr(ctypes, "CDLL", lambda name: types.SimpleNamespace())
     release_free_memory()  # another C library has no such call
+
+
+def test_systems_without_proc_are_asked_in_their_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil  # which looks at the platform when it is imported
+
+    assert psutil.Process().is_running()
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(os, "waitid")
+    assert usable_cores() >= 1
+    assert resident_bytes() > MIB
+    assert resident_bytes(2**22) == 0  # no such process
+    assert process_peak_bytes() > 0
+    assert tree_resident_bytes() > MIB

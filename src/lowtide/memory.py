@@ -136,6 +136,8 @@ def _has_children() -> bool:
     One system call: looking through the lists of 100 threads takes 2000 times as long, and most
     jobs have threads and no children.
     """
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return True
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -205,7 +207,14 @@ def tree_resident_bytes() -> int:
 
 def resident_bytes(pid: int | str = "self") -> int:
     """Return the resident memory of one process; 0 where the system does not say."""
-    return _status_kib(b"VmRSS", pid) * 1024
+    if sys.platform == "linux":
+        return _status_kib(b"VmRSS", pid) * 1024
+    import psutil
+
+    try:
+        return psutil.Process(None if pid == "self" else int(pid)).memory_info().rss
+    except psutil.Error:
+        return 0
 
 
 def release_free_memory() -> None:
@@ -235,7 +244,11 @@ def return_large_blocks() -> None:
 
 def process_peak_bytes() -> int:
     """Return the largest resident memory this process alone ever had, as the kernel counted it."""
-    return _status_kib(b"VmHWM") * 1024
+    if sys.platform == "linux":
+        return _status_kib(b"VmHWM") * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
 def reset_process_peak() -> None:
@@ -401,6 +414,7 @@ def smallest_budget(needed_bytes: int) -> str:
 
 def usable_cores() -> int:
     """Return how many cores this process may keep busy: its affinity, or its cgroup's quota."""
-    cores = len(os.sched_getaffinity(0))
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     quota = quota_cores()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))

@@ -8,12 +8,14 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "system/nameless_file.hpp"
+
 namespace lowtide {
 
 template <typename Symbol>
 WordFile<Symbol>::WordFile(const std::string& folder) : folder_(folder) {
-  file_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (file_ < 0 && errno != ENOENT) {  // a file system without O_TMPFILE
+  file_ = open_nameless_file(folder.c_str());
+  if (file_ < 0 && errno != ENOENT) {  // a system or a file system without nameless files
     std::string name = folder + "/.words_XXXXXX";
     file_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (file_ >= 0) ::unlink(name.c_str());
