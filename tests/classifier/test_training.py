@@ -321,3 +321,24 @@ def test_a_budget_that_is_too_small_is_refused(corpus: Path, tmp_path: Path) -> 
 def test_settings_that_make_no_sense(tmp_path: Path, more: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         train_classifier(**{"good": "a", "other": "b", "out_dir": tmp_path, **more})
+
+
+@pytest.mark.parametrize("place", [("sources", 0), ("held_out", "auc"), ("examples", "good")])
+def test_a_damaged_record_is_named(place, tmp_path: Path) -> None:
+    """The same command again finds a record with something else where numbers and rows were."""
+    for name, words in (("good", "tide water sand"), ("other", "noise crackle hum")):
+        lines = [f"{words} {words} number {number} of {name}" for number in range(40)]
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"text": line}) + "\n" for line in lines)
+        )
+    given = {
+        "good": [tmp_path / "good.jsonl"], "other": [tmp_path / "other.jsonl"], "buckets": 1000,
+        "out_dir": tmp_path / "out", "epochs": 1, "num_workers": 1,
+    }  # fmt: skip
+    train_classifier(**given)
+    path = tmp_path / "out" / "classifier.json"
+    record = json.loads(path.read_text())
+    record[place[0]][place[1]] = 1.5 if place[0] == "sources" else [[]]
+    path.write_text(json.dumps(record))
+    with pytest.raises((DataError, UsageError), match=r"classifier.json is damaged"):
+        describe_classifier(train_classifier(**given))

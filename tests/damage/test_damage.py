@@ -17,7 +17,9 @@ from throw import Blow, every_file_blow, flag_blows, strike
 from world import BASES, TARGETS, make_world
 
 TEXT_VERBS = ["train-tokenizer", "prepare", "pretokenize", "append", "verify", "inspect"]
-TEXT_VERBS += ["convert", "report", "plan"]
+TEXT_VERBS += ["convert", "report", "plan", "train-classifier"]
+
+_FEW = ("truncated", "bits flipped", "JSON changed", "a pipe")
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +35,12 @@ def assert_answers(blows: list[Blow], world: Path, tmp_path: Path) -> None:
     assert not wrong, "\n\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", [target.path for target in TARGETS[False]])
+@pytest.mark.parametrize("path", sorted({target.path for target in TARGETS[False]}))
 def test_damaged_files(path: str, world: Path, tmp_path: Path) -> None:
     rng = random.Random(path)
     blows = [blow for blow in every_file_blow(rng, with_model=False) if blow.target == path]
+    if blows[0].again or path.startswith(("quality", "judged")):  # made by slower commands
+        blows = [blow for blow in blows if blow.damage in _FEW]
     assert_answers(blows, world, tmp_path)
 
 

@@ -59,6 +59,8 @@ class Blow:
     damage: str = ""
     seed: int = 0
     strict: bool = False
+    again: bool = False
+    shards: str = ""
 
     def __str__(self) -> str:
         return f"{self.what}: lowtide {' '.join(self.command)!r}"
@@ -79,6 +81,8 @@ def _file_blow(target: Target, damage: str, rng: random.Random) -> Blow:
         damage=damage,
         seed=rng.randrange(1 << 32),
         strict=target.strict,
+        again=target.again,
+        shards=target.shards,
     )
 
 
@@ -129,11 +133,13 @@ def strike(blow: Blow, world: Path, scratch: Path) -> str | None:
         shutil.rmtree(place, ignore_errors=True)
         copy_world(world, place)
     _WHOLE.discard(place)
+    path: Path | None = None
     with contextlib.chdir(place):
         rng = random.Random(blow.seed)
         if blow.target:
             found = sorted(Path().glob(blow.target))
-            if not found or not apply_damage(blow.damage, rng.choice(found), rng):
+            path = rng.choice(found) if found else None
+            if path is None or not apply_damage(blow.damage, path, rng):
                 return None
         try:
             with _time_limit(SECONDS):
@@ -144,9 +150,25 @@ def strike(blow: Blow, world: Path, scratch: Path) -> str | None:
             return f"no end after {SECONDS} seconds"
         except BaseException:
             return traceback.format_exc()
+        if code == 0 and blow.again and not _is_same(path, world):
+            return f"{path} is damaged, and passes as finished\n{out}"
+        if code == 0 and blow.shards and _tokens(blow.shards) != _tokens("data"):
+            return f"other tokens than without damage to {path}\n{out}"
     if code == 2 and not blow.target:
         _WHOLE.add(place)
     return _judge(blow, code, out, err)
+
+
+def _is_same(path: Path | None, world: Path) -> bool:
+    return path is None or (path.is_file() and path.read_bytes() == (world / path).read_bytes())
+
+
+def _tokens(dataset: str) -> list[bytes]:
+    """The ids of both splits, however they are cut into shards."""
+    return [
+        b"".join(path.read_bytes() for path in sorted(Path(dataset, split).glob("*.bin")))
+        for split in ("train", "val")
+    ]
 
 
 def _judge(blow: Blow, code: int, out: str, err: str) -> str | None:

@@ -34,6 +34,10 @@ class Target:
     path: str
     commands: tuple[tuple[str, ...], ...]
     strict: bool = False
+    again: bool = False
+    """The commands made it: where they end well, it must be as it was."""
+    shards: str = ""
+    """A dataset that the commands finish: where they end well, it has the tokens of `data`."""
 
 
 def run_command(words: list[str]) -> tuple[int, str, str]:
@@ -51,6 +55,10 @@ _MAKE = [
     "--processes 1",
     "prepare --input-files a.txt --tokenization char --out-dir chars --processes 1",
     "pretokenize a.txt --tokenization tok --processes 1",
+    "train-classifier --good good.txt --other a.jsonl --out-dir quality --buckets 1000 "
+    "--epochs 2 --processes 1",
+    "prepare --input-files a.txt good.txt --tokenization tok --out-dir judged --near-dedup 0.8 "
+    "--decontaminate items.jsonl --score score.ftz --keep-top 0.9 --processes 1",
     "convert data llmc --to llmc",
     "convert data megatron --to megatron",
     "convert data nanogpt --to nanogpt",
@@ -80,6 +88,14 @@ def make_world(folder: Path, *, with_model: bool) -> None:
         ["the", "tide"], ["hq", "lq"], bucket=40, minn=2, maxn=3, quantized=True, loss="hs"
     ).write(folder / "score.ftz")
     _write_tasks(folder / "tasks.jsonl")
+    good = [
+        f"good words of item {number} have a meaning of {number * 7} waves" for number in range(60)
+    ]
+    (folder / "good.txt").write_text("<|endoftext|>".join(good))
+    items = [{"question": f"{_WORDS} {number}"} for number in range(3)]
+    (folder / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    (folder / "tokens.txt").write_text("lowtide\nsandbank\n")
+    (folder / "step.py").write_text("def keep(text):\n    return text if len(text) % 3 else None\n")
     _write_package_tokenizer(folder / "unigram.json")
     (folder / "flags.json").write_text(json.dumps({"vocab_size": 290, "input": ["a.txt"]}))
     with contextlib.chdir(folder):
@@ -176,6 +192,7 @@ _MODEL = (
     "report run --out new.html",
 )
 _JUDGED = "prepare --input-files a.txt --tokenization tok --out-dir new --processes 1 {}"
+_CLASSIFIER, _RANKED = (line for line in _MAKE if line.startswith("train-cl") or "judged" in line)
 _PUBLISHED = (
     "generate --model-name hf --prompt low --max-new-tokens 3",
     "export --model-name hf --out-dir new --to gguf --type q4_0",
@@ -226,10 +243,21 @@ TEXT_TARGETS = [
     Target("nanogpt/train.bin", _words("convert nanogpt new --from nanogpt --tokenizer tok")),
     Target("nanogpt/*.json", _words("convert data nanogpt --to nanogpt")),
     *(
-        Target(pattern, _words(line))
+        Target(pattern, _words(line), shards=folder.partition(".")[0].rstrip("/"))
         for line, folder in zip(_UNFINISHED, ("stopped/.work", "shared.work"), strict=True)
         for pattern in (f"{folder}/*.json*", f"{folder}/*/*")
     ),
+    Target("nanogpt/*.bin", _words("convert data nanogpt --to nanogpt"), again=True),
+    Target("megatron/*.[bi][id][nx]", _words("convert data megatron --to megatron"), again=True),
+    Target("a.npy", _words("pretokenize a.txt --tokenization tok --processes 1"), again=True),
+    Target("tok/vocab.json", _words(_MAKE[0]), again=True),
+    Target("tok/merges.txt", _words(_MAKE[0]), again=True),
+    Target("quality/model.bin", _words(_CLASSIFIER), again=True),
+    Target("quality/model.bin", _words(_JUDGED.format("--score quality/model.bin"))),
+    Target("quality/classifier.json", _words(_CLASSIFIER)),
+    Target("items.jsonl", _words(_JUDGED.format("--decontaminate items.jsonl"))),
+    Target("judged/*.jsonl", _words("verify judged --processes 1", _RANKED)),
+    Target("judged/dataset_metadata.json", _words("verify judged --processes 1", _RANKED)),
     Target("language.bin", _words(_JUDGED.format("--language-model language.bin --languages en"))),
     Target("score.ftz", _words(_JUDGED.format("--score score.ftz"))),
     Target("unigram.json", _for(_TOKENIZER, "unigram.json")),
@@ -248,7 +276,19 @@ MODEL_TARGETS = [
         for name in ("config.json", "model.safetensors", "tokenizer.json", "*_config.json")
     ),
     Target("tasks.jsonl", _words("evaluate --model-name run --tasks tasks.jsonl --batch-size 2")),
-    Target("gguf/*", _words("export --model-name run --out-dir gguf --to gguf")),
+    Target("gguf/*.json", _words("export --model-name run --out-dir gguf --to gguf")),
+    Target("gguf/*.gguf", _words("export --model-name run --out-dir gguf --to gguf"), again=True),
+    Target("hf/[cgmt][oe]*", _words("export --model-name run --out-dir hf"), again=True),
+    Target("hf/export.json", _words("export --model-name run --out-dir hf")),
+    Target("tokens.txt", _words("export --model-name run --out-dir new --add-tokens tokens.txt")),
+    Target("step.py", _words(_JUDGED.format("--step step.py:keep"))),
+    Target(
+        "checkpoints/run/steps/*/*",
+        _words(
+            f"train --dataset-dir data --model-name run --offload packed "
+            f"{_TRAIN.replace('iters 2', 'iters 3')}"
+        ),
+    ),
 ]
 TARGETS = {False: TEXT_TARGETS, True: [*TEXT_TARGETS, *MODEL_TARGETS]}
 
@@ -256,7 +296,10 @@ TARGETS = {False: TEXT_TARGETS, True: [*TEXT_TARGETS, *MODEL_TARGETS]}
 BASES = {
     "train-tokenizer": "--input a.txt --vocab-size 280 --out-dir new --processes 1",
     "prepare": "--input-files a.txt --tokenization tok --out-dir new --processes 1 --rules c4 "
-    "--mask email --language-model language.bin --languages en --score score.ftz",
+    "--mask email --language-model language.bin --languages en --score score.ftz "
+    "--decontaminate items.jsonl --near-dedup 0.8",
+    "train-classifier": "--good good.txt --other a.jsonl --out-dir new --buckets 1000 --epochs 1 "
+    "--processes 1",
     "pretokenize": "a.txt --tokenization tok --out-path new.npy --processes 1",
     "append": "data --input-files a.jsonl --processes 1",
     "verify": "data --processes 1",

@@ -197,6 +197,7 @@ def test_what_is_no_dataset_gets_a_next_step(tmp_path: Path, place: str, next_st
         ("dtype", 3), ("dtype", "float32"), ("shards", []), ("shards", {"train": 3}),
         ("shards", {"train": [3]}), ("shards", {"train": [{"file": "x"}]}),
         ("tokenizer_fingerprint", None), ("sources", {}), ("sources", [3]), ("appended", [{}]),
+        ("sources", [{"file": "a", "stored": 1.5}]),
         ("seen", 1), ("split", []), ("settings", 3), ("input_files", 5), ("total_tokens", "9"),
         ("format_version", [1]), ("cleaning", 1), ("tokenization", None),
     ],

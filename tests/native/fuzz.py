@@ -28,6 +28,7 @@ import numpy as np
 from lowtide import _native
 
 sys.path.insert(0, str(Path(__file__).parent))
+from fuzz_copies import fuzz_items, fuzz_learning, fuzz_near, fuzz_sentencepiece
 from fuzz_files import fuzz_counts, fuzz_judges, fuzz_pages, fuzz_ranges
 
 _PARTS = [
@@ -379,6 +380,10 @@ TARGETS: dict[str, Callable[[random.Random, Path], None]] = {
     "pages": _on_files(fuzz_pages),
     "counts": _on_files(fuzz_counts),
     "ranges": _on_files(fuzz_ranges),
+    "near": _on_files(fuzz_near),
+    "items": _on_files(fuzz_items),
+    "learning": _on_files(fuzz_learning),
+    "sentencepiece": _on_files(fuzz_sentencepiece),
 }
 
 

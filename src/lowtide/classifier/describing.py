@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lowtide.classifier.training import TrainedClassifier
-from lowtide.errors import printable
+from lowtide.errors import DataError, printable
 
 __all__ = ["describe_classifier"]
 
@@ -18,6 +18,17 @@ _SHOWN_CHARS = 90
 
 def describe_classifier(trained: TrainedClassifier) -> str:
     """What `lowtide train-classifier` prints."""
+    try:
+        return _describe(trained)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"classifier.json is damaged: what it says of the model cannot be read ({error!r})",
+            path=trained.path.with_name("classifier.json"),
+            next_step="remove this folder, and give the command again",
+        ) from None
+
+
+def _describe(trained: TrainedClassifier) -> str:
     record = trained.record
     examples, held_out = record["examples"], record["held_out"]
     there = " (was there already; nothing was touched)" if trained.was_there else ""

@@ -149,7 +149,10 @@ def _find_difference(
     if not isinstance(known, dict) or not isinstance(rows, list):
         return "nothing says what it was made of"
     other = find_changed_setting(known, _decisive(settings, num_good))
-    return other or find_other_source(inputs, rows, settings.reading())
+    try:
+        return other or find_other_source(inputs, rows, settings.reading())
+    except (KeyError, TypeError, ValueError, AttributeError):  # rows of another kind
+        return "its classifier.json is damaged"
 
 
 def _refuse_stranger(root: Path) -> None:

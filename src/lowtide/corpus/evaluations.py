@@ -61,6 +61,8 @@ def find_item_files(patterns: Sequence[str]) -> tuple[str, ...]:
                 f"--decontaminate {pattern!r} is no file, and no pattern that any file has",
                 next_step="name jsonl files of evaluation items",
             )
+        for name in names:
+            files.require_file(name)  # a pipe would be waited for
         found += [str(Path(name).absolute()) for name in names]
     return tuple(dict.fromkeys(found))
 

@@ -328,6 +328,8 @@ def _check_types(metadata: Mapping[str, Any], path: Path) -> None:
         for row in metadata.get(key, []):
             if not isinstance(row, dict) or not _ROW_KEYS[key] <= row.keys():
                 raise _damaged(path, f"a row of {key} lacks {', '.join(sorted(_ROW_KEYS[key]))}")
+            if not isinstance(row.get("stored") or [], list):  # size, time and kind of a source
+                raise _damaged(path, f"a row of {key} has stored {str(row['stored'])[:40]!r}")
     for split, rows in metadata["shards"].items():
         if not isinstance(rows, list):
             raise _damaged(path, f"shards of {split} are {str(rows)[:40]!r}, expected list")

@@ -322,7 +322,7 @@ class RunFolder:
 
     def forget_metrics_after(self, step: int, evaluated_step: int) -> None:
         """Drop rows a killed run wrote after its last checkpoint: they will come again."""
-        if not self.metrics_path.exists():
+        if not self.metrics_path.is_file():  # a pipe would be waited for
             return
         with (
             self.metrics_path.open("rb") as old,
