@@ -5,8 +5,8 @@ Out:     nothing, or an error with the rules that removed every document looked 
 Memory:  one block of 1 MiB as it is cleaned
 
 Reading ends at the first document that stays, mostly in the first block. Only where none of
-thousands of documents, from places all over the corpus, stays, is it refused: a share of one in a
-thousand would be missed in one corpus of a hundred and fifty.
+twenty thousand documents, from places all over the corpus, stays, is it refused: a share of one in
+two thousand would be missed in one corpus of twenty thousand.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = ["require_some_kept"]
 
 _LONG_RUN_BYTES = 256 << 20  # less is prepared in seconds, and then told
 _BLOCK_BYTES = 1 << 20
-_FEWEST_DOCUMENTS = 5000
-_MOST_BYTES = 64 << 20
+_FEWEST_DOCUMENTS = 20_000
+_MOST_BYTES = 128 << 20
 _PLACES = 64
 _MOST_FILES = 1024
 _SHOWN = 3
