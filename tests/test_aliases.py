@@ -63,6 +63,7 @@ _EDGE_WORDS = {
 }  # fmt: skip
 _STILL_INSIDE = {
     ("model/config.py", "context_length"),  # a key of the config.json of every run
+    ("model/moduleconfig.py", "context_length"),  # the same key
     ("model/sizing.py", "context_length"),
     ("lmeval.py", "max_length"),  # what the suite calls it
     ("training/settinggroups.py", "text_column"),  # the flag that the guides write

@@ -292,6 +292,9 @@ def test_a_counted_embedding_is_part_of_the_peak_only_where_it_is_the_most():
         random.total_bytes - random.weights - random.batches - random.program - random.tokenizer
     )
     assert counted.host_bytes > random.host_bytes
+    for elsewhere in ({"init_from_model": "base"}, {"dataset_id": "x"}):  # nothing is counted there
+        given = train_settings(**less, **elsewhere, first_embedding="cooccurrence")
+        assert planned_bytes(wide, given, program=PROGRAM).beginning == 0
     more = {"batch_size": 64, "seq_len": 128, "optimizer": "adamw"}
     deep = GPTConfig(5000, 128, 6, 256, 8)
     totals = {

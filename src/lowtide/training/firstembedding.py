@@ -2,7 +2,7 @@
 
 In:      a TokenDataset or a Mixture, a GPTConfig, a seed
 Out:     the embedding's first rows, each as long as a random one
-Memory:  the counts, 8 bytes a number of the embedding; its rows; some squares of 2 * width
+Memory:  8 bytes a number of the embedding for counts, 4 for its rows; some squares of 2 * width
 
 A random embedding spends its first thousands of steps on finding out which tokens are alike, which
 counting shows in seconds. The 2 * width most frequent tokens are columns; a token's row counts how

@@ -91,7 +91,8 @@ class Footprint:
     def host_bytes(self) -> int:
         """What the host must hold when a GPU trains: its program, copies of what it saves."""
         if self.offloaded is not None:  # which is saved out of its places
-            held = max(self.offloaded.host, self.beginning)
+            # A third of it are the rows themselves, which wait for the places to be there.
+            held = max(self.offloaded.host + self.beginning // 3, self.beginning)
         else:
             saved = self.checkpoint_bytes + self.weights  # the best weights have their own place
             held = max(saved, self.weights + self.beginning)
@@ -151,6 +152,7 @@ def planned_bytes(
     program_bytes = _program_bytes(settings, program, on_gpu=on_gpu)
     tokenizer = config.vocab_size * TOKEN_BYTES
     counted = settings.learning.first_embedding == "cooccurrence"
+    counted = counted and settings.run.init_from_model is None and settings.data.dataset_id is None
     beginning = first_embedding_bytes(config) if counted else 0
     if settings.machine.offload != "none":
         parts = offload_bytes(config, settings, rows=rows, on_gpu=on_gpu)

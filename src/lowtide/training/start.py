@@ -140,7 +140,10 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
         config, seed=settings.learning.seed, zero_init=settings.learning.zero_init
     )
     is_new = base_dir is None and not run.exists()
-    if is_new and settings.learning.first_embedding == "cooccurrence":
+    counts = settings.learning.first_embedding == "cooccurrence"
+    if base_dir is not None and counts:
+        note("--first-embedding: the embedding is that of the model to start from")
+    if is_new and counts:
         _set_first_embedding(backend, model, data.train, settings, group, note)
     if base_dir is not None:
         backend.load_weights(model, base_dir)
