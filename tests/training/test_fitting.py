@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import types
 
+import pytest
+from torch import nn
+
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.training.fitting import rows_on_device
+from lowtide.training.modules import wrap_module
+from lowtide.training.optimizers import build_optimizers
 from lowtide.training.settings import train_settings
 
 
@@ -19,3 +24,31 @@ def test_a_device_without_a_limit_takes_any_rows(make_trainer):
     assert rows is not None and rows <= 8
     module = types.SimpleNamespace(config=ModuleConfig("Net", 9, 16, 10, 10, 2))
     assert rows_on_device(module, limited, on_cpu=False, host_bytes=1) is None
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_states_of_a_module_are_counted_as_they_are(name):
+    module = nn.Sequential(nn.Embedding(64, 8), nn.Linear(8, 8), nn.Linear(8, 64, bias=False))
+    module[0].requires_grad_(False)
+    settings = train_settings(optimizer=name, seq_len=4)
+    wrapped = wrap_module(module, seq_len=4)
+    counted = wrapped.training_bytes(settings, has_own_optimizer=False)
+    weights = sum(p.numel() * 4 for p in module.parameters())
+    gradients = weights - 64 * 8 * 4
+    assert wrapped.training_bytes(settings, has_own_optimizer=True) == weights + gradients
+    optimizers = build_optimizers(module, name=name, learning_rate=0.1)
+    for parameter in module.parameters():
+        parameter.grad = parameter.detach().clone() if parameter.requires_grad else None
+    optimizers.step()
+    moments = [
+        value
+        for one in optimizers.optimizers
+        for state in one.state.values()
+        for key, value in state.items()
+        if key in ("exp_avg", "exp_avg_sq", "momentum")
+    ]
+    assert counted == weights + gradients + sum(value.numel() * 4 for value in moments)
+    large = nn.Sequential(nn.Embedding(1024, 8), nn.Linear(8, 1024, bias=False))
+    eight = train_settings(use_8bit_optimizer=True, seq_len=4)
+    wrapped = wrap_module(large, seq_len=4)
+    assert wrapped.training_bytes(eight, has_own_optimizer=False) == 2 * 8192 * (4 + 4 + 2)

@@ -10,10 +10,14 @@ from tests.training.conftest import VOCAB
 from torch import nn
 
 from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
+from lowtide.model.sizing import count_parameters
 from lowtide.model.weights import load_model
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.modules import WrappedModule, wrap_module
+from lowtide.training.schedule import default_learning_rate
+from lowtide.training.settings import train_settings
 from lowtide.training.trainer import Trainer
 
 
@@ -145,3 +149,78 @@ def test_a_run_belongs_to_its_module(token_file, tmp_path):
         make(Logits(width=8), token_file, tmp_path, max_iters=2).fit()
     with pytest.raises(DataError, match="torch module Logits, which only its own script"):
         load_model(tmp_path / "mine")
+
+
+class Cells(nn.Module):
+    """A recurrent network: no nn.Linear besides its output."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(VOCAB, 8)
+        self.cells = nn.GRU(8, 8, batch_first=True)
+        self.out = nn.Linear(8, VOCAB)
+
+    def forward(self, ids):
+        return self.out(self.cells(self.table(ids))[0])
+
+
+def test_without_inner_matrices_the_optimizer_is_adamw(token_file, tmp_path):
+    rates = []
+    for steps in (2, 4):  # begun, and taken up again by the same script
+        rows = []
+        trainer = make(Cells, token_file, tmp_path, learning_rate=None, max_iters=steps,
+                       schedule="constant", warmup=0, on_step=rows.append)  # fmt: skip
+        assert trainer.fit().steps == steps
+        rates += [row.learning_rate for row in rows]
+    count = count_parameters(trainer.model.config)
+    assert rates == [default_learning_rate(count, "adamw", adapting=False)] * 4
+    with pytest.raises(UsageError, match="muon trains matrices between embedding and output"):
+        make(Cells, token_file, tmp_path, "muon", optimizer="muon").fit()
+
+
+class Experts(Logits):
+    """Logits and a loss of something else beside them."""
+
+    def forward(self, ids):
+        logits = super().forward(ids)
+        return logits, logits.sum() * 0 + 0.125
+
+
+def test_a_number_beside_logits_is_no_loss_where_no_targets_are_seen():
+    ids = torch.arange(8).view(2, 4)
+    losses = []
+    for kind in (Logits, Experts):
+        torch.manual_seed(0)
+        losses.append(wrap_module(kind(), seq_len=4).eval()(ids, ids))
+    assert losses[0] == losses[1] > 1
+
+
+def test_samples_of_compiled_modules_and_own_losses():
+    tokenizer = Tokenizer.load("gpt2")
+    module = nn.Sequential(nn.Embedding(tokenizer.vocab_size, 2), nn.Linear(2, 50257))
+    output = types.SimpleNamespace(sample_prompt="a b", sample_tokens=2)
+    wrapped = wrap_module(module, seq_len=4)
+    wrapped._compiled = (None,)  # whoever calls it fails
+    assert wrapped.sample(tokenizer, output, seed=1)
+    wrapped = wrap_module(module, seq_len=4, loss=lambda module, ids, targets: module(ids).sum())
+    assert wrapped.sample(tokenizer, output, seed=1) == ""
+
+
+def test_rows_of_a_loader_and_of_settings(token_file, tmp_path):
+    data = TokenDataset(token_file, seq_len=16)
+    with BatchLoader(data, batch_size=4) as loader:
+        trainer = Trainer(Logits(), data=loader, checkpoints_dir=tmp_path, device="cpu")
+        assert trainer.model.config.context_length == 16
+        assert trainer.settings.batch.batch_size == 4 and trainer.settings.model.seq_len == 16
+    by_settings = Trainer(Logits(), data=iter(()), settings=train_settings(seq_len=24))
+    assert by_settings.model.config.context_length == 24
+
+
+def test_what_a_checkpoint_cannot_hold_is_refused():
+    module = Logits()
+    module.register_buffer("turns", torch.zeros(2, dtype=torch.complex64), persistent=False)
+    wrap_module(module, seq_len=4)
+    module.register_buffer("turns", torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(UsageError, match=r"turns of the module is torch\.complex64") as caught:
+        wrap_module(module, seq_len=4)
+    assert "persistent=False" in caught.value.next_step

@@ -35,6 +35,7 @@ from lowtide.model.tensorfiles import (
 from lowtide.model.tensors import ModelTensor, iter_tensors
 
 __all__ = [
+    "STORED_TYPES",
     "TensorFile",
     "find_model_dir",
     "load_model",
@@ -59,6 +60,8 @@ _KINDS = {
     torch.bool: "BOOL",
 }
 _TYPES = {kind: dtype for dtype, kind in _KINDS.items()}
+STORED_TYPES = frozenset(_KINDS)
+"""The types of numbers that a file can hold."""
 
 
 def portable_tensors(

@@ -23,17 +23,22 @@ __all__ = ["choose_optimizer", "learned_vocabulary", "model_config", "peak_learn
 
 
 def choose_optimizer(
-    learning: LearningSettings, config: GPTConfig | ModuleConfig, tokens_per_step: int
+    learning: LearningSettings,
+    config: GPTConfig | ModuleConfig,
+    tokens_per_step: int,
+    *,
+    has_matrices: bool = True,
 ) -> str:
     """Return the optimizer that `auto` means for a shape and a batch.
 
     Making an update orthogonal costs about 5 * width / tokens of a step beside training itself.
     Measured at 0.8 of it (width 128, 768 tokens), Muon still reached a lower loss than AdamW in the
-    same time: 1.64 against 1.71. Beyond once the cost, AdamW. 8-bit moments are AdamW's.
+    same time: 1.64 against 1.71. Beyond once the cost, AdamW. 8-bit moments are AdamW's, and so is
+    a module that has no matrices for Muon (not `has_matrices`).
     """
     if learning.optimizer != "auto":
         return learning.optimizer
-    if learning.use_8bit_optimizer:
+    if learning.use_8bit_optimizer or not has_matrices:
         return "adamw"
     return "muon" if 5 * config.width <= tokens_per_step else "adamw"
 

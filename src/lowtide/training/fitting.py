@@ -8,16 +8,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from lowtide.errors import BudgetError
+from lowtide.errors import BudgetError, UsageError
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.memory import format_size, parse_size
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.program import Program, program_here
-from lowtide.training.backends import Backend, Model
+from lowtide.training.backends import Backend, Group, Model
 from lowtide.training.footprint import fit_device_batch, fit_micro_batch
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["rows_in_budget", "rows_on_device"]
+__all__ = ["rows_in_budget", "rows_of_process", "rows_on_device"]
+
+
+def rows_of_process(settings: TrainSettings, group: Group) -> int:
+    """The rows of a step that one process has."""
+    rows, rest = divmod(settings.batch.rows_per_step, group.world_size)
+    if rest:
+        raise UsageError(
+            f"{settings.batch.rows_per_step} rows a step cannot be shared by "
+            f"{group.world_size} processes",
+            next_step="make batch size times accumulation a multiple of the processes",
+        )
+    return rows
 
 
 def rows_on_device(
@@ -45,6 +57,7 @@ def rows_in_budget(
     data: Any,
     program: Program | None,
     budget_bytes: int,
+    has_own_optimizer: bool = False,
 ) -> int | None:
     """The micro-batch that keeps the budget on a CPU."""
     config = model.config
@@ -53,7 +66,9 @@ def rows_in_budget(
         held, device=settings.machine.device, backend=settings.computing.backend
     )
     if isinstance(config, ModuleConfig):
-        _require_states(held, program.imported_bytes, budget_bytes)
+        wrapped: Any = model
+        states = wrapped.training_bytes(settings, has_own_optimizer=has_own_optimizer)
+        _require_states(states, program.imported_bytes, budget_bytes)
         return None
     # A stream that the settings name is counted by them.
     given = data if settings.data.dataset_id is None else None
@@ -67,13 +82,13 @@ def rows_in_budget(
     )
 
 
-def _require_states(weight_bytes: int, program_bytes: int, budget_bytes: int) -> None:
-    """Refuse a module whose weights, gradients and two moments are too much without any batch."""
-    needed = program_bytes + 4 * weight_bytes
+def _require_states(state_bytes: int, program_bytes: int, budget_bytes: int) -> None:
+    """Refuse a module whose weights, gradients and moments are too much without any batch."""
+    needed = program_bytes + state_bytes
     if needed > budget_bytes:
         raise BudgetError(
             f"this module needs {format_size(needed)} before its first batch (weights, gradients "
-            f"and moments {format_size(4 * weight_bytes)}, program {format_size(program_bytes)}), "
+            f"and moments {format_size(state_bytes)}, program {format_size(program_bytes)}), "
             f"the budget is {format_size(budget_bytes)}",
             next_step=f"give more than memory='{-(-needed // (1 << 20))}MiB', or a smaller module",
         )

@@ -23,9 +23,11 @@ from lowtide.generation.settings import SamplingSettings
 from lowtide.generation.streams import ends, not_text
 from lowtide.model.checksums import verify_folder
 from lowtide.model.moduleconfig import ModuleConfig
-from lowtide.model.weights import TensorFile
+from lowtide.model.weights import STORED_TYPES, TensorFile
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import WEIGHTS_NAME
+from lowtide.training.choosing import choose_optimizer
+from lowtide.training.optimizers import inner_matrices, moment_bytes
 from lowtide.training.settinggroups import OutputSettings
 from lowtide.training.settings import TrainSettings
 
@@ -75,6 +77,7 @@ def wrap_module(
             "the module has no nn.Embedding to count the vocabulary by",
             next_step="give vocab_size=… to lowtide.wrap_module, or a tokenizer to Trainer",
         )
+    _require_storable(module)
     return WrappedModule(module, _measure(module, tables, seq_len, found), loss)
 
 
@@ -112,11 +115,15 @@ class WrappedModule(nn.Module):
         if self._loss is not None:
             return self._loss(self.module, ids, targets)
         answer = self._call(ids, targets)
-        loss = _find(answer, "loss", dimensions=0)
+        logits = _find(answer, "logits", dimensions=3)
+        has_logits = logits is not None and logits.shape[:2] == ids.shape
+        # A module that sees no targets cannot know the loss: a number beside logits is another's.
+        names_loss = isinstance(getattr(answer, "loss", None), Tensor)
+        knows_loss = self._takes_targets or names_loss or not has_logits
+        loss = _find(answer, "loss", dimensions=0) if knows_loss else None
         if loss is not None:
             return loss
-        logits = _find(answer, "logits", dimensions=3)
-        if logits is None or logits.shape[:2] != ids.shape:
+        if logits is None or not has_logits:
             raise UsageError(
                 f"{self.config.module} returned {_describe(answer)} for ids of shape "
                 f"{tuple(ids.shape)}, expected logits [rows, tokens, vocabulary] or a loss",
@@ -151,8 +158,11 @@ class WrappedModule(nn.Module):
 
     @torch.no_grad()
     def sample(self, tokenizer: Tokenizer, output: OutputSettings, *, seed: int) -> str:
-        """Continue the run's sample prompt; a module that returns no logits has no sample."""
-        if self._needs_targets:
+        """Continue the run's sample prompt; a module that returns no logits has no sample.
+
+        Nor has one with a loss of its own, which may call it with more than ids.
+        """
+        if self._needs_targets or self._loss is not None:
             return ""
         device = next(self.module.parameters()).device
         start = tokenizer.encode(output.sample_prompt).tolist() or [0]
@@ -162,7 +172,8 @@ class WrappedModule(nn.Module):
         self.module.eval()
         for _ in range(output.sample_tokens):
             window = ids[:, -self.config.context_length :]
-            logits = _find(self._call(window, None), "logits", dimensions=3)
+            # Not the compiled one, which would be compiled again for every length.
+            logits = _find(self.module(window), "logits", dimensions=3)
             if logits is None:
                 break
             token = choose_tokens(
@@ -179,11 +190,36 @@ class WrappedModule(nn.Module):
         self.module.train(was_training)
         return tokenizer.decode(ids[0, len(start) :].tolist())
 
-    def _call(self, ids: Tensor, targets: Tensor | None) -> Any:
+    def training_bytes(self, settings: TrainSettings, *, has_own_optimizer: bool) -> int:
+        """Weights, gradients and moments; those of an optimizer that was given are not known."""
+        gradients = [p for p in self.module.parameters() if p.requires_grad]
+        held = sum(p.numel() * p.element_size() for p in (*self.module.parameters(), *gradients))
+        if has_own_optimizer:
+            return held
+        name = choose_optimizer(
+            settings.learning,
+            self.config,
+            settings.tokens_per_step,
+            has_matrices=bool(inner_matrices(self.module)),
+        )
+        eight = settings.learning.use_8bit_optimizer
+        return held + moment_bytes(self.module, name=name, use_8bit=eight)
+
+    def _call(self, ids: Tensor, targets: Tensor) -> Any:
         called = self._compiled[0] if self._compiled else self.module
-        if targets is None or not self._takes_targets:
-            return called(ids)
-        return called(ids, targets=targets)
+        return called(ids, targets=targets) if self._takes_targets else called(ids)
+
+
+def _require_storable(module: nn.Module) -> None:
+    """Refuse now what the first checkpoint could not hold."""
+    for name, value in module.state_dict().items():
+        if not isinstance(value, Tensor) or value.dtype not in STORED_TYPES:
+            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise UsageError(
+                f"{name} of the module is {kind}, which a checkpoint cannot hold",
+                next_step="register_buffer(…, persistent=False) leaves a buffer out that the "
+                "module makes itself; else keep it as real numbers (torch.view_as_real)",
+            )
 
 
 def _find(answer: Any, name: str, *, dimensions: int) -> Tensor | None:

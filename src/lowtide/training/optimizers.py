@@ -7,7 +7,7 @@ Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices) plus one st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from lowtide.training.adamw import AdamW
 from lowtide.training.distributed import is_divided, shard_like
 from lowtide.training.muon import Muon, matrix_splits
 
-__all__ = ["LossScale", "OptimizerSet", "build_optimizers"]
+__all__ = ["LossScale", "OptimizerSet", "build_optimizers", "inner_matrices", "moment_bytes"]
 
 # bitsandbytes keeps smaller tensors in 32 bits: norms and biases, a thousandth of the model.
 _SMALLEST_8BIT = 4096
@@ -224,9 +224,15 @@ def build_optimizers(
             next_step="give --optimizer muon, or leave out --cautious-decay",
         )
     splits = matrix_splits(model)
-    inside = {id(p) for p in (_inner_matrices(model) if inner is None else inner) if p.ndim == 2}
+    inside = {id(p) for p in (inner_matrices(model) if inner is None else inner) if p.ndim == 2}
     parameters = [p for p in model.parameters() if p.requires_grad]
     matrices = [p for p in parameters if id(p) in inside] if name == "muon" else []
+    if name == "muon" and not matrices:
+        raise UsageError(
+            "muon trains matrices between embedding and output, and this module has none: no "
+            "trained nn.Linear besides its output",
+            next_step="take adamw, or name them: build_optimizers(module, inner=[…])",
+        )
     rest = [p for p in parameters if name != "muon" or id(p) not in inside]
     groups = [
         *_decayed_groups(
@@ -255,14 +261,33 @@ def build_optimizers(
     return OptimizerSet(optimizers, model=model)
 
 
-def _inner_matrices(model: nn.Module) -> Sequence[Tensor]:
-    """The matrices between embedding and output."""
+def inner_matrices(model: nn.Module) -> list[Tensor]:
+    """The matrices between embedding and output that are trained, as far as they can be guessed."""
     blocks = getattr(model, "blocks", None)
     if isinstance(blocks, nn.Module):
-        return list(blocks.parameters())
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear)]
-    return [weight for weight in linear[:-1] if id(weight) not in tables]
+        found: list[Tensor] = list(blocks.parameters())
+    else:
+        tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+        linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear)]
+        found = [weight for weight in linear[:-1] if id(weight) not in tables]
+    return [parameter for parameter in found if parameter.ndim == 2 and parameter.requires_grad]
+
+
+def moment_bytes(model: nn.Module, *, name: str, use_8bit: bool) -> int:
+    """What the moments of build_optimizers' optimizers will take."""
+    one_moment = {id(p) for p in inner_matrices(model)} if name == "muon" else set[int]()
+    total = 0
+    for parameter in model.parameters():
+        count, size = parameter.numel(), parameter.element_size()
+        if not parameter.requires_grad:
+            continue
+        if id(parameter) in one_moment:
+            total += count * size
+        elif use_8bit and count >= _SMALLEST_8BIT:
+            total += 2 * count
+        else:
+            total += 2 * count * size
+    return total
 
 
 def _decayed_groups(

@@ -27,6 +27,7 @@ __all__ = [
     "EvalSums",
     "ForgettingWatch",
     "RunEvaluator",
+    "TrainResult",
     "evaluate_windows",
     "evaluation_windows",
     "require_same_tokenizer",
@@ -51,6 +52,22 @@ class EvalResult:
     def perplexity(self) -> float:
         """e to the loss."""
         return math.exp(min(self.loss, 700.0))
+
+
+@shown_in_notebooks()
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to."""
+
+    steps: int
+    loss: float
+    """Training loss of the last logged steps."""
+    val_loss: float | None
+    """Validation loss at the end."""
+    best_val_loss: float | None
+    skipped_steps: int
+    stopped: str
+    """finished, time, forgetting, or callback."""
 
 
 def token_bytes(tokenizer: Tokenizer) -> Array:

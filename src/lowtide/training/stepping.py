@@ -30,7 +30,12 @@ from lowtide.training.evaluation import LossSums, token_byte_counts, without_dro
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.modules import WrappedModule
 from lowtide.training.oldstates import load_moments
-from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
+from lowtide.training.optimizers import (
+    LossScale,
+    OptimizerSet,
+    build_optimizers,
+    inner_matrices,
+)
 from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
@@ -73,9 +78,14 @@ class Stepper:
             model.config.vocab_size, on_gpu=group.device.type == "cuda"
         )
         self._network = wrap_model(model, group, parallel=settings.machine.parallel)
-        optimizer = choose_optimizer(learning, model.config, settings.tokens_per_step)
-        self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
         own = model.module if isinstance(model, WrappedModule) else model
+        optimizer = choose_optimizer(
+            learning,
+            model.config,
+            settings.tokens_per_step,
+            has_matrices=bool(inner_matrices(own)),
+        )
+        self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
         self.optimizers = (
             OptimizerSet([given], model=own)
             if given is not None

@@ -10,19 +10,16 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from lowtide import ranks
 from lowtide.answers import tell
 from lowtide.counts import counted
-from lowtide.errors import UsageError
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.program import Program
 from lowtide.model.sizing import count_parameters
-from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
@@ -32,11 +29,11 @@ from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEve
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.environment import describe_environment
-from lowtide.training.fitting import rows_in_budget, rows_on_device
+from lowtide.training.fitting import rows_in_budget, rows_of_process, rows_on_device
 from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
 from lowtide.training.loop import Loop
 from lowtide.training.reports import MetricSinks, describe_coverage
-from lowtide.training.results import EvalResult, ForgettingWatch, RunEvaluator
+from lowtide.training.results import EvalResult, ForgettingWatch, RunEvaluator, TrainResult
 from lowtide.training.resuming import (
     change_settings,
     continued_settings,
@@ -63,22 +60,6 @@ __all__ = ["TrainResult", "Trainer"]
 def _to_stderr(text: str) -> None:
     if ranks.is_first():
         tell(text)
-
-
-@shown_in_notebooks()
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run came to."""
-
-    steps: int
-    loss: float
-    """Training loss of the last logged steps."""
-    val_loss: float | None
-    """Validation loss at the end."""
-    best_val_loss: float | None
-    skipped_steps: int
-    stopped: str
-    """finished, time, forgetting, or callback."""
 
 
 class Trainer:
@@ -111,7 +92,7 @@ class Trainer:
     ) -> None:
         model = as_model(
             model,
-            seq_len=options.get("seq_len") or getattr(data, "seq_len", None),
+            seq_len=options.get("seq_len") or _row_length(settings, data),
             vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         )
         options.setdefault("seq_len", model.config.context_length)
@@ -172,6 +153,7 @@ class Trainer:
                     data=self.data,
                     program=self.program,
                     budget_bytes=budget,
+                    has_own_optimizer=self._given_optimizer is not None,
                 )
             self._take_rows(steps, rows)
             self._resume(loop, identity)
@@ -211,7 +193,7 @@ class Trainer:
     def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:
         """Bring the model to its device and make everything that steps need."""
         settings, config = self.settings, self.model.config
-        rows = _rows_of(settings, group)
+        rows = rows_of_process(settings, group)
         state = RunState(micro_batch=min(settings.batch.batch_size, rows))
         # Before it is divided, while its tensors are whole.
         self.run.load_weights(functools.partial(self.backend.load_weights, self.model))
@@ -298,7 +280,7 @@ class Trainer:
             steps.engine,
             self.settings,
             steps.group,
-            rows=_rows_of(self.settings, steps.group),
+            rows=rows_of_process(self.settings, steps.group),
             datasets={**({"val": self.val_data} if self.val_data is not None else {}), **named},
             tokenizer=self.tokenizer,
         )
@@ -370,16 +352,10 @@ class Trainer:
         self._note(text)  # looked up when there is something to tell: progress comes after prepare
 
 
-def _rows_of(settings: TrainSettings, group: Group) -> int:
-    """The rows of a step that one process has."""
-    rows, rest = divmod(settings.batch.rows_per_step, group.world_size)
-    if rest:
-        raise UsageError(
-            f"{settings.batch.rows_per_step} rows a step cannot be shared by "
-            f"{group.world_size} processes",
-            next_step="make batch size times accumulation a multiple of the processes",
-        )
-    return rows
+def _row_length(settings: TrainSettings | None, data: Any) -> int | None:
+    """The tokens of a row, as the data says it, or else the settings."""
+    found = getattr(getattr(data, "dataset", data), "seq_len", None)
+    return settings.model.seq_len if found is None and settings is not None else found
 
 
 def _result(steps: Steps) -> TrainResult:
