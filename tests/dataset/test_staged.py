@@ -25,7 +25,7 @@ from lowtide.dataset.staged import gathering, running
 from lowtide.dataset.staged.parts import Part, cut_parts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.running import prepare_shared
-from lowtide.engine.outputs import open_output
+from lowtide.engine.outputs import Output, open_output
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
@@ -125,17 +125,42 @@ def test_ranges_of_keys_change_no_byte(corpus: Path, monkeypatch: pytest.MonkeyP
     found: list[list[int]] = []
     count = gathering._count_ranges
 
-    def note(job: Any) -> Any:
-        result = count(job)
+    def note(*given: Any) -> Any:
+        result = count(*given)
         found.append(result[0].tolist())
         return result
 
     monkeypatch.setattr(gathering, "_count_ranges", note)
     expected = by_threads(corpus)
     out_dir = corpus.parent / "staged"
-    prepare_shared(settings_of(out_dir, corpus, engine="files"), sizes=SIZES)
+    sizes = replace(SIZES, group_bytes=1 << 30)
+    prepare_shared(settings_of(out_dir, corpus, engine="files"), sizes=sizes)
     assert snapshot(out_dir) == expected
     assert found[0] == [number << 60 for number in range(16)]
+
+
+def test_few_long_documents_are_not_checked_anew_by_every_group(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows would be one range; their ids are many groups of shards."""
+    write_corpus(corpus / "a.txt", ["\n".join(make_documents(40, seed=n)) for n in range(30, 60)])
+    checked: list[int] = []
+    check = Output.check
+
+    def note(self: Output, name: str, *, begin: int = 0, end: int | None = None) -> None:
+        checked.append((self.size(name) if end is None else end) - begin)
+        check(self, name, begin=begin, end=end)
+
+    monkeypatch.setattr(Output, "check", note)
+    options = {"val_fraction": 0.0, "dedup": False, "tokens_per_shard": 1000}
+    expected = by_threads(corpus, **options)
+    out_dir = corpus.parent / "staged"
+    sizes = Sizes(1 << 20, 1, num_buckets=256, group_bytes=10_000)
+    prepare_shared(settings_of(out_dir, corpus, engine="files", **options), sizes=sizes)
+    assert snapshot(out_dir) == expected
+    written = sum(path.stat().st_size for path in (out_dir / "train").glob("shard_*.bin"))
+    assert written > 20 * sizes.group_bytes
+    assert written <= sum(checked) < 4 * written
 
 
 def start(settings: PrepareSettings, sizes: Sizes = SIZES, **more: Any) -> Any:

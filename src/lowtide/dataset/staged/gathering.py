@@ -86,12 +86,13 @@ class CutStage:
         """Commit where every shard begins and ends."""
         job, tokenizer = self._job, self._load_tokenizer()
         tag = find_shard_tag(job.settings, job.inputs, tokenizer, add_contents(job))
-        bounds, tokens, documents = _count_ranges(job)
+        group_tokens = job.sizes.group_bytes // id_bytes(tokenizer.vocab_size)
+        bounds, tokens, documents = _count_ranges(job, group_tokens)
         total = sum(map(sum, tokens))
         if has_too_few(job.settings, total):
             raise too_few_tokens(job.settings, total)
         plan = number_shards(make_shard_job(job, tokenizer), bounds, tokens, documents)
-        groups = _group(plan, job.sizes.group_bytes // id_bytes(tokenizer.vocab_size))
+        groups = _group(plan, group_tokens)
 
         def write(output: OutputWriter) -> dict[str, Any]:
             output.section("bounds", memoryview(array("Q", plan.bounds)).cast("B"))
@@ -120,8 +121,14 @@ def _group(plan: ShardPlan, group_tokens: int) -> list[int]:
     return ends
 
 
-def _count_ranges(job: StagedJob) -> tuple[array[int], list[list[int]], list[int]]:
-    """First keys of ranges, tokens (train, val) of each, and documents of both splits."""
+def _count_ranges(
+    job: StagedJob, group_tokens: int
+) -> tuple[array[int], list[list[int]], list[int]]:
+    """First keys of ranges, tokens (train, val) of each, and documents of both splits.
+
+    A task checks all ids of every range that it writes some of, so a range is no more than about a
+    group of shards, however long documents are.
+    """
     documents = np.zeros(2, dtype="<i8")
     by_part: list[Any] = []
     total = None
@@ -142,10 +149,11 @@ def _count_ranges(job: StagedJob) -> tuple[array[int], list[list[int]], list[int
             (documents.tolist()),
         )
     buckets = job.sizes.num_buckets
-    wanted = -(-int(documents.sum()) * ENCODED_ROW_BYTES_HELD // _RANGE_BYTES)
-    borders = _bucket_borders(buckets, min(max(wanted, 1), buckets))
     if total is None:
         total = np.zeros((2, buckets), dtype="<i8")
+    by_rows = -(-int(documents.sum()) * ENCODED_ROW_BYTES_HELD // _RANGE_BYTES)
+    by_tokens = -(-int(total.sum()) // max(group_tokens, 1))
+    borders = _bucket_borders(buckets, min(max(by_rows, by_tokens, 1), buckets))
     tokens = np.add.reduceat(total, borders[:-1], axis=1)
     width = (1 << 64) // buckets
     return (
