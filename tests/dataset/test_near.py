@@ -27,6 +27,7 @@ from lowtide.dataset.staged.running import prepare_shared
 from lowtide.dataset.summary import describe_preparation
 from lowtide.dataset.verification import verify_dataset
 from lowtide.engine.onetask import OneTask
+from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.errors import DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -233,6 +234,21 @@ def test_a_command_that_was_stopped_goes_on(
         patch.setattr(threaded, "run_encoding", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             prepare("again")
+    plan = Path("again/.work/plan.json")
+    stored = json.loads(plan.read_text())  # as an earlier version wrote it, and its results
+    del stored["output_format"], stored["checksum"]
+    plan.write_text(json.dumps(stored))
+    results = list(Path("again/.work/near").rglob("*.out"))
+    assert results
+    for path in results:
+        path.write_bytes(path.read_bytes().replace(OUTPUT_FORMAT.encode(), b"LTTASK01"))
+    kept = list(Path("again/.work/clean").glob("*.block"))
+    times = [path.stat().st_mtime_ns for path in kept]
+    with monkeypatch.context() as patch:
+        patch.setattr(threaded, "run_encoding", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepare("again")
+    assert kept and times == [path.stat().st_mtime_ns for path in kept]  # gone on with
     prepare("again")
     assert snapshot(Path("again")) == snapshot(Path("out"))
 

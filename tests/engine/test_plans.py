@@ -7,20 +7,35 @@ from pathlib import Path
 
 import pytest
 
+from lowtide import files
+from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.plans import commit_plan, read_plan
-from lowtide.engine.records import Records
+from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.errors import LowtideError, UsageError
 
 PLAN = {"verb": "prepare", "version": "1", "settings": {"seed": 1}}
+KEPT = {**PLAN, "output_format": OUTPUT_FORMAT}
 
 
 def test_the_first_plan_is_kept_and_another_one_is_refused(tmp_path: Path) -> None:
     records = Records(tmp_path / "work")
     commit_plan(PLAN, records)
     commit_plan(PLAN, records)
-    assert read_plan(records) == PLAN
+    assert read_plan(records) == KEPT
     with pytest.raises(UsageError, match="another plan"):
         commit_plan({**PLAN, "version": "2"}, records)
+
+
+@pytest.mark.parametrize("before", [PLAN, {**PLAN, "output_format": "LTTASK00"}])
+def test_work_with_files_of_another_format_is_refused_as_such(
+    tmp_path: Path, before: dict[str, object]
+) -> None:
+    """Earlier versions said nothing of the format; their files are whole, but not of use."""
+    records = Records(tmp_path / "work")
+    records.create(PLAN_NAME, files.json_bytes(before))
+    with pytest.raises(UsageError, match="begun by another version") as caught:
+        commit_plan(PLAN, records)
+    assert "remove this folder" in str(caught.value.next_step)
 
 
 class _Leaving(Records):
@@ -41,7 +56,7 @@ def test_a_folder_that_goes_in_between_is_made_anew(tmp_path: Path) -> None:
     records = _Leaving(tmp_path / "work")
     records.times = 3
     commit_plan(PLAN, records)
-    assert read_plan(records) == PLAN
+    assert read_plan(records) == KEPT
 
 
 def test_a_folder_that_never_stays_is_an_error(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from lowtide import files
 from lowtide.corpus import contents as corpus_contents
 from lowtide.corpus.contents import PART_BYTES
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import counting, training
@@ -96,7 +98,12 @@ def test_another_plan_is_refused(texts: Path) -> None:
         patch.setattr(training, "count_together", lambda *given, **more: None)
         with pytest.raises(AssertionError):
             train_tokenizer(settings)
-    records.create("plan.json", b'{"verb": "train-tokenizer"}')
+    plan: dict[str, str] = {"verb": "train-tokenizer"}
+    records.create("plan.json", files.json_bytes(plan))
+    with pytest.raises(UsageError, match="begun by another version"):
+        train_tokenizer(settings)
+    (records.folder / "plan.json").unlink()
+    records.create("plan.json", files.json_bytes({**plan, "output_format": OUTPUT_FORMAT}))
     with pytest.raises(UsageError, match="the work here is of another plan"):
         train_tokenizer(settings)
 
@@ -126,6 +133,7 @@ import os, signal, sys
 from pathlib import Path
 from lowtide.corpus import contents
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
 from lowtide.tokenizer import training
 from lowtide.tokenizer.settings import TokenizerTrainingSettings

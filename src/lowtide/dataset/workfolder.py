@@ -25,6 +25,7 @@ from lowtide.corpus.deduplication import is_removed_whole
 from lowtide.corpus.textblocks import Stream
 from lowtide.corpus.workfiles import is_intact, open_work_file
 from lowtide.dataset.finishing import find_other_setting
+from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.errors import DataError, UsageError
 from lowtide.files import WORK_NAME
 from lowtide.journal import read_notes, write_notes
@@ -72,6 +73,8 @@ def open_work(
         _require_same_plan(stored, plan, root)
         changed = _find_changed(stored, streams, root)
         _check_work_files(work, on_notice, restarted=stored.get("boot") != _boot_id())
+        if stored.get("output_format") != OUTPUT_FORMAT:  # of near copies, by an earlier version
+            _forget_near_copies(work)
         if changed:
             judged = bool(plan["settings"].get("decontaminate"))
             _forget_streams(work, _first_affected(streams, changed), judged=judged)
@@ -83,7 +86,8 @@ def open_work(
     with files.atomic_file(work / _INPUTS_NAME) as file:  # first: the plan says that it is there
         for row in _iter_inputs(streams):
             file.write(json.dumps(row).encode() + b"\n")
-    write_notes(plan_path, {**plan, "facts": known, "boot": _boot_id()})
+    about = {"facts": known, "boot": _boot_id(), "output_format": OUTPUT_FORMAT}
+    write_notes(plan_path, {**plan, **about})
     return work, known
 
 

@@ -32,9 +32,12 @@ import xxhash
 from lowtide import files
 from lowtide.errors import DataError
 
-__all__ = ["Output", "OutputWriter", "open_output"]
+__all__ = ["OUTPUT_FORMAT", "Output", "OutputWriter", "open_output"]
 
-_MAGIC = b"LTTASK02"
+OUTPUT_FORMAT = "LTTASK02"
+"""Of these files. It is part of what unfinished work says of itself, so that files of another one
+are never taken for damaged."""
+_MAGIC = OUTPUT_FORMAT.encode()
 _PAGE_BYTES = 4096
 _SUM_BYTES = 8
 _STEP_BYTES = 1 << 18

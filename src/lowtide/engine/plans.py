@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lowtide import files
+from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.errors import DataError, LowtideError, UsageError
 
 __all__ = ["commit_plan", "read_plan"]
 
+_FORMAT_KEY = "output_format"
 _MOST_LOOKS = 100
 _START_OVER = "remove the work folder, and give the command again: it starts over"
 
@@ -38,11 +40,22 @@ def read_plan(records: Records) -> dict[str, Any] | None:
 
 
 def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
-    """Create the plan in the work folder, or see that the one there is the same."""
-    text = json.dumps(plan, sort_keys=True, indent=1)
+    """Create the plan in the work folder, or see that the one there is the same.
+
+    The format of the tasks' files goes with it: those of another one cannot be gone on with.
+    """
+    text = json.dumps({**plan, _FORMAT_KEY: OUTPUT_FORMAT}, sort_keys=True, indent=1)
     found = _create_or_read(records, text.encode() + b"\n")
     if found is None:
         return
+    if found.get(_FORMAT_KEY) != OUTPUT_FORMAT:
+        raise UsageError(
+            f"the work here was begun by another version of lowtide, whose work files have "
+            f"format {found.get(_FORMAT_KEY, 'LTTASK01')}; this one's have {OUTPUT_FORMAT}",
+            path=records.folder,
+            next_step="remove this folder, and give the command again: it starts over; or finish "
+            "the work with the version that began it",
+        )
     difference = next(_iter_differences(found, json.loads(text)), None)
     if difference is not None:
         raise UsageError(
