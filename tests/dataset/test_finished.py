@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowtide import append_to_dataset, prepare_dataset
+from lowtide.dataset import existing
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.errors import DataError
 
@@ -96,6 +97,21 @@ def test_a_dataset_that_is_not_whole_is_named(
                 assert path.name in str(caught.value) and caught.value.next_step, (path, verb)
             path.write_bytes(data)
     assert all(run(COMMANDS[verb], tmp_path) for verb in verbs)
+
+
+def test_workers_do_not_look_again_at_what_they_made(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of many would read the logs, and ask for the size of every file."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    looks: list[Path] = []
+    monkeypatch.setattr(existing, "require_whole", lambda info: looks.append(info.root))
+    given = {"input_files": ["a.txt"], "tokenization": "char", "num_workers": 1}
+    with contextlib.chdir(tmp_path):
+        assert not prepare_dataset(**given, out_dir="shared", engine="files").was_there
+        assert looks == []
+        assert prepare_dataset(**given, out_dir="shared", engine="files").was_there
+        assert looks == [Path("shared")]
 
 
 def test_damaged_files_of_a_conversion_are_written_anew(

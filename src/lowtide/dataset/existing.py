@@ -59,7 +59,11 @@ class PrepareResult:
 def require_same(
     settings: PrepareSettings, reading: ReadingSettings | None = None
 ) -> PrepareResult:
-    """Return the dataset that is there, if this very command would make it; else refuse."""
+    """Return the dataset that is there, if this very command would make it; else refuse.
+
+    `reading` is that of a worker who was there when it was made: its files were written just now,
+    and not every worker looks at them again.
+    """
     root = settings.out_dir
     info = layout.load_dataset_info(root)
     metadata = info.metadata
@@ -70,7 +74,8 @@ def require_same(
             path=root,
             next_step="choose another --out-dir, or add to it with lowtide append",
         )
-    require_whole(info)
+    if reading is None:
+        require_whole(info)
     if (root / WORK_NAME).is_dir() and not has_plan(root, verb="append"):
         remove_work(root)  # a kill came while its work files were removed
     report, notices = metadata["cleaning"], metadata["notices"]

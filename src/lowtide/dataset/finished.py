@@ -25,7 +25,8 @@ def require_whole(info: layout.DatasetInfo) -> None:
     """Refuse a finished dataset that lacks a file, or has one of another size than it had.
 
     For the same command given again. The sizes of its shards were compared when it was opened; the
-    bytes of all of it are compared by `verify_dataset` alone, which reads them.
+    tokenizer and the logs are read, and compared by their checksums. The bytes of all the rest are
+    compared by `verify_dataset` alone, which reads them.
     """
     problems = check_tokenizer(info.root, info.metadata) + _check_logs(info.root, info.metadata)
     expected = [
