@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lowtide.corpus import reading
 from lowtide.dataset import sampling
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.errors import DataError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
+from fasttext_files import TinyModel
 
 SHORT = [f"short text {number}" for number in range(9000)]
 
@@ -27,10 +33,11 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def prepare(path: Path, **more: Any) -> Any:
+def prepare(*paths: Path, **more: Any) -> Any:
     return prepare_dataset(
-        input_files=[path], tokenization="char", min_document_words=4, min_document_chars=0,
-        document_separator="\n\n", num_workers=1, **{"out_dir": "out", **more},
+        input_files=[*paths], tokenization="char", min_document_chars=0,
+        document_separator="\n\n", num_workers=1,
+        **{"out_dir": "out", "min_document_words": 4, **more},
     )  # fmt: skip
 
 
@@ -44,17 +51,76 @@ def test_rules_that_leave_nothing_are_refused_before_the_run(corpus: Path, engin
     assert not Path("out").exists() and not Path("out.work").exists()
 
 
-def test_what_is_read_in_order_is_looked_at_too(corpus: Path) -> None:
+LONG = "here are many more words than the rules ask of a text"
+WARNING = r"warning: nothing stays of [\d,]+ documents from .*: removed by .*; going on"
+
+
+def write_model() -> str:
+    """A model that finds everything good."""
+    TinyModel(
+        words=["short"], labels=["hq", "cc"], dim=4, rows=[[3.0, 0, 0, 0]],
+        outputs=[[1.0, 0, 0, 0], [-1.0, 0, 0, 0]],
+    ).write(Path("model.bin"))  # fmt: skip
+    return "model.bin"
+
+
+def test_what_is_read_in_order_is_read_once_and_decides_nothing(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only its beginning is known, and what stays may come after it."""
     packed = Path("a.txt.gz")
-    packed.write_bytes(gzip.compress(corpus.read_bytes()))
+    packed.write_bytes(gzip.compress("\n\n".join([*SHORT, LONG]).encode()))
     corpus.unlink()
+    monkeypatch.setattr(sampling, "_PLACES", 12)
+    opened: list[int] = []
+    monkeypatch.setattr(
+        sampling, "iter_blocks",
+        lambda *given: opened.append(1) or reading.iter_blocks(*given),
+    )  # fmt: skip
+    assert prepare(packed).info is not None
+    assert len(opened) == 1
+    assert re.search(WARNING, capsys.readouterr().err)
+
+
+def test_files_that_were_not_looked_at_decide_nothing(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Path("b.txt")
+    other.write_text(LONG)
+    monkeypatch.setattr(sampling, "_MOST_FILES", 1)
+    assert prepare(corpus, other).info is not None
+    assert re.search(WARNING, capsys.readouterr().err)
+    with pytest.raises(DataError, match="tokens are left after cleaning"):
+        prepare(corpus, score=write_model(), out_dir="judged")
+    assert re.search(WARNING, capsys.readouterr().err)
+
+
+def test_the_highest_scores_are_no_part_of_the_sample(corpus: Path) -> None:
+    given = {"score": write_model(), "keep_top": 0.1}
+    assert prepare(corpus, **given, min_document_words=2).info is not None
     with pytest.raises(DataError, match="nothing stays of"):
-        prepare(packed)
+        prepare(corpus, **given, out_dir="other")
+
+
+def test_what_cannot_be_read_ends_the_sample(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus.write_text("\n\n".join([*SHORT, LONG]))
+    whole = reading.read_block
+
+    def read_block(stream: Any, number: int, options: Any) -> Any:
+        if number > 30:
+            raise DataError("damaged")
+        return whole(stream, number, options)
+
+    monkeypatch.setattr(sampling, "read_block", read_block)
+    assert prepare(corpus).info is not None
+    assert "nothing stays" not in capsys.readouterr().err
 
 
 def test_one_document_that_stays_is_enough(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it is: the sample goes all over a corpus, and a small one is not sampled."""
-    far = [*SHORT[:-40], "here are many more words than the rules ask of a text", *SHORT[-40:]]
+    far = [*SHORT[:-40], LONG, *SHORT[-40:]]
     corpus.write_text("\n\n".join(far))
     monkeypatch.setattr(sampling, "_PLACES", 4096)  # every block
     assert prepare(corpus).info is not None

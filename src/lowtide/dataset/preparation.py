@@ -15,29 +15,24 @@ import os
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lowtide import files
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.ranking import require_rereadable
 from lowtide.corpus.steps import STEP_NOTICE
 from lowtide.corpus.workers import WorkerPool
+from lowtide.dataset.existing import PrepareResult, is_finished, refuse_strangers, require_same
 from lowtide.dataset.identity import drop_copies
+from lowtide.dataset.phases import naming_folder
 from lowtide.dataset.resources import Inputs, check_disk, plan_shares
 from lowtide.dataset.sampling import require_some_kept
 from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.threaded import Preparation
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress
 from lowtide.scratch import ScratchFolder
 from lowtide.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    pass
-
-from lowtide.dataset.existing import PrepareResult, is_finished, refuse_strangers, require_same
-from lowtide.dataset.phases import naming_folder
-from lowtide.dataset.threaded import Preparation
 
 __all__ = ["prepare_dataset", "run_preparation"]
 
@@ -111,7 +106,7 @@ def _prepare(
         )
         if settings.dedup:
             inputs = drop_copies(inputs, reading, on_notice=progress.note)
-        require_some_kept(settings, inputs, reading)
+        require_some_kept(settings, inputs, reading, on_notice=progress.note)
         check_disk(
             settings.out_dir,
             inputs,

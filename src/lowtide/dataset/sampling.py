@@ -1,24 +1,27 @@
 """Refuse rules that leave nothing of a large corpus before all of it is read, by a sample.
 
 In:      PrepareSettings, inputs
-Out:     nothing, or an error with the rules that removed every document looked at
-Memory:  one block of 1 MiB as it is cleaned
+Out:     nothing, or an error or a note with the rules that removed every document looked at
+Memory:  one reader, and one block of 1 MiB as it is cleaned
 
 Reading ends at the first document that stays, mostly in the first block. Only where none of
 twenty thousand documents, from places all over the corpus, stays, is it refused: a share of one in
-two thousand would be missed in one corpus of twenty thousand.
+two thousand would be missed in one corpus of twenty thousand. A sample that is not from all over
+it, and languages and scores, which whole files have in common, decide nothing: a note says what
+was seen, and the run goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingSettings, Stream, iter_blocks, plan_streams, read_block
 from lowtide.corpus.removals import Report
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import StreamPaths, TextBlock
 from lowtide.counts import counted
 from lowtide.dataset.resources import estimate_text_bytes
@@ -38,55 +41,90 @@ _SHOWN = 3
 
 
 def require_some_kept(
-    settings: PrepareSettings, inputs: Sequence[InputFile], reading: ReadingSettings
+    settings: PrepareSettings,
+    inputs: Sequence[InputFile],
+    reading: ReadingSettings,
+    *,
+    on_notice: Callable[[str], None],
 ) -> None:
-    """Refuse a large corpus of which no document of a sample stays."""
+    """Refuse a large corpus of which no document of a sample stays; tell it where it may be chance.
+
+    What cannot be read ends the sample: whoever reads all of it says what is wrong.
+    """
     if estimate_text_bytes(inputs) < _LONG_RUN_BYTES:
         return
     small = replace(reading, block_bytes=_BLOCK_BYTES, on_notice=_pass_over)
     looked_at = [inputs[number] for number in _spaced(len(inputs), _MOST_FILES)]
-    streams = plan_streams([row for row in looked_at if row.format.is_file], small)
-    cleaning = replace(settings.cleaning, dedup=False)
-    report, paths, num_bytes = Report(), StreamPaths(streams), 0
-    for block in _iter_sample(streams, small):
-        try:
-            cleaned = clean_block(block, small, cleaning, paths=paths)
-        except LowtideError:
-            return  # told by whoever reads all of it
-        if len(cleaned.documents):
-            return
-        report.add(cleaned.counts, [], documents_in=cleaned.documents_in)
-        num_bytes += len(block.data)
-        if num_bytes >= _MOST_BYTES:
-            break
-    if report.documents_in >= _FEWEST_DOCUMENTS:
-        raise _nothing_left(settings, report, num_bytes)
+    cleaning = _sampled(settings.cleaning)
+    try:
+        streams = plan_streams([row for row in looked_at if row.format.is_file], small)
+        found = _find_none(_iter_sample(streams, small), cleaning, small, StreamPaths(streams))
+    except (OSError, LowtideError):
+        return
+    if found is None or found.report.documents_in < _FEWEST_DOCUMENTS:
+        return
+    unseen = {row.index for row in looked_at if row.size_bytes} - found.inputs
+    is_spread = len(looked_at) == len(inputs) and all(stream.random_access for stream in streams)
+    if is_spread and not unseen and not (cleaning.language_model or cleaning.score):
+        raise _nothing_left(settings, found)
+    on_notice(f"warning: {_describe(found)}; going on, since the rest may be otherwise")
 
 
 def _pass_over(notice: str) -> None:
     """What cannot be read is told when all of it is."""
 
 
+def _sampled(cleaning: CleaningSettings) -> CleaningSettings:
+    """What a sample is judged by: neither copies nor the highest scores are known of a part."""
+    if cleaning.keep_top is None:
+        return replace(cleaning, dedup=False)
+    return replace(cleaning, dedup=False, keep_top=None, score="", score_label="")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Documents of which none stays."""
+
+    report: Report
+    num_bytes: int
+    inputs: frozenset[int]
+    """The numbers of those that they are from."""
+
+
+def _find_none(
+    blocks: Iterator[TextBlock],
+    cleaning: CleaningSettings,
+    reading: ReadingSettings,
+    paths: StreamPaths,
+) -> _Sample | None:
+    """Clean a sample up to the first document that stays; None if there is one."""
+    report, num_bytes, inputs = Report(), 0, set[int]()
+    for block in blocks:
+        cleaned = clean_block(block, reading, cleaning, paths=paths)
+        if len(cleaned.documents):
+            return None
+        report.add(cleaned.counts, [], documents_in=cleaned.documents_in)
+        num_bytes += len(block.data)
+        inputs.update(segment.input_index for segment in block.segments)
+        if num_bytes >= _MOST_BYTES:
+            break
+    return _Sample(report, num_bytes, frozenset(inputs))
+
+
 def _iter_sample(streams: Sequence[Stream], reading: ReadingSettings) -> Iterator[TextBlock]:
-    """Blocks from places all over the corpus, of what is read in order its beginning."""
+    """Blocks from places all over the corpus, of what is read in order its beginning.
+
+    One stream after the other: readers of many compressed files at once would not fit the budget.
+    """
     spread = _spaced(len(streams), _PLACES)
     each = -(-_PLACES // max(len(spread), 1))
-    for turn in range(each):
-        for number in spread:
-            stream = streams[number]
-            try:
-                block = _read_one(stream, turn, each, reading)
-            except LowtideError:
-                return  # told by whoever reads all of it
-            if block is not None:
-                yield block
-
-
-def _read_one(stream: Stream, turn: int, each: int, reading: ReadingSettings) -> TextBlock | None:
-    if not stream.random_access:
-        return next(islice(iter_blocks(stream, reading), turn, None), None)
-    places = _spaced(stream.num_blocks, each)
-    return read_block(stream, places[turn], reading) if turn < len(places) else None
+    for number in spread:
+        stream = streams[number]
+        blocks = islice(iter_blocks(stream, reading), each)
+        if stream.random_access:
+            places = _spaced(stream.num_blocks, each)
+            blocks = (read_block(stream, place, reading) for place in places)
+        yield from (block for block in blocks if block is not None)
 
 
 def _spaced(count: int, most: int) -> list[int]:
@@ -98,13 +136,19 @@ def _spaced(count: int, most: int) -> list[int]:
     return [count * number // min(count, most) for number in range(min(count, most))]
 
 
-def _nothing_left(settings: PrepareSettings, report: Report, num_bytes: int) -> DataError:
-    rules = report.as_json()["rules"]
+def _describe(found: _Sample) -> str:
+    rules = found.report.as_json()["rules"]
     worst = sorted(rules, key=lambda rule: -rules[rule]["count"])[:_SHOWN]
     why = ", ".join(f"{rule} {rules[rule]['count']:,}" for rule in worst)
+    return (
+        f"nothing stays of {counted(found.report.documents_in, 'document')} from "
+        f"{counted(len(found.inputs), 'file')} ({format_size(found.num_bytes)}): removed by {why}"
+    )
+
+
+def _nothing_left(settings: PrepareSettings, found: _Sample) -> DataError:
     return DataError(
-        f"nothing stays of {counted(report.documents_in, 'document')} from all over the corpus "
-        f"({format_size(num_bytes)}): removed by {why}",
+        _describe(found),
         path=settings.out_dir,
         next_step="loosen these rules; lowtide prepare --dry-run on one of the files shows what "
         "each removes",

@@ -95,7 +95,7 @@ def prepare_shared(
         )
         if settings.dedup:
             inputs = drop_copies(inputs, reading, on_notice=progress.note)
-        require_some_kept(settings, inputs, reading)
+        require_some_kept(settings, inputs, reading, on_notice=progress.note)
         job = StagedJob(
             settings=settings,
             inputs=inputs,
