@@ -198,7 +198,8 @@ def test_what_is_no_dataset_gets_a_next_step(tmp_path: Path, place: str, next_st
         ("shards", {"train": [3]}), ("shards", {"train": [{"file": "x"}]}),
         ("tokenizer_fingerprint", None), ("sources", {}), ("sources", [3]), ("appended", [{}]),
         ("sources", [{"file": "a", "stored": 1.5}]),
-        ("seen", 1), ("split", []), ("settings", 3), ("input_files", 5), ("total_tokens", "9"),
+        ("seen", 1), ("seen", [{"file": "a"}]), ("seen", [{"file": "a", "rows": "3"}]),
+        ("split", []), ("settings", 3), ("input_files", 5), ("total_tokens", "9"),
         ("format_version", [1]), ("cleaning", 1), ("tokenization", None),
     ],
 )  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from lowtide import train_tokenizer
 from lowtide.errors import DataError
+from lowtide.textverbs import run_train_tokenizer
+from lowtide.tokenizer.settings import TokenizerTrainingSettings
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])
@@ -37,3 +40,19 @@ def test_a_damaged_tokenizer_is_not_finished(kind: str, tmp_path: Path) -> None:
                 run()
         path.write_bytes(whole)
         assert run()
+
+
+@pytest.mark.parametrize("counts", [None, 3, {}, {"bytes": "many"}])
+def test_a_damaged_record_is_named(counts: object, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the tide is low")
+    settings = TokenizerTrainingSettings(
+        input=(tmp_path / "a.txt",), kind="char", num_workers=1, out_dir=tmp_path / "tok"
+    )
+    run_train_tokenizer(settings)
+    path = tmp_path / "tok" / "training.json"
+    record = {**json.loads(path.read_text()), "counts": counts}
+    if counts is None:
+        del record["counts"]
+    path.write_text(json.dumps(record))
+    with pytest.raises(DataError, match=r"training\.json is damaged"):
+        run_train_tokenizer(settings)

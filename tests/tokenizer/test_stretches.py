@@ -11,6 +11,8 @@ import pytest
 from lowtide import _native
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings
+from lowtide.tokenizer import scanning, stretches
+from lowtide.tokenizer.scanning import count_characters
 from lowtide.tokenizer.stretches import Stretch, find_stretch, unseen_words
 
 LINES = b"some words of a line\n" * 20_000
@@ -68,9 +70,28 @@ def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     first.write_bytes(LINES)
     second.write_bytes(LINES)
     found = look(first, second, seconds=-1.0)
-    assert found.unseen_bytes == 2 * len(LINES) - 2 * (64 << 10)
+    assert (found.unseen_bytes, found.text_bytes) == (2 * len(LINES), 0)
     assert "695.3 KiB of the input were not looked at" in unseen_words(712_000)
     assert unseen_words(0) == ""
+
+
+def test_an_empty_file_is_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b""))
+    assert look(path) == Stretch()
+    assert count_characters(expand_inputs([path]), options=ReadingSettings()) == (0, 0)
+
+
+def test_no_file_is_opened_when_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(LINES)
+    monkeypatch.setattr(scanning, "open_stream", None)
+    monkeypatch.setattr(stretches, "open_stream", None)
+    assert look(path, seconds=-1.0) == Stretch(unseen_bytes=len(LINES))
+    counted = count_characters(expand_inputs([path]), options=ReadingSettings(), seconds=-1.0)
+    assert counted == (0, len(LINES))
 
 
 def test_a_damaged_file_counts_as_not_looked_at(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ _TYPES: dict[str, type] = {
 _ROW_KEYS = {
     "sources": {"file"},
     "appended": {"input_files", "first_shard", "tokens"},
-    "seen": {"file"},
+    "seen": {"file", "rows"},
 }
 
 
@@ -330,6 +330,8 @@ def _check_types(metadata: Mapping[str, Any], path: Path) -> None:
                 raise _damaged(path, f"a row of {key} lacks {', '.join(sorted(_ROW_KEYS[key]))}")
             if not isinstance(row.get("stored") or [], list):  # size, time and kind of a source
                 raise _damaged(path, f"a row of {key} has stored {str(row['stored'])[:40]!r}")
+            if key == "seen" and type(row["rows"]) is not int:  # a bool is none either
+                raise _damaged(path, f"a row of {key} has rows {str(row['rows'])[:40]!r}")
     for split, rows in metadata["shards"].items():
         if not isinstance(rows, list):
             raise _damaged(path, f"shards of {split} are {str(rows)[:40]!r}, expected list")

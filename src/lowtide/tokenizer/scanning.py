@@ -84,6 +84,9 @@ def count_characters(
     seen = np.zeros(0x110000, dtype=np.bool_)
     unseen = 0
     for source in inputs:
+        if time.monotonic() > deadline:
+            unseen += source.size_bytes
+            continue
         left = source.size_bytes
         try:
             for text, stored in _iter_texts(source, (), options):
@@ -92,6 +95,8 @@ def count_characters(
                 left = source.size_bytes - stored
                 if time.monotonic() > deadline:
                     break
+            else:
+                left = 0
         except (OSError, LowtideError):
             pass  # whoever reads it says what is wrong
         unseen += left

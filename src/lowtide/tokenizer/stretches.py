@@ -68,6 +68,9 @@ def find_stretch(
         is_plain = is_plain_text(source, encoding=options.encoding)
         if source.format.block_kind != "text" or not (is_plain or streams):
             continue
+        if time.monotonic() > deadline:
+            unseen += source.size_bytes
+            continue
         left = source.size_bytes
         try:
             for step in _iter_stretches(source, options, last_cut):
@@ -76,6 +79,8 @@ def find_stretch(
                 text_bytes += step.text_bytes
                 if time.monotonic() > deadline:
                     break
+            else:
+                left = 0
         except (OSError, LowtideError):
             pass  # whoever reads it says what is wrong
         unseen += left

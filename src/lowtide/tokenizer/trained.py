@@ -72,6 +72,17 @@ def keep_trained(
 
 def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
     """Return what came out in a few lines."""
+    try:
+        return _describe(trained, out_dir)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{_RECORD} is damaged: what it says of the tokenizer cannot be read ({error!r})",
+            path=out_dir / _RECORD,
+            next_step="remove this folder, and give the command again",
+        ) from None
+
+
+def _describe(trained: TrainedTokenizer, out_dir: Path) -> str:
     tokenizer, counts = trained.tokenizer, trained.record["counts"]
     lines = [
         f"{tokenizer.kind} tokenizer with {tokenizer.vocab_size:,} tokens in {out_dir}"
