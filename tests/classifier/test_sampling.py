@@ -67,6 +67,25 @@ def test_the_sample_does_not_depend_on_the_order(tmp_path: Path) -> None:
     assert list(whole.values()).count(OTHER) == 400  # those of the last good block are good
 
 
+def test_blocks_of_which_little_is_taken_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corpus has millions of them, and the sample takes a passage of few."""
+    blocks = [*make_blocks(), make_block(14, 1, ["", ""])]
+    expected = sample(tmp_path / "a", blocks, list(range(15)), 500)
+    whole, joined = sampling._join, list[int]()
+
+    def join(parts: Any) -> Any:
+        joined.append(len(parts))
+        assert all(len(part.table) for part in parts)
+        return whole(parts)
+
+    monkeypatch.setattr(sampling, "_join", join)
+    monkeypatch.setattr(sampling, "_MOST_PARTS", 3)
+    assert sample(tmp_path / "b", blocks, list(range(15)), 500) == expected
+    assert max(joined) == 4 and len(joined) > 3
+
+
 def test_blocks_that_cannot_be_in_the_sample_are_not_kept(tmp_path: Path) -> None:
     blocks = make_blocks()
     sample(tmp_path, blocks, list(range(14)), 20)

@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import BudgetError, DataError
-from lowtide.loader import BatchLoader, Mixture, TokenDataset
+from lowtide.loader import BatchLoader, Mixture, TokenDataset, storestreams
 from lowtide.loader.ordering import Order
 from lowtide.stores import extents
 from lowtide.stores.objects import ObjectChangedError
@@ -149,6 +151,23 @@ def test_a_window_each_is_asked_for_where_the_cache_cannot_hold_a_shuffled_split
         if thread.name.startswith("lowtide-request"):
             thread.join(10)
             assert not thread.is_alive(), "its stream is gone"
+
+
+def test_the_error_of_a_request_holds_nothing_when_it_was_told() -> None:
+    class Held:
+        pass
+
+    def fail(held: Held) -> None:
+        raise DataError("no answer")
+
+    held, gone = Held(), threading.Event()
+    weakref.finalize(held, gone.set)
+    requests = storestreams._Requests(1)
+    with pytest.raises(DataError, match="no answer"):
+        requests.run([partial(fail, held)])
+    del held
+    assert any(gc.collect() >= 0 and gone.wait(0.01) for _ in range(500))
+    requests.close()
 
 
 def test_one_rule_says_whether_a_split_fits(server: Any, stored: str, tmp_path: Path) -> None:

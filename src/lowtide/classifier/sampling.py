@@ -36,6 +36,7 @@ OTHER, GOOD = 0, 1
 _NAMES = ("--other", "--good")
 _ALL = (1 << 64) - 1
 _FEWEST = 10
+_MOST_PARTS = 1024
 _HELD_OUT = 10  # one example in so many
 _MOST_HELD_OUT = 20_000  # of a class
 _ROW_FIELDS = [("hash", "<u8"), ("group", "<u8"), ("size", "<u4"), ("label", "<u4")]
@@ -147,6 +148,8 @@ def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int) -> _Ro
         sizes = table["size"].astype(np.int64)
         limit = np.where(table["label"] == GOOD, np.uint64(limits[GOOD]), np.uint64(limits[OTHER]))
         places = np.flatnonzero(table["hash"] <= limit)
+        if not len(places):
+            continue
         offsets = (text_at + np.cumsum(sizes) - sizes)[places]
         parts.append(_Rows(table[places], np.full(len(places), number, np.int32), offsets))
         held += len(places)
@@ -154,6 +157,8 @@ def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int) -> _Ro
             parts = [_join(parts).first_of_equals(most)]
             held = len(parts[0].table)
             room = held + most
+        elif len(parts) > _MOST_PARTS:  # as objects they take more than what is in them
+            parts = [_join(parts)]
     return _join(parts)
 
 

@@ -8,13 +8,10 @@ Memory:  three examples for each rule; a row for each language
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lowtide import _native
 from lowtide.corpus.ranking import ScoreCut
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["RULES", "RULE_TEXTS", "Report"]
 

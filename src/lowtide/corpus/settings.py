@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lowtide.corpus.classifiers import Models, load_models, read_languages
 from lowtide.corpus.quality import canonical_limits, canonical_masks, canonical_rules
 from lowtide.corpus.steps import canonical_step
 from lowtide.errors import UsageError
 from lowtide.flags import flag_name
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["NATIVE_OPTIONS", "CleaningSettings"]
 

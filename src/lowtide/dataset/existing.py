@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings
@@ -23,9 +23,6 @@ from lowtide.dataset.workfolder import WORK_NAME, has_plan, remove_work
 from lowtide.errors import UsageError
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["PrepareResult", "is_finished", "refuse_strangers", "require_same"]
 

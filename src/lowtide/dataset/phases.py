@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lowtide.corpus.blocks import CleanJob, clean_corpus
 from lowtide.corpus.blocktable import BlockTable, find_score_cut, load_block_table
@@ -26,9 +25,6 @@ from lowtide.dataset.resources import Shares
 from lowtide.dataset.sharding import ShardJob, ShardPlan, write_shards
 from lowtide.errors import from_os_error
 from lowtide.progress import Progress
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "RankedInputs",

@@ -247,6 +247,8 @@ class _Requests:
                 error = raised
             del request, job  # holds the stream, which would never end
             done.put(error)
+            error = None  # its traceback holds the stream too
+            del done
 
     def run(self, jobs: Sequence[Callable[[], None]]) -> None:
         """Do all of them, and raise the first error."""
