@@ -15,6 +15,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.model.sizing import count_parameters
 from lowtide.model.weights import load_model
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.distributed import ProcessGroup
 from lowtide.training.modules import WrappedModule, wrap_module
 from lowtide.training.schedule import default_learning_rate
 from lowtide.training.settings import train_settings
@@ -224,3 +225,67 @@ def test_what_a_checkpoint_cannot_hold_is_refused():
     with pytest.raises(UsageError, match=r"turns of the module is torch\.complex64") as caught:
         wrap_module(module, seq_len=4)
     assert "persistent=False" in caught.value.next_step
+
+
+def weights(trainer):
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def test_evaluate_leaves_a_model_that_is_not_the_runs(token_file, tmp_path):
+    first = make(Logits, token_file, tmp_path, max_iters=2)
+    before = first.evaluate()["val"]
+    trained = first.fit().val_loss
+    assert first.evaluate()["val"].loss == trained != before.loss
+    torch.manual_seed(9)
+    other = make(Logits(), token_file, tmp_path, max_iters=2)
+    kept = weights(other)
+    with pytest.raises(UsageError, match="a model that began with other weights"):
+        other.evaluate()
+    assert all(torch.equal(kept[name], value) for name, value in weights(other).items())
+    assert make(Logits, token_file, tmp_path, max_iters=2).evaluate()["val"].loss == trained
+    anew = make(Logits, token_file, tmp_path, max_iters=2, overwrite=True)
+    assert anew.evaluate()["val"] == before  # and fit begins from there
+    assert anew.fit().val_loss == trained == anew.evaluate()["val"].loss
+
+
+class Endless:
+    """Batches of a user's own, which may be closed once."""
+
+    def __init__(self, dataset):
+        self.batch, self.calls = dataset.get_batch([0, 1]), []
+
+    def __next__(self):
+        assert "close" not in self.calls
+        return self.batch
+
+    def state_dict(self):
+        self.calls.append("state")
+        return {}
+
+    def load_state_dict(self, state):
+        raise AssertionError
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_evaluate_does_not_touch_the_data_and_keeps_the_budget(token_file, tmp_path, monkeypatch):
+    dataset = TokenDataset(token_file, seq_len=16)
+    data, told = Endless(dataset), []
+    trainer = Trainer(
+        Logits(), data=data, val_data=dataset, eval_data={"a": dataset}, seq_len=16, batch_size=2,
+        max_iters=1, eval_iters=1, device="cpu", checkpoints_dir=tmp_path, notify=told.append,
+    )  # fmt: skip
+    monkeypatch.setattr("lowtide.training.trainer.rows_in_budget", lambda *given, **options: 1)
+    assert set(trainer.evaluate()) == {"val", "eval_a"}
+    assert not data.calls and told[0].startswith("micro-batches of 1 row keep the budget")
+    assert trainer.fit().steps == 1
+
+
+def test_a_divided_model_is_not_divided_again(token_file, tmp_path, monkeypatch):
+    trainer = make(Logits, token_file, tmp_path, parallel="fsdp")
+    group = ProcessGroup(0, 2, torch.device("cpu"))
+    monkeypatch.setattr(trainer.backend, "make_engine", lambda *given, **options: None)
+    trainer._make_engine(group, None)
+    with pytest.raises(UsageError, match="fsdp has divided this model"):
+        trainer._make_engine(group, None)

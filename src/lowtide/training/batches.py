@@ -13,7 +13,7 @@ from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["BatchSource", "open_batches"]
+__all__ = ["BatchSource", "open_batches", "row_length"]
 
 
 class _Rank(Protocol):
@@ -58,3 +58,9 @@ def open_batches(
         world_size=group.world_size,
         pin_memory=group.pins_memory,
     )
+
+
+def row_length(settings: TrainSettings | None, data: Any) -> int | None:
+    """The tokens of a row, as the data says it, or else the settings."""
+    found = getattr(getattr(data, "dataset", data), "seq_len", None)
+    return settings.model.seq_len if found is None and settings is not None else found

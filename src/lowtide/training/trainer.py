@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from lowtide import ranks
 from lowtide.answers import tell
 from lowtide.counts import counted
+from lowtide.errors import UsageError
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
@@ -23,8 +24,8 @@ from lowtide.model.sizing import count_parameters
 from lowtide.progress import Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.backends import Group, Model, as_model, backend_of
-from lowtide.training.batches import BatchSource, open_batches
+from lowtide.training.backends import Engine, Group, Model, as_model, backend_of
+from lowtide.training.batches import BatchSource, open_batches, row_length
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
@@ -92,7 +93,7 @@ class Trainer:
     ) -> None:
         model = as_model(
             model,
-            seq_len=options.get("seq_len") or _row_length(settings, data),
+            seq_len=options.get("seq_len") or row_length(settings, data),
             vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         )
         options.setdefault("seq_len", model.config.context_length)
@@ -122,6 +123,7 @@ class Trainer:
         self._note: Callable[[str], None] = notify or _to_stderr
         # Whether the run's own weights are meant, whatever the model holds.
         self.goes_on = settings is not None or options.get("resume") is True
+        self._has_fitted = self._is_divided = False
 
     def fit(self) -> TrainResult:
         """Train until the end, or go on with a run that was stopped."""
@@ -135,6 +137,7 @@ class Trainer:
                 self.model, self.settings, on_cpu=group.on_cpu, host_bytes=budget
             )
             steps = self.prepare(group, where)
+            self._has_fitted = True  # from here on the run is this model's
             progress = stack.enter_context(
                 Progress(
                     "train",
@@ -145,17 +148,7 @@ class Trainer:
             )
             self._note = self._notify or progress.note
             loop = self._open_loop(steps, where, progress, stack)
-            if group.on_cpu:
-                rows = rows_in_budget(
-                    self.backend,
-                    self.model,
-                    self.settings,
-                    data=self.data,
-                    program=self.program,
-                    budget_bytes=budget,
-                    has_own_optimizer=self._given_optimizer is not None,
-                )
-            self._take_rows(steps, rows)
+            self._take_rows(steps.state, group, budget, rows)
             self._resume(loop, identity)
             progress.metrics_path = self.run.metrics_path if group.is_first else None
             if not loop.is_over():
@@ -179,25 +172,49 @@ class Trainer:
             return _result(steps)
 
     def evaluate(self) -> dict[str, EvalResult]:
-        """The loss on `val_data` ("val") and on each of `eval_data`, without training.
+        """The loss on `val_data` ("val") and on `eval_data` ("eval_NAME"), without training.
 
-        Of the run's newest weights where there is a run of this name, else of the model as it is.
+        Of the newest weights of the run that fit() goes on with, where there is one, else of the
+        model as it is. The data to train on is not touched.
         """
         with self.backend.open_group(self.settings.machine.device) as group:
-            steps = self.prepare(group)
-            try:
-                return self._evaluator(steps).evaluate_all()
-            finally:
-                steps.feed.close()
+            budget = host_budget_bytes(self.settings, on_gpu=not group.on_cpu)
+            rows = rows_on_device(self.model, self.settings, on_cpu=group.on_cpu, host_bytes=budget)
+            engine = self._make_engine(group, self._run_to_evaluate())
+            self._take_rows(engine.state, group, budget, rows)
+            return self._evaluator(engine, group).evaluate_all()
 
     def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:
         """Bring the model to its device and make everything that steps need."""
-        settings, config = self.settings, self.model.config
+        engine = self._make_engine(group, self.run)
+        rows = rows_of_process(self.settings, group)
+        source = open_batches(self.data, self.settings, group, rows=rows)
+        return Steps(
+            state=engine.state,
+            engine=engine,
+            feed=self.backend.make_feed(source, group, self.model.config),
+            counters=self.backend.make_counters(group),
+            length=self._length(),
+            group=group,
+            data=self.data,
+            where=where or Diagnostics(watch=False),
+        )
+
+    def _make_engine(self, group: Group, run: RunFolder | None) -> Engine:
+        """Bring the model to its device, with the weights of `run` where it has any."""
+        settings = self.settings
+        if self._is_divided:
+            raise UsageError(
+                "fsdp has divided this model among the processes of an earlier fit() or evaluate()",
+                next_step="give a new model to another Trainer, which goes on with resume=True; "
+                "what fit() evaluated last is TrainResult.val_loss",
+            )
         rows = rows_of_process(settings, group)
         state = RunState(micro_batch=min(settings.batch.batch_size, rows))
-        # Before it is divided, while its tensors are whole.
-        self.run.load_weights(functools.partial(self.backend.load_weights, self.model))
-        engine = self.backend.make_engine(
+        if run is not None:  # before it is divided, while its tensors are whole
+            run.load_weights(functools.partial(self.backend.load_weights, self.model))
+        self._is_divided = group.world_size > 1 and settings.machine.parallel == "fsdp"
+        return self.backend.make_engine(
             self.model,
             settings,
             state,
@@ -206,17 +223,21 @@ class Trainer:
             given=self._given_optimizer,
             note=self._tell,
         )
-        source = open_batches(self.data, settings, group, rows=rows)
-        return Steps(
-            state=state,
-            engine=engine,
-            feed=self.backend.make_feed(source, group, config),
-            counters=self.backend.make_counters(group),
-            length=self._length(),
-            group=group,
-            data=self.data,
-            where=where or Diagnostics(watch=False),
-        )
+
+    def _run_to_evaluate(self) -> RunFolder | None:
+        """The run that fit() went on with, or would; None if it began or would begin one."""
+        settings = self.settings.run
+        if not self._has_fitted and (settings.overwrite or not settings.resume):
+            return None
+        # Not self.run, which remembers what it found: fit() looks again, and sets damage aside.
+        run = RunFolder(self.run.root, keep=self.settings.saving.keep_checkpoints)
+        if run.find_whole(self._tell) is None:
+            return None
+        if not self._has_fitted:
+            if not self.goes_on:
+                require_same_model(run, self.model)
+            self._require_tokenizer(run)
+        return run
 
     def _length(self) -> RunLength:
         settings, data = self.settings, self.data
@@ -259,7 +280,7 @@ class Trainer:
             settings=settings,
             config=self.model.config,
             steps=steps,
-            evaluator=self._evaluator(steps),
+            evaluator=self._evaluator(steps.engine, group),
             watch=ForgettingWatch(
                 settings.evaluation.forgetting_tolerance,
                 learning_rate=steps.engine.learning_rate,
@@ -274,13 +295,13 @@ class Trainer:
             callbacks=self._callbacks,
         )
 
-    def _evaluator(self, steps: Steps) -> RunEvaluator:
+    def _evaluator(self, engine: Engine, group: Group) -> RunEvaluator:
         named = {f"eval_{name}": dataset for name, dataset in self.eval_data.items()}
         return RunEvaluator(
-            steps.engine,
+            engine,
             self.settings,
-            steps.group,
-            rows=rows_of_process(self.settings, steps.group),
+            group,
+            rows=rows_of_process(self.settings, group),
             datasets={**({"val": self.val_data} if self.val_data is not None else {}), **named},
             tokenizer=self.tokenizer,
         )
@@ -304,15 +325,29 @@ class Trainer:
             require_same_model(run, self.model)
         known = None if self._given_optimizer else optimizer_of(run.load_numbers())
         self.settings = continued_settings(run.root, settings, optimizer=known)
+        self._require_tokenizer(run)
+        return {}
+
+    def _require_tokenizer(self, run: RunFolder) -> None:
         own = run.root / "tokenizer.json"
         if self.tokenizer is not None and own.is_file():
             require_own_tokenizer(self.tokenizer, Tokenizer.load(run.root), run.root)
-        return {}
 
-    def _take_rows(self, steps: Steps, rows: int | None) -> None:
+    def _take_rows(self, state: RunState, group: Group, budget: int, rows: int | None) -> None:
+        """Make the micro-batch as small as the device (`rows`) or the budget needs it."""
         settings = self.settings
-        if rows is not None and rows < steps.state.micro_batch:
-            steps.state.micro_batch = rows
+        if group.on_cpu:
+            rows = rows_in_budget(
+                self.backend,
+                self.model,
+                settings,
+                data=self.data,
+                program=self.program,
+                budget_bytes=budget,
+                has_own_optimizer=self._given_optimizer is not None,
+            )
+        if rows is not None and rows < state.micro_batch:
+            state.micro_batch = rows
             self._tell(
                 f"micro-batches of {counted(rows, 'row')} keep the budget; a step still sees "
                 f"{settings.batch.rows_per_step} rows"
@@ -350,12 +385,6 @@ class Trainer:
 
     def _tell(self, text: str) -> None:
         self._note(text)  # looked up when there is something to tell: progress comes after prepare
-
-
-def _row_length(settings: TrainSettings | None, data: Any) -> int | None:
-    """The tokens of a row, as the data says it, or else the settings."""
-    found = getattr(getattr(data, "dataset", data), "seq_len", None)
-    return settings.model.seq_len if found is None and settings is not None else found
 
 
 def _result(steps: Steps) -> TrainResult:
