@@ -400,14 +400,19 @@ def checksum_bytes(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def checksum_file(path: PathLike) -> str:
-    """Return the xxh3-128 of a file in hexadecimal, read through one small buffer."""
+def checksum_file(path: PathLike, *, on_read: Callable[[int], None] | None = None) -> str:
+    """Return the xxh3-128 of a file in hexadecimal, read through one small buffer.
+
+    `on_read` is called with the bytes of each piece.
+    """
     digest = xxhash.xxh3_128()
     buffer = bytearray(_BUFFER_BYTES)
     view = memoryview(buffer)
     with open_file(path) as file:
         while count := file.readinto(buffer):
             digest.update(view[:count])
+            if on_read is not None:
+                on_read(count)
     return digest.hexdigest()
 
 

@@ -209,6 +209,15 @@ def test_an_interrupted_export_goes_on(
     convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
     assert (tmp_path / "out" / written[0]).stat().st_mtime_ns == stamp, "written twice"
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+    # Damaged before it goes on; and of a version that kept no checksums until the end.
+    record = files.read_json(tmp_path / "out" / "conversion.json")
+    first = tmp_path / "out" / written[0]
+    unchecked = {name: record[name] for name in ("to", "dataset")}
+    for before in (record, unchecked):
+        files.write_json(tmp_path / "out" / "conversion.json", {**before, "finished": False})
+        first.write_bytes(bytes([first.read_bytes()[0] ^ 1]) + first.read_bytes()[1:])
+        convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
+        assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
     # Killed after its last file, before it could say so: finished all the same.
     record = files.read_json(tmp_path / "out" / "conversion.json")
     files.write_json(tmp_path / "out" / "conversion.json", {**record, "finished": False})

@@ -16,18 +16,21 @@ from lowtide import files
 from lowtide.dataset import layout
 from lowtide.dataset.importing import find_other_conversion, import_dataset
 from lowtide.dataset.settings import ConvertSettings
+from lowtide.dataset.tokenfiles.streams import WrittenFiles
 from lowtide.dataset.tokenfiles.table import FORMATS, open_dataset
 from lowtide.errors import UsageError
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
-from lowtide.progress import METRICS_NAME, Phase, Progress
+from lowtide.progress import METRICS_NAME, Progress
 
 __all__ = ["ConvertResult", "convert_dataset"]
 
 
 _RECORD = "conversion.json"
 """What an export is of, and whether it is finished, for the same command given again."""
+_Whole = dict[str, tuple[int | None, str | None]]
+"""Bytes and xxh3-128 of files, by name; None where an earlier version kept neither."""
 _SHARES = {"tokenizer": 32 << 20, "ids and ends": 24 << 20}
 
 
@@ -64,36 +67,50 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
     out = settings.out_path
     wanted = {"to": settings.to, "dataset": info.fingerprint}
     total = sum(map(info.num_tokens, layout.SPLITS))
-    there = _begin_export(out, wanted, progress)
-    if there is not None:
-        return ConvertResult(there, total, was_there=True)
+    whole, is_finished = _begin_export(out, wanted, progress)
+    if is_finished:
+        return ConvertResult(sorted(out / name for name in whole), total, was_there=True)
     progress.metrics_path = out / METRICS_NAME
     paths: list[Path] = []
     write = FORMATS[settings.to].write
     assert write is not None  # the settings allow no other
+    rows = {
+        name: (size, checksum)
+        for name, (size, checksum) in whole.items()
+        if size is not None and checksum is not None
+    }
+    written = WrittenFiles(rows, lambda: _keep_record(out, wanted, rows, finished=False))
     with progress.phase("export", total=total, unit="tokens") as phase:
         for split in layout.SPLITS:
             if not info.num_tokens(split):
                 continue
             source = open_dataset(info, split)
-            paths += write(out, split, source, info.dtype)
+            paths += write(out, split, source, info.dtype, written)
             phase.advance(source.num_tokens)
-    names, sizes = [path.name for path in paths], [path.stat().st_size for path in paths]
-    record = {**wanted, "finished": True, "files": names, "bytes": sizes}
-    with progress.phase("checksums", total=sum(sizes), unit="B") as phase:
-        record["xxh3_128"] = [_checksum(path, phase) for path in paths]
-    files.write_json(out / _RECORD, record)
+    _keep_record(out, wanted, {path.name: rows[path.name] for path in paths}, finished=True)
     return ConvertResult(paths, total)
 
 
-def _checksum(path: Path, phase: Phase) -> str:
-    found = files.checksum_file(path)
-    phase.advance(path.stat().st_size)
-    return found
+def _keep_record(
+    out: Path, wanted: Mapping[str, Any], rows: Mapping[str, tuple[int, str]], *, finished: bool
+) -> None:
+    """Keep what this export is of, and the files of it that are whole, with their checksums."""
+    record = {
+        **wanted,
+        "finished": finished,
+        "files": list(rows),
+        "bytes": [size for size, _ in rows.values()],
+        "xxh3_128": [checksum for _, checksum in rows.values()],
+    }
+    files.write_json(out / _RECORD, record)
 
 
-def _begin_export(out: Path, wanted: Mapping[str, Any], progress: Progress) -> list[Path] | None:
-    """The files of this very export if it is finished; strangers' and other exports are refused."""
+def _begin_export(out: Path, wanted: Mapping[str, Any], progress: Progress) -> tuple[_Whole, bool]:
+    """The files of this very export that are whole, and whether that is all of it.
+
+    Strangers' files and other exports are refused.
+    """
+    whole: _Whole = {}
     if (out / _RECORD).is_file():
         stored: Any = files.read_json(out / _RECORD)
         difference = find_other_conversion(stored, wanted)
@@ -103,9 +120,10 @@ def _begin_export(out: Path, wanted: Mapping[str, Any], progress: Progress) -> l
                 path=out,
                 next_step="name another folder",
             )
-        there = _list_whole(out, stored, progress) if stored.get("finished") else None
-        if there is not None:
-            return there
+        expected = _read_rows(stored)
+        whole = _find_whole(out, expected, progress)
+        if stored.get("finished") and whole and len(whole) == len(expected):
+            return whole, True
     else:
         ours = {METRICS_NAME, files.LOCK_NAME}
         strangers = sorted(path.name for path in out.iterdir() if path.name not in ours)
@@ -115,33 +133,39 @@ def _begin_export(out: Path, wanted: Mapping[str, Any], progress: Progress) -> l
                 path=out,
                 next_step="name another folder",
             )
-    files.write_json(out / _RECORD, {**wanted, "finished": False})
-    return None
+        files.write_json(out / _RECORD, {**wanted, "finished": False})
+    return whole, False
 
 
-def _list_whole(out: Path, stored: Mapping[str, Any], progress: Progress) -> list[Path] | None:
-    """The files that a record names, if all are whole; else those that are not are removed.
-
-    An export that goes on leaves alone what has its name already.
-    """
+def _read_rows(stored: Mapping[str, Any]) -> _Whole:
+    """The files that a record names; none where it is damaged."""
     names = stored.get("files")
-    if not isinstance(names, list) or not names:
-        return None
+    if not isinstance(names, list):
+        return {}
     none: list[None] = [None] * len(names)  # earlier versions kept neither
     sizes, sums = stored.get("bytes", none), stored.get("xxh3_128", none)
     if any(not isinstance(rows, list) or len(rows) != len(names) for rows in (sizes, sums)):
-        return None
+        return {}
     if not all(isinstance(name, str) and Path(name).name == name for name in names):
-        return None
-    lost = 0
-    for name, size, checksum in zip(names, sizes, sums, strict=True):
-        path = out / name
-        if not path.is_file():
-            lost += 1
-        elif (size is not None and path.stat().st_size != size) or (
-            checksum is not None and files.checksum_file(path) != checksum
-        ):
-            progress.note(f"{name} is damaged: it is written anew")
-            path.unlink()
-            lost += 1
-    return None if lost else sorted(out / name for name in names)
+        return {}
+    return {name: (size, found) for name, size, found in zip(names, sizes, sums, strict=True)}
+
+
+def _find_whole(out: Path, expected: _Whole, progress: Progress) -> _Whole:
+    """Those of the files that are as they were written; an export that goes on keeps them."""
+    there = {name: row for name, row in expected.items() if (out / name).is_file()}
+    if not there:
+        return {}
+    whole: _Whole = {}
+    total = sum((out / name).stat().st_size for name in there)
+    with progress.phase("check", total=total, unit="B") as phase:
+        for name, (size, checksum) in there.items():
+            path = out / name
+            found = size is None or path.stat().st_size == size
+            if found and checksum is not None:
+                found = files.checksum_file(path, on_read=phase.advance) == checksum
+            if found:
+                whole[name] = size, checksum
+            else:
+                progress.note(f"{name} is damaged: it is written anew")
+    return whole

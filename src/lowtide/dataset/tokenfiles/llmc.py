@@ -15,6 +15,7 @@ from lowtide.dataset.tokenfiles.streams import (
     Opening,
     TokenFile,
     TokenStream,
+    WrittenFiles,
     new_file,
     write_ids,
 )
@@ -62,7 +63,9 @@ def open_llmc(path: Path, _: Opening) -> TokenFile:
     return TokenFile(path, _HEADER_BYTES, count, dtype)
 
 
-def write_llmc(out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any]) -> list[Path]:
+def write_llmc(
+    out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any], written: WrittenFiles
+) -> list[Path]:
     """Write SPLIT_000000.bin, SPLIT_000001.bin, ..., one for each file of the stream."""
     kind = next(key for key, name in _TYPES.items() if np.dtype(name) == dtype)
     paths: list[Path] = []
@@ -71,7 +74,7 @@ def write_llmc(out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any])
         path = out / f"{split}_{number:06d}.bin"
         header = np.zeros(_HEADER_BYTES // 4, dtype="<i4")
         header[:3] = [*kind, part.num_tokens]
-        with new_file(path) as file:
+        with new_file(path, written) as file:
             if file is not None:
                 file.write(header.tobytes())
             write_ids(file, stream, first, first + part.num_tokens, dtype)

@@ -17,6 +17,7 @@ from lowtide.dataset.tokenfiles.streams import (
     Opening,
     TokenFile,
     TokenStream,
+    WrittenFiles,
     iter_lengths,
     new_file,
     read_rows,
@@ -80,15 +81,17 @@ def _measure_index(part: TokenFile) -> tuple[int, int]:
     return total, empty
 
 
-def write_megatron(out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any]) -> list[Path]:
+def write_megatron(
+    out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any], written: WrittenFiles
+) -> list[Path]:
     """Write .bin and .idx; the index is made of the lengths, read again for each of its arrays."""
     dtype = np.dtype("<u2") if dtype.itemsize == 2 else np.dtype("<i4")
     code = next(key for key, name in _TYPES.items() if np.dtype(name) == dtype)
     data_path, index_path = out / f"{split}.bin", out / f"{split}.idx"
-    with new_file(data_path) as file:
+    with new_file(data_path, written) as file:
         write_ids(file, stream, 0, stream.num_tokens, dtype)
     count = sum(len(lengths) for lengths in iter_lengths(stream))
-    with new_file(index_path) as file:
+    with new_file(index_path, written) as file:
         if file is None:
             return [data_path, index_path]
         file.write(MEGATRON_MAGIC + _HEAD.pack(1, code, count, count + 1))

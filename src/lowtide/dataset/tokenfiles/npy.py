@@ -16,6 +16,7 @@ from lowtide.dataset.tokenfiles.streams import (
     Opening,
     TokenFile,
     TokenStream,
+    WrittenFiles,
     new_file,
     write_ids,
 )
@@ -79,11 +80,13 @@ def npy_header(count: int, dtype: np.dtype[Any]) -> bytes:
     return _MAGIC + b"\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()
 
 
-def write_npy(out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any]) -> list[Path]:
+def write_npy(
+    out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any], written: WrittenFiles
+) -> list[Path]:
     """Write SPLIT.npy; ids of four bytes as int32, which other programs read more often."""
     dtype = np.dtype("<i4") if dtype.itemsize == 4 else dtype
     path = out / f"{split}.npy"
-    with new_file(path) as file:
+    with new_file(path, written) as file:
         if file is not None:
             file.write(npy_header(stream.num_tokens, dtype))
         write_ids(file, stream, 0, stream.num_tokens, dtype)

@@ -16,6 +16,7 @@ from lowtide.dataset.tokenfiles.streams import (
     Opening,
     TokenFile,
     TokenStream,
+    WrittenFiles,
     new_file,
     write_ids,
 )
@@ -63,9 +64,11 @@ def _guess_dtype(path: Path) -> np.dtype[Any]:
     )
 
 
-def write_raw(out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any]) -> list[Path]:
+def write_raw(
+    out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any], written: WrittenFiles
+) -> list[Path]:
     """Write SPLIT.bin."""
     path = out / f"{split}.bin"
-    with new_file(path) as file:
+    with new_file(path, written) as file:
         write_ids(file, stream, 0, stream.num_tokens, dtype)
     return [path]

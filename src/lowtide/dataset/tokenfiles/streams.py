@@ -13,7 +13,9 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
+
+import xxhash
 
 from lowtide import files
 from lowtide.arrays import np
@@ -28,6 +30,7 @@ __all__ = [
     "Opening",
     "TokenFile",
     "TokenStream",
+    "WrittenFiles",
     "iter_lengths",
     "new_file",
     "read_rows",
@@ -190,18 +193,48 @@ def iter_lengths(source: TokenStream) -> Iterator[npt.NDArray[np.int64]]:
         yield np.array([carried], dtype=np.int64)
 
 
+@dataclass(frozen=True)
+class WrittenFiles:
+    """The files of an export that are whole."""
+
+    rows: dict[str, tuple[int, str]]
+    """Bytes and xxh3-128, by name."""
+    on_written: Callable[[], None]
+    """Called when there is one more."""
+
+
+class _HashedFile:
+    """A file whose checksum is taken while it is written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._digest = xxhash.xxh3_128()
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self._size += len(data)
+
+    def describe(self) -> tuple[int, str]:
+        return self._size, self._digest.hexdigest()
+
+
 @contextlib.contextmanager
-def new_file(path: Path) -> Generator[BinaryIO | None]:
-    """Open a file to write; None if an interrupted command has written it, all of it."""
-    if path.exists():
+def new_file(path: Path, written: WrittenFiles) -> Generator[_HashedFile | None]:
+    """Open a file to write; None if it is there, and known to be whole."""
+    if path.name in written.rows:
         yield None
         return
     with files.atomic_file(path) as file:
-        yield file  # pyright: ignore[reportReturnType]
+        hashed = _HashedFile(file)
+        yield hashed
+    written.rows[path.name] = hashed.describe()
+    written.on_written()
 
 
 def write_ids(
-    file: BinaryIO | None, stream: TokenStream, first: int, last: int, dtype: np.dtype[Any]
+    file: _HashedFile | None, stream: TokenStream, first: int, last: int, dtype: np.dtype[Any]
 ) -> None:
     """Write ids `first` to `last` as `dtype`."""
     if file is None:

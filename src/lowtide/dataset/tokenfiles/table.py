@@ -20,7 +20,7 @@ from lowtide.dataset.tokenfiles.mypt import list_mypt_files, load_mypt_tokenizer
 from lowtide.dataset.tokenfiles.npy import is_npy, open_npy, write_npy
 from lowtide.dataset.tokenfiles.raw import open_raw, write_raw
 from lowtide.dataset.tokenfiles.shards import open_shard
-from lowtide.dataset.tokenfiles.streams import Opening, TokenFile, TokenStream
+from lowtide.dataset.tokenfiles.streams import Opening, TokenFile, TokenStream, WrittenFiles
 from lowtide.errors import DataError
 from lowtide.files import require_file
 from lowtide.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ class TokenFormat:
     detect: Callable[[Path], bool]
     """True for a file or folder of this format."""
     open: Callable[[Path, Opening], TokenFile]
-    write: Callable[[Path, str, TokenStream, np.dtype[Any]], list[Path]] | None
+    write: Callable[[Path, str, TokenStream, np.dtype[Any], WrittenFiles], list[Path]] | None
     """Write a split into a folder, by its name; None where nothing is written for it."""
     list_files: Callable[[Path], list[Path]]
     """The files of a folder that `open` takes; for a file, that file."""
