@@ -132,6 +132,9 @@ def test_mistakes_are_named(token_file, tmp_path):
         make(shape, token_file, tmp_path, "shape").fit()
     with pytest.raises(UsageError, match="ahead_weight: only lowtide's own networks"):
         make(Logits, token_file, tmp_path, "ahead", ahead_weight=0.5).fit()
+    first = {"zero_init": True, "first_embedding": "cooccurrence", "dropout": 0.1}
+    with pytest.raises(UsageError, match="dropout, first_embedding, zero_init: only lowtide's"):
+        make(Logits, token_file, tmp_path, "first", **first).fit()
     with pytest.raises(UsageError, match="not list"):
         make([], token_file, tmp_path)
     with pytest.raises(UsageError, match="has no nn"):

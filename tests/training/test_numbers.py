@@ -24,6 +24,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "RunFolder.find_whole(set_aside)": False,
         "RunFolder.save_tokenizer(best)": False,
     },
+    "training.choosing": {"choose_optimizer(has_matrices)": True},
     "training.diagnostics": {
         "_SHOWN_STEPS": 3,
         "_DUMPED_THREADS": 100,
@@ -50,6 +51,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_READ_TOKENS": 262_144,
         "_ROWS_AT_ONCE": 4_096,
     },
+    "training.fitting": {"rows_in_budget(has_own_optimizer)": False},
     "training.footprint": {
         "_CUDA_PROGRAM_BYTES": 2_147_483_648,
         "_MARGIN": 1.1,
@@ -90,9 +92,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "activation_checkpointing": False,
             "ahead_weight": 0.0,
             "compile_whole": False,
+            "dropout": 0.0,
+            "first_embedding": "random",
             "float8_blocks": False,
             "float8_head": False,
             "loss_chunk_tokens": None,
+            "zero_init": False,
         },
         "WrappedModule.load_weights(verify)": True,
         "WrappedModule.compile_blocks(whole)": False,

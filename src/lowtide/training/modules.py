@@ -39,9 +39,12 @@ _OWN_NETWORKS_ONLY = {
     "activation_checkpointing": False,
     "ahead_weight": 0.0,
     "compile_whole": False,
+    "dropout": 0.0,
+    "first_embedding": "random",
     "float8_blocks": False,
     "float8_head": False,
     "loss_chunk_tokens": None,
+    "zero_init": False,
 }
 """Options that change how lowtide's own networks compute, and the values that change nothing."""
 
