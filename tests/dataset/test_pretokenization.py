@@ -99,24 +99,29 @@ def test_a_planted_link_is_not_written_through(
 
 @pytest.mark.parametrize("tokenization", ["gpt2", "char"])
 def test_a_second_command_at_the_same_time_is_refused_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenization: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tokenization: str,
 ) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
-    real = npywriting._finish
+    real = npywriting._write_header
     refused: list[str] = []
 
-    def interfere(*arguments: Any) -> str:
+    def interfere(*arguments: Any) -> None:
         with pytest.raises(UsageError, match="another lowtide command is at work") as caught:
             pretokenize_file(file=path, tokenization="char")
         refused.append(caught.value.message)
-        return real(*arguments)
+        real(*arguments)
 
-    monkeypatch.setattr(npywriting, "_finish", interfere)
+    monkeypatch.setattr(npywriting, "_write_header", interfere)
     pretokenize_file(file=path, tokenization=tokenization)
     assert len(refused) == 1 and f"process {os.getpid()} " in refused[0]
     tokenizer = Tokenizer.load("gpt2" if tokenization == "gpt2" else tmp_path / "a.tokenizer")
     expected = tokenizer.encode(path.read_text(), special="allow")
     assert np.load(tmp_path / "a.npy").tolist() == expected.tolist()
+    told = capsys.readouterr().err  # reading the ids back is seen, after the encoding
+    assert told.index("encode ") < told.index("checksum ")
 
 
 @pytest.mark.parametrize("tokenization", ["gpt2", "char"])
@@ -126,16 +131,16 @@ def test_a_text_that_changes_under_way_is_refused(
 ) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
     data = path.read_bytes()
-    real = npywriting._finish
+    real = npywriting._write_header
 
-    def change_text(*arguments: Any) -> str:
+    def change_text(*arguments: Any) -> None:
         texts = {"grown": data + b"x", "cut": data[:-9], "other bytes": data[::-1], "gone": b""}
         path.write_bytes(texts[change])
         if change == "gone":
             path.unlink()
-        return real(*arguments)
+        real(*arguments)
 
-    monkeypatch.setattr(npywriting, "_finish", change_text)
+    monkeypatch.setattr(npywriting, "_write_header", change_text)
     with pytest.raises(DataError, match="was changed while it was read") as caught:
         pretokenize_file(file=path, tokenization=tokenization)
     assert caught.value.path == path
@@ -150,13 +155,13 @@ def test_a_text_that_was_only_touched_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
-    real = npywriting._finish
+    real = npywriting._write_header
 
-    def touch(*arguments: Any) -> str:
+    def touch(*arguments: Any) -> None:
         os.utime(path, ns=(1, 1))
-        return real(*arguments)
+        real(*arguments)
 
-    monkeypatch.setattr(npywriting, "_finish", touch)
+    monkeypatch.setattr(npywriting, "_write_header", touch)
     assert pretokenize_file(file=path).num_tokens
 
 

@@ -32,6 +32,7 @@ from lowtide.tokenizer.stretches import Stretch, unseen_words
 __all__ = [
     "WORKER_BYTES",
     "PlainFile",
+    "checksum_npy",
     "encode_batches",
     "encode_documents",
     "held_bytes",
@@ -47,8 +48,8 @@ _HELD_ANYWAY = 4 * _WINDOW_BYTES
 _BATCH_BYTES = 2 << 20
 _UNFINISHED = "unfinished"
 
-Finish = Callable[[int, str, str], None]
-"""Called with the number of ids, the checksum of the text, and that of the .npy."""
+Finish = Callable[[int, str, IO[bytes]], None]
+"""Called with the number of ids, the checksum of the text, and the .npy, open at its beginning."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class PlainFile:
                     os.fsync(file.fileno())
                     work.note(position, count)
                 on_progress(position)
-            finish(count, digest.finish(), _finish(file, count, self.dtype))
+            _write_header(file, count, self.dtype)
+            finish(count, digest.finish(), file)
             os.fsync(file.fileno())
         work.path.replace(self.out)
         files.sync_directory(self.out.parent)
@@ -206,15 +208,20 @@ def _open_regular(path: Path) -> int | None:
     return None
 
 
-def _finish(file: IO[bytes], count: int, dtype: np.dtype[Any]) -> str:
-    """Write the header, and return the checksum of the whole file."""
+def _write_header(file: IO[bytes], count: int, dtype: np.dtype[Any]) -> None:
+    """Write the header, now that the ids are counted, and go to the beginning of the file."""
     file.seek(0)
     file.write(npy_header(count, dtype))
     file.truncate(NPY_HEADER_BYTES + count * dtype.itemsize)
     file.seek(0)
+
+
+def checksum_npy(file: IO[bytes], on_read: Callable[[int], None]) -> str:
+    """Read a .npy back: it begins with how many ids it has, so it was not hashed as it grew."""
     digest = xxhash.xxh3_128()
     while part := file.read(1 << 20):
         digest.update(part)
+        on_read(len(part))
     return digest.hexdigest()
 
 
@@ -242,7 +249,8 @@ def encode_batches(
                     count += 1
             done += sum(map(len, texts))
             on_progress(min(done, source.size_bytes))
-        finish(count, checksum, _finish(file, count, dtype))
+        _write_header(file, count, dtype)
+        finish(count, checksum, file)
     return count
 
 
@@ -285,7 +293,8 @@ def encode_documents(
             if ends:
                 file.write(for_end.tobytes())
                 count += len(for_end)
-        finish(count, checksum, _finish(file, count, dtype))
+        _write_header(file, count, dtype)
+        finish(count, checksum, file)
     return count
 
 

@@ -9,13 +9,14 @@ Memory:  windows of text and their ids, for each worker; text of a plain file wi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import xxhash
@@ -32,6 +33,7 @@ from lowtide.corpus.reading import (
 from lowtide.dataset.npywriting import (
     WORKER_BYTES,
     PlainFile,
+    checksum_npy,
     encode_batches,
     encode_documents,
     held_bytes,
@@ -288,8 +290,11 @@ def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
             budget.reserve("characters", wanted_bytes=_character_bytes(tokenizer.vocab_size))
         dtype = np.dtype("<u2" if id_bytes(tokenizer.vocab_size) == 2 else "<i4")
         _check_disk(source, out, dtype)
-        finish = _Finish(settings, source, out, tokenizer, dtype)
-        with progress.phase("encode", total=source.size_bytes, unit="B") as phase:
+        with contextlib.ExitStack() as phases:
+            finish = _Finish(settings, source, out, tokenizer, dtype, progress, phases)
+            phase = phases.enter_context(
+                progress.phase("encode", total=source.size_bytes, unit="B")
+            )
             if tokenizer.kind == "package":
                 count = encode_documents(
                     iter_parts(source, reading),
@@ -338,9 +343,16 @@ class _Finish:
     out: Path
     tokenizer: Tokenizer
     dtype: np.dtype[Any]
+    progress: Progress
+    phases: contextlib.ExitStack
+    """Holds the phase that ends here."""
 
-    def write(self, count: int, checksum: str, npy_checksum: str) -> None:
+    def write(self, count: int, checksum: str, file: IO[bytes]) -> None:
         """Write the record and the tokenizer; a text that changed meanwhile is an error."""
+        self.phases.close()
+        size = os.fstat(file.fileno()).st_size
+        with self.progress.phase("checksum", total=size, unit="B") as phase:
+            npy_checksum = checksum_npy(file, phase.advance)
         source = self.source
         if has_changed(source) and (
             not source.path.is_file() or checksum_path(source.path) != checksum
