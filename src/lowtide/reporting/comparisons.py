@@ -14,6 +14,7 @@ from typing import Any
 from lowtide.errors import UsageError
 from lowtide.memory import format_size
 from lowtide.progress import format_count, format_seconds
+from lowtide.reporting.factstable import Column, facts_table
 from lowtide.reporting.runfacts import RunFacts, run_facts
 from lowtide.reporting.runs import RunReader
 from lowtide.reporting.series import Series, round_number
@@ -30,8 +31,7 @@ _AXES = [
     {"key": "compute", "label": "compute (FLOP)", "format": "count"},
 ]
 
-Column = tuple[str, Callable[[RunFacts], Any], Callable[[Any], str]]
-_COLUMNS: list[Column] = [
+_COLUMNS: list[Column[RunFacts]] = [
     ("run", lambda facts: facts.name, str),
     ("parameters", lambda facts: facts.parameters, format_count),
     ("steps", lambda facts: facts.steps, "{:,}".format),
@@ -81,7 +81,13 @@ class ComparisonReader:
         sections = [
             self._chart("val_loss", "Validation loss", "nats per token", _val_curve, facts),
             self._chart("loss", "Training loss", "nats per token", _curve_of("loss"), facts),
-            self._table(facts),
+            facts_table(
+                facts,
+                _COLUMNS,
+                id="runs",
+                title="Runs",
+                note="a click on a column sorts by it",
+            ),
             self._differences(facts),
             self._chart(
                 "tokens_per_second",
@@ -141,23 +147,6 @@ class ComparisonReader:
             "smooth": key == "loss",
             "log": is_loss,
             "empty": "None of the runs has logged this yet.",
-        }
-
-    def _table(self, facts: list[RunFacts]) -> dict[str, Any]:
-        values = [[column[1](one) for column in _COLUMNS] for one in facts]
-        shown = [i for i in range(len(_COLUMNS)) if any(row[i] is not None for row in values)]
-        return {
-            "type": "table",
-            "id": "runs",
-            "title": "Runs",
-            "note": "a click on a column sorts by it",
-            "width": "wide",
-            "columns": [_COLUMNS[i][0] for i in shown],
-            "rows": [
-                ["" if row[i] is None else _COLUMNS[i][2](row[i]) for i in shown] for row in values
-            ],
-            "sort_by": [[row[i] for i in shown] for row in values],
-            "empty": "",
         }
 
     def _differences(self, facts: list[RunFacts]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Memory:  counts of fixed size per dataset, and the names of its input files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from lowtide.memory import format_size
 from lowtide.progress import format_count
 from lowtide.reporting.datasetfacts import DatasetFacts
 from lowtide.reporting.datasets import DatasetReader
+from lowtide.reporting.factstable import Column, facts_table
 
 __all__ = ["MOST_DATASETS", "DatasetComparisonReader"]
 
@@ -27,8 +28,7 @@ _EXAMPLE_LETTERS = 160
 # What says where a dataset is and how it was made, and not what is in it.
 _WHERE = {"out_dir", "memory", "num_workers", "restart", "work_dir", "engine", "config_file"}
 
-Column = tuple[str, Callable[[DatasetFacts], Any], Callable[[Any], str]]
-_COLUMNS: list[Column] = [
+_COLUMNS: list[Column[DatasetFacts]] = [
     ("dataset", lambda facts: facts.name, str),
     ("tokens", lambda facts: facts.tokens, "{:,}".format),
     ("documents", lambda facts: facts.documents, "{:,}".format),
@@ -82,7 +82,13 @@ class DatasetComparisonReader:
                 for one in facts
             ],
             "sections": [
-                _table(facts),
+                facts_table(
+                    facts,
+                    _COLUMNS,
+                    id="datasets",
+                    title="Datasets",
+                    note="lengths in tokens; a click on a column sorts by it",
+                ),
                 _lengths(facts),
                 _removed(facts, names),
                 _examples(facts),
@@ -91,24 +97,6 @@ class DatasetComparisonReader:
                 _differences(facts, names),
             ],
         }
-
-
-def _table(facts: list[DatasetFacts]) -> dict[str, Any]:
-    values = [[column[1](one) for column in _COLUMNS] for one in facts]
-    shown = [i for i in range(len(_COLUMNS)) if any(row[i] is not None for row in values)]
-    return {
-        "type": "table",
-        "id": "datasets",
-        "title": "Datasets",
-        "note": "lengths in tokens; a click on a column sorts by it",
-        "width": "wide",
-        "columns": [_COLUMNS[i][0] for i in shown],
-        "rows": [
-            ["" if row[i] is None else _COLUMNS[i][2](row[i]) for i in shown] for row in values
-        ],
-        "sort_by": [[row[i] for i in shown] for row in values],
-        "empty": "",
-    }
 
 
 def _lengths(facts: list[DatasetFacts]) -> dict[str, Any]:

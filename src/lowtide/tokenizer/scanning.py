@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
@@ -23,10 +22,10 @@ from lowtide.corpus.reading import (
     plan_streams,
 )
 from lowtide.corpus.streams import open_stream
-from lowtide.errors import DataError, LowtideError
+from lowtide.errors import DataError
 from lowtide.progress import Phase
 from lowtide.tokenizer.characters import last_character_cut
-from lowtide.tokenizer.stretches import LOOK_SECONDS
+from lowtide.tokenizer.stretches import LOOK_SECONDS, look_through
 
 __all__ = ["CHARACTER_BYTES", "ScannedCharacters", "count_characters", "scan_characters"]
 
@@ -80,26 +79,14 @@ def count_characters(
 
     Returns also how many bytes of the inputs were not looked at.
     """
-    deadline = time.monotonic() + seconds
     seen = np.zeros(0x110000, dtype=np.bool_)
-    unseen = 0
-    for source in inputs:
-        if time.monotonic() > deadline:
-            unseen += source.size_bytes
-            continue
-        left = source.size_bytes
-        try:
-            for text, stored in _iter_texts(source, (), options):
-                codes = np.frombuffer(text.decode("utf-8", "replace").encode("utf-32-le"), "<u4")
-                seen[codes] = True
-                left = source.size_bytes - stored
-                if time.monotonic() > deadline:
-                    break
-            else:
-                left = 0
-        except (OSError, LowtideError):
-            pass  # whoever reads it says what is wrong
-        unseen += left
+
+    def look(source: InputFile) -> Iterator[int]:
+        for text, stored in _iter_texts(source, (), options):
+            seen[np.frombuffer(text.decode("utf-8", "replace").encode("utf-32-le"), "<u4")] = True
+            yield stored
+
+    unseen = look_through(inputs, look, seconds=seconds)
     return int(np.count_nonzero(seen)), unseen
 
 

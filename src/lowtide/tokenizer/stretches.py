@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lowtide.corpus.inputs import InputFile
@@ -22,7 +22,7 @@ from lowtide.corpus.streams import open_stream
 from lowtide.errors import LowtideError
 from lowtide.memory import format_size
 
-__all__ = ["LOOK_SECONDS", "Stretch", "find_stretch", "unseen_words"]
+__all__ = ["LOOK_SECONDS", "Stretch", "find_stretch", "look_through", "unseen_words"]
 
 LOOK_SECONDS = 30.0
 """A refusal takes no longer than this; what it has not looked at then, it says."""
@@ -62,29 +62,49 @@ def find_stretch(
     >>> find_stretch([], ReadingSettings(), len).size_bytes
     0
     """
-    deadline = time.monotonic() + seconds
-    found, unseen, text_bytes = Stretch(), 0, 0
-    for source in inputs:
-        is_plain = is_plain_text(source, encoding=options.encoding)
-        if source.format.block_kind != "text" or not (is_plain or streams):
-            continue
-        if time.monotonic() > deadline:
-            unseen += source.size_bytes
-            continue
-        left = source.size_bytes
-        try:
-            for step in _iter_stretches(source, options, last_cut):
-                found = max(found, Stretch(step.size, not is_plain, step.repeats), key=_held)
-                left = source.size_bytes - step.place
-                text_bytes += step.text_bytes
-                if time.monotonic() > deadline:
-                    break
-            else:
-                left = 0
-        except (OSError, LowtideError):
-            pass  # whoever reads it says what is wrong
-        unseen += left
+    found, text_bytes = Stretch(), 0
+
+    def look(source: InputFile) -> Iterator[int]:
+        nonlocal found, text_bytes
+        in_stream = not is_plain_text(source, encoding=options.encoding)
+        for step in _iter_stretches(source, options, last_cut):
+            found = max(found, Stretch(step.size, in_stream, step.repeats), key=_held)
+            text_bytes += step.text_bytes
+            yield step.place
+
+    texts = (
+        source
+        for source in inputs
+        if source.format.block_kind == "text"
+        and (streams or is_plain_text(source, encoding=options.encoding))
+    )
+    unseen = look_through(texts, look, seconds=seconds)
     return replace(found, text_bytes=text_bytes, unseen_bytes=unseen)
+
+
+def look_through(
+    inputs: Iterable[InputFile], look: Callable[[InputFile], Iterator[int]], *, seconds: float
+) -> int:
+    """Look at inputs while there is time; return how many of their bytes, as stored, are left.
+
+    `look` yields how far it is in a file.
+    """
+    deadline = time.monotonic() + seconds
+    unseen = 0
+    for source in inputs:
+        left = source.size_bytes
+        if time.monotonic() <= deadline:
+            try:
+                for place in look(source):
+                    left = source.size_bytes - place
+                    if time.monotonic() > deadline:
+                        break
+                else:
+                    left = 0
+            except (OSError, LowtideError):
+                pass  # whoever reads it says what is wrong
+        unseen += left
+    return unseen
 
 
 def unseen_words(unseen_bytes: int) -> str:
