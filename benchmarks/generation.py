@@ -20,7 +20,7 @@ import torch
 import transformers
 
 from lowtide.files import write_json
-from lowtide.generation.rows import Rows
+from lowtide.generation.continuations import Rows
 from lowtide.generation.settings import PRESETS
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT

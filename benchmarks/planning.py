@@ -36,11 +36,11 @@ from typing import Any
 
 import numpy as np
 
+from lowtide.filenames import METRICS_NAME
 from lowtide.memory import format_size
 from lowtide.model.config import padded_vocab_size
 from lowtide.model.sizing import count_parameters
 from lowtide.planning import Plan, make_plan
-from lowtide.progress import METRICS_NAME
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.choosing import model_config

@@ -13,18 +13,26 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 # Before anything imports torch. There are as many processes as cores: threads of one would take
 # turns with another's, and what programs take of the memory is measured once for all of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Hundreds of programs are started, and what they import is compiled once for all of them, also
+# where a shell says that Python leaves no compiled files behind.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 from hypothesis import settings
 
 from lowtide import memory, progress
+from lowtide.loader import selftest
+
+sys.dont_write_bytecode = False
 
 # The same examples every time, so that a failure is the change's and not the day's; `make chance`
 # looks for new ones. How long one takes says something of the machine, and nothing of the code.
@@ -66,38 +74,44 @@ _TOGETHER = {
         "tests/ladder/test_packing.py",
     ),
 }
-# Files of ten seconds and more, longest first: what is handed out last must be short.
+# Files and groups of some seconds and more, longest first: what is handed out last must be short.
 _LONGEST = (
     "tests/jaxtraining/test_parity.py",
     "tests/jaxtraining/test_runs.py",
-    "tests/memory/test_models.py",
-    "tests/training/test_compiling.py",
     "tests/memory/test_advice.py",
-    "tests/memory/test_offload.py",
-    "tests/tokenizer/test_patterns.py",
-    "tests/docs/test_docs.py",
     "tests/training/test_distributed.py",
+    "tests/memory/test_models.py",
+    "tests/damage/test_damage.py",
+    "tests/docs/test_docs.py",
+    "tests/model/test_families.py",
+    "tests/training/test_compiling.py",
+    "tests/tokenizer/test_counting.py",
     "tests/equality/test_families.py",
     "tests/training/test_loop.py",
-    "tests/tokenizer/test_merging.py",
-    "tests/tokenizer/test_tokenizer.py",
-    "tests/tokenizer/test_counting.py",
-    "tests/tokenizer/test_training.py",
     "tests/planning/test_estimates.py",
-    "tests/planning/test_plan.py",
-    "tests/damage/test_damage.py",
-    "tests/model/test_gpt.py",
-    "tests/model/test_families.py",
-    "tests/training/test_guides.py",
-    "tests/resume/test_prepare.py",
-    "tests/memory/test_train_tokenizer.py",
-    "tests/memory/test_text_verbs.py",
-    "tests/memory/test_prepare.py",
-    "tests/model/test_rotation.py",
-    "tests/dataset/test_staged.py",
-    "tests/resume/test_training_kill.py",
+    "tests/memory/test_offload.py",
     "tests/test_packages.py",
+    "tests/tokenizer/test_patterns.py",
+    "tests/training/test_guides.py",
+    "tests/tokenizer/test_merging.py",
+    "tests/tokenizer/test_training.py",
+    "tests/memory/test_prepare.py",
+    "tests/equality/test_tokenizer.py",
+    "tests/tokenizer/test_tokenizer.py",
+    "tests/stores/test_datasets.py",
+    "tests/dataset/test_preparation.py",
+    "tests/model/test_gpt.py",
+    "tests/memory/test_train_tokenizer.py",
+    "tests/dataset/test_staged.py",
     "tests/readme/test_readme.py",
+    "tests/resume/test_train_tokenizer.py",
+    "tests/dataset/test_appending.py",
+    "tests/memory/test_loading.py",
+    "tests/training/test_footprint.py",
+    "tests/training/test_start.py",
+    "tests/memory/test_text_verbs.py",
+    "tests/threads/test_stages.py",
+    "tests/reporting/test_pages.py",
 )
 
 _CAPABILITIES_3 = 0x20080522  # the version of the call's structures; from linux/capability.h
@@ -140,6 +154,15 @@ def ordinary_process(monkeypatch: pytest.MonkeyPatch) -> None:
     measure_peak = memory.process_peak_bytes
     own = max(0, memory.resident_bytes() - _ORDINARY_BYTES)  # without what runs beside it
     monkeypatch.setattr(memory, "process_peak_bytes", lambda: measure_peak() - own)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_clock() -> Iterator[None]:
+    """What reads batches for two seconds, to say how many, reads them for a fiftieth of that."""
+    clock = SimpleNamespace(perf_counter=lambda: 50 * time.perf_counter())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selftest, "time", clock)
+        yield
 
 
 # Imports what takes seconds, once; each script then runs in a fork. Triton must know when it is

@@ -66,8 +66,6 @@ _STILL_INSIDE = {
     ("model/moduleconfig.py", "context_length"),  # the same key
     ("model/sizing.py", "context_length"),
     ("lmeval.py", "max_length"),  # what the suite calls it
-    ("training/settinggroups.py", "text_column"),  # the flag that the guides write
-    ("training/footprint.py", "text_column"),
 }
 
 
@@ -153,7 +151,8 @@ def test_keywords_of_the_library_by_other_names() -> None:
             "out_dir",
             Path("o"),
         ),
-        (TrainSettings, ["--model-name", "m", "--text-field", "body"], "text_column", "body"),
+        (TrainSettings, ["--model-name", "m", "--text-field", "body"], "text_field", "body"),
+        (TrainSettings, ["--model-name", "m", "--text-column", "body"], "text_field", "body"),
         (TrainSettings, ["--model-name", "m", "--block_size", "64"], "seq_len", 64),
         (PlanSettings, ["--processes", "3", "--tokens", "1M"], "cores", 3),
     ],

@@ -268,7 +268,7 @@ def test_a_name_that_no_terminal_can_show_is_no_error(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "lowtide", "prepare", "--input-files", str(tmp_path)]
     words += ["--out-dir", str(tmp_path / "out"), "--tokenization", "char", "--skip-bad-inputs"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(words, capture_output=True, check=False, env=environment, timeout=60)
+    done = subprocess.run(words, capture_output=True, check=False, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     assert b"bad\\udcff.txt" in done.stdout
 
@@ -412,6 +412,6 @@ def test_a_pool_of_threads_that_is_left_open_does_not_keep_the_command_from_endi
         "cli.run()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0 and "joined" in done.stdout

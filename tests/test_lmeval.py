@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from lowtide.model.inference import planned_bytes
 from lowtide.model.weights import portable_tensors, save_weights
 from lowtide.packages import MissingPackageError
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.evaluation import evaluate
+from lowtide.training.evaluating import evaluate
+from lowtide.training.evaluation import score_rows
 from lowtide.training.likelihood import score_choices
 
 QUESTIONS = [
@@ -66,7 +68,9 @@ def test_scores_are_those_of_tasks(scorer):
         (encode(left).tolist(), encode(f"{left} {right}").tolist()[len(encode(left)) :])
         for left, right in pairs
     ]
-    wanted = score_choices(scorer.model, scorer.tokenizer, pairs, rows=2, max_tokens=48)
+    wanted = score_choices(
+        partial(score_rows, scorer.model), scorer.tokenizer, pairs, rows=2, max_tokens=48
+    )
     found = scorer.score(ids)
     assert [greedy for _, greedy in found] == [score.is_greedy for score in wanted]
     assert [value for value, _ in found] == pytest.approx(

@@ -64,7 +64,7 @@ def test_a_log_gets_plain_lines() -> None:
         phase.advance(1, merges=1200)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
-    assert re.match(r"reading +\d+\.\ds  4 documents of 4 documents  .*/s  merges 1.2k  ", lines[0])
+    assert re.match(r"reading +\d+\.\ds  4 of 4 documents  .*/s  merges 1.2k  ", lines[0])
     assert re.fullmatch(r"count: \d+\.\ds, peak memory [\d.]+ MiB of 1\.0 GiB budget", lines[1])
     assert "\x1b" not in stream.getvalue()
 
@@ -338,3 +338,18 @@ def test_a_notebook_has_one_bar_in_place() -> None:
     assert progress._in_notebook
     assert stream.getvalue() == "\ra long bar\rshort     \r     \ra line\nanother\n"
     assert not Progress("job", stream=io.StringIO())._in_notebook
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "unit", "expected"),
+    [
+        (3, 8, "texts", "3 of 8 texts"),
+        (1, 1, "texts", "1 of 1 text"),
+        (1, None, "texts", "1 text"),
+        (0, None, "texts", "0 texts"),
+        (1, 2, "texts", "1 of 2 texts"),
+        (1 << 20, 1 << 21, "B", "1.0 MiB of 2.0 MiB"),
+    ],
+)
+def test_how_much_of_how_much(done: float, total: float | None, unit: str, expected: str) -> None:
+    assert progress_module._share(done, total, unit) == expected

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lowtide import cli
 from lowtide.scratch import ScratchFolder, scratch_folder
 
 
@@ -49,6 +50,12 @@ def test_what_a_kill_leaves_is_removed_on_the_next_start(own_tmpdir: Path) -> No
         assert not path.exists()
         assert mine.exists()
     assert list(own_tmpdir.iterdir()) == []
+
+
+def test_any_command_removes_what_a_kill_left(own_tmpdir: Path) -> None:
+    path = killed_folder(own_tmpdir)
+    assert cli.main(["inspect", str(own_tmpdir / "nothing")]) == 1
+    assert not path.exists()
 
 
 def test_only_our_own_folders_are_removed(own_tmpdir: Path) -> None:

@@ -1,7 +1,8 @@
 """Draw random changes to the source, run the tests of the changed stage, list what they missed.
 
-In:      src/lowtide (by its syntax tree) and, with --native, native/**/*.cpp (by its operators)
-Out:     one line per change: caught, survived or out of time; the survivors once more at the end
+In:      src/lowtide (by its syntax tree) and, with --native, native/**/*.[ch]pp (by operators)
+Out:     one line per change: caught, survived or out of time; the survivors once more at the end.
+         A native change that does not compile shows nothing: another is drawn in its place
 Memory:  a copy of the repository per worker, beside the tests' own
 
     python tools/mutants.py --count 60 --seed 1 [--stage corpus] [--native] [--workers 16]
@@ -28,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -46,16 +47,39 @@ MORE_TESTS = {
     "ladder": ["tests/training/test_rungs.py"],
     "classifier": ["tests/corpus/test_classifiers.py"],
 }
-# By folder of native/; system/ and text/ have headers only.
+# Of the core by the beginning of a path, the longest that fits; first what looks at it closest.
+_TOKENIZER = ["tests/tokenizer/test_fuzz.py", "tests/tokenizer"]
 NATIVE_TESTS = {
     "bindings": ["tests/native", "tests/corpus", "tests/tokenizer", "tests/dataset"],
+    "bindings/classifier": ["tests/classifier", "tests/native"],
+    "bindings/decoder": ["tests/model/test_rowcaches.py", "tests/generation", "tests/native"],
+    "bindings/loader": ["tests/loader", "tests/native"],
+    "bindings/model": ["tests/model", "tests/ladder", "tests/native"],
+    "bindings/near": ["tests/dataset/test_near.py", "tests/native"],
     "corpus": ["tests/corpus", "tests/dataset/test_preparation.py"],
-    "dataset": ["tests/dataset"],
+    "dataset": ["tests/dataset/test_encoding.py", "tests/dataset"],
     "loader": ["tests/loader"],
-    "model": ["tests/model/test_rowkernels.py", "tests/model/test_pool.py"],
-    "quality": ["tests/corpus"],
-    "tokenizer": ["tests/tokenizer"],
-}
+    "model": ["tests/model", "tests/ladder"],
+    "model/decoder": ["tests/model/test_rowcaches.py", "tests/generation", "tests/model"],
+    "model/packed": ["tests/ladder", "tests/training/test_adamw.py"],
+    "model/row": ["tests/model/test_rowkernels.py", "tests/model", "tests/training"],
+    "model/thread": ["tests/model/test_pool.py", "tests/model/test_rowkernels.py", "tests/model"],
+    "quality": ["tests/corpus/test_quality.py", "tests/corpus"],
+    "quality/classifier": ["tests/classifier", "tests/corpus/test_classifiers.py"],
+    "quality/eval": ["tests/corpus/test_evaluations.py", "tests/dataset/test_contamination.py"],
+    "quality/fasttext": ["tests/corpus/test_classifiers.py", "tests/corpus", "tests/classifier"],
+    "quality/known": ["tests/corpus/test_classifiers.py", "tests/corpus", "tests/classifier"],
+    "quality/masks": ["tests/corpus/test_masks.py", "tests/corpus"],
+    "quality/near": ["tests/dataset/test_near.py", "tests/native", "tests/dataset"],
+    "quality/place": ["tests/dataset/test_near.py", "tests/native", "tests/dataset"],
+    "system": ["tests/tokenizer/test_counting.py", "tests/tokenizer", "tests/native"],
+    "text": ["tests/corpus/test_cleaning.py", "tests/corpus", "tests/tokenizer"],
+    "tokenizer": _TOKENIZER,
+    "tokenizer/learning": ["tests/tokenizer/test_merging.py", "tests/tokenizer/test_counting.py",
+                           *_TOKENIZER],
+    "tokenizer/encoding": ["tests/tokenizer/test_tokenizer.py", *_TOKENIZER],
+    "tokenizer/splitting": ["tests/tokenizer/test_patterns.py", *_TOKENIZER],
+}  # fmt: skip
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -66,12 +90,15 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Div: ast.Mult, ast.Mod: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
     ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
 }  # fmt: skip
+# Blanks on both sides: brackets of templates are no comparisons.
 _NATIVE_SWAPS = [
-    (r"(?<![<\-=])< (?!<)", "<= "), (r"<= ", "< "), (r"(?<![>\-])> (?![>=])", ">= "),
-    (r">= ", "> "), (r"== ", "!= "), (r"!= ", "== "), (r" \+ ", " - "), (r" - ", " + "),
-    (r" && ", " || "), (r" \|\| ", " && "), (r"\+ 1\b", "+ 2"), (r"\btrue\b", "false"),
-    (r"\bfalse\b", "true"), (r"std::min", "std::max"), (r"std::max", "std::min"),
+    (r" < ", " <= "), (r" <= ", " < "), (r" > ", " >= "), (r" >= ", " > "), (r" == ", " != "),
+    (r" != ", " == "), (r" \+ ", " - "), (r" - ", " + "), (r" && ", " || "), (r" \|\| ", " && "),
+    (r" \+= ", " -= "), (r" -= ", " += "), (r" << ", " >> "), (r" >> ", " << "),
+    (r"\+ 1\b", "+ 2"), (r"\btrue\b", "false"), (r"\bfalse\b", "true"),
+    (r"std::min\b", "std::max"), (r"std::max\b", "std::min"),
 ]  # fmt: skip
+_NOT_BUILT = "not built: drawn again"
 
 
 Result = TypeVar("Result")
@@ -210,7 +237,10 @@ def python_mutants(path: Path) -> list[Mutant]:
 
 
 def native_mutants(path: Path) -> list[Mutant]:
-    """All changes of operators in one C++ file; comments and strings apart."""
+    """All changes of operators in one C++ file; comments and strings apart.
+
+    The whole line is named, so that it is found again where others have moved.
+    """
     found: list[Mutant] = []
     start = 0
     for number, line in enumerate((ROOT / path).read_text(encoding="ascii").splitlines(True), 1):
@@ -218,8 +248,8 @@ def native_mutants(path: Path) -> list[Mutant]:
         if not code.lstrip().startswith(("#", "template", "static_assert")):
             for pattern, other in _NATIVE_SWAPS:
                 for match in re.finditer(pattern, code):
-                    begin, end = start + match.start(), start + match.end()
-                    found.append(Mutant(path, number, begin, end, match[0], other))
+                    after = line[: match.start()] + other + line[match.end() :]
+                    found.append(Mutant(path, number, start, start + len(line), line, after))
         start += len(line)
     return found
 
@@ -243,7 +273,8 @@ def own_tests(mutant: Mutant) -> str:
 def tests_of(mutant: Mutant) -> list[str]:
     """The tests that have to notice a change: those of its stage."""
     if mutant.path.suffix != ".py":
-        return NATIVE_TESTS[mutant.path.parts[1]]
+        place = mutant.path.relative_to("native").as_posix()
+        return NATIVE_TESTS[max(filter(place.startswith, NATIVE_TESTS), key=len)]
     own = own_tests(mutant)
     if not mutant.stage:
         rest = sorted(f"tests/{path.name}" for path in (ROOT / "tests").glob("test_*.py"))
@@ -253,7 +284,7 @@ def tests_of(mutant: Mutant) -> list[str]:
 
 
 def draw(arguments: argparse.Namespace) -> list[Mutant]:
-    """The sample, or all changes of the line that was asked for."""
+    """The sample, with what may take the place of changes in it, or all changes of one line."""
     if arguments.place:
         name, _, line = arguments.place.partition(":")
         path = Path(name) if (ROOT / name).exists() else SOURCE / name
@@ -262,7 +293,7 @@ def draw(arguments: argparse.Namespace) -> list[Mutant]:
     if arguments.again:
         return drawn_before(Path(arguments.again).read_text(encoding="utf-8"))
     if arguments.native:
-        paths = sorted(path.relative_to(ROOT) for path in (ROOT / "native").rglob("*.cpp"))
+        paths = sorted(path.relative_to(ROOT) for path in (ROOT / "native").rglob("*.[ch]pp"))
         mutants = [mutant for path in paths for mutant in native_mutants(path)]
     else:
         paths = sorted(path.relative_to(ROOT) for path in (ROOT / SOURCE).rglob("*.py"))
@@ -270,6 +301,8 @@ def draw(arguments: argparse.Namespace) -> list[Mutant]:
         if arguments.stage:
             mutants = [mutant for mutant in mutants if mutant.stage == arguments.stage]
     random.Random(arguments.seed).shuffle(mutants)
+    if arguments.native:
+        return mutants
     return list(itertools.islice(filter(parses, mutants), arguments.count))
 
 
@@ -324,12 +357,14 @@ def run_tests(mutant: Mutant, folder: Path, seconds: int, choose: Choose) -> str
     target = folder / mutant.path
     original = target.read_bytes()
     target.write_bytes(mutant.apply(original))
+    # Compiled files are known by size and second, which a change may share with another.
+    shutil.rmtree(target.parent / "__pycache__", ignore_errors=True)
     try:
         native = None
         if mutant.path.suffix != ".py":
             native = build_native(folder)
             if native is None:
-                return "caught (does not compile)"
+                return _NOT_BUILT
         return judge(run_pytest(choose(mutant), folder, native, seconds))
     finally:
         target.write_bytes(original)
@@ -337,15 +372,23 @@ def run_tests(mutant: Mutant, folder: Path, seconds: int, choose: Choose) -> str
 
 def build_native(folder: Path) -> Path | None:
     """The changed native module, in a folder to import it from; None if it does not compile."""
-    built = folder / "built"
+    built, objects = folder / "built", folder / "objects"
     command = [
         sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
         "--no-build-isolation", "--no-deps", "--upgrade", "--target", str(built),
-        f"--config-settings=build-dir={folder / 'objects'}", str(folder),
+        f"--config-settings=build-dir={objects}", str(folder),
     ]  # fmt: skip
+    was_built = any((built / "lowtide").glob("_native*.so"))
+    if was_built:  # all else is there: a changed file and the link
+        command = ["cmake", "--build", str(objects)]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, check=False, capture_output=True, env=environment)
-    return None if done.returncode else built
+    if done.returncode:
+        return None
+    if was_built:
+        module = next(objects.glob("_native*.so"))
+        shutil.copy2(module, built / "lowtide" / module.name)
+    return built
 
 
 # The editable install must step aside, in the tests and in every program that they start.
@@ -364,6 +407,8 @@ def run_pytest(names: list[str], folder: Path, native: Path | None, seconds: int
     if not tests:
         return 0  # no test at all notices nothing
     options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=120"]
+    # What never comes back from native code hears no signal: it is ended from outside of Python.
+    options += ["-o", "faulthandler_timeout=150", "-o", "faulthandler_exit_on_timeout=true"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     paths = [str(folder), str(folder / "src")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "2"}
@@ -390,9 +435,14 @@ def installed_package() -> Path:
     return Path(native.__file__).parent
 
 
-def try_all(mutants: list[Mutant], copies: Copies, seconds: int, choose: Choose) -> list[Mutant]:
-    """Print what came of each change as soon as it is known; return those that none noticed."""
-    survivors: list[Mutant] = []
+def try_all(
+    mutants: list[Mutant], spare: list[Mutant], copies: Copies, seconds: int, choose: Choose
+) -> dict[Mutant, str]:
+    """Print what came of each change as soon as it is known, and return it.
+
+    Where one does not compile, the next of `spare` that the same tests judge takes its place.
+    """
+    verdicts: dict[Mutant, str] = {}
 
     def try_one(mutant: Mutant) -> tuple[Mutant, str, float]:
         def use(folder: Path) -> tuple[Mutant, str, float]:
@@ -403,12 +453,23 @@ def try_all(mutants: list[Mutant], copies: Copies, seconds: int, choose: Choose)
         return copies.lend(use)
 
     with ThreadPoolExecutor(copies.count) as pool:
-        for done in as_completed([pool.submit(try_one, mutant) for mutant in mutants]):
-            mutant, verdict, took = done.result()
-            print(f"{verdict:24} {took:4.0f} s  {mutant}", flush=True)
-            if not verdict.startswith("caught"):
-                survivors.append(mutant)
-    return survivors
+        waiting = {pool.submit(try_one, mutant) for mutant in mutants}
+        while waiting:
+            ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for mutant, verdict, took in (done.result() for done in ended):
+                print(f"{verdict:24} {took:4.0f} s  {mutant}", flush=True)
+                if verdict != _NOT_BUILT:
+                    verdicts[mutant] = verdict
+                    continue
+                other = next((one for one in spare if choose(one) == choose(mutant)), None)
+                if other is not None:
+                    spare.remove(other)
+                    waiting.add(pool.submit(try_one, other))
+    return verdicts
+
+
+def is_caught(verdict: str) -> bool:
+    return verdict.startswith("caught")
 
 
 def judge(code: int | None) -> str:
@@ -434,8 +495,11 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", help="only these files of tests")
     arguments = parser.parse_args()
     mutants = draw(arguments)
+    whole = bool(arguments.place or arguments.again)
+    count = len(mutants) if whole else arguments.count
+    sample, spare = mutants[:count], mutants[count:]
     if arguments.list:
-        print(*mutants, sep="\n")
+        print(*sample, sep="\n")
         return
     choose: Choose = (lambda mutant: [own_tests(mutant)]) if arguments.own else tests_of
     if arguments.tests:
@@ -443,10 +507,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
         copies = Copies(Path(root), arguments.workers)
         if not arguments.trust:
-            check_tests(mutants, copies, choose)
-        survivors = try_all(mutants, copies, arguments.seconds, choose)
-    caught = len(mutants) - len(survivors)
-    print(f"\n{caught} of {len(mutants)} caught ({caught / max(len(mutants), 1):.0%}); survivors:")
+            check_tests(sample, copies, choose)
+        verdicts = try_all(sample, spare, copies, arguments.seconds, choose)
+    survivors = [mutant for mutant, verdict in verdicts.items() if not is_caught(verdict)]
+    caught = len(verdicts) - len(survivors)
+    share = caught / max(len(verdicts), 1)
+    print(f"\n{caught} of {len(verdicts)} caught ({share:.0%}); survivors:")
     print(*survivors, sep="\n")
     sys.exit(bool(survivors))
 

@@ -1,5 +1,5 @@
 // Python's view of the decoder. Weights come as addresses, 0 where a network has no such part;
-// lowtide.model.steps checks their types and shapes, and keeps them.
+// lowtide.model.rowcaches checks their types and shapes, and keeps them.
 #include "model/decoder.hpp"
 
 #include <nanobind/nanobind.h>

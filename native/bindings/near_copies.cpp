@@ -192,16 +192,16 @@ void bind_near_copies(nb::module_& m) {
       .def(
           "__init__",
           [](NearDecider* self, const std::vector<SetRow>& sets, double threshold,
-             bool leave_copies, const FileName& out) {
+             uint64_t copies_left_from, const FileName& out) {
             std::vector<GramSetFile> files;
             for (const auto& [first, path, offset, rows, grams_at] : sets) {
               require(files.empty() || files.back().first <= first, "files are not in order");
               files.push_back({first, make_run(path, offset, rows), grams_at});
             }
             const nb::gil_scoped_release release;
-            new (self) NearDecider(std::move(files), threshold, leave_copies, out.bytes);
+            new (self) NearDecider(std::move(files), threshold, copies_left_from, out.bytes);
           },
-          "sets"_a, "threshold"_a, "leave_copies"_a, "out"_a)
+          "sets"_a, "threshold"_a, "copies_left_from"_a, "out"_a)
       .def(
           "add",
           [](NearDecider& self, Input<uint8_t> pairs) {

@@ -8,9 +8,9 @@
 namespace lowtide {
 namespace {
 
-constexpr size_t kPartBytes = 1 << 20;
+constexpr size_t kPartBytes = 1 << 15;  // few words are held at a time
 constexpr uint64_t kBase = 0x9E3779B97F4A7C15ULL;
-constexpr size_t kFilterBits = 32;  // of each n-gram: one in 32 others is looked for in vain
+constexpr size_t kFilterBits = 32;  // of each n-gram, of which two are set, in one word
 
 constexpr std::array<uint64_t, kLongestEvalGram + 1> make_powers() {
   std::array<uint64_t, kLongestEvalGram + 1> powers{1};
@@ -39,16 +39,30 @@ size_t EvalGrams::Words::append(std::string_view text, size_t base) {
   const size_t kept = std::min(words.size(), kLongestEvalGram - 1);
   words.erase(words.begin(), words.end() - static_cast<ptrdiff_t>(kept));
   splitter.split(text, base, SIZE_MAX, words);
-  const auto is_none = [](const Word& word) { return (word.facts & kWordReal) == 0; };
-  words.erase(std::remove_if(words.begin() + static_cast<ptrdiff_t>(kept), words.end(), is_none),
-              words.end());
-  before.assign(1, 0);
-  for (const Word& word : words) before.push_back(before.back() * kBase + word.hash);
+  before.resize(words.size() + 1);
+  before[0] = 0;
+  size_t count = 0;
+  uint64_t all = 0;
+  for (size_t at = 0; at < words.size(); ++at) {  // no branch: marks are all over
+    const Word word = words[at];
+    const bool real = (word.facts & kWordReal) != 0;
+    words[count] = word;
+    all = real ? all * kBase + word.hash : all;
+    count += real;
+    before[count] = all;
+  }
+  words.resize(count);
   return kept;
 }
 
 uint64_t EvalGrams::Words::hash(size_t first, size_t count) const {
   return scatter64(before[first + count] - before[first] * kPowers[count] + count);
+}
+
+uint32_t EvalGrams::Words::hash_head(size_t first) const {
+  constexpr uint64_t kPower = kPowers[kShortestEvalGram];
+  const uint64_t hash = before[first + kShortestEvalGram] - before[first] * kPower;
+  return static_cast<uint32_t>(fold_multiply(hash, kBase));
 }
 
 size_t EvalGrams::add(std::string_view text, uint32_t item) {
@@ -58,7 +72,9 @@ size_t EvalGrams::add(std::string_view text, uint32_t item) {
   if (length < kShortestEvalGram) return 0;
   lengths_[length] = true;
   const size_t count = words.words.size() - length + 1;
-  for (size_t at = 0; at < count; ++at) grams_.push_back({words.hash(at, length), item});
+  for (size_t at = 0; at < count; ++at) {
+    grams_.push_back({words.hash(at, length), item, words.hash_head(at)});
+  }
   return count;
 }
 
@@ -70,13 +86,9 @@ void EvalGrams::finish() {
                                [](const Gram& a, const Gram& b) { return a.hash == b.hash; });
   grams_.erase(end, grams_.end());
   grams_.shrink_to_fit();
-  const size_t bits = std::bit_ceil(std::max<size_t>(grams_.size() * kFilterBits, 64));
-  filter_shift_ = 64 - std::countr_zero(bits);
-  filter_.assign(bits / 64, 0);
-  for (const Gram& gram : grams_) {
-    const uint64_t bit = gram.hash >> filter_shift_;
-    filter_[bit / 64] |= uint64_t{1} << (bit % 64);
-  }
+  const size_t filter = std::bit_ceil(std::max<size_t>(grams_.size() * kFilterBits / 64, 1));
+  filter_.assign(filter, 0);
+  for (const Gram& gram : grams_) filter_[filter_word(gram.head)] |= filter_bits(gram.head);
 }
 
 std::vector<uint32_t> EvalGrams::items() const {
@@ -87,13 +99,20 @@ std::vector<uint32_t> EvalGrams::items() const {
 }
 
 size_t EvalGrams::find(uint64_t hash) const {
-  const uint64_t bit = hash >> filter_shift_;
-  if ((filter_[bit / 64] >> (bit % 64) & 1) == 0) return grams_.size();
   const auto at =
       std::lower_bound(grams_.begin(), grams_.end(), hash,
                        [](const Gram& gram, uint64_t wanted) { return gram.hash < wanted; });
   if (at == grams_.end() || at->hash != hash) return grams_.size();
   return static_cast<size_t>(at - grams_.begin());
+}
+
+void EvalGrams::find_heads(Words& words, size_t first) const {
+  words.heads.clear();
+  for (size_t at = first; at + kShortestEvalGram <= words.words.size(); ++at) {
+    const uint32_t head = words.hash_head(at);
+    const uint64_t bits = filter_bits(head);
+    if ((filter_[filter_word(head)] & bits) == bits) words.heads.push_back(at);
+  }
 }
 
 bool EvalGrams::scan(std::string_view text, std::span<const DocumentRow> documents,
@@ -117,11 +136,12 @@ bool EvalGrams::scan(std::string_view text, std::span<const DocumentRow> documen
       const size_t end = std::min(blank, document.size());
       const size_t kept = words.append(document.substr(begin, end - begin), begin);
       begin = end;
+      find_heads(words, kept - std::min(kept, kLongestEvalGram - 1));
       for (size_t length = kShortestEvalGram; length <= kLongestEvalGram; ++length) {
         if (!lengths_[length]) continue;
-        // Those that end among the words before were found there.
-        for (size_t at = kept - std::min(kept, length - 1); at + length <= words.words.size();
-             ++at) {
+        for (const size_t at : words.heads) {
+          // Those that end among the words before were found there.
+          if (at + length <= kept || at + length > words.words.size()) continue;
           const size_t gram = find(words.hash(at, length));
           if (gram == grams_.size()) continue;
           hits.push_back({static_cast<uint32_t>(row), static_cast<uint32_t>(gram),

@@ -1,7 +1,10 @@
 // N-grams of the words of evaluation items, and where text says them again.
 //
-// Memory:  16 bytes for each n-gram, 4 more in the filter; while text is looked at, 24 bytes for each
-//          word of a MiB of it
+// A filter knows the first eight words of every n-gram, whatever its length: most words of a text are
+// asked about once.
+//
+// Memory:  16 bytes for each n-gram, 4 to 8 more in the filter; while text is looked at, 32 bytes for
+//          each word of 32 KiB of it
 #pragma once
 
 #include <array>
@@ -45,24 +48,34 @@ class EvalGrams {
   struct Gram {
     uint64_t hash;
     uint32_t item;
+    uint32_t head;  // of its first eight words
   };
   struct Words {  // real words of a part of a text, and hashes of all words before each
     WordSplitter splitter;
     std::vector<Word> words;
     std::vector<uint64_t> before;
+    std::vector<size_t> heads;  // places where an n-gram may begin
 
     // The words of the text's next part, which begins at byte `base`, behind as many of the last
     // ones as an n-gram can have. Returns how many were kept.
     size_t append(std::string_view text, size_t base);
     uint64_t hash(size_t first, size_t count) const;
+    uint32_t hash_head(size_t first) const;
   };
 
   // The place of an n-gram among all; size(): it is no item's.
   size_t find(uint64_t hash) const;
+  // Find the places, from `first` on, whose eight words an n-gram may begin with.
+  void find_heads(Words& words, size_t first) const;
+  size_t filter_word(uint32_t head) const {
+    return (head * 0x9E3779B97F4A7C15ULL) >> 32 & (filter_.size() - 1);
+  }
+  static uint64_t filter_bits(uint32_t head) {
+    return uint64_t{1} << (head & 63) | uint64_t{1} << (head >> 6 & 63);
+  }
 
   std::vector<Gram> grams_;
   std::vector<uint64_t> filter_;
-  int filter_shift_ = 64;
   std::array<bool, kLongestEvalGram + 1> lengths_{};
 };
 

@@ -27,9 +27,12 @@ class KnownWords {
     return find(word, hash_word(word));
   }
 
+  // False for nearly all hashes of words that are not known.
+  bool may_be(uint64_t hash) const { return filter_[hash >> 6 & 1023] >> (hash & 63) & 1; }
+
   // The same, of a word whose hash is there already.
   const uint8_t* find(std::string_view word, uint64_t hash) const {
-    if ((filter_[hash >> 6 & 1023] >> (hash & 63) & 1) == 0) return nullptr;
+    if (!may_be(hash)) return nullptr;
     for (size_t at = hash >> 32 & (kSlots - 1);; at = (at + 1) & (kSlots - 1)) {
       if (slots_[at].text.empty()) return nullptr;
       if (slots_[at].text == word) return slots_[at].sizes.data();

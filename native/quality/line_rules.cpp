@@ -1,10 +1,13 @@
 // The presets that remove lines: C4, RefinedWeb.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "corpus/line_scan.hpp"
+#include "quality/byte_masks.hpp"
 #include "quality/rules.hpp"
 #include "quality/text_parts.hpp"
+#include "system/clones.hpp"
 
 namespace lowtide {
 namespace {
@@ -12,6 +15,10 @@ namespace {
 constexpr size_t kSampleBytes = 160, kSamplesPerRule = 3;
 constexpr std::string_view kPolicies[] = {"terms of use", "privacy policy", "cookie policy",
                                           "uses cookies", "use of cookies", "use cookies"};
+// What makes C4 look at the lines of a document.
+constexpr std::string_view kPhrases[] = {"{",      "lorem ipsum",  "javascript",
+                                         "cookie", "terms of use", "privacy policy"};
+constexpr size_t kLongestPhrase = 16, kScanned = 4096;
 constexpr std::string_view kCounted[] = {"likes",   "shares",    "comments",  "retweets",
                                          "reposts", "quotes",    "bookmarks", "upvotes",
                                          "views",   "downvotes", "downloads", "followers"};
@@ -23,8 +30,56 @@ void lower(std::string_view text, std::string& out) {
   }
 }
 
+// Whether one of the phrases that C4 looks for may be at some of the first `places`, in small letters
+// or capitals; 6 bytes more are looked at. Three letters of each are compared at their distances, many
+// places at a time; what has them all is looked at closely.
+LOWTIDE_CLONES bool may_have_phrases(const uint8_t* bytes, size_t places) {
+  uint8_t found = 0;
+  for (size_t at = 0; at < places; ++at) {
+    const auto is = [&](size_t distance, char letter) -> uint8_t {
+      return (bytes[at + distance] | 0x20) == static_cast<uint8_t>(letter);
+    };
+    found |= static_cast<uint8_t>(bytes[at] == '{');
+    found |= static_cast<uint8_t>(is(0, 'm') & is(3, 'p') & is(5, 'u'));  // lorem ipsum
+    found |= static_cast<uint8_t>(is(0, 'v') & is(2, 's') & is(6, 'p'));  // javascript
+    found |= static_cast<uint8_t>(is(0, 'c') & is(3, 'k') & is(5, 'e'));  // cookie
+    found |= static_cast<uint8_t>(is(0, 'm') & is(4, 'f') & is(6, 'u'));  // terms of use
+    found |= static_cast<uint8_t>(is(0, 'v') & is(3, 'y') & is(5, 'p'));  // privacy policy
+  }
+  return found != 0;
+}
+
+// Whether a stretch without whitespace of ASCII is longer than `most` bytes: then a word may be.
+bool has_long_stretch(std::string_view line, size_t most) {
+  for (size_t at = 0; line.size() - at > most;) {
+    size_t blank = at + most;
+    while (blank > at && static_cast<unsigned char>(line[blank] - '\t') >= 5 &&
+           line[blank] != ' ') {
+      --blank;
+    }
+    if (blank == at) return true;
+    at = blank;
+  }
+  return false;
+}
+
 bool contains(std::string_view text, std::string_view wanted) {
   return find_bytes(text.data(), text.data() + text.size(), wanted) != nullptr;
+}
+
+bool has_phrase(std::string_view text, std::string& lowered) {
+  uint8_t tail[2 * kLongestPhrase] = {};
+  const size_t size = std::min(text.size(), kLongestPhrase);
+  std::memcpy(tail, text.data() + text.size() - size, size);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
+  if (!may_have_phrases(bytes, text.size() - size) && !may_have_phrases(tail, kLongestPhrase)) {
+    return false;
+  }
+  lower(text, lowered);
+  for (const std::string_view wanted : kPhrases) {
+    if (contains(lowered, wanted)) return true;
+  }
+  return false;
 }
 
 // The size of a mark of a citation at text[at], which is '['; 0: there is none.
@@ -67,8 +122,48 @@ bool ends_a_sentence(std::string_view line) {
 
 size_t count_words(std::string_view text) {
   size_t words = 0;
+  uint64_t space_before = 1, high = 0;
+  for (size_t at = 0; at < text.size(); at += kMaskedBytes) {
+    const ByteMasks masks = mask_bytes(text.data() + at, text.size() - at);
+    words += static_cast<size_t>(std::popcount(~masks.spaces & (masks.spaces << 1 | space_before)));
+    space_before = masks.spaces >> 63;
+    high |= masks.high;
+  }
+  if (high == 0) return words;  // else there may be other blanks
+  words = 0;
   for_each_word(text, [&](std::string_view, size_t) { return ++words, true; });
   return words;
+}
+
+struct LineCharacters {
+  size_t all = 0, capitals = 0, digits = 0;
+};
+
+LineCharacters count_characters(std::string_view line) {
+  LineCharacters found;
+  uint8_t high = 0;
+  for (size_t begin = 0; begin < line.size(); begin += 128) {
+    uint8_t capitals = 0, digits = 0;  // narrow, so that 16 of them are counted at a time
+    const size_t end = std::min(begin + 128, line.size());
+    for (size_t at = begin; at < end; ++at) {
+      const auto byte = static_cast<uint8_t>(line[at]);
+      capitals += static_cast<uint8_t>(byte - 'A') < 26;
+      digits += static_cast<uint8_t>(byte - '0') < 10;
+      high |= byte;
+    }
+    found.capitals += capitals, found.digits += digits;
+  }
+  found.all = line.size();
+  if (high < 0x80) return found;
+  found = {};
+  for (size_t at = 0; at < line.size(); ++found.all) {
+    const Decoded next = decode_at(line, at);
+    const uint16_t flags = text_flags(next.code);
+    found.capitals += next.code < 0x80 ? next.code - 'A' < 26 : (flags & kTextCapital) != 0;
+    found.digits += next.code < 0x80 ? next.code - '0' < 10 : (flags & kTextDigit) != 0;
+    at += next.size;
+  }
+  return found;
 }
 
 size_t skip_marks(std::string_view line, size_t at) {
@@ -127,10 +222,12 @@ void QualityRules::keep_line(std::string_view line, bool words) {
   const auto first = static_cast<size_t>(line.data() - text_.data());
   const size_t last = first + line.size();
   while (word_ < words_.size() && words_[word_].begin < first) ++word_;
-  for (; word_ < words_.size() && words_[word_].begin < last; ++word_) {
-    next_words_.push_back(words_[word_]);
-    next_words_.back().begin = static_cast<uint32_t>(words_[word_].begin - first + begin);
-  }
+  const size_t first_word = word_, before = next_words_.size();
+  while (word_ < words_.size() && words_[word_].begin < last) ++word_;
+  next_words_.insert(next_words_.end(), words_.begin() + static_cast<ptrdiff_t>(first_word),
+                     words_.begin() + static_cast<ptrdiff_t>(word_));
+  const auto moved = static_cast<uint32_t>(begin - first);  // unsigned: may wrap around
+  for (size_t at = before; at < next_words_.size(); ++at) next_words_[at].begin += moved;
 }
 
 void QualityRules::end_rewriting() {
@@ -165,7 +262,8 @@ size_t QualityRules::count_sentences(size_t first_word) const {
 Rule QualityRules::keep_c4_line(std::string_view line, bool& changed) {
   const double max_chars = limit(kLimitC4MaxWordChars), min_words = limit(kLimitC4MinLineWords);
   size_t words = 0, longest = 0;
-  const bool counts_all = max_chars > 0 && static_cast<double>(line.size()) > max_chars;
+  const bool counts_all = max_chars > 0 && static_cast<double>(line.size()) > max_chars &&
+                          has_long_stretch(line, static_cast<size_t>(max_chars));
   for_each_word(line, [&](std::string_view, size_t chars) {
     ++words;
     longest = std::max(longest, chars);
@@ -191,15 +289,14 @@ Rule QualityRules::keep_c4_line(std::string_view line, bool& changed) {
 
 Rule QualityRules::judge_c4() {
   begin_rewriting();
-  lower(text_, lowered_);
   has_phrases_ = false;  // most documents have none, and their lines need not be looked at
-  for (const std::string_view wanted :
-       {"{", "lorem ipsum", "javascript", "cookie", "terms of use", "privacy policy"}) {
-    has_phrases_ |= contains(lowered_, wanted);
+  for (size_t at = 0; at < text_.size() && !has_phrases_; at += kScanned) {
+    // A part reaches into the next one, so that no phrase lies between them.
+    has_phrases_ = has_phrase(text_.substr(at, kScanned + kLongestPhrase), lowered_);
   }
   size_t sentences = 0;
   Rule verdict = kNumRules;
-  for_each_line(text_, [&](std::string_view whole) {
+  for_each_text_line([&](std::string_view whole) {
     if (verdict != kNumRules) return;
     const std::string_view line = strip(whole);
     bool changed = false;
@@ -222,54 +319,43 @@ Rule QualityRules::judge_c4() {
 }
 
 // Why a line is removed; kNumRules: it stays.
-Rule QualityRules::find_refinedweb_line(std::string_view line) const {
-  size_t chars = 0, capitals = 0, digits = 0;
-  for (size_t at = 0; at < line.size(); ++chars) {
-    const uint32_t byte = static_cast<unsigned char>(line[at]);
-    if (byte < 0x80) {
-      capitals += byte - 'A' < 26;
-      digits += byte - '0' < 10;
-      ++at;
-      continue;
-    }
-    const Decoded next = decode_at(line, at);
-    const uint16_t flags = text_flags(next.code);
-    capitals += (flags & kTextCapital) != 0;
-    digits += (flags & kTextDigit) != 0;
-    at += next.size;
-  }
-  const double share = static_cast<double>(capitals) / static_cast<double>(chars);
+Rule QualityRules::find_refinedweb_line(std::string_view line, size_t words) const {
+  const LineCharacters found = count_characters(line);
+  const double share = static_cast<double>(found.capitals) / static_cast<double>(found.all);
   if (exceeds(share, kLimitRefinedWebMaxCapitals)) return kRuleRefinedWebCapitals;
-  if (limit(kLimitRefinedWebDigits) > 0 && digits == chars) return kRuleRefinedWebDigits;
+  if (limit(kLimitRefinedWebDigits) > 0 && found.digits == found.all) return kRuleRefinedWebDigits;
   if (limit(kLimitRefinedWebCounters) > 0) {
     std::string lowered;
-    if (line.size() < 256 && digits > 0) lower(line, lowered);
+    if (line.size() < 256 && found.digits > 0) lower(line, lowered);
     if (!lowered.empty() && is_counter(lowered)) return kRuleRefinedWebCounter;
   }
-  const double words = static_cast<double>(count_words(line));
-  return is_below(words, kLimitRefinedWebMinLineWords) ? kRuleRefinedWebFewWords : kNumRules;
+  return is_below(static_cast<double>(words), kLimitRefinedWebMinLineWords)
+             ? kRuleRefinedWebFewWords
+             : kNumRules;
 }
 
 Rule QualityRules::judge_refinedweb() {
   begin_rewriting();
-  const size_t before = count_words(text_);
+  size_t before = 0, after = 0;  // words of the text, and of the lines that stay
   const double most = limit(kLimitRefinedWebMaxButtonWords);
   for_each_part(text_, '\n', [&](std::string_view line) {
-    const Rule rule = line.empty() ? kNumRules : find_refinedweb_line(line);
+    const size_t words = count_words(line);
+    before += words;
+    const Rule rule = line.empty() ? kNumRules : find_refinedweb_line(line, words);
     if (rule != kNumRules) return remove_line(rule, line, line.size());
     bool changed = false;
-    if (most > 0 && line.size() < 4096 && static_cast<double>(count_words(line)) <= most) {
+    if (most > 0 && line.size() < 4096 && static_cast<double>(words) <= most) {
       line_.assign(line);
       for (size_t at; (at = line_.find("items in cart")) != std::string::npos;) line_.erase(at, 13);
       if (line_.ends_with("Read more...")) line_.resize(line_.size() - 12);
       if (line_.starts_with("Sign-in")) line_.erase(0, 7);
       changed = line_.size() != line.size();
     }
+    after += changed ? count_words(line_) : words;
     if (changed) remove_line(kRuleRefinedWebButton, line, line.size() - line_.size());
     keep_line(changed ? std::string_view(line_) : line, !changed);
   });
   end_rewriting();
-  const size_t after = count_words(text_);
   if (after == 0) return kRuleRefinedWebRemovedWords;
   const double removed = static_cast<double>(before - after) / static_cast<double>(before);
   return exceeds(removed, kLimitRefinedWebMaxRemovedWords) ? kRuleRefinedWebRemovedWords

@@ -27,11 +27,11 @@ size_t count_common(std::span<const uint64_t> a, std::span<const uint64_t> b) {
 
 }  // namespace
 
-NearDecider::NearDecider(std::vector<GramSetFile> sets, double threshold, bool leave_copies,
+NearDecider::NearDecider(std::vector<GramSetFile> sets, double threshold, uint64_t copies_left_from,
                          std::string out)
     : sets_(std::move(sets)),
       threshold_(threshold),
-      leave_copies_(leave_copies),
+      copies_left_from_(copies_left_from),
       files_(kOpenFiles),
       out_(std::move(out)),
       descriptor_(::open(out_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)) {
@@ -68,7 +68,7 @@ void NearDecider::take(const PlacePair& pair) {
     if (is_gone) {
       remove({later_.place, before.kept, before.similarity, later_.lines, later_.input,
               later_.ordinal, before.kept_input, before.kept_ordinal});
-    } else if (!leave_copies_) {
+    } else if (place < copies_left_from_) {
       const GramSetRow kept = find_set(place, earlier_cursor_);
       remove({later_.place, place, 1.0, later_.lines, later_.input, later_.ordinal, kept.input,
               kept.ordinal});

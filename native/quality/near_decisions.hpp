@@ -32,9 +32,11 @@ struct NearCopyRow {
 
 class NearDecider {
  public:
-  // Rows of documents that go are appended to the file `out`. With `leave_copies` exact copies of
-  // documents that stay are left to whoever removes those.
-  NearDecider(std::vector<GramSetFile> sets, double threshold, bool leave_copies, std::string out);
+  // Rows of documents that go are appended to the file `out`. Exact copies of documents that stay
+  // are left to whoever removes those, where the one that stays has the place `copies_left_from` or
+  // a later one.
+  NearDecider(std::vector<GramSetFile> sets, double threshold, uint64_t copies_left_from,
+              std::string out);
   NearDecider(const NearDecider&) = delete;
   NearDecider& operator=(const NearDecider&) = delete;
   ~NearDecider();
@@ -64,7 +66,7 @@ class NearDecider {
 
   std::vector<GramSetFile> sets_;
   double threshold_;
-  bool leave_copies_;
+  uint64_t copies_left_from_;
   OpenFiles files_;
   std::vector<RowIndex<GramSetRow>> indexes_;
   std::string out_;

@@ -1,8 +1,8 @@
 // Repeated n-grams of a document's words.
 //
-// An n-gram can only occur twice where both (n-1)-grams in it do. So one table over all pairs of words
-// is made, and from there on only the places that are left are looked at: of English the fourth step
-// sees about one word in fifty.
+// An n-gram can only occur twice where both (n-1)-grams in it do. Of all pairs of words a filter of
+// two bits each says which may occur twice; those are counted in a table, and from there on only the
+// places that are left are looked at: of English the fourth step sees about one word in fifty.
 #pragma once
 
 #include <cstddef>
@@ -25,20 +25,29 @@ class NgramCounter {
   uint64_t measure_top() const;
   // Characters in n-grams that came before, of which none overlap.
   uint64_t measure_repeated();
+  // At least what measure_top and measure_repeated will say of n-grams of `words` words, or more: these
+  // lie where the ones known now stand one after the other.
+  uint64_t bound_repeated(size_t words) const;
+  // The first one is exact only above `enough`.
+  uint64_t bound_top(size_t words, uint64_t enough) const;
 
  private:
   uint64_t count_chars(size_t place) const;
+  // Find the pairs that may occur twice, as `places_` and `keys_`.
+  void filter_pairs(const std::vector<Word>& words);
   // Number places by their key; keeps those whose key occurs twice.
   void number(const std::vector<uint32_t>& places, const std::vector<uint64_t>& keys);
 
   const std::vector<Word>* words_ = nullptr;
-  size_t n_ = 0;
-  std::vector<uint32_t> alive_;   // places whose n-gram occurs at least twice
-  std::vector<uint32_t> first_;   // by place: where its n-gram occurs first
-  std::vector<uint32_t> counts_;  // by that place
+  size_t n_ = 0, top_ = 0;
+  uint32_t most_ = 1, longest_word_ = 0;  // how often the n-gram at `top_` occurs
+  std::vector<uint32_t> alive_;           // places whose n-gram occurs at least twice
+  std::vector<uint32_t> first_;           // by place: where its n-gram occurs first
+  std::vector<uint32_t> counts_;          // by that place
   std::vector<uint32_t> places_;
   std::vector<uint64_t> keys_, slots_;
   std::vector<uint32_t> slot_places_;
+  std::vector<uint64_t> once_, twice_;  // the filter: pairs met, and met again
 };
 
 }  // namespace lowtide

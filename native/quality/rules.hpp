@@ -15,6 +15,7 @@
 
 #include "corpus/cleaning_rules.hpp"
 #include "quality/ngrams.hpp"
+#include "quality/text_parts.hpp"
 #include "quality/words.hpp"
 
 namespace lowtide {
@@ -37,6 +38,12 @@ struct QualityOptions {
 #define LOWTIDE_LIMIT(preset, enumerator, name, value, text) value,
 #include "quality/limits.inc"
   };
+};
+
+// A line or paragraph: those that are the same have the same key, and seldom others.
+struct TextPart {
+  uint64_t key;
+  uint32_t begin, size;  // in the text
 };
 
 class QualityRules {
@@ -62,9 +69,18 @@ class QualityRules {
   }
   Rule apply(Preset preset);
   Rule judge_gopher_quality();
+  // Lines of the text as str.splitlines has them.
+  template <typename Found>
+  void for_each_text_line(const Found& found) const {
+    other_breaks_ ? for_each_line(text_, found) : for_each_newline(text_, found);
+  }
   Rule judge_gopher_lines();
   Rule judge_gopher_repetition();
   Rule judge_repeated_parts();
+  bool may_repeat_more(uint32_t n) const;
+  void add_part(std::string_view part);
+  // How many of the parts came before, and how many characters they have.
+  std::pair<uint64_t, uint64_t> count_repeated();
   Rule judge_c4_paragraphs();
   Rule judge_fineweb();
 
@@ -72,7 +88,7 @@ class QualityRules {
   Rule judge_c4();
   Rule judge_refinedweb();
   Rule keep_c4_line(std::string_view line, bool& changed);
-  Rule find_refinedweb_line(std::string_view line) const;
+  Rule find_refinedweb_line(std::string_view line, size_t words) const;
   void remove_line(Rule rule, std::string_view line, size_t bytes);
   void begin_rewriting();
   // `words` false: the line is not as it was, and its words are found again.
@@ -86,10 +102,11 @@ class QualityRules {
   std::string_view text_;
   size_t chars_ = 0;
   bool changed_ = false, has_phrases_ = false;
+  bool other_breaks_ = false;  // the document may have ends of lines other than newlines
   std::string written_, writing_, lowered_, line_;
   std::vector<Word> words_, next_words_;
-  size_t word_ = 0;  // of the words, the first that is not before the line in work
-  std::vector<std::pair<uint64_t, uint32_t>> parts_;  // hash and characters of lines or paragraphs
+  size_t word_ = 0;              // of the words, the first that is not before the line in work
+  std::vector<TextPart> parts_;  // lines or paragraphs
   std::array<RuleCount, kNumRules> line_counts_{};
   std::vector<Sample> line_samples_;
 };

@@ -1,6 +1,7 @@
 // Taking text apart as Python's str does: lines, whitespace, characters.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -79,7 +80,17 @@ void for_each_run(std::string_view text, size_t least, const Found& found) {
   found(text.substr(begin));
 }
 
-// Lines as str.splitlines has them: other characters end them too, and nothing follows the last end.
+// Lines as str.splitlines has them where newlines alone end them: nothing follows the last end.
+template <typename Found>
+void for_each_newline(std::string_view text, const Found& found) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t next = std::min(text.find('\n', at), text.size());
+    found(text.substr(at, next - at));
+    at = next + 1;
+  }
+}
+
+// Lines as str.splitlines has them: other characters end them too.
 template <typename Found>
 void for_each_line(std::string_view text, const Found& found) {
   size_t begin = 0;

@@ -1,53 +1,75 @@
 #include "quality/words.hpp"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <utility>
 
 #include "corpus/text_hash.hpp"
+#include "quality/byte_masks.hpp"
 #include "quality/known_words.hpp"
 
 namespace lowtide {
 namespace {
 
-constexpr size_t kMostChunk = 1 << 16;  // bytes; a longer one is one word
+constexpr uint64_t kHashA = 0x9E3779B97F4A7C15ULL, kHashB = 0xC2B2AE3D27D4EB4FULL;
+constexpr size_t kShortWord = 16;  // bytes; the hash of a longer one is another
 
-bool is_ascii_digit(uint32_t code) { return code - '0' < 10; }
-
-constexpr std::string_view kUnits[] = {
-    "km",         "km\xC2\xB2", "km\xC2\xB3", "m",          "m\xC2\xB2",  "m\xC2\xB3", "dm",
-    "dm\xC2\xB2", "dm\xC2\xB3", "cm",         "cm\xC2\xB2", "cm\xC2\xB3", "mm",        "mm\xC2\xB2",
-    "mm\xC2\xB3", "ha",         "\xC2\xB5m",  "nm",         "yd",         "in",        "ft",
-    "kg",         "g",          "mg",         "\xC2\xB5g",  "t",          "lb",        "oz",
-    "m/s",        "km/h",       "kmh",        "mph",        "hPa",        "Pa",        "mbar",
-    "mb",         "MB",         "kb",         "KB",         "gb",         "GB",        "tb",
-    "TB",         "T",          "G",          "M",          "K",          "%"};
-
-constexpr uint32_t kEllipsis = 0x2026, kEnDash = 0x2013, kEmDash = 0x2014;
-
-// What a byte below 0x80 is to the splitter's first look at a chunk.
-const std::array<uint8_t, 256>& byte_kinds() {  // 0: within a word; 1: whitespace; 2: look closer
-  static const std::array<uint8_t, 256> kinds = [] {
-    std::array<uint8_t, 256> made{};
-    for (uint32_t byte = 0; byte < 256; ++byte) {
-      const bool letter = (byte | 0x20) - 'a' < 26;
-      made[byte] = letter ? 0 : byte < 0x80 && (text_flags(byte) & kTextSpace) ? 1 : 2;
-    }
-    return made;
-  }();
+// What a byte is to the short way of splitting a chunk.
+constexpr uint8_t kByteLetter = 1, kByteDigit = 2, kByteCloser = 4, kBytePause = 8;
+constexpr std::array<uint8_t, 256> make_byte_kinds() {
+  std::array<uint8_t, 256> kinds{};
+  for (size_t letter = 0; letter < 26; ++letter) {
+    kinds['a' + letter] = kinds['A' + letter] = kByteLetter;
+  }
+  for (size_t digit = 0; digit < 10; ++digit) kinds['0' + digit] = kByteDigit;
+  for (const char mark : {',', '!', '?', ')', '"'}) kinds[static_cast<size_t>(mark)] = kByteCloser;
+  kinds[';'] = kinds[':'] = kByteCloser | kBytePause;  // they make faces
   return kinds;
+}
+constexpr std::array<uint8_t, 256> kByteKinds = make_byte_kinds();
+uint8_t kind_of(char byte) { return kByteKinds[static_cast<unsigned char>(byte)]; }
+
+uint64_t hash_two(uint64_t first, uint64_t second, size_t size) {
+  return scatter64(fold_multiply(first ^ kHashA, second ^ kHashB ^ (size << 56)));
+}
+
+// How the bytes of a word of up to 16 become two numbers, by its size: as hash_word has it, without
+// asking which of three ways it is.
+struct Loads {
+  uint64_t first, second;  // masks
+  uint8_t offset, shift;   // of the second
+};
+constexpr std::array<Loads, kShortWord + 1> make_loads() {
+  std::array<Loads, kShortWord + 1> loads{};
+  for (size_t size = 1; size <= kShortWord; ++size) {
+    Loads& row = loads[size];
+    if (size >= 8) {
+      row = {~uint64_t{0}, ~uint64_t{0}, static_cast<uint8_t>(size - 8), 0};
+    } else if (size >= 4) {
+      row = {0xFFFFFFFF, 0xFFFFFFFF, 0, static_cast<uint8_t>(8 * (size - 4))};
+    } else {
+      row = {(uint64_t{1} << (8 * size)) - 1, 0, 0, 0};
+    }
+  }
+  return loads;
+}
+constexpr std::array<Loads, kShortWord + 1> kLoads = make_loads();
+
+// hash_word of a word of 1 to 16 bytes that begins at least 8 before the end of the text.
+uint64_t hash_short_word(const char* word, size_t size) {
+  const Loads& loads = kLoads[size];
+  const uint64_t second = load64(word + loads.offset) >> loads.shift;
+  return hash_two(load64(word) & loads.first, second & loads.second, size);
 }
 
 }  // namespace
 
 uint64_t hash_word(std::string_view word) {
-  constexpr uint64_t kA = 0x9E3779B97F4A7C15ULL, kB = 0xC2B2AE3D27D4EB4FULL;
   const size_t size = word.size();
+  if (size > kShortWord) return hash128(word.data(), size, 3).low;
   uint64_t first = 0, second = 0;
-  if (size > 16) {
-    const Hash128 hash = hash128(word.data(), size, 3);
-    return hash.low;
-  }
   if (size >= 8) {
     first = load64(word.data()), second = load64(word.data() + size - 8);
   } else if (size >= 4) {
@@ -60,416 +82,178 @@ uint64_t hash_word(std::string_view word) {
       first |= uint64_t{static_cast<unsigned char>(word[at])} << (8 * at);
     }
   }
-  return scatter64(fold_multiply(first ^ kA, second ^ kB ^ (size << 56)));
+  return hash_two(first, second, size);
 }
 
+WordSplitter::WordSplitter() : known_(KnownWords::get()) {
+  for (uint32_t code = 0; code < 128; ++code) {
+    const char byte = static_cast<char>(code);
+    const uint16_t flags = text_flags(code);
+    marks_[code] = {hash_word({&byte, 1}), 0,
+                    (flags & kTextPunctuation ? kWordMarks : 0) |
+                        (flags & kTextMark ? 0 : kWordReal) | (flags & kTextEnd ? kWordEnd : 0) |
+                        1u << kWordCharsShift};
+  }
+}
+
+inline uint64_t WordSplitter::hash_within(const char* begin, const char* end) const {
+  const auto size = static_cast<size_t>(end - begin);
+  if (size <= kShortWord && text_end_ - begin >= 8) return hash_short_word(begin, size);
+  return hash_word({begin, size});
+}
+
+inline void WordSplitter::add_letters(const char* begin, const char* end,
+                                      std::vector<Word>& words) {
+  const std::string_view word(begin, static_cast<size_t>(end - begin));
+  const uint64_t hash = hash_within(begin, end);
+  if (known_.may_be(hash) && word.size() <= kMostKnownBytes && known_.find(word, hash)) {
+    return split_chunk(begin, end, words);
+  }
+  words.push_back({hash, static_cast<uint32_t>(begin - text_ + base_),
+                   static_cast<uint32_t>(word.size()) << kWordCharsShift | kWordAlpha | kWordReal});
+}
+
+// 64 bytes at a time: bits say where chunks begin and end and whether they are letters alone, so
+// that nothing is asked of a single byte, and the processor need not guess how long a word is.
 bool WordSplitter::split(std::string_view text, size_t base, size_t most,
                          std::vector<Word>& words) {
-  const auto& kinds = byte_kinds();
-  const KnownWords& known = KnownWords::get();
-  const char* const text_end = text.data() + text.size();
   text_ = text.data();
+  text_end_ = text_ + text.size();
   base_ = base;
-  for (const char* at = text.data(); at < text_end;) {
+  const char* begin = text_;  // of the chunk in work
+  uint64_t space_before = 1, odd_before = 0, high_before = 0;
+  for (size_t block = 0; block < text.size(); block += kMaskedBytes) {
+    const char* const at = text_ + block;
+    const ByteMasks masks = mask_bytes(at, text.size() - block);
+    const uint64_t after_space = masks.spaces << 1 | space_before;
+    uint64_t starts = ~masks.spaces & after_space, ends = masks.spaces & ~after_space;
+    uint64_t odd = ~(masks.letters | masks.spaces), high = masks.high;
+    if (space_before != 0 && starts != 0) {
+      begin = at + std::countr_zero(starts);
+      starts &= starts - 1;
+    }
+    space_before = masks.spaces >> 63;
+    while (ends != 0) {
+      const char* const end = at + std::countr_zero(ends);
+      const uint64_t before_end = (ends & -ends) - 1;
+      ends &= ends - 1;
+      if (words.size() >= most) return false;
+      if (((odd & before_end) | odd_before) == 0) {
+        add_letters(begin, end, words);
+      } else if (((high & before_end) | high_before) != 0) {
+        split_unicode(begin, end, words);
+      } else {
+        const char* const first_odd = odd_before == 0 ? at + std::countr_zero(odd) : begin;
+        if (!split_plain(begin, first_odd, end, words)) split_chunk(begin, end, words);
+      }
+      odd &= ~before_end;
+      high &= ~before_end;
+      odd_before = high_before = 0;
+      if (starts != 0) begin = at + std::countr_zero(starts);
+      starts &= starts - 1;
+    }
+    odd_before |= odd;
+    high_before |= high;
+  }
+  if (space_before == 0) {  // the text ends within a chunk, at the end of 64 bytes
     if (words.size() >= most) return false;
-    const char* const begin = at;
-    while (at < text_end && kinds[static_cast<unsigned char>(*at)] == 0) ++at;
-    if (at == text_end || kinds[static_cast<unsigned char>(*at)] == 1) {  // only ASCII letters
-      const std::string_view word(begin, static_cast<size_t>(at - begin));
-      while (at < text_end && kinds[static_cast<unsigned char>(*at)] == 1) ++at;
-      if (word.empty()) continue;
-      const uint64_t hash = hash_word(word);
-      if (word.size() <= kMostKnownBytes && known.find(word, hash) != nullptr) {
-        split_chunk(begin, begin + word.size(), words);
-        continue;
-      }
-      words.push_back(
-          {hash, static_cast<uint32_t>(begin - text_ + base_),
-           static_cast<uint32_t>(word.size()) << kWordCharsShift | kWordAlpha | kWordReal});
-      continue;
-    }
-    bool ascii = true;
-    while (at < text_end && kinds[static_cast<unsigned char>(*at)] != 1) {
-      if (static_cast<unsigned char>(*at) < 0x80) {
-        ++at;
-        continue;
-      }
-      const Decoded next = decode_utf8(reinterpret_cast<const unsigned char*>(at),
-                                       static_cast<size_t>(text_end - at));
-      if (text_flags(next.code) & kTextSpace) break;
-      ascii = false;
-      at += next.size;
-    }
-    if (at > begin && !(ascii && split_plain(begin, at, words))) split_chunk(begin, at, words);
-    if (at < text_end && static_cast<unsigned char>(*at) >= 0x80) {  // a blank beyond ASCII
-      at += decode_utf8(reinterpret_cast<const unsigned char*>(at),
-                        static_cast<size_t>(text_end - at))
-                .size;
+    if (high_before != 0) {
+      split_unicode(begin, text_end_, words);
+    } else {
+      split_part(begin, text_end_, true, words);
     }
   }
   return words.size() <= most;
 }
 
-bool WordSplitter::split_plain(const char* begin, const char* end, std::vector<Word>& words) const {
-  const auto& kinds = byte_kinds();
+// A chunk between whitespace of ASCII: blanks beyond it part it further.
+void WordSplitter::split_unicode(const char* begin, const char* end, std::vector<Word>& words) {
+  for (const char* at = begin; at < end;) {
+    bool ascii = true;
+    uint32_t blank = 0;
+    const char* const first = at;
+    while (at < end) {
+      const Decoded next =
+          decode_utf8(reinterpret_cast<const unsigned char*>(at), static_cast<size_t>(end - at));
+      if (next.size > 1 && (text_flags(next.code) & kTextSpace)) {
+        blank = next.size;
+        break;
+      }
+      ascii &= next.valid && next.size == 1;
+      at += next.size;
+    }
+    if (at > first) split_part(first, at, ascii, words);
+    at += blank;
+  }
+}
+
+void WordSplitter::split_part(const char* begin, const char* end, bool ascii,
+                              std::vector<Word>& words) {
+  if (!ascii) return split_chunk(begin, end, words);
+  const char* odd = begin;
+  while (odd < end && kind_of(*odd) == kByteLetter) ++odd;
+  if (odd == end) return add_letters(begin, end, words);
+  if (!split_plain(begin, odd, end, words)) split_chunk(begin, end, words);
+}
+
+bool WordSplitter::split_plain(const char* begin, const char* letters_end, const char* end,
+                               std::vector<Word>& words) const {
   const char* first = begin;
   const char* last = end;
   if (*first == '(' || *first == '"') ++first;
-  bool pauses = false;  // : or ; which make faces
-  while (last > first && std::memchr(",;:!?)\"", last[-1], 7) != nullptr) {
-    pauses |= last[-1] == ':' || last[-1] == ';';
-    --last;
-  }
-  const char* const marks = last;
-  if (pauses && end - marks > 1) return false;
+  uint8_t closers = 0;
+  for (; last > first && (kind_of(last[-1]) & kByteCloser); --last) closers |= kind_of(last[-1]);
+  if ((closers & kBytePause) && end - last > 1) return false;
   const bool stop = last > first && last[-1] == '.';
   if (stop) --last;
   if (first == last) return false;
-  const KnownWords& known = KnownWords::get();
   if (stop) {
     const auto is_upper = [](char byte) { return byte >= 'A' && byte <= 'Z'; };
-    if (last - first == 1 || (is_upper(last[-1]) && !is_upper(last[-2])) || last[-2] == '-' ||
-        known.find({first, static_cast<size_t>(last + 1 - first)}) != nullptr) {
+    if (last - first == 1 || (is_upper(last[-1]) && !is_upper(last[-2])) || last[-2] == '-') {
+      return false;
+    }
+    const uint64_t hash = hash_within(first, last + 1);
+    if (known_.may_be(hash) &&
+        known_.find({first, static_cast<size_t>(last + 1 - first)}) != nullptr) {
       return false;
     }
   }
   const size_t mark = words.size();
   const auto add = [&](const char* from, const char* to, uint32_t facts) {
-    const std::string_view word(from, static_cast<size_t>(to - from));
-    words.push_back({hash_word(word), static_cast<uint32_t>(from - text_ + base_),
-                     static_cast<uint32_t>(word.size()) << kWordCharsShift | facts});
+    words.push_back({hash_within(from, to), static_cast<uint32_t>(from - text_ + base_),
+                     static_cast<uint32_t>(to - from) << kWordCharsShift | facts});
   };
-  if (first > begin) words.push_back(mark_word(*begin, begin));
-  if (is_ascii_digit(static_cast<unsigned char>(*first))) {
+  if (first > begin) words.push_back(mark_word(begin));
+  if (kind_of(*first) == kByteDigit) {
     for (const char* at = first; at < last; ++at) {
-      if (!is_ascii_digit(static_cast<unsigned char>(*at))) return words.resize(mark), false;
+      if (kind_of(*at) != kByteDigit) return words.resize(mark), false;
     }
     if (*first == '8') return words.resize(mark), false;  // 8) is a face
     add(first, last, kWordReal);
   } else {
     const char* start = first;
-    for (const char* at = first;; ++at) {
-      if (at < last && kinds[static_cast<unsigned char>(*at)] == 0) continue;
+    for (const char* at = std::max(first, letters_end);; ++at) {
+      if (at < last && kind_of(*at) == kByteLetter) continue;
       if (at == start || (at < last && *at != '-')) return words.resize(mark), false;
       add(start, at, kWordAlpha | kWordReal);
       if (at == last) break;
-      words.push_back(mark_word('-', at));
+      words.push_back(mark_word(at));
       start = at + 1;
     }
-    const bool one = start == first;
-    if (one && known.find({first, static_cast<size_t>(last - first)}, words.back().hash)) {
+    const uint64_t hash = words.back().hash;
+    if (start == first && known_.may_be(hash) &&
+        known_.find({first, static_cast<size_t>(last - first)}, hash)) {
       return words.resize(mark), false;
     }
   }
-  for (const char* at = last; at < end; ++at) words.push_back(mark_word(*at, at));
+  for (const char* at = last; at < end; ++at) words.push_back(mark_word(at));
   return true;
 }
 
-Word WordSplitter::mark_word(char mark, const char* place) const {
-  static const std::array<std::pair<uint64_t, uint32_t>, 128> marks = [] {
-    std::array<std::pair<uint64_t, uint32_t>, 128> made{};
-    for (uint32_t code = 0; code < 128; ++code) {
-      const char byte = static_cast<char>(code);
-      const uint16_t flags = text_flags(code);
-      made[code] = {hash_word({&byte, 1}), (flags & kTextPunctuation ? kWordMarks : 0) |
-                                               (flags & kTextMark ? 0 : kWordReal) |
-                                               (flags & kTextEnd ? kWordEnd : 0) |
-                                               1u << kWordCharsShift};
-    }
-    return made;
-  }();
-  const auto& [hash, facts] = marks[static_cast<unsigned char>(mark) & 127];
-  return {hash, static_cast<uint32_t>(place - text_ + base_), facts};
-}
-
-void WordSplitter::split_chunk(const char* begin, const char* end, std::vector<Word>& words) {
-  if (end - begin >
-      static_cast<ptrdiff_t>(kMostChunk)) {  // no word, and what follows is per character
-    const std::string_view word(begin, static_cast<size_t>(end - begin));
-    const auto chars = static_cast<uint32_t>(count_code_points(word.data(), word.size()));
-    words.push_back({hash_word(word), static_cast<uint32_t>(begin - text_ + base_),
-                     chars << kWordCharsShift | kWordAlpha | kWordReal});
-    return;
-  }
-  codes_.clear(), places_.clear(), flags_.clear();
-  for (const char* at = begin; at < end;) {
-    const Decoded next =
-        decode_utf8(reinterpret_cast<const unsigned char*>(at), static_cast<size_t>(end - at));
-    codes_.push_back(next.code);
-    places_.push_back(static_cast<uint32_t>(at - text_));
-    flags_.push_back(text_flags(next.code));
-    at += next.size;
-  }
-  places_.push_back(static_cast<uint32_t>(end - text_));
-  const size_t first_word = words.size();
-  size_t first = 0, last = codes_.size();
-  infixes_.clear();
-  std::vector<std::pair<uint32_t, uint32_t>>& suffixes = infixes_;  // in turn, from the end
-  for (size_t before = 0; first < last && last - first != before;) {
-    if (known_word(first, last) != nullptr) break;
-    before = last - first;
-    const size_t prefix = prefix_size(first, last);
-    if (prefix > 0 && first + prefix < last && known_word(first + prefix, last) != nullptr) {
-      add(first, first + prefix, words);
-      first += prefix;
-      break;
-    }
-    const size_t suffix = suffix_size(first + prefix, last);
-    if (suffix > 0 && first + suffix < last && known_word(first, last - suffix) != nullptr) {
-      suffixes.emplace_back(last - suffix, last);
-      last -= suffix;
-      break;
-    }
-    if (prefix > 0) {
-      add(first, first + prefix, words);
-      first += prefix;
-    }
-    if (suffix > 0) {
-      suffixes.emplace_back(last - suffix, last);
-      last -= suffix;
-    }
-  }
-  const size_t num_suffixes = suffixes.size();
-  if (first < last) split_middle(first, last, words);
-  for (size_t at = num_suffixes; at-- > 0;) add(infixes_[at].first, infixes_[at].second, words);
-  if (words.size() > first_word + 1) join_known(first_word, end, words);
-}
-
-void WordSplitter::join_known(size_t first_word, const char* end, std::vector<Word>& words) const {
-  size_t kept = first_word;
-  for (size_t at = first_word; at < words.size(); ++at) {
-    words[kept++] = words[at];
-    if (at + 1 == words.size()) break;
-    const Word& next = words[at + 1];
-    if ((next.facts & (kWordAlpha | kWordReal)) || next.chars() > 1) continue;
-    const uint32_t begin = words[at].begin - static_cast<uint32_t>(base_);
-    const uint32_t after = at + 2 < words.size()
-                               ? words[at + 2].begin - static_cast<uint32_t>(base_)
-                               : static_cast<uint32_t>(end - text_);
-    if (after - begin > kMostKnownBytes) continue;
-    const std::string_view both(text_ + begin, after - begin);
-    const uint8_t* const sizes = KnownWords::get().find(both);
-    if (sizes == nullptr || sizes[1] != 0) continue;
-    Word& word = words[kept - 1];
-    word.facts = (word.facts & next.facts & kWordMarks) | (word.facts & (kWordAlpha | kWordReal)) |
-                 uint32_t{sizes[0]} << kWordCharsShift;
-    word.hash = hash_word(both);
-    ++at;
-  }
-  words.resize(kept);
-}
-
-void WordSplitter::split_middle(size_t first, size_t last, std::vector<Word>& words) {
-  const uint8_t* const known = known_word(first, last);
-  if (known != nullptr) return add_known(first, known, words);
-  const size_t mark = infixes_.size();
-  for (size_t at = first; at < last;) {
-    const size_t size = infix_size(at, first, last);
-    if (size > 0 && at > first) infixes_.emplace_back(at, at + size);
-    at += size > 0 ? size : 1;
-  }
-  if (infixes_.size() == mark || is_url(first, last)) return add(first, last, words);
-  size_t start = first;
-  for (size_t infix = mark; infix < infixes_.size(); ++infix) {
-    const auto [begin, end] = infixes_[infix];
-    if (begin > start) add(start, begin, words);
-    add(begin, end, words);
-    start = end;
-  }
-  if (start < last) add(start, last, words);
-}
-
-const uint8_t* WordSplitter::known_word(size_t first, size_t last) const {
-  if (last - first > kMostKnownBytes) return nullptr;
-  return KnownWords::get().find({text_ + places_[first], places_[last] - places_[first]});
-}
-
-void WordSplitter::add(size_t first, size_t last, std::vector<Word>& words) const {
-  uint32_t facts = kWordMarks;
-  for (size_t at = first; at < last; ++at) {
-    if (flags_[at] & kTextLetter) facts |= kWordAlpha;
-    if (!(flags_[at] & kTextMark)) facts |= kWordReal;
-    if (!(flags_[at] & kTextPunctuation)) facts &= ~kWordMarks;
-  }
-  if (last - first == 1 && (flags_[first] & kTextEnd)) facts |= kWordEnd;
-  const std::string_view word(text_ + places_[first], places_[last] - places_[first]);
-  words.push_back({hash_word(word), static_cast<uint32_t>(places_[first] + base_),
-                   static_cast<uint32_t>(last - first) << kWordCharsShift | facts});
-}
-
-void WordSplitter::add_known(size_t first, const uint8_t* sizes, std::vector<Word>& words) const {
-  for (; *sizes != 0; ++sizes) {
-    add(first, first + *sizes, words);
-    first += *sizes;
-  }
-}
-
-size_t WordSplitter::prefix_size(size_t first, size_t last) const {
-  const uint32_t code = codes_[first];
-  if (flags_[first] & (kTextPunct | kTextQuote | kTextCurrency | kTextIcon)) return 1;
-  if (code == 0xA7 || code == '%' || code == '=' || code == kEnDash || code == kEmDash) return 1;
-  if (code == '+') return first + 1 < last && is_ascii_digit(codes_[first + 1]) ? 0 : 1;
-  if (code == '.') {
-    size_t end = first;
-    while (end < last && codes_[end] == '.') ++end;
-    return end - first >= 2 ? end - first : 0;
-  }
-  if ((code == 'C' || code == 'A') && first + 1 < last && codes_[first + 1] == '$') return 2;
-  if (code == 'U' && first + 2 < last && codes_[first + 1] == 'S' && codes_[first + 2] == '$') {
-    return 3;
-  }
-  return 0;
-}
-
-size_t WordSplitter::suffix_size(size_t first, size_t last) const {
-  if (first >= last) return 0;
-  const size_t size = last - first;
-  const uint32_t code = codes_[last - 1];
-  const uint16_t flags = flags_[last - 1];
-  const uint32_t before = size >= 2 ? codes_[last - 2] : 0;
-  const uint16_t before_flags = size >= 2 ? flags_[last - 2] : 0;
-  if (code == '.') {
-    size_t begin = last;
-    while (begin > first && codes_[begin - 1] == '.') --begin;
-    if (last - begin >= 2) return last - begin;
-    const uint32_t degree = before & ~0x20u;
-    if (size >= 3 && codes_[last - 3] == 0xB0 &&
-        (degree == 'F' || degree == 'C' || degree == 'K')) {
-      return 1;
-    }
-    if (before == 0) return 0;
-    if (is_ascii_digit(before) || (before_flags & (kTextLower | kTextPunct | kTextQuote)) ||
-        before == '%' || before == 0xB2 || before == '-' || before == '+' || before == '|') {
-      return 1;
-    }
-    return size >= 3 && (before_flags & kTextUpper) && (flags_[last - 3] & kTextUpper) ? 1 : 0;
-  }
-  if (code == kEllipsis) return before == kEllipsis ? 2 : 1;
-  if (flags & (kTextPunct | kTextQuote | kTextIcon)) return 1;
-  if (code == kEnDash || code == kEmDash) return 1;
-  if ((code == 's' || code == 'S') && (before == '\'' || before == 0x2019)) return 2;
-  if (code == '+') return is_ascii_digit(before) ? 1 : 0;
-  const auto follows_digit = [&](size_t length) {
-    return size > length && is_ascii_digit(codes_[last - length - 1]);
-  };
-  if (flags & kTextCurrency) {
-    if (code == '$' && follows_digit(3) && before == 'S' && codes_[last - 3] == 'U') return 3;
-    if (code == '$' && follows_digit(2) && (before == 'C' || before == 'A')) return 2;
-    return follows_digit(1) ? 1 : 0;
-  }
-  for (size_t length = 4; length >= 1; --length) {
-    if (!follows_digit(length)) continue;
-    const uint32_t begin = places_[last - length];
-    const std::string_view end(text_ + begin, places_[last] - begin);
-    for (const std::string_view unit : kUnits) {
-      if (unit == end) return length;
-    }
-  }
-  return 0;
-}
-
-size_t WordSplitter::infix_size(size_t at, size_t first, size_t last) const {
-  const uint32_t code = codes_[at];
-  if ((flags_[at] & (kTextAlpha | kTextIcon)) == kTextAlpha || is_ascii_digit(code)) return 0;
-  if (code == kEllipsis || (flags_[at] & kTextIcon)) return 1;
-  const auto flags_at = [&](size_t place) -> uint16_t {
-    return place >= first && place < last ? flags_[place] : uint16_t{0};
-  };
-  const auto code_at = [&](size_t place) {
-    return place >= first && place < last ? codes_[place] : 0;
-  };
-  const uint16_t before = at > first ? flags_[at - 1] : uint16_t{0};
-  const uint32_t before_code = at > first ? codes_[at - 1] : 0;
-  const bool after_digit = is_ascii_digit(before_code);
-  const bool after_word = after_digit || (before & kTextAlpha);
-  switch (code) {
-    case '.': {
-      size_t end = at;
-      while (end < last && codes_[end] == '.') ++end;
-      if (end - at >= 2) return end - at;
-      return (before & (kTextLower | kTextQuote)) && (flags_at(at + 1) & (kTextUpper | kTextQuote));
-    }
-    case ',':
-      return (before & kTextAlpha) && (flags_at(at + 1) & kTextAlpha);
-    case '+':
-    case '*':
-    case '^':
-      return after_digit && (is_ascii_digit(code_at(at + 1)) || code_at(at + 1) == '-');
-    case ':':
-    case '<':
-    case '>':
-    case '=':
-    case '/':
-      return after_word && (flags_at(at + 1) & kTextAlpha);
-    case '~':
-    case kEnDash:
-      return after_word && (flags_at(at + 1) & kTextAlpha);
-    case kEmDash:
-      if (!after_word) return 0;
-      if (flags_at(at + 1) & kTextAlpha) return 1;
-      return code_at(at + 1) == kEmDash && (flags_at(at + 2) & kTextAlpha) ? 2 : 0;
-    case '-':
-      if (after_digit && (is_ascii_digit(code_at(at + 1)) || code_at(at + 1) == '-')) return 1;
-      if (!after_word) return 0;
-      for (size_t length = 1; length <= 3; ++length) {
-        if (flags_at(at + length) & kTextAlpha) return length;
-        if (code_at(at + length) != '-') return 0;
-      }
-      return 0;
-    default:
-      return 0;
-  }
-}
-
-// A name of a host with what stands around it in an address: it stays one word.
-bool WordSplitter::is_url(size_t first, size_t last) const {
-  for (size_t at = first + 2; at + 2 < last; ++at) {
-    if (codes_[at] != ':' || codes_[at + 1] != '/' || codes_[at + 2] != '/') continue;
-    bool scheme = true;
-    for (size_t place = first; place < at; ++place) {
-      const uint32_t code = codes_[place];
-      scheme &= (flags_[place] & kTextWordChar) || code == '+' || code == '-' || code == '.';
-    }
-    if (scheme) first = at + 3;
-    break;
-  }
-  for (size_t at = last; at-- > first + 1;) {
-    if (codes_[at] == '@' && at + 1 < last) {
-      first = at + 1;
-      break;
-    }
-  }
-  const auto in_label = [&](size_t at) {
-    const uint32_t code = codes_[at];
-    return is_ascii_digit(code) || (code | 0x20) - 'a' < 26 || (code >= 0xA1 && code <= 0xFFFF);
-  };
-  size_t at = first, label = first, dots = 0;
-  for (; at < last; ++at) {
-    if (codes_[at] == '.') {
-      if (at == label || !in_label(label) || !in_label(at - 1)) return false;
-      label = at + 1;
-      ++dots;
-    } else if (!in_label(at) && codes_[at] != '-' && codes_[at] != '_') {
-      break;
-    }
-  }
-  if (dots == 0 || at < label + 2) return false;
-  size_t numbers = 0;
-  for (size_t place = label; place < at; ++place) {
-    if (is_ascii_digit(codes_[place])) {
-      ++numbers;
-    } else if (!(flags_[place] & kTextLower)) {
-      return false;
-    }
-  }
-  if (numbers > 0 && !(dots == 3 && numbers == at - label)) return false;
-  if (at < last && codes_[at] == ':') {
-    size_t digits = at + 1;
-    while (digits < last && is_ascii_digit(codes_[digits])) ++digits;
-    if (digits - at < 3 || digits - at > 6) return false;
-    at = digits;
-  }
-  return at == last || codes_[at] == '/' || codes_[at] == '?' || codes_[at] == '#';
+Word WordSplitter::mark_word(const char* place) const {
+  Word word = marks_[static_cast<unsigned char>(*place) & 127];
+  word.begin = static_cast<uint32_t>(place - text_ + base_);
+  return word;
 }
 
 }  // namespace lowtide

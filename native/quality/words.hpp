@@ -5,6 +5,7 @@
 // marks that are a known word together are joined again.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -37,8 +38,11 @@ struct Word {
 
 uint64_t hash_word(std::string_view word);
 
+class KnownWords;
+
 class WordSplitter {
  public:
+  WordSplitter();
   // Append the words of `text`, which begins at byte `base` of a document. Returns false, having
   // appended some, when there would be more than `most` words.
   bool split(std::string_view text, size_t base, size_t most, std::vector<Word>& words);
@@ -46,8 +50,14 @@ class WordSplitter {
  private:
   // Most chunks: letters, hyphens between them, or digits, with common marks around. False, and
   // nothing is added: it is none of these, or something known.
-  bool split_plain(const char* begin, const char* end, std::vector<Word>& words) const;
-  Word mark_word(char mark, const char* place) const;
+  // `letters_end`: up to there it is known to be letters.
+  bool split_plain(const char* begin, const char* letters_end, const char* end,
+                   std::vector<Word>& words) const;
+  void add_letters(const char* begin, const char* end, std::vector<Word>& words);
+  void split_unicode(const char* begin, const char* end, std::vector<Word>& words);
+  void split_part(const char* begin, const char* end, bool ascii, std::vector<Word>& words);
+  uint64_t hash_within(const char* begin, const char* end) const;
+  Word mark_word(const char* place) const;
   void split_chunk(const char* begin, const char* end, std::vector<Word>& words);
   bool is_url(size_t first, size_t last) const;
   size_t prefix_size(size_t first, size_t last) const;
@@ -61,9 +71,12 @@ class WordSplitter {
   void join_known(size_t first_word, const char* end, std::vector<Word>& words) const;
   void split_middle(size_t first, size_t last, std::vector<Word>& words);
 
-  // Of the chunk in work: its characters.
+  const KnownWords& known_;
+  std::array<Word, 128> marks_;  // by character
   const char* text_ = nullptr;
+  const char* text_end_ = nullptr;
   size_t base_ = 0;
+  // Of the chunk in work (quality/chunks.cpp): its characters.
   std::vector<uint32_t> codes_, places_;
   std::vector<uint16_t> flags_;
   std::vector<std::pair<uint32_t, uint32_t>> infixes_;

@@ -31,7 +31,7 @@ from lowtide.loader.footprint import estimate_memory_usage as estimate_memory_us
 from lowtide.loader.inspection import Inspection as Inspection
 from lowtide.loader.mixtures import Mixture as Mixture
 from lowtide.loader.streaming import StreamingDataLoader as StreamingDataLoader
-from lowtide.loader.tensors import create_dataloaders as create_dataloaders
+from lowtide.loader.torchloaders import create_dataloaders as create_dataloaders
 from lowtide.loader.windows import TokenDataset as TokenDataset
 from lowtide.memory import MemoryBudget as MemoryBudget
 from lowtide.model.config import GPTConfig as GPTConfig
@@ -186,6 +186,7 @@ def evaluate(
     seq_len: int | None = None,
     dtype: str | None = None,
     tokenization: str | Path | None = None,
+    backend: Literal['auto', 'torch', 'jax'] = 'auto',
     device: str = 'auto',
     memory: str | None = None,
     config_file: str | Path | None = None,
@@ -208,7 +209,8 @@ def evaluate(
         seq_len: Tokens in a row; the model's context if not given, at most 4,096.
         dtype: Type of ids in files that do not say it (uint16, uint32, int32).
         tokenization: Tokenizer of the data, for bits per byte; the run's own if not given.
-        device: cpu, cuda, or auto.
+        backend: What computes; auto takes torch, or jax where only that is installed.
+        device: cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto.
         memory: Budget of resident memory, such as 2GiB; half of what is available if not given.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
         progress: False leaves out progress and notices.
@@ -273,6 +275,7 @@ def generate(
     num_samples: int = 1,
     batch_size: int = 8,
     seed: int | None = None,
+    backend: Literal['auto', 'torch', 'jax'] = 'auto',
     device: str = 'auto',
     memory: str | None = None,
     config_file: str | Path | None = None,
@@ -301,7 +304,8 @@ def generate(
         batch_size: Texts written at once, fewer where the budget asks for it; each is what it
             is alone.
         seed: The same seed gives the same text; random if not given. Samples count up from it.
-        device: cpu, cuda, or auto.
+        backend: What computes; auto takes torch, or jax where only that is installed.
+        device: cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto.
         memory: Budget of resident memory, such as 2GiB; half of what is available if not given.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
         progress: False leaves out progress and notices.
@@ -353,6 +357,7 @@ def make_plan(
     tokenization: str | Path | None = None,
     vocab_size: int | None = None,
     near_dedup: float = 0.0,
+    decontaminate: str | Path | Sequence[str | Path] = (),
     init_from_model: str | Path | None = None,
     config_file: str | Path | None = None,
     size: str | int | None = None,
@@ -401,6 +406,8 @@ def make_plan(
             given.
         near_dedup: Look for near copies, as lowtide prepare does it: more disk meanwhile, the
             same memory.
+        decontaminate: Files of evaluation items, as lowtide prepare takes them: their n-grams
+            are in memory.
         init_from_model: Run, or folder of a published model, to start from: its shape and its
             tokenizer.
         config_file: Config file of lowtide train, or the name of one that comes with it, such
@@ -698,7 +705,7 @@ def train(
     train_data_path: str | Path | None = None,
     val_data_path: str | Path | None = None,
     dataset_id: str | None = None,
-    text_column: str = 'text',
+    text_field: str = 'text',
     split: str = 'train',
     use_streaming: bool = True,
     shuffle_buffer_size: int = 10000,
@@ -805,7 +812,7 @@ def train(
             training file is.
         dataset_id: Hugging Face dataset, or text files (a path, folder or glob): tokenized on
             the fly.
-        text_column: Column, or jsonl field, of --dataset-id that holds the text.
+        text_field: Column, or jsonl field, of --dataset-id that holds the text.
         split: Split of --dataset-id.
         use_streaming: Read --dataset-id piece by piece; without it, tokenize all of it to disk
             and shuffle that.
@@ -875,8 +882,8 @@ def train(
         momentum: Momentum of Muon.
         momentum_warmup: Steps in which Muon's momentum rises to --momentum from 0.1 below it.
         zero_init: Begin with blocks that add nothing: their output matrices are zero.
-        first_embedding: Where the embedding begins: at random, or at what stands beside what in
-            the text.
+        first_embedding: Where the embedding begins: at random, or at counts of which tokens
+            stand together.
         grad_clip: Largest norm of the gradient; 0 switches clipping off.
         max_bad_steps: Steps in a row with a loss or gradient that is not finite, after which
             training stops.

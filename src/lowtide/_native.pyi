@@ -131,7 +131,7 @@ class NearDecider:
         self,
         sets: Sequence[tuple[int, FileName, int, int, int]],
         threshold: float,
-        leave_copies: bool,
+        copies_left_from: int,
         out: FileName,
     ) -> None: ...
     def add(self, pairs: Bytes) -> None: ...

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container
 from typing import ParamSpec, TypeVar
 
 __all__ = [
+    "COLUMN_FLAG",
     "OTHER_WAYS",
     "SAME_SETTINGS",
     "WORKER_FLAG",
@@ -58,6 +59,7 @@ SAME_SETTINGS = (
 """Names of one setting each, the chosen one first."""
 
 WORKER_FLAG = {"num_workers": "processes"}
+COLUMN_FLAG = {"text_field": "text_column"}
 """`flag_words` of settings: help and messages show the guides' word for the flag."""
 
 

@@ -31,6 +31,7 @@ from lowtide.errors import (
 from lowtide.flatsettings import setting_values
 from lowtide.memory import PeakMeter, format_size, parse_size, round_up_mib
 from lowtide.packages import naming_missing_packages
+from lowtide.scratch import remove_leftovers
 from lowtide.settings import unknown_name_message
 from lowtide.tables import table_lines
 from lowtide.verbs import VERBS
@@ -200,6 +201,7 @@ def _dispatch(words: list[str]) -> None:
     memory = setting_values(settings).get("memory")
     if memory is not None:
         parse_size(memory)  # refused now, not after a minute of work
+    remove_leftovers()
     with shown_as(as_json="--json" in words, quiet="--quiet" in words):
         answer = verb.run(settings)
         if answer is not None:

@@ -11,6 +11,16 @@ import sys
 from os import PathLike
 from pathlib import PurePath
 
+from lowtide.filenames import (
+    CHECKSUMS_NAME,
+    CLASSIFIER_NAME,
+    CONFIG_NAME,
+    LEARNED_NAME,
+    METADATA_NAME,
+    SETTINGS_NAME,
+    TOKENIZER_NAME,
+)
+
 __all__ = [
     "BudgetError",
     "BudgetPassedError",
@@ -107,14 +117,14 @@ class DataError(LowtideError):
 
 
 _MADE_BY = {
-    "dataset_metadata.json": "lowtide prepare, from the same text",
+    METADATA_NAME: "lowtide prepare, from the same text",
     ".docs": "lowtide prepare; lowtide verify says what else is wrong",
-    "training.json": "lowtide train-tokenizer",
-    "classifier.json": "lowtide train-classifier",
-    "tokenizer.json": "lowtide train-tokenizer, or take the one of the data it belongs to",
-    "settings.json": "lowtide train; without it the run goes on with the settings given then",
-    "checksums.json": "the command that wrote the folder (train or export)",
-    "config.json": "the command that wrote the folder (train or export)",
+    LEARNED_NAME: "lowtide train-tokenizer",
+    CLASSIFIER_NAME: "lowtide train-classifier",
+    TOKENIZER_NAME: "lowtide train-tokenizer, or take the one of the data it belongs to",
+    SETTINGS_NAME: "lowtide train; without it the run goes on with the settings given then",
+    CHECKSUMS_NAME: "the command that wrote the folder (train or export)",
+    CONFIG_NAME: "the command that wrote the folder (train or export)",
     ".safetensors": "the command that wrote the folder (train or export)",
     ".npy": "lowtide pretokenize",
     ".idx": "the program it is of",

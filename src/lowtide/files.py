@@ -30,9 +30,9 @@ from typing import IO, Any
 import xxhash
 
 from lowtide.errors import DataError, UsageError, warn
+from lowtide.filenames import LOCK_NAME
 
 __all__ = [
-    "LOCK_NAME",
     "atomic_file",
     "atomic_path",
     "checksum_bytes",
@@ -56,10 +56,6 @@ __all__ = [
 ]
 
 PathLike = str | os.PathLike[str]
-LOCK_NAME = ".lock"
-WORK_NAME = ".work"
-"""The folder inside an output in which unfinished work waits for the same command."""
-"""In a folder that a command writes; beside a file it is `.NAME.lock`."""
 _BUFFER_BYTES = 1 << 20
 _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
@@ -139,7 +135,7 @@ def hold_lock(
 
     The system gives the lock back when the process ends, in whatever way. It is a file, not the
     folder, because network disks lock only files that can be written; on a disk without locks
-    `on_notice` (stderr by default) is told that nobody watches.
+    `on_notice` (stderr by default) is told that the output is not locked.
     """
     path = Path(path)
     require_local(path)

@@ -38,7 +38,7 @@ class TrainKeywords(TypedDict, total=False):
     dataset_id: str | None
     """Hugging Face dataset, or text files (a path, folder or glob): tokenized on the fly."""
 
-    text_column: str
+    text_field: str
     """Column, or jsonl field, of --dataset-id that holds the text."""
 
     split: str
@@ -189,7 +189,7 @@ class TrainKeywords(TypedDict, total=False):
     """Begin with blocks that add nothing: their output matrices are zero."""
 
     first_embedding: Literal['random', 'cooccurrence']
-    """Where the embedding begins: at random, or at what stands beside what in the text."""
+    """Where the embedding begins: at random, or at counts of which tokens stand together."""
 
     grad_clip: float
     """Largest norm of the gradient; 0 switches clipping off."""

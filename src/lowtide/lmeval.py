@@ -57,6 +57,7 @@ class Scorer:
 
         run_dir = find_model_dir(pretrained, checkpoints_dir)
         folder = run_dir / "best" if best else run_dir
+        self._program = program_here(0, device=device or "auto")  # the tokenizer is counted beside
         self.tokenizer: Tokenizer = Tokenizer.load(folder)
         self.config = load_config(folder)
         require_vocabulary(self.tokenizer, self.config, folder)
@@ -65,7 +66,6 @@ class Scorer:
         self.max_tokens = min(int(max_length or context), context)
         self.rows = int(batch_size) if str(batch_size).isdigit() else _USUAL_ROWS
         self._budget = budget_of(memory)
-        self._program = program_here(0)
         self.fit(min(self.max_tokens, usual_tokens(self.config)))  # before anything is loaded
         self.model: GPT = load_model(folder, device=self.device)
 
@@ -96,6 +96,7 @@ class Scorer:
 
         A context that is too long loses its beginning.
         """
+        from lowtide.training.evaluation import score_rows
         from lowtide.training.likelihood import score_ids
 
         texts: list[tuple[list[int], int]] = []
@@ -103,7 +104,8 @@ class Scorer:
             ids = [*context, *continuation][-(self.max_tokens + 1) :]
             texts.append((ids, min(len(continuation), len(ids) - 1)))
         longest = max((len(ids) - 1 for ids, _ in texts), default=1)
-        scores = score_ids(self.model, texts, rows=self.fit(max(1, longest)))
+        score = functools.partial(score_rows, self.model)
+        scores = score_ids(score, texts, rows=self.fit(max(1, longest)))
         return [(score.log_likelihood, score.is_greedy) for score in scores]
 
     def write(self, prompts: Sequence[str], options: dict[str, Any]) -> list[str]:

@@ -370,8 +370,8 @@ class MemoryBudget:
         """
         self.shares[name] = self.shares.get(name, 0) + held_bytes
 
-    def require(self, minimums: Mapping[str, int]) -> None:
-        """Refuse at once a budget that cannot hold all of `minimums`, naming the smallest that can.
+    def require(self, minimums: Mapping[str, int], *, remark: str = "") -> None:
+        """Refuse a budget that cannot hold `minimums`; the advice is the smallest, then `remark`.
 
         >>> MemoryBudget(1 << 20, used_bytes=0).require({"table": 3 << 20, "cache": 4 << 20})
         Traceback (most recent call last):
@@ -387,11 +387,11 @@ class MemoryBudget:
         parts = ", ".join(f"{name} {format_size(size)}" for name, size in needs.items() if size)
         raise BudgetError(
             f"a budget of {format_size(self.total_bytes)} is too small: {parts}",
-            next_step=smallest_budget(needed),
+            next_step=smallest_budget(needed) + remark,
         )
 
     def release(self, name: str) -> None:
-        """Return a share back, when the phase that needed it is over."""
+        """Free a share, when the phase that needed it is over."""
         del self.shares[name]
 
 

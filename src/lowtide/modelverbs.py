@@ -101,16 +101,17 @@ def run_generate(settings: GenerateSettings) -> Answer:
     """
     from lowtide.model.inference import refuse_hopeless
 
-    require_package("torch", "generating")
+    backend = settings.chosen_backend()
     refuse_hopeless(
         settings.model_name,
         settings.checkpoints_dir,
         settings.memory,
         device=settings.device,
         generates=True,
+        backend=backend,
     )
 
-    from lowtide.generation.decoding import generate
+    from lowtide.generation.generating import generate
 
     def parts() -> Iterator[str]:
         for text in generate(settings):
@@ -122,7 +123,10 @@ def run_generate(settings: GenerateSettings) -> Answer:
 def _refuse_evaluation(settings: EvaluateSettings) -> None:
     """Refuse a budget before torch is loaded, with what all questions need."""
     from lowtide.model.inference import LONGEST_USUAL, refuse_hopeless
-    from lowtide.training.tasks import held_text_bytes, longest_line
+    from lowtide.training.evaluating import fetched_bytes
+    from lowtide.training.questions import held_text_bytes, longest_line
+
+    fetched = fetched_bytes(settings)
 
     def refuse(tokens: int | None, text_bytes: int = 0) -> None:
         refuse_hopeless(
@@ -131,7 +135,8 @@ def _refuse_evaluation(settings: EvaluateSettings) -> None:
             settings.memory,
             device=settings.device,
             tokens=tokens,
-            text_bytes=text_bytes,
+            text_bytes=max(text_bytes, fetched),
+            backend=settings.chosen_backend(),
         )
 
     try:
@@ -152,10 +157,10 @@ def run_evaluate(settings: EvaluateSettings) -> Answer:
     lowtide evaluate --model-name books --dataset-dir data/books --dataset-dir general=data/wiki
     lowtide evaluate --model-name books --tasks arc_easy=tasks/ARC-Easy-Test.jsonl
     """
-    require_package("torch", "evaluating")
+    settings.chosen_backend()  # what is missing is named first
     _refuse_evaluation(settings)
 
-    from lowtide.training.evaluation import evaluate
+    from lowtide.training.evaluating import evaluate
     from lowtide.training.likelihood import TaskResult, describe_result
 
     results = evaluate(settings)

@@ -24,6 +24,7 @@ from lowtide.errors import UsageError
 __all__ = [
     "REQUIREMENTS",
     "MissingPackageError",
+    "choose_backend",
     "has_package",
     "import_package",
     "install_command",
@@ -115,6 +116,14 @@ def require_package(module: str, what: str, *, path: str | PathLike[str] | None 
     """Raise MissingPackageError unless the module is installed; does not import it."""
     if not has_package(module):
         raise missing_package(module, what, path=path)
+
+
+def choose_backend(name: str, what: str) -> str:
+    """Return torch or jax: the one asked for, or with "auto" the one that is installed."""
+    if name == "auto":
+        name = "jax" if has_package("jax") and not has_package("torch") else "torch"
+    require_package(name, what if name == "torch" else f"{what} with --backend jax")
+    return name
 
 
 @contextlib.contextmanager

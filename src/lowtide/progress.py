@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from lowtide.answers import is_quiet
 from lowtide.errors import printable, warn
+from lowtide.filenames import METRICS_NAME
 from lowtide.memory import PeakMeter, format_size, tree_resident_bytes
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 __all__ = [
-    "METRICS_NAME",
     "Phase",
     "Progress",
     "format_count",
@@ -36,7 +36,6 @@ __all__ = [
     "run_metrics_path",
 ]
 
-METRICS_NAME = "metrics.jsonl"
 
 Poll = Callable[[], tuple[float, Mapping[str, float]]]
 DeviceMemory = Callable[[], tuple[int, int]]
@@ -156,7 +155,7 @@ class Progress:
         self.metrics_path = metrics_path
         """May be set later, by a job whose folder is not there from the beginning."""
         self._device_memory = device_memory
-        # Looked up now, not at import: whoever redirects stderr later must be heard.
+        # Looked up now, not at import, so that a redirection made since then counts.
         usual = None if is_quiet() else sys.stderr
         self._stream = usual if stream == "stderr" else stream
         self._only_warns = stream == "stderr" and is_quiet()
@@ -348,8 +347,7 @@ class Progress:
         if (
             total or row["done"]
         ):  # else it counts nothing: only its time and memory are worth a word
-            amount = _with_unit(row["done"], row["unit"])
-            parts.append(f"{amount} of {_with_unit(total, row['unit'])}" if total else amount)
+            parts.append(_share(row["done"], total, row["unit"]))
             parts.append(f"{_with_unit(row['rate'], row['unit'])}/s")
         if not finished and row.get("seconds_left") is not None:
             parts.append(f"{format_seconds(row['seconds_left'])} left")
@@ -374,7 +372,15 @@ def _json_number(value: Any) -> Any:
     return value
 
 
+def _share(done: float, total: float | None, unit: str) -> str:
+    """How much of how much: 3 of 8 texts, 1 of 1 text, 1.0 MiB of 2.0 MiB."""
+    if not total:
+        return _with_unit(done, unit)
+    before = _with_unit(done, unit) if unit == "B" else format_count(done)
+    return f"{before} of {_with_unit(total, unit)}"
+
+
 def _with_unit(amount: float | None, unit: str) -> str:
     if unit == "B":
         return format_size(amount or 0)
-    return f"{format_count(amount or 0)} {unit}".rstrip()
+    return f"{format_count(amount or 0)} {unit.removesuffix('s') if amount == 1 else unit}".rstrip()

@@ -5,8 +5,8 @@ Out:     a folder of this process alone, in the temporary folder (TMPDIR) or whe
 Memory:  none
 
 Whoever makes a folder holds a lock on it as long as it lives; the system gives the lock back when
-the process ends, in whatever way. So the next one that makes a folder sees which of the others
-belong to nobody any more, and removes them.
+the process ends, in whatever way. So the next command, and the next one that makes a folder, sees
+which of the others belong to nobody any more, and removes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-__all__ = ["ScratchFolder", "scratch_folder"]
+__all__ = ["ScratchFolder", "remove_leftovers", "scratch_folder"]
 
 _OURS = re.compile(r"\.?lowtide\.[a-z-]+\.[a-z0-9_]{8}")
 
@@ -30,7 +30,7 @@ class ScratchFolder:
 
     def __init__(self, purpose: str, *, inside: Path | None = None) -> None:
         root = Path(tempfile.gettempdir()) if inside is None else inside
-        _remove_leftovers(root)
+        remove_leftovers(root)
         prefix = f"{'' if inside is None else '.'}lowtide.{purpose}."
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
@@ -87,8 +87,9 @@ def _lock(path: Path) -> int | None:
     return None
 
 
-def _remove_leftovers(root: Path) -> None:
-    for path in _iter_ours(root):
+def remove_leftovers(root: Path | None = None) -> None:
+    """Remove the folders of killed processes, in the temporary folder if nothing else is said."""
+    for path in _iter_ours(Path(tempfile.gettempdir()) if root is None else root):
         descriptor = _lock(path)
         if descriptor is None:
             continue

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 import pytest
 
 from lowtide.corpus import contents
-from lowtide.corpus.contents import ContentLog, hash_stored
+from lowtide.corpus.contents import ContentLog, describe_inputs, find_difference, hash_stored
 from lowtide.corpus.inputs import expand_inputs
 
 SIZES = (250, 100, 0, 99, 301)
@@ -45,3 +47,37 @@ def test_a_state_has_whole_parts_and_what_stands_behind_them(
     assert again.restore(state, 0, 130) is None
     assert again.finish() == [hash_stored(source) for source in inputs]
     again.close()
+
+
+def test_what_changed_since_a_record_is_said(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("high tide")
+    inputs = expand_inputs([text])
+    rows = list(describe_inputs(inputs, [hash_stored(inputs[0])]))
+    unknown = [{**rows[0], "content": None}]
+    assert find_difference(inputs, rows) is None
+    assert find_difference(inputs, unknown) is None
+
+    os.utime(text, ns=(1, 1))
+    touched = expand_inputs([text])
+    assert find_difference(touched, rows) is None
+    assert find_difference(touched, unknown) == (
+        f"{text} was changed since, and nothing says what it held"
+    )
+    text.write_text("low tides")
+    assert find_difference(expand_inputs([text]), rows) == (
+        f"{text} holds other text of the same size than then"
+    )
+    text.write_text("ebb")
+    assert find_difference(expand_inputs([text]), rows) == f"{text} had 9 bytes then, now 3"
+
+
+def test_a_file_that_changed_before_it_was_hashed_has_no_hash(tmp_path: Path) -> None:
+    """Its bytes are not known to be those that were read."""
+    (tmp_path / "a.txt").write_text("low tide")
+    (tmp_path / "b.txt").write_text("high tide")
+    inputs = expand_inputs([tmp_path])
+    with contextlib.closing(ContentLog(inputs)) as log:
+        (tmp_path / "a.txt").write_text("lowtide!")
+        hashes = log.finish()
+    assert hashes[0] is None and hashes[1] is not None

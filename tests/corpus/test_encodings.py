@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lowtide import cli
+from lowtide.corpus.decompression import open_stream
 from lowtide.corpus.encodings import check_encoding, is_utf8, make_decoder
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.streams import open_stream
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import DataError, UsageError
 

@@ -37,10 +37,10 @@ def test_packed_items_are_counted_as_they_are_unpacked(tmp_path: Path) -> None:
     plain, packed = tmp_path / "items.jsonl", tmp_path / "items.jsonl.gz"
     plain.write_bytes(ROWS)
     packed.write_bytes(ROWS)  # its size alone counts here, before anything is read
-    needed = len(ROWS) // 6 * 24
-    budget = 4 * needed + 4 * 24
+    needed = len(ROWS) // 6 * 32
+    budget = 3 * needed + 3 * 32
     assert load_items([str(plain)], budget_bytes=budget).first_items == (0, 50)
-    with pytest.raises(BudgetError, match="more than a quarter of the budget"):
+    with pytest.raises(BudgetError, match="more than a third of the budget"):
         load_items([str(packed)], budget_bytes=4 * budget)
     packed.write_bytes(gzip.compress(ROWS))
     assert load_items([str(packed)], budget_bytes=budget).first_items == (0, 50)

@@ -128,3 +128,9 @@ def test_small_files_that_expand_fill_blocks_and_no_more(
     expected = [per_block] * (9 // per_block) + [9 % per_block] * (9 % per_block > 0)
     assert [len(block.data) for block in blocks] == [size * count for count in expected]
     assert [block.number for block in blocks] == list(range(len(blocks)))
+
+
+def test_no_more_than_so_many_files_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = [InputFile(n, Path(f"{n}.txt"), "text", None, size_bytes=1) for n in range(3000)]
+    streams = reading.plan_streams(inputs, ReadingSettings())
+    assert [len(stream.inputs) for stream in streams] == [1024, 1024, 952]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.corpus import largepages, pages, reading
+from lowtide.corpus import largepages, parquetpages, reading
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import BudgetError, DataError
@@ -27,7 +27,7 @@ OPTIONS = reading.ReadingSettings(reader_bytes=5 * MIB, block_bytes=8 << 10)
 @pytest.fixture
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages are large from 100 KB on."""
-    monkeypatch.setattr(pages, "_LARGE_PAGE", 100_000)
+    monkeypatch.setattr(parquetpages, "_LARGE_PAGE", 100_000)
 
 
 def make_texts(count: int = 30, size: int = 24_000) -> list[str | None]:

@@ -11,7 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
-    "corpus.blocks": {
+    "corpus.blockcleaning": {
         "BLOCK_BYTES_HELD": 12,
         "RULES_BYTES_HELD": 8,
         "CleanJob.collect_characters": False,
@@ -42,6 +42,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ContentLog.reach(offset)": 0,
     },
     "corpus.cutting": {"PROBE_BYTES": 65_536},
+    "corpus.decompression": {
+        "_BUFFER_BYTES": 1_048_576,
+        "_ZSTD_MAGIC": 4_247_762_216,
+        "_ZSTD_SKIPPABLE": 407_710_288,
+        "_LARGEST_WINDOW": 2_147_483_648,
+        "_OTHER_BYTES": 1_048_576,
+    },
     "corpus.deduplication": {
         "MIN_TABLE_BYTES": 8_388_608,
         "MODEST_TABLE_BYTES": 16_777_216,
@@ -50,7 +57,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_DIGEST_BYTES": 16,
         "_READ_BYTES": 1_048_576,
     },
-    "corpus.evaluations": {"_GRAM_BYTES": 24, "_TEXT_BYTES": 6, "_SHARE": 4, "_UNPACKED": 5},
+    "corpus.evaluations": {
+        "_GRAM_BYTES": 32,
+        "_COUNT_BYTES": 8,
+        "_TEXT_BYTES": 6,
+        "_SHARE": 3,
+        "_UNPACKED": 5,
+    },
     "corpus.footprint": {"_OBJECTS_LOOKED_AT": 16},
     "corpus.grouping": {"_GROUP_FILES": 1_024, "_EXPANSION": 8},
     "corpus.hub": {"open_hub_rows(streaming)": True},
@@ -67,7 +80,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_GROUPS_AT_ONCE": 512,
     },
     "corpus.longrows": {"_READ_BYTES": 1_048_576},
-    "corpus.pages": {
+    "corpus.parquetpages": {
         "_HEADER_BYTES": 4_096,
         "_LARGEST_HEADER": 16_777_216,
         "_DATA_PAGE": 0,
@@ -88,6 +101,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Document.is_last": True,
         "_skip_bad(tell)": True,
         "iter_blocks(known)": 0,
+    },
+    "corpus.readingflags": {
+        "_MOST_WORKERS": 4_096,
+        "_LONGEST_SEPARATOR": 1_024,
+        "ReadingFlags.skip_bad_inputs": False,
     },
     "corpus.removals": {
         "_SAMPLES_PER_RULE": 3,
@@ -113,14 +131,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "CleaningSettings.keep_above": 0.5,
     },
     "corpus.stepprocess": {"KEPT": 0, "DROPPED": 1, "CHANGED": 2, "FAILED": 3},
-    "corpus.steps": {"_BATCH_BYTES": 1_048_576, "_GROWTH_BYTES": 25_165_824},
-    "corpus.streams": {
-        "_BUFFER_BYTES": 1_048_576,
-        "_ZSTD_MAGIC": 4_247_762_216,
-        "_ZSTD_SKIPPABLE": 407_710_288,
-        "_LARGEST_WINDOW": 2_147_483_648,
-        "_OTHER_BYTES": 1_048_576,
-    },
     "corpus.textblocks": {
         "BLOCK_BYTES": 4_194_304,
         "ReadingSettings.block_bytes": 4_194_304,
@@ -130,6 +140,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "TextBlock.continued": False,
         "TextBlock.stored_bytes": 0,
     },
+    "corpus.usersteps": {"_BATCH_BYTES": 1_048_576, "_GROWTH_BYTES": 25_165_824},
     "corpus.workers": {"WorkerPool.run(num_waiting)": 1},
     "corpus.workfiles": {"_ALIGNMENT": 64, "WorkFile.read(begin)": 0},
 }

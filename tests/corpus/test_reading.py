@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.corpus import reading
+from lowtide.corpus.decompression import open_stream
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.streams import open_stream
 from lowtide.errors import DataError, LowtideError, UsageError
 
 SMALL = reading.ReadingSettings(block_bytes=64)

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.corpus import reading
+from lowtide.corpus import reading, rows
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.rows import iter_row_blocks
 from lowtide.errors import BudgetError, DataError
@@ -89,3 +89,38 @@ def test_what_cannot_be_read_in_parts_is_named(
     limits = reading.ReadingSettings(reader_bytes=1 << 20)
     with pytest.raises(BudgetError, match=cause):
         list(reading.iter_documents([path], limits))
+
+
+def test_parquet_is_read_through_a_buffer_of_one_mebibyte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as whole columns, which pyarrow fetches beforehand unless it is told."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["words"]}), path)
+    given: list[dict[str, Any]] = []
+    open_file = pq.ParquetFile
+
+    def note(*arguments: Any, **options: Any) -> Any:
+        given.append(options)
+        return open_file(*arguments, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", note)
+    source = InputFile(0, path, "parquet", None, path.stat().st_size)
+    with rows._opened(source, reading.ReadingSettings()) as (file, _):
+        assert file.metadata.num_rows == 1
+    assert given == [{"pre_buffer": False, "buffer_size": 1 << 20}]
+
+
+def test_millions_of_empty_rows_are_blocks_too(tmp_path: Path) -> None:
+    """Counted by their bytes alone they would all be one block, a few hundred bytes each."""
+    path = tmp_path / "empty.parquet"
+    pq.write_table(pa.table({"text": ["", None, "a", "bc"] * 500}), path)
+    options = reading.ReadingSettings(block_bytes=6400)
+    (stream,) = reading.plan_streams(reading.expand_inputs([path]), options)
+    blocks = [block for block in reading.iter_blocks(stream, options) if block is not None]
+    assert [len(block.row_ends) for block in blocks if block.row_ends is not None] == [100] * 20
+    assert [block.segments[0].offset for block in blocks] == [100 * n for n in range(20)]
+    assert b"".join(block.data for block in blocks) == b"abc" * 500
+    documents = list(reading.iter_documents(reading.expand_inputs([path]), options))
+    assert [row.ordinal for row in documents[:4]] == [2, 3, 6, 7]
+    assert documents[-1].ordinal == 1999

@@ -61,7 +61,7 @@ def test_an_error_stops_the_rest() -> None:
 def test_turns_come_in_order_whatever_the_tasks_do() -> None:
     turns = Turns()
     seen: list[int] = []
-    started = threading.Barrier(4, timeout=10)
+    started = threading.Barrier(4, timeout=100)
 
     def task(place: int) -> None:
         started.wait()  # all of them are at it before the first takes its turn

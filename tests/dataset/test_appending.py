@@ -20,9 +20,10 @@ from lowtide.corpus import readingflags
 from lowtide.dataset import appendable, appending, layout, rehashing
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
-from lowtide.dataset.summary import describe_append
+from lowtide.dataset.summary import describe_append, describe_preparation
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.filenames import METADATA_NAME
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -59,8 +60,8 @@ def test_new_documents_once_and_old_files_untouched(
     extra = write_corpus(tmp_path / "new.txt", [*old[50:100], *new, new[0]])
     result = append_to_dataset(dataset_dir=root, input_files=[extra])
     after = snapshot(root)
-    assert {name: after[name] for name in before if name != layout.METADATA_NAME} == {
-        name: data for name, data in before.items() if name != layout.METADATA_NAME
+    assert {name: after[name] for name in before if name != METADATA_NAME} == {
+        name: data for name, data in before.items() if name != METADATA_NAME
     }
     assert sorted(all_documents(root)) == sorted(old + new)
     assert result.report["rules"]["duplicate_document"]["count"] == 51
@@ -242,7 +243,7 @@ def test_killed_while_cleaning_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         patch.setattr(appending, "remove_work", lambda _: None)
         first = append_to_dataset(dataset_dir=root, input_files=[extra])
     again = append_to_dataset(dataset_dir=root, input_files=[extra])
-    assert again.added_tokens == first.added_tokens
+    assert again.was_there and again.added_tokens == 0
     assert not (root / ".work").exists()
     assert layout.load_dataset_info(root).fingerprint == first.info.fingerprint
 
@@ -283,7 +284,7 @@ def test_nothing_of_an_append_given_up_stays(
     result = append_to_dataset(dataset_dir=root, input_files=[other], restart=True)
     assert result.info.moved_in == ["train/shard_00900.bin"]
     moved.unlink()
-    metadata = root / layout.METADATA_NAME
+    metadata = root / METADATA_NAME
     rows = json.loads(metadata.read_text())
     rows["shards"]["train"] = [r for r in rows["shards"]["train"] if r["xxh3_128"] is not None]
     metadata.write_text(json.dumps(rows))
@@ -330,7 +331,7 @@ def test_restart_removes_work_where_there_is_nothing_to_add(tmp_path: Path) -> N
 
 def test_a_dataset_that_keeps_no_settings_keeps_the_size_of_its_shards(tmp_path: Path) -> None:
     root = make_dataset(tmp_path, make_documents(30), tokens_per_shard=1234)
-    metadata = root / layout.METADATA_NAME
+    metadata = root / METADATA_NAME
     rows = json.loads(metadata.read_text())
     del rows["settings"]
     assert rows["tokens_per_shard"] == 1234
@@ -338,3 +339,68 @@ def test_a_dataset_that_keeps_no_settings_keeps_the_size_of_its_shards(tmp_path:
     info = layout.load_dataset_info(root)
     given = appending.AppendSettings(dataset_dir=root, input_files=("a.txt",))
     assert appendable.stored_settings(info, given).tokens_per_shard == 1234
+
+
+def test_documents_that_end_where_a_chunk_ends_are_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_dataset(tmp_path, make_documents(20), val_fraction=0.0, tokens_per_shard=100_000)
+    info = layout.load_dataset_info(root)
+    shards = info.shards["train"]
+    first_end = int(layout.load_document_ends(shards[0])[0])
+    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", first_end)
+    parts = rehashing._iter_texts(list(shards), info.dtype, Tokenizer.load(root))
+    texts = [text.decode() for part, _ in parts for text in part]
+    assert texts == read_documents(root, "train") and len(texts[0]) == first_end - 1
+
+
+def test_no_more_is_decoded_at_once_than_a_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the text of a token is: ids say little about bytes."""
+    root = make_dataset(tmp_path, make_documents(20), val_fraction=0.0, tokens_per_shard=3000)
+    info = layout.load_dataset_info(root)
+    shards = list(info.shards["train"])
+    expected = read_documents(root, "train")
+    sizes = [len(text.encode()) for text in expected]
+    limit = sorted(sizes)[len(sizes) // 2]  # half of the documents are longer
+    monkeypatch.setattr(rehashing, "_HELD_BYTES", limit)
+    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 1 << 20)
+    tokenizer = Tokenizer.load(root)
+    longest = max(map(len, tokenizer.vocabulary.values()))
+    for cut_long in (True, False):
+        parts = list(rehashing._iter_texts(shards, info.dtype, tokenizer, cut_long=cut_long))
+        assert max(sum(map(len, texts)) for texts, _ in parts) <= limit + longest
+        assert sum(count for _, count in parts) == sum(shard.num_tokens for shard in shards)
+        texts = [text.decode() for part, _ in parts for text in part]
+        if cut_long:
+            assert "".join(texts) == "".join(expected) and len(texts) > len(expected)
+        else:
+            kept = [text if len(text.encode()) <= limit else "" for text in expected]
+            assert texts == kept
+
+
+def test_characters_that_the_tokenizer_does_not_have_are_counted(tmp_path: Path) -> None:
+    """By prepare with a tokenizer of other text, on both engines, and by append."""
+    Tokenizer.from_characters("abcdefghijklmnopqrstuvwxyz \n").save(tmp_path / "tok")
+    text = "a first line of plain letters\nThe Second, with 5 others\n"
+    unknown = sum(letter not in "abcdefghijklmnopqrstuvwxyz \n" for letter in text)
+    told = f"{unknown} characters of what stayed are unknown to the tokenizer: <unk>"
+    corpus = write_corpus(tmp_path / "a.txt", [text, "nothing but letters in this one"])
+    for engine in ("threads", "files"):
+        result = prepare_dataset(
+            input_files=[corpus], out_dir=tmp_path / engine, tokenization=str(tmp_path / "tok"),
+            engine=engine, num_workers=1,
+        )  # fmt: skip
+        assert result.report["unknown_characters"] == unknown
+        assert told in describe_preparation(result)
+        assert result.info.metadata["cleaning"]["unknown_characters"] == unknown
+    more = write_corpus(tmp_path / "b.txt", ["more of what was said, and some \u00e9 \u00e8"])
+    added = append_to_dataset(dataset_dir=tmp_path / "threads", input_files=[more])
+    assert added.report["unknown_characters"] == 3
+    assert "3 characters of what stayed are unknown" in describe_append(added)
+    again = append_to_dataset(
+        dataset_dir=tmp_path / "threads",
+        input_files=[write_corpus(tmp_path / "c.txt", ["plain letters again"])],
+    )
+    assert "unknown_characters" not in again.report

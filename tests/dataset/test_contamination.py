@@ -6,15 +6,18 @@ import gzip
 import json
 import random
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lowtide import files
 from lowtide.corpus import readingflags
+from lowtide.corpus.evaluations import load_items
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.dataset.appending import append_to_dataset
+from lowtide.dataset import contamination
 from lowtide.dataset.contamination import Contamination, ContaminationJob
 from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.preparation import prepare_dataset
@@ -24,6 +27,7 @@ from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
 from lowtide.dataset.verification import verify_dataset
 from lowtide.engine.outputs import Output
+from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.errors import BudgetError, DataError, UsageError
 
@@ -150,8 +154,6 @@ def test_other_items_are_another_dataset(texts: list[str]) -> None:
     Path("evals/c.jsonl").write_text(json.dumps({"text": " ".join(WORDS[:20])}))
     with pytest.raises(UsageError, match="with --decontaminate"):
         prepare("out")
-    with pytest.raises(UsageError, match="with --decontaminate"):
-        append_to_dataset(dataset_dir="out", input_files=["evals/a.jsonl"], text_field="question")
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,40 @@ def test_a_table_that_the_budget_cannot_hold_is_refused(texts: list[str]) -> Non
         prepare("out", decontaminate=["large.jsonl"], memory="512MiB")
 
 
+def test_counts_of_ngrams_take_what_is_planned_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read, judged and written in steps: besides the table there are 8 bytes for each n-gram."""
+    chooser = random.Random(3)
+    words = [str(chooser.randrange(10**6)) for _ in range(60_000)]
+    path = tmp_path / "items.jsonl"
+    path.write_text(json.dumps({"text": " ".join(words)}) + "\n")
+    items = load_items([str(path)])
+    size = len(items.table)
+    assert size == 60_000 - 12
+    met = np.arange(1, size, dtype="<u4")  # all but the first
+    (tmp_path / "counts").write_bytes(np.stack([met, met % 7 + 1], axis=1).astype("<u4").tobytes())
+    checksum = files.checksum_file(tmp_path / "counts")
+    table = contamination._checksum_table(items)
+    known = {"counts": {"file": "counts", "xxh3_128": checksum, "table": table}}
+    monkeypatch.setattr(contamination, "_STEP_GRAMS", 1000, raising=False)
+    monkeypatch.setattr(files, "_BUFFER_BYTES", 1 << 12)
+    tracemalloc.start()
+    try:
+        job = contamination.ContaminationJob(
+            items=items, cuts=False, records=Records(tmp_path), scan_stage="scan", num_parts=0,
+            counts_before=contamination.read_counts(tmp_path, known, items),
+        )  # fmt: skip
+        contamination.judge_stage(job).run(0)
+        row = contamination.Contamination(job).write_report(tmp_path, counts_name="again")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert row["counts"] == {"file": "again", "xxh3_128": checksum, "table": table}
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "counts").read_bytes()
+    assert peak <= 8 * size + (5 << 18)  # and what files are written through
+
+
 def test_evaluation_items_need_no_room_for_near_copies(
     texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,3 +254,12 @@ def test_hits_are_not_read_for_lines_that_stay() -> None:
     for part in range(200):
         found._part(part)
     assert found._part.cache_info().currsize <= 64
+
+
+def test_an_item_that_one_document_says_was_hit(texts: list[str]) -> None:
+    others = [text for text in texts if QUESTION not in text and "boats lie" not in text]
+    Path("a.txt").write_text(SEPARATOR.join([*others, texts[3]]))
+    info = prepare("out").info
+    assert info is not None
+    facts = info.metadata["decontamination"]
+    assert (facts["items_hit"], facts["documents"]) == (1, 1)

@@ -21,6 +21,7 @@ from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.tokenfiles import streams
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import METADATA_NAME
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -138,7 +139,7 @@ def test_damaged_files_are_named(
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=message) as caught:
         convert_dataset(in_path=tmp_path / name, out_path=tmp_path / "out", **options)
-    assert not (tmp_path / "out" / layout.METADATA_NAME).exists()
+    assert not (tmp_path / "out" / METADATA_NAME).exists()
     assert str(tmp_path) in str(caught.value)
 
 

@@ -13,6 +13,7 @@ import pytest
 from lowtide.corpus.inputs import InputFile, InputList
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import identity, layout
+from lowtide.filenames import METADATA_NAME
 from lowtide.longjson import Rows
 
 READING = ReadingSettings()
@@ -77,7 +78,7 @@ def test_many_files_take_few_bytes_each(tmp_path: Path) -> None:
     try:
         files = InputList(make_inputs(MANY))
         assert sum(map(sys.getsizeof, vars(files).values())) < 130 * MANY
-        rows = [layout.METADATA_NAME, *rows_of(list(make_inputs(1)))]
+        rows = [METADATA_NAME, *rows_of(list(make_inputs(1)))]
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         layout.write_metadata(
@@ -94,6 +95,6 @@ def test_many_files_take_few_bytes_each(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] - before < 4 << 20
     finally:
         tracemalloc.stop()
-    assert (tmp_path / layout.METADATA_NAME).stat().st_size > 2 << 20
+    assert (tmp_path / METADATA_NAME).stat().st_size > 2 << 20
     assert [len(metadata[key]) for key in ("input_files", "sources")] == [MANY, MANY]
     assert metadata["input_files"][MANY - 1] == str(files[MANY - 1].path)

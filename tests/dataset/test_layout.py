@@ -18,6 +18,7 @@ from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_verification
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError
+from lowtide.filenames import METADATA_NAME
 from lowtide.loader.windows import TokenDataset
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -207,12 +208,12 @@ def test_metadata_of_other_types_is_called_damaged(tmp_path: Path, key: str, val
     (tmp_path / "a.txt").write_text("a few words to learn from, one after the other\n")
     root = tmp_path / "out"
     prepare_dataset(input_files=[tmp_path / "a.txt"], out_dir=root, tokenization="char")
-    metadata = json.loads((root / layout.METADATA_NAME).read_text())
-    (root / layout.METADATA_NAME).write_text(json.dumps({**metadata, key: value}))
+    metadata = json.loads((root / METADATA_NAME).read_text())
+    (root / METADATA_NAME).write_text(json.dumps({**metadata, key: value}))
     with pytest.raises(DataError) as caught:
         layout.load_dataset_info(root)
     assert caught.value.next_step or "dtype" in caught.value.message
-    assert layout.METADATA_NAME in str(caught.value)
+    assert METADATA_NAME in str(caught.value)
 
 
 def test_what_cannot_be_checked_of_a_shard_moved_in_is_said(tmp_path: Path) -> None:

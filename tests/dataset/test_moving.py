@@ -16,6 +16,7 @@ from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError
+from lowtide.filenames import METADATA_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))
 from corpora import make_documents, read_tokens, write_corpus
@@ -44,7 +45,7 @@ def count(root: Path) -> dict[str, int]:
 
 def use_old_names(root: Path) -> None:
     """Name a dataset's shards as earlier versions, and the guide, name them."""
-    path = root / layout.METADATA_NAME
+    path = root / METADATA_NAME
     metadata = json.loads(path.read_text())
     for split, rows in metadata["shards"].items():
         for row in rows:

@@ -16,7 +16,6 @@ import pytest
 from lowtide import _native
 from lowtide.corpus import readingflags
 from lowtide.dataset import threaded
-from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.near import deciding, pairs, running
 from lowtide.dataset.near.likeness import Likeness
@@ -305,6 +304,20 @@ def test_a_template_is_compared_with_some_and_that_is_said(few: list[str]) -> No
     assert facts["pairs"] < 60 * 59 // 2
 
 
+def test_pairs_and_buckets_are_counted(few: list[str]) -> None:
+    words = WORDS[:60]
+    Path("a.txt").write_text(SEPARATOR.join([as_text(words), as_text([*words[:-1], "other"])]))
+    result = prepare("out")
+    assert result.info is not None
+    facts = result.info.metadata["near_duplicates"]
+    assert (facts["pairs"], facts["capped_buckets"], facts["removed"]) == (1, 0, 1)
+    Path("a.txt").write_text(as_text(words))
+    result = prepare("alone")
+    assert result.info is not None
+    facts = result.info.metadata["near_duplicates"]
+    assert (facts["pairs"], facts["capped_buckets"], facts["removed"]) == (0, 0, 0)
+
+
 def test_documents_without_words_and_parts_of_large_ones_are_counted_as_not_compared(
     few: list[str],
 ) -> None:
@@ -322,13 +335,6 @@ def test_short_texts_are_near_copies_only_of_the_same_words(few: list[str]) -> N
     Path("a.txt").write_text(SEPARATOR.join(made))
     prepare("out", val_fraction=0, near_dedup=0.5)
     assert read_log("out", made) == [(0, 1, 1.0)]
-
-
-def test_append_says_why_it_cannot(few: list[str]) -> None:
-    prepare("out")
-    Path("b.txt").write_text("some new text that was never there before")
-    with pytest.raises(UsageError, match=r"prepared with --near-dedup 0\.8"):
-        append_to_dataset(dataset_dir="out", input_files=["b.txt"])
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.contamination": {
         "COMMON": 10,
         "_STEP_BYTES": 1_048_576,
+        "_STEP_GRAMS": 65_536,
         "_OPEN_PARTS": 64,
         "_HIT_BYTES": 28,
     },
@@ -34,7 +35,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.near.deciding": {"_STEP_BYTES": 1_048_576, "_ROW_BYTES": 64},
     "dataset.near.likeness": {"_MOST_ROWS": 8, "_BAND_SHARE": 0.27, "_MISSED": 0.02},
     "dataset.near.pairs": {"_LEAST_ROWS": 4_096, "_STEP_ROWS": 65_536},
-    "dataset.near.removals": {"_ROW_BYTES": 64, "_STEP_ROWS": 4_096},
+    "dataset.near.removedcopies": {"_ROW_BYTES": 64, "_STEP_ROWS": 4_096},
     "dataset.near.running": {"_BLOCKS_IN_PART": 16},
     "dataset.npywriting": {
         "WORKER_BYTES": 25_165_824,
@@ -42,16 +43,16 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_WINDOW_BYTES": 1_048_576,
         "_HELD_ANYWAY": 4_194_304,
         "_BATCH_BYTES": 2_097_152,
+        "_Digest.__init__(start)": 0,
         "_Unfinished.position": 0,
         "_Unfinished.count": 0,
     },
     "dataset.phases": {"run_encoding(first_block)": 0},
-    "dataset.pretokenization": {
+    "dataset.pretokenization": {"_STREAM_BYTES": 46_137_344, "PretokenizeResult.was_there": False},
+    "dataset.pretokenizingplan": {
         "_BLOCK_BYTES": 1_048_576,
-        "_SLACK_BYTES": 16_777_216,
+        "SLACK_BYTES": 16_777_216,
         "_SMALL_WINDOW": 10_485_760,
-        "_STREAM_BYTES": 46_137_344,
-        "PretokenizeResult.was_there": False,
     },
     "dataset.provenance": {"_VERSION": 1},
     "dataset.rehashing": {"_DECODE_TOKENS": 1_048_576, "_HELD_BYTES": 4_194_304},
@@ -167,7 +168,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_WORKER_BYTES": 10_485_760,
         "_TOKENIZER_BYTES": 33_554_432,
     },
-    "dataset.workfolder": {"_VERSION": 3},
+    "dataset.workfolder": {"_VERSION": 4},
 }
 
 

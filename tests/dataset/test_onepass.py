@@ -11,7 +11,7 @@ import pytest
 
 from lowtide.corpus import readingflags
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES
-from lowtide.dataset import encoding, preparation, threaded
+from lowtide.dataset import chosen, encoding, threaded
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
@@ -41,9 +41,9 @@ def prepare(tmp_path: Path, tokenizer: str, name: str, **options: object) -> dic
 
 def give_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Let the table of the one pass hold so many hashes."""
-    plan = preparation.plan_shares
+    plan = chosen.plan_shares
     monkeypatch.setattr(
-        preparation,
+        chosen,
         "plan_shares",
         lambda *given: replace(plan(*given), one_pass_bytes=TABLE_ROW_BYTES * rows),
     )

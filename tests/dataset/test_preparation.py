@@ -17,7 +17,7 @@ import pytest
 
 from lowtide import files
 from lowtide.corpus import readingflags
-from lowtide.dataset import layout, phases, preparation, resources, sharding, threaded
+from lowtide.dataset import chosen, layout, phases, resources, sharding, threaded
 from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_preparation
@@ -119,9 +119,9 @@ def test_ranges_decide_nothing(
     prepare([corpus], tmp_path / "one")
     monkeypatch.setattr(sharding, "_CHUNK_BYTES", 64)
     monkeypatch.setattr(sharding, "MAX_OPEN_FILES", 3)
-    plan = preparation.plan_shares
+    plan = chosen.plan_shares
     monkeypatch.setattr(
-        preparation,
+        chosen,
         "plan_shares",
         lambda *given: resources.Shares(**{**plan(*given).__dict__, "range_bytes": 1000}),
     )
@@ -528,5 +528,5 @@ def test_a_dry_run_counts_every_block(
     monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     corpus = write_corpus(tmp_path / "a.txt", make_documents(60))
     prepare([corpus], tmp_path / "out", dry_run=True)
-    (counted,) = re.findall(r"count .* (\d+) blocks of (\d+) blocks", capsys.readouterr().err)
+    (counted,) = re.findall(r"count .* (\d+) of (\d+) blocks", capsys.readouterr().err)
     assert counted[0] == counted[1] and int(counted[0]) > 3

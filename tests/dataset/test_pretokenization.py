@@ -7,16 +7,19 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lowtide.dataset import npywriting, pretokenization
+from lowtide.corpus.reading import ReadingSettings, expand_inputs
+from lowtide.dataset import npywriting, pretokenization, pretokenizingplan
 from lowtide.dataset.pretokenization import pretokenize_file, pretokenize_files
 from lowtide.dataset.summary import describe_pretokenization
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.journal import Journal
+from lowtide.memory import MemoryBudget
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,6 +40,12 @@ def test_the_ids_of_the_whole_file(tmp_path: Path) -> None:
         "a.npy.json",
         "a.txt",
     ]
+
+
+def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("low tide")
+    pretokenize_file(file=tmp_path / "a.txt", out_path=tmp_path / "new" / "ids" / "a.npy")
+    assert np.load(tmp_path / "new" / "ids" / "a.npy").tolist() == [9319, 20013]
 
 
 def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,10 +71,46 @@ def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert np.load(tmp_path / "a.npy").tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("damage", ["ids", "cut", "text"])
+def test_ids_that_are_not_as_they_were_written_are_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    """A flipped bit in the part that is done, a power cut, another text of the same size and time.
+
+    The journal has the checksums of the ids and of the text they are of.
+    """
+    path = write_corpus(tmp_path / "a.txt", make_documents(300))
+    monkeypatch.setattr(npywriting, "_STEP_BYTES", 5000)
+    monkeypatch.setattr(npywriting, "_WINDOW_BYTES", 1000)
+    real = Journal.write
+    steps: list[int] = []
+
+    def stop_after_three(journal: Journal, notes: dict[str, Any]) -> None:
+        real(journal, notes)
+        steps.append(notes["position"])
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "write", stop_after_three)
+    with pytest.raises(KeyboardInterrupt):
+        pretokenize_file(file=path)
+    changed = path if damage == "text" else next(tmp_path.glob(".a.npy.*.unfinished"))
+    status, data = changed.stat(), bytearray(changed.read_bytes())
+    data[200] ^= 1
+    changed.write_bytes(data[:300] if damage == "cut" else data)
+    os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
+    pretokenize_file(file=path)
+    expected = Tokenizer.load("gpt2").encode(path.read_bytes().decode(), special="allow")
+    assert np.load(tmp_path / "a.npy").tolist() == expected.tolist()
+    assert "the work begins anew" in capsys.readouterr().err
+    assert steps[3] == steps[0] and not list(tmp_path.glob(".*unfinished*"))
+
+
 def leave_notes(folder: Path, *, identity: list[Any], name: str) -> None:
     """What a command that was killed wrote of a.npy."""
-    journal = Journal(folder / ".a.npy.unfinished.json", verb="pretokenize", version=1)
-    journal.write({"identity": identity, "name": name, "position": 100, "count": 9})
+    journal = Journal(folder / ".a.npy.unfinished.json", verb="pretokenize", version=2)
+    place = {"position": 100, "count": 9, "ids": "", "text": ""}
+    journal.write({"identity": identity, "name": name, **place})
 
 
 def test_changed_file_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +194,23 @@ def test_a_text_that_changes_under_way_is_refused(
     path.write_bytes(data)
     pretokenize_file(file=path, tokenization=tokenization)
     assert np.load(tmp_path / "a.npy").size
+
+
+def test_a_text_that_changes_between_its_ids_and_its_checksum_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the ids of the one text would have the checksum of the other."""
+    path = write_corpus(tmp_path / "a.txt", make_documents(50))
+    real = npywriting._Digest.advance_file
+
+    def change_first(digest: Any, source: Path, position: int) -> None:
+        source.write_bytes(source.read_bytes()[::-1])
+        real(digest, source, position)
+
+    monkeypatch.setattr(npywriting._Digest, "advance_file", change_first)
+    with pytest.raises(DataError, match="changed while it was read"):
+        pretokenize_file(file=path)
+    assert not (tmp_path / "a.npy").exists()
 
 
 def test_a_text_that_was_only_touched_is_taken(
@@ -335,3 +397,30 @@ def test_a_damaged_npy_is_not_finished(tmp_path: Path) -> None:
                 pretokenize_file(**given)
         path.write_bytes(whole)
         assert pretokenize_file(**given).was_there
+
+
+def test_workers_get_what_reading_leaves_of_the_budget() -> None:
+    worker, slack = pretokenizingplan.WORKER_BYTES, pretokenizingplan.SLACK_BYTES
+    shared: Any = SimpleNamespace(settings=SimpleNamespace(num_workers=8))
+    for spare, workers in ((0, 3), (worker - 1, 3), (-1, 2)):
+        budget = MemoryBudget(10 * worker + slack + 3 * worker + spare, used_bytes=0)
+        found = pretokenizingplan.plan_workers(shared, Any, budget, stream_bytes=10 * worker)
+        assert found == workers
+        assert budget.remaining_bytes == (3 - workers) * worker + spare
+
+
+def test_a_refusal_says_how_much_of_the_text_it_has_not_looked_at(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.txt.gz").write_bytes(b"no gzip at all..")
+    with pytest.raises(BudgetError, match=r"48 B of the input were not looked at"):
+        pretokenize_files(file=[tmp_path], tokenization="char", memory="1MiB")
+
+
+def test_batches_of_tiny_texts_are_small(tmp_path: Path) -> None:
+    """A text takes its objects and those of its ids, however short it is."""
+    path = tmp_path / "tiny.jsonl"
+    path.write_text('{"text": "a"}\n' * 30_000)
+    (source,) = expand_inputs([path])
+    sizes = [len(texts) for texts, _ in npywriting.iter_batches(source, ReadingSettings())]
+    assert sum(sizes) == 30_000
+    assert max(sizes) <= npywriting._BATCH_BYTES // npywriting._TEXT_BYTES

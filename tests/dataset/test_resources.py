@@ -77,3 +77,13 @@ def test_workers_beyond_the_blocks_take_nothing() -> None:
 
 def test_rows_that_are_sorted_are_held_four_times() -> None:
     assert sharding.ENCODED_ROW_BYTES_HELD == 4 * sharding.ENCODED_ROW_BYTES
+
+
+def test_a_refusal_says_how_much_of_the_text_it_has_not_looked_at() -> None:
+    settings = PrepareSettings(input_files=("a.txt",), out_dir=Path("out"), tokenization="char")
+    inputs = resources.Inputs(count_characters=lambda: (70, 712_000))
+    with pytest.raises(BudgetError) as refused:
+        resources.plan_shares(settings, MemoryBudget(MIB, used_bytes=MIB), inputs)
+    assert refused.value.next_step is not None
+    assert refused.value.next_step.startswith("give at least --memory ")
+    assert "695.3 KiB of the input were not looked at" in refused.value.next_step

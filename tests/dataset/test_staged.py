@@ -431,3 +431,12 @@ def test_parts_follow_the_sizes_of_streams(corpus: Path) -> None:
         covered += range(part.first, part.last)
     assert sorted(set(covered)) == list(range(len(job.streams)))
     assert not Records(Path("staged.work")).is_done(Task("hash", 0))
+
+
+@pytest.mark.parametrize(
+    ("total", "part_mib", "partitions"),
+    [(0, 16, 1), (5 << 20, 16, 1), (1 << 33, 16, 128), (1 << 40, 35, 256), (1 << 44, 560, 256)],
+)
+def test_sizes_follow_the_text(total: int, part_mib: int, partitions: int) -> None:
+    sizes = Sizes.of(total)
+    assert sizes == Sizes(part_mib << 20, partitions, num_buckets=4096, group_bytes=256 << 20)

@@ -130,11 +130,16 @@ def test_a_pretokenization_says_sizes_and_rates() -> None:
 
 
 def test_a_verification_says_whether_all_is_well() -> None:
-    result = SimpleNamespace(num_shards=1200, num_tokens=5000, num_strangers=0, problems=[])
+    numbers = {"num_strangers": 0, "num_unnamed": 0}
+    result = SimpleNamespace(num_shards=1200, num_tokens=5000, problems=[], **numbers)
     first = "1,200 shards, 5,000 tokens checked"
     assert describe_verification(result).splitlines() == [first, "all is well"]  # pyright: ignore
     result.num_strangers = 2
-    lines = describe_verification(result).splitlines()  # pyright: ignore
-    assert lines[1].startswith("2 of them were moved in by hand") and lines[2] == "all is well"
+    moved = "2 of them were moved in by hand and have no checksum"
+    endings = {0: "", 1: "; nothing says which tokenizer made 1"}
+    for unnamed, ending in {**endings, 2: "; nothing says which tokenizer made them"}.items():
+        result.num_unnamed = unnamed
+        lines = describe_verification(result).splitlines()  # pyright: ignore
+        assert lines[1:] == [moved + ending, "all is well"]
     result.problems = ["bad"]
     assert len(describe_verification(result).splitlines()) == 2  # pyright: ignore

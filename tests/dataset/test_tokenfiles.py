@@ -47,6 +47,7 @@ def test_a_stream_crosses_files_and_finds_the_ends_of_documents(tmp_path: Path) 
         ("llmc", "x.bin", b"\0" * 1024, "the header begins with 0 0"),
         ("llmc", "x.bin", b"short", "the header begins with 0 0"),
         ("npy", "x.npy", b"no header", "not a .npy file"),
+        ("npy", "x.npy", b"\x93NUMPY", "damaged NumPy header"),
         ("megatron", "x.idx", b"MMIDIDX", "MMIDIDX is missing"),
     ],
 )

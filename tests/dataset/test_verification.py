@@ -17,6 +17,7 @@ from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import METADATA_NAME
 from lowtide.files import checksum_bytes
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -90,8 +91,11 @@ def test_damage_is_found(
 def test_missing_shard_and_strangers(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.arange(2, 20, dtype=np.uint16).tofile(dataset / "train" / "extra.bin")
     result = verify_dataset(dataset_dir=dataset)
-    assert result.problems == [] and result.num_strangers == 1
+    assert result.problems == [] and (result.num_strangers, result.num_unnamed) == (1, 1)
     path = next((dataset / "train").glob("shard_00000*.bin"))
+    (dataset / "train" / "extra.bin").rename(dataset / "train" / path.name.replace("000", "007", 1))
+    result = verify_dataset(dataset_dir=dataset)
+    assert result.problems == [] and (result.num_strangers, result.num_unnamed) == (1, 0)
     path.unlink()
     assert main(["verify", str(dataset)]) == 1
     assert f"train/{path.name}: missing" in capsys.readouterr().err
@@ -111,7 +115,7 @@ def test_missing_shard_and_strangers(dataset: Path, capsys: pytest.CaptureFixtur
     ],
 )
 def test_damaged_metadata_is_found(dataset: Path, old: str, new: str, message: str) -> None:
-    path = dataset / layout.METADATA_NAME
+    path = dataset / METADATA_NAME
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
@@ -120,7 +124,7 @@ def test_damaged_metadata_is_found(dataset: Path, old: str, new: str, message: s
 
 
 def test_other_tokenizer_is_noticed(dataset: Path) -> None:
-    path = dataset / layout.METADATA_NAME
+    path = dataset / METADATA_NAME
     metadata = json.loads(path.read_text())
     metadata["tokenizer_fingerprint"] = "0" * 32
     path.write_text(json.dumps(metadata))
@@ -190,7 +194,7 @@ def test_files_of_ends_that_cannot_be_right(tmp_path: Path) -> None:
     assert problems(1) == [f"{ends.name}: 9 bytes, expected a multiple of 8"]
     ends.write_bytes(bytes(16))
     assert problems(2) == [] and problems(None) == []
-    assert problems(3) == [f"{ends.name}: 2 documents, {layout.METADATA_NAME} says 3"]
+    assert problems(3) == [f"{ends.name}: 2 documents, {METADATA_NAME} says 3"]
 
 
 def test_what_is_in_a_shard_is_counted_over_all_of_it(

@@ -16,6 +16,7 @@ from lowtide.corpus.reading import ReadingSettings, Stream, plan_streams
 from lowtide.corpus.workfiles import write_work_file
 from lowtide.dataset import workfolder
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import WORK_NAME
 from lowtide.files import unused_name
 from lowtide.journal import write_notes
 
@@ -190,7 +191,7 @@ def test_work_without_a_plan_is_removed(tmp_path: Path) -> None:
 
 
 def test_what_a_kill_leaves_of_the_plan_is_no_stranger(tmp_path: Path) -> None:
-    work = tmp_path / workfolder.WORK_NAME
+    work = tmp_path / WORK_NAME
     work.mkdir()
     unused_name(work / "plan.json", "partial").write_text('{"verb"')
     workfolder.remove_work(tmp_path)

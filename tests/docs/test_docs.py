@@ -112,10 +112,11 @@ def folder(tmp_path: Path) -> Path:
 
 # Examples are of a useful size; a test wants to see that they work.
 CUTS = {
-    r"--max-iters \d+": "--max-iters 2 --eval-iters 1 --sample-tokens 2",
+    r"--max-(iters|steps) \d+": r"--max-\1 2 --eval-iters 1 --sample-tokens 2",
     r"max_iters=\d+": "max_iters=2, eval_iters=1, sample_tokens=2",
     r"(context_length|seq_len)=\d+": r"\1=8",
     r"max_new_tokens=\d+": "max_new_tokens=3",
+    "--what loading checkpointing": "--what checkpointing",  # loading: tests/planning
     "lowtide generate ": "lowtide generate --max-new-tokens 3 ",
     "lowtide evaluate ": "lowtide evaluate --eval-iters 1 ",
 }

@@ -8,14 +8,14 @@ import torch
 from lowtide.errors import BudgetError, DataError
 from lowtide.files import write_json
 from lowtide.generation.decoding import (
-    generate,
     generate_text,
     iter_tokens,
     stream_text,
 )
+from lowtide.generation.generating import generate
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
-from lowtide.generation.streams import TextStream, _overlap, encode_prompt, note_unknown
+from lowtide.generation.textstreams import TextStream, _overlap, encode_prompt, note_unknown
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import portable_tensors, save_weights
@@ -202,7 +202,7 @@ def test_memory_goes_into_the_metrics_of_the_run(run, capsys):
     assert [row["job"] for row in rows] == ["generate", "generate"]
     assert rows[0]["done"] == 3 and rows[-1]["event"] == "end"
     assert rows[-1]["peak_memory_bytes"] > 0
-    assert "3 texts of 3 texts" in capsys.readouterr().err
+    assert "3 of 3 texts" in capsys.readouterr().err
 
 
 def test_nothing_asked_is_answered_with_text(model, tokenizer):

@@ -11,6 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
+    "generation.continuations": {"_Row.written": 0, "_Read.slot": -1},
     "generation.decoding": {
         "iter_tokens(num_samples)": 1,
         "iter_tokens(max_new_tokens)": 100,
@@ -28,10 +29,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Prompt.size_bytes": 0,
         "_decode(final)": False,
     },
-    "generation.rows": {"_Row.written": 0, "_Read.slot": -1},
     "generation.settings": {
         "BATCH_SIZE": 8,
-        "_MOST_TEXTS": 1_024,
+        "MOST_TEXTS": 1_024,
         "SamplingSettings.temperature": 0.8,
         "SamplingSettings.top_k": 50,
         "SamplingSettings.top_p": 0.95,

@@ -21,6 +21,7 @@ GENERATE = {
     "stop": (),
     "num_samples": 1,
     "batch_size": 8,
+    "backend": "auto",
     "device": "auto",
 }
 

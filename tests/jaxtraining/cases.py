@@ -1,10 +1,15 @@
 """Shapes, data and settings that both backends compute with; neither is imported here."""
 
+import dataclasses
+
 import numpy as np
 
+from lowtide.errors import UsageError
+from lowtide.generation.generating import generate
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.training import settings
+from lowtide.training.evaluating import evaluate
 
 VOCAB, TOKENS, ROWS = 61, 24, 8
 SHAPES = {
@@ -76,3 +81,33 @@ def trainer_options(folder, name, *, max_iters, device="cpu:0", **options):
         "learning_rate": 2e-3,
         **options,
     }
+
+
+def speak(folder, backend):
+    """What the commands say of the network that has a vocabulary: texts, losses, answers."""
+    speaker = folder / "speaker"
+    options = {"model_name": str(speaker), "backend": backend, "device": "cpu", "memory": "64GiB"}
+    text = "".join(
+        generate(
+            **options,
+            prompt_file=speaker / "prompts.txt",
+            each_line=True,
+            preset="deterministic",
+            num_samples=2,
+            max_new_tokens=60,
+            stop=("jj",),
+        )
+    )
+    try:
+        evaluate(**options, dataset_dir=(str(speaker / "ids.npy"),), split="all", seq_len=41)
+    except UsageError as error:
+        text += str(error)
+    found = evaluate(
+        **options,
+        dataset_dir=(f"ids={speaker / 'ids.npy'}",),
+        split="all",
+        tasks=(str(speaker / "questions.jsonl"), str(speaker / "last.jsonl")),
+        batch_size=3,
+        seq_len=32,
+    )
+    return {"text": text, **{name: dataclasses.asdict(row) for name, row in found.items()}}

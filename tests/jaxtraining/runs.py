@@ -18,6 +18,7 @@ from cases import (
     STEPS,
     batches,
     losses_of,
+    speak,
     train_settings,
     trainer_options,
 )
@@ -150,6 +151,7 @@ def main(folder):
     make_trainer(folder, "torch8", max_iters=12, optimizer="auto", use_8bit_optimizer=True).fit()
     make_trainer(folder, "jax8", max_iters=6, optimizer="auto", use_8bit_optimizer=True).fit()
     answers["greedy"] = greedy(folder / "whole", "qwen3")
+    answers["speak"] = speak(folder, "jax")
     answers["torch_imported"] = "torch" in sys.modules
     print(json.dumps(answers))
 

@@ -17,9 +17,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "jaxtraining.eightbit": {"_BLOCK": 256, "_SMALLEST": 4_096, "_EXPONENTS": 7},
     "jaxtraining.engine": {"JaxEngine.compute(share_done)": 0.0},
+    "jaxtraining.evaluation": {"_PENDING": 64},
     "jaxtraining.generation": {
         "iter_tokens(max_new_tokens)": 100,
-        "stream_text(max_new_tokens)": 100,
+        "stream_pieces(num_samples)": 1,
+        "stream_pieces(max_new_tokens)": 100,
+        "stream_pieces(batch_size)": 1,
     },
     "jaxtraining.network": {
         "Form.again": False,

@@ -15,6 +15,7 @@ from lowtide.generation.settings import SamplingSettings
 from lowtide.model.weights import load_model
 
 from . import torchruns
+from .cases import speak
 
 
 def losses(folder, name):
@@ -94,6 +95,19 @@ def test_the_likeliest_tokens_are_those_of_torch(found, folder):
     )
     assert found["greedy"] == [int(token[0]) for token in tokens]
     assert torch.is_grad_enabled()
+
+
+def test_commands_say_with_jax_what_they_say_with_torch(found, folder, capsys):
+    wanted = speak(folder, "torch")
+    assert found["speak"]["text"] == wanted["text"]
+    assert wanted["text"].count("--- ") == 6
+    assert "41 tokens do not fit a context of 40" in wanted["text"]
+    assert found["speak"].keys() == wanted.keys() == {"text", "ids", "questions", "last"}
+    for name in ("ids", "questions", "last"):
+        ours, torchs = found["speak"][name], wanted[name]
+        there = {key: value for key, value in torchs.items() if value is not None}
+        assert {key: ours[key] for key in there} == pytest.approx(there, rel=1e-5), name
+        assert [key for key in ours if ours[key] is None] == [k for k in torchs if k not in there]
 
 
 def test_torch_is_not_imported(found):

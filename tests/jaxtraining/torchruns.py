@@ -1,9 +1,16 @@
 """The same runs with torch, in the process of the tests."""
 
+import json
+
+import numpy as np
 import torch
 
+from lowtide.files import write_json
+from lowtide.model.config import GPTConfig
 from lowtide.model.firstweights import iter_first_weights
 from lowtide.model.gpt import GPT
+from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.tokenizer import Tokenizer
 from lowtide.training.state import RunState
 from lowtide.training.torchbackend import BACKEND as TORCH
 from lowtide.training.trainer import Trainer
@@ -45,8 +52,34 @@ def make_trainer(folder, name, *, layout="qwen3", **options):
     return Trainer(new_model(layout), **trainer_options(folder, name, device="cpu", **options))
 
 
+def make_speaker(folder):
+    """A network with a vocabulary, and text and questions for it."""
+    tokenizer = Tokenizer.from_characters("abcdefghij \u00e4\u00f6\n")
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(tokenizer.vocab_size, 40, 2, 32, 2, num_kv_heads=1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    speaker = folder / "speaker"
+    speaker.mkdir()
+    write_json(speaker / "config.json", model.config.to_huggingface())
+    weights = portable_tensors(model.state_dict(), model.config)
+    save_weights(speaker / "model.safetensors", weights)
+    tokenizer.save(speaker)
+    text = "a bad cab hid a fig\n" * 60
+    np.save(speaker / "ids.npy", np.array(tokenizer.encode(text), np.uint16))
+    (speaker / "prompts.txt").write_text("a bad cab\nhid\n" + "ab" * 30)
+    rows = [
+        {"context": "a bad", "choices": ["cab", "fig hid a", "j"], "answer": 0},
+        {"context": "abc " * 12, "choices": ["de", "a bad cab hid"], "answer": 1},
+    ]
+    (speaker / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (speaker / "last.jsonl").write_text(json.dumps({"text": "a bad cab hid a fig"}) + "\n")
+
+
 def begin_runs(folder):
     """Begin what JAX goes on with, and run what it is compared with."""
+    make_speaker(folder)
     make_trainer(folder, "alone", max_iters=12).fit()
     make_trainer(folder, "torch", max_iters=6).fit()
     eight = {"optimizer": "auto", "use_8bit_optimizer": True}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lowtide.errors import BudgetError, LowtideError, UsageError
-from lowtide.ladder import backend, executor, homes, network
+from lowtide.ladder import backend, executor, filehome, network
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
@@ -129,6 +129,11 @@ def test_moments_of_the_other_kind_are_refused(
         _train(text_file, tmp_path, name, **options, max_iters=8)
 
 
+def test_cautious_decay_without_muon_is_refused(text_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cautious decay is Muon's"):
+        _train(text_file, tmp_path, "run", offload="packed", optimizer="adamw", cautious_decay=True)
+
+
 def test_the_model_loads_as_any_other(runs: Path) -> None:
     from lowtide.model.weights import load_model
 
@@ -185,7 +190,7 @@ def test_a_model_that_is_there_already_is_refused(tmp_path: Path) -> None:
 def test_a_disk_that_is_too_small_is_known_at_the_start(
     text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homes, "free_disk_bytes", lambda path: 1000)
+    monkeypatch.setattr(filehome, "free_disk_bytes", lambda path: 1000)
     with pytest.raises(LowtideError, match=r"the scratch file takes .* free") as error:
         _train(text_file, tmp_path, "run", offload="disk")
     assert "--offload-dir" in str(error.value)

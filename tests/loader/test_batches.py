@@ -247,7 +247,7 @@ def test_a_program_may_end_without_closing(counting_dataset: Path) -> None:
         "next(loader)\n"
     )
     command = [sys.executable, "-c", code, str(counting_dataset)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (found.returncode, found.stderr) == (0, "")
 
 

@@ -80,7 +80,7 @@ def test_without_lightning_the_hooks_are_there_too(monkeypatch, train_path):
 @pytest.mark.filterwarnings("ignore")  # Lightning's own
 def test_lightnings_trainer_takes_it(train_path, tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
-    from lowtide.loader.tensors import LocalDataModule
+    from lowtide.loader.torchloaders import LocalDataModule
 
     class Model(lightning.LightningModule):
         def __init__(self):

@@ -25,7 +25,7 @@ def test_each_kind_is_found(dataset_dir: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", np.arange(300, dtype=np.uint16))
     found = inspect(dataset_dir, tokens=5, split="val")
     assert found.kind == "dataset" and found.facts["vocab_size"] > 5
-    assert str(found) == found.text
+    assert str(found) == found.text and "<pre>" in found._repr_html_()
     found = inspect(dataset_dir / "tokenizer.json", text="few words")
     assert found.kind == "char tokenizer" and found.facts["vocab_size"] > 5
     found = inspect(tmp_path / "ids.npy")

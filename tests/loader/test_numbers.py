@@ -24,11 +24,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "BatchLoader.__init__(segments)": False,
         "BatchLoader.__init__(pin_memory)": False,
     },
-    "loader.blocks": {
-        "BlockStart.number": 0,
-        "BlockStart.skip_tokens": 0,
-        "BlockStart.documents": 0,
-    },
     "loader.footprint": {"_TEXT_BYTES": 48_234_496},
     "loader.mixtures": {"_MAX_TOTAL": 1_099_511_627_776},
     "loader.ordering": {
@@ -81,7 +76,23 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "StreamingDataLoader.__init__(world_size)": 1,
         "StreamingDataLoader.__init__(reader_bytes)": 1_073_741_824,
     },
-    "loader.tensors": {
+    "loader.texts": {
+        "ENCODING_THREADS": 2,
+        "_PART_BYTES": 1_048_576,
+        "Text.ends_document": True,
+        "Text.begins_document": True,
+        "FileTexts.__init__(block_bytes)": 4_194_304,
+        "FileTexts.__init__(reader_bytes)": 1_073_741_824,
+        "HubTexts.__init__(streaming)": True,
+        "iter_encoded(group_bytes)": 1_048_576,
+    },
+    "loader.tokenblocks": {
+        "BlockStart.number": 0,
+        "BlockStart.skip_tokens": 0,
+        "BlockStart.documents": 0,
+    },
+    "loader.tokenstreams": {"_MAX_OPEN_FILES": 256},
+    "loader.torchloaders": {
         "_MAX_WORKERS": 1_024,
         "_READ_AHEAD_WINDOWS": 64,
         "LocalTokenizedDatasetFixed.__init__(seq_len)": 1_024,
@@ -104,17 +115,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "create_dataloaders(rank)": 0,
         "create_dataloaders(world_size)": 1,
     },
-    "loader.texts": {
-        "ENCODING_THREADS": 2,
-        "_PART_BYTES": 1_048_576,
-        "Text.ends_document": True,
-        "Text.begins_document": True,
-        "FileTexts.__init__(block_bytes)": 4_194_304,
-        "FileTexts.__init__(reader_bytes)": 1_073_741_824,
-        "HubTexts.__init__(streaming)": True,
-        "iter_encoded(group_bytes)": 1_048_576,
-    },
-    "loader.tokenstreams": {"_MAX_OPEN_FILES": 256},
     "loader.windows": {
         "_OUTPUT_LIMITS": {
             "int64": 9_223_372_036_854_775_808,

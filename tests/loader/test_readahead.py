@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowtide.loader.blocks import BlockStart, TokenBlock, Windowing
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
+from lowtide.loader.tokenblocks import BlockStart, TokenBlock, Windowing
 from lowtide.loader.windows import TokenDataset
 
 WINDOWING = Windowing(seq_len=4, stride=4, buffer_windows=1)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from lowtide.errors import DataError, UsageError
 from lowtide.loader import streaming as streaming_module
 from lowtide.loader import texts
-from lowtide.loader.blocks import Windowing, iter_token_blocks
 from lowtide.loader.footprint import estimate_memory_usage, planned_bytes
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.texts import FileTexts, make_encoder
+from lowtide.loader.tokenblocks import Windowing, iter_token_blocks
 from lowtide.tokenizer import Tokenizer
 
 
@@ -129,7 +129,7 @@ def test_what_fits_in_the_buffer_is_shuffled_whole(text_files: list[Path]) -> No
     max_examples=st.sampled_from([None, 7, 25]),
 )
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
 )
 def test_resume_anywhere_gives_the_same_batches(
     text_files: list[Path],

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lowtide.loader.blocks import Windowing
 from lowtide.loader.texts import FileTexts, iter_encoded, make_encoder
+from lowtide.loader.tokenblocks import Windowing
 from lowtide.tokenizer import Tokenizer
 
 from .test_streaming import ByteTokenizer
@@ -86,3 +87,17 @@ def test_text_that_names_a_special_token_is_text() -> None:
     assert encoder.iter_parts is not None
     assert [id for part in encoder.iter_parts(text) for id in part.tolist()] == wanted
     assert encoder.end_of_text_id not in wanted
+
+
+def test_a_group_of_tiny_texts_is_small(tmp_path: Path) -> None:
+    """A text takes its objects and those of its ids, however short it is."""
+    path = tmp_path / "tiny.jsonl"
+    path.write_text('{"text": "a"}\n' * 500)
+    asked: list[int] = []
+    real = make_encoder(ByteTokenizer())
+    encoder = dataclasses.replace(
+        real, encode=lambda texts: asked.append(len(texts)) or real.encode(texts)
+    )
+    found = list(iter_encoded(FileTexts([path]), encoder, seed=None, group_bytes=51_200))
+    assert len(found) == 500
+    assert max(asked) == 100

@@ -277,8 +277,13 @@ def test_a_missing_file_is_named(tmp_path: Path, counting_dataset: Path) -> None
     (tmp_path / "text.txt").write_text("words")
     with pytest.raises(DataError, match="lowtide pretokenize"):
         TokenDataset(tmp_path / "text.npy")
-    with pytest.raises(DataError, match=r"text\.txt is text, not tokens"):
-        TokenDataset(tmp_path / "text.txt")
+    for name in ("text.txt", "rows.jsonl", "rows.json"):
+        (tmp_path / name).write_text("words")
+        with pytest.raises(DataError, match=rf"{name} is text, not tokens"):
+            TokenDataset(tmp_path / name)
+    (tmp_path / "tokens.dat").write_bytes(b"1234")
+    with pytest.raises(DataError, match=r"tokens\.dat has no NumPy header"):
+        TokenDataset(tmp_path / "tokens.dat")
     (counting_dataset / "train" / "shard_00002.bin").unlink()
     with pytest.raises(DataError, match=r"shard_00002\.bin"):
         TokenDataset(counting_dataset, seq_len=64)

@@ -68,7 +68,7 @@ CASES = {
         "evaluate --model-name {model} --tasks {} --batch-size 4 --device cpu --memory",
         "500MiB",
         3 * MIB,
-        "import lowtide.training.evaluation as e\n"
+        "import lowtide.training.evaluating as e\n"
         "real = e.iter_questions\n"
         "def hold(path):\n"
         "    held.append(list(real(path)))\n"
@@ -129,7 +129,7 @@ CASES = {
         "plan --input-files {} --size 1M --no-measure --memory",
         "2GiB",  # what is planned for, not what planning takes: see below
         3 * MIB,
-        "import lowtide.planning.data as d\n"
+        "import lowtide.planning.plandata as d\n"
         "real = d._sample\n"
         "def hold(inputs):\n"
         "    held.append(inputs[0].path.read_bytes())\n"

@@ -65,6 +65,18 @@ def test_values_of_other_types_name_the_file(tmp_path, name, value):
     assert caught.value.path == tmp_path / "config.json"
 
 
+@pytest.mark.parametrize("value", ["", [], {}, False, 0.0])
+@pytest.mark.parametrize("name", ["head_dim", "num_key_value_heads"])
+def test_what_is_empty_is_no_size(tmp_path, name, value):
+    """Null and no key mean the usual size; nothing else does."""
+    usual = GPTConfig(40, 16, 1, 16, 2).to_huggingface()
+    (tmp_path / "config.json").write_text(json.dumps({**usual, name: value}))
+    with pytest.raises(DataError, match=f"{name} is .*, expected a number"):
+        load_config(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**usual, name: None}))
+    assert load_config(tmp_path).head_dim == 8
+
+
 def test_missing_keys_are_named(tmp_path):
     fields = GPTConfig(40, 16, 1, 16, 2).to_huggingface()
     del fields["hidden_size"]

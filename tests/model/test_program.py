@@ -105,6 +105,20 @@ def test_a_probe_that_fails_says_how_to_see_more(monkeypatch):
         program_module._probe("plain", "cpu")
 
 
+def test_a_probe_without_its_device_says_what_is_missing(monkeypatch):
+    printed = (
+        "Traceback\nlowtide.errors.UsageError: device is 'gpu', none here\n  next: leave it out"
+    )
+
+    def run(command, **options):
+        return subprocess.CompletedProcess(command, 1, "", printed + "\n")
+
+    monkeypatch.setattr(program_module.subprocess, "run", run)
+    with pytest.raises(LowtideError) as caught:
+        program_module._probe("jax", "gpu")
+    assert str(caught.value) == "device is 'gpu', none here\n  next: leave it out"
+
+
 def test_here_the_program_is_what_is_resident_less_what_is_counted_elsewhere(probes):
     block = bytearray(64 * MIB)
     block[::4096] = b"x" * len(block[::4096])

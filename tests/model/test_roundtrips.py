@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from lowtide.errors import DataError
 from lowtide.files import read_json, write_json
-from lowtide.generation.decoding import generate
+from lowtide.generation.generating import generate
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.export import export_model
 from lowtide.model.gpt import GPT

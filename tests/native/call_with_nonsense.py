@@ -429,12 +429,12 @@ def call_near_files(folder: Path) -> None:
     pair = np.array([1, 0], np.uint64).view(np.uint8)
     for first, offset, rows in itertools.product((0, 1, 1 << 63), (0, 1 << 40), (0, 2, 1 << 50)):
         file = (first, path, offset, rows, 0)
-        decider = call("NearDecider", _native.NearDecider, [file], 0.8, True, out)
+        decider = call("NearDecider", _native.NearDecider, [file], 0.8, 0, out)
         if decider is not None:
             for pairs in (pair, np.zeros(2, np.uint64).view(np.uint8), pair[1:], b""):
                 call("NearDecider", decider.add, pairs)
             call("NearDecider", decider.finish)
-    call("NearDecider", _native.NearDecider, [], 0.8, True, folder / "nowhere" / "out")
+    call("NearDecider", _native.NearDecider, [], 0.8, 0, folder / "nowhere" / "out")
 
 
 def call_dataset(folder: Path) -> None:

@@ -95,7 +95,7 @@ def _decide(files: dict[str, Path], pairs: bytes, cleaned: Any) -> None:
     joined.write_bytes(files["index"].read_bytes() + files["grams"].read_bytes())
     files["removed"].write_bytes(b"")
     at = count * _native.GRAM_SET_ROW_BYTES
-    decider = _native.NearDecider([(0, joined, 0, count, at)], 0.8, True, files["removed"])
+    decider = _native.NearDecider([(0, joined, 0, count, at)], 0.8, 0, files["removed"])
     decider.add(np.frombuffer(pairs, np.uint8))
     decider.finish()
     assert decider.num_removed <= len(cleaned.documents) // _native.DOCUMENT_ROW_BYTES or count

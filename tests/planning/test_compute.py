@@ -44,6 +44,9 @@ def test_epochs_and_seconds() -> None:
     assert (unknown.epochs, unknown.seconds) == (None, None)
     assert unknown.describe_epochs() == "no data is named"
     assert unknown.describe_best_size() is None
+    once, more = plan(max_iters=10), plan(max_iters=11)
+    assert (once.epochs, once.describe_epochs()) == (1.0, "no token is seen twice")
+    assert more.describe_epochs() == "up to 4 times counts nearly as new text"
     assert "suit 50 parameters (20 tokens each)" in str(found.describe_best_size())
 
 

@@ -52,14 +52,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_DAY_SECONDS": 86_400,
         "_SMALLEST_SIZE": 1_000_000,
     },
-    "planning.data": {
-        "_SAMPLE_BYTES": 1_048_576,
-        "_TRAIN_SHARE": 0.9,
-        "_GPT2_VOCABULARY": 50_257,
-        "_VOCABULARIES": ((8, 8_000), (16, 16_000), (float("inf"), 32_000)),
-        "_SMALLEST_VOCABULARY": 500,
-        "DataFacts.streams": False,
-    },
     "planning.machine": {
         "_RAM_SHARE": 0.75,
         "_VRAM_SHARE": 0.92,
@@ -81,6 +73,14 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_VALUE": 90,
         "_TOP": 36,
     },
+    "planning.plandata": {
+        "_SAMPLE_BYTES": 1_048_576,
+        "_TRAIN_SHARE": 0.9,
+        "_GPT2_VOCABULARY": 50_257,
+        "_VOCABULARIES": ((8, 8_000), (16, 16_000), (float("inf"), 32_000)),
+        "_SMALLEST_VOCABULARY": 500,
+        "DataFacts.streams": False,
+    },
     "planning.settings": {
         "_SMALLEST_VOCABULARY": 257,
         "_SMALLEST_MACHINE": 33_554_432,
@@ -99,6 +99,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_TIMEOUT_SECONDS": 90,
         "_FREE": 0.1,
         "_COMPUTED_AGAIN": 1.3333333333333333,
+        "Rates.is_disk_assumed": False,
     },
     "planning.trial": {"_TIMEOUT_SECONDS": 90, "run_trial(seconds)": 8.0},
 }

@@ -11,7 +11,8 @@ import pytest
 
 from lowtide.arguments import parse_settings
 from lowtide.cli import main
-from lowtide.errors import UsageError
+from lowtide.corpus.evaluations import load_items, smallest_item_budget
+from lowtide.errors import BudgetError, UsageError
 from lowtide.files import write_json
 from lowtide.model.config import GPTConfig
 from lowtide.planning import make_plan
@@ -201,6 +202,21 @@ def test_a_config_file_is_the_model(tmp_path):
     command = plan.commands[-1]
     assert f"--config-file {config}" in command and "--seq-len 32" in command
     assert "--num-layers" not in command
+
+
+def test_evaluation_items_are_counted_as_prepare_counts_them(tmp_path):
+    items = tmp_path / "items.jsonl"
+    items.write_text('{"text": "%s"}' % ("low tide at the old shore " * 60_000))
+    wanted = {"ram": "8GiB", "tokens": "10M", "vocab_size": 8000, "memory": "96MiB"}
+    without = make_plan(**wanted).needs[1]
+    need = make_plan(**wanted, decontaminate=[str(items)]).needs[1]
+    assert need.stage == "prepare" and need.disk_bytes > without.disk_bytes
+    assert need.least_bytes > without.least_bytes and "evaluation items" in need.note
+    with pytest.raises(BudgetError, match="more than a third"):
+        load_items([str(items)], budget_bytes=smallest_item_budget([str(items)]) - 1)
+    assert len(load_items([str(items)], budget_bytes=need.least_bytes).table) > 0
+    with pytest.raises(UsageError, match="is no file"):
+        make_plan(**wanted, decontaminate=["nowhere.jsonl"])
 
 
 def test_json_and_text_say_the_same(capsys):

@@ -126,11 +126,13 @@ def replace_stages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         resources,
         "planned_disk_bytes",
-        lambda text, *, one_pass_bytes, bytes_per_token, token_bytes, near_copies: int(
+        lambda text, *, one_pass_bytes, bytes_per_token, token_bytes, near_copies, keeps_text: int(
             text * token_bytes / bytes_per_token + one_pass_bytes + near_copies * text
         ),
     )
-    patch.setattr("lowtide.planning.data.estimate_distinct_bytes", lambda inputs, text: text // 50)
+    patch.setattr(
+        "lowtide.planning.plandata.estimate_distinct_bytes", lambda inputs, text: text // 50
+    )
     patch.setattr(machine, "free_disk_bytes", lambda path: 500 << 30)
 
 

@@ -22,6 +22,7 @@ PLAN = {
     "name": "mine",
     "measure": True,
     "near_dedup": 0.0,
+    "decontaminate": (),
 }
 COMPARE = {
     "input": (),

@@ -146,3 +146,14 @@ def test_a_browser_sorts_and_saves(
     assert title[1].startswith("runs.csv data:text/csv") and "run%2Cparameters" in title[1]
     assert title[2].startswith("val_loss.csv data:text/csv;charset=utf-8,series%2Cstep%2C")
     assert title[3].startswith("val_loss.png data:image/png;base64,iVBOR")
+
+
+def test_losses_are_large_and_logarithmic_and_the_rest_begins_at_zero(runs: list[Path]) -> None:
+    charts = [part for part in page_of(runs)["sections"] if part["type"] == "chart"]
+    assert {chart["id"] for chart in charts} > {"loss", "val_loss", "tokens_per_second"}
+    for chart in charts:
+        is_loss = chart["id"] in ("loss", "val_loss")
+        assert (chart["width"], chart["height"]) == (("wide", 340) if is_loss else ("half", 240))
+        assert (chart["log"], chart["choose_axis"], chart["from_zero"]) == (
+            is_loss, is_loss, not is_loss)  # fmt: skip
+        assert chart["smooth"] == (chart["id"] == "loss")

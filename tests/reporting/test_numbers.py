@@ -35,7 +35,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "JobMetrics.is_over_budget": False,
         "JobMetrics.num_rows": 0,
     },
-    "reporting.records": {
+    "reporting.reports": {"_PAGE_BYTES": 16_777_216, "_RUN_BYTES": 2_097_152},
+    "reporting.runcurves": {
         "MAX_SAMPLES": 200,
         "_MAX_EVALUATIONS": 24,
         "_MAX_MARKS": 60,
@@ -46,7 +47,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "RunRecord.elapsed_seconds": 0.0,
         "RunRecord.skipped_steps": 0,
     },
-    "reporting.reports": {"_PAGE_BYTES": 16_777_216, "_RUN_BYTES": 2_097_152},
     "reporting.series": {"Series.__init__(limit)": 480, "round_number(digits)": 6},
     "reporting.settings": {
         "ReportSettings.watch": False,

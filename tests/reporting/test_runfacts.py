@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.reporting.records import RunRecord
+from lowtide.reporting.runcurves import Evaluation, RunRecord
 from lowtide.reporting.runfacts import made_with, run_facts
 
 from .conftest import metrics_row, step_row
@@ -37,3 +37,10 @@ def test_a_strange_row_is_no_trouble() -> None:
     record.take(metrics_row(0, event="environment", versions="?", num_parameters="many", command=3))
     assert run_facts(Path("run"), record, {}).parameters is None
     assert made_with(record) == [["command", "3"]]
+
+
+def test_an_evaluation_without_a_number_has_no_best_one() -> None:
+    record = RunRecord()
+    record.evaluations["val"] = Evaluation()
+    facts = run_facts(Path("run"), record, {})
+    assert (facts.best_val_loss, facts.best_step, facts.bits_per_byte) == (None, None, None)

@@ -44,7 +44,7 @@ def server(run: Path) -> Iterator[PageServer]:
 
 
 def get(server: PageServer, path: str, host: str | None = None) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=100)
     connection.request("GET", path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
     result = answer.status, answer.read().decode(), answer.headers.get("ETag") or ""
@@ -78,6 +78,12 @@ def test_only_names_of_this_machine_are_answered(
     server: PageServer, host: str, status: int
 ) -> None:
     assert get(server, "/", host)[0] == status
+
+
+def test_an_address_that_is_none_is_answered(server: PageServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=20) as client:
+        client.sendall(b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(20).startswith(b"HTTP/1.0 400 ")
 
 
 def test_other_paths_are_not_served(server: PageServer) -> None:
@@ -129,7 +135,7 @@ def test_ctrl_c_is_the_way_to_end_it(run: Path) -> None:
     line = child.stdout.readline()
     assert re.match(r"http://127\.0\.0\.1:\d+/", line)
     os.kill(child.pid, signal.SIGINT)
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=120)
     assert child.returncode == 0
     assert errors == ""
 

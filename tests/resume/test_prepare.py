@@ -17,13 +17,13 @@ from lowtide import Tokenizer
 SCRIPT = """
 import dataclasses, os, signal, sys
 import lowtide.corpus.readingflags as settings
-from lowtide.dataset import preparation
+from lowtide.dataset import chosen
 from lowtide.dataset.preparation import prepare_dataset
 
 settings.BLOCK_BYTES = 4096
 limit = int(sys.argv[3])
-plan_shares, table_bytes = preparation.plan_shares, int(sys.argv[5])
-preparation.plan_shares = lambda *given: dataclasses.replace(
+plan_shares, table_bytes = chosen.plan_shares, int(sys.argv[5])
+chosen.plan_shares = lambda *given: dataclasses.replace(
     plan_shares(*given), one_pass_bytes=table_bytes
 )
 count = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
+import itertools
 import random
 import signal
 import subprocess
@@ -15,15 +15,23 @@ import pytest
 
 FILES = ["merges.txt", "tokenizer.json", "training.json", "vocab.json"]
 
-# Checkpoints after every step, and steps so small that there are many.
+# Checkpoints after every step, and steps so small that there are many. Told to, it says when one is
+# on the disk, and waits for a signal: whoever sends it cannot come too late.
 _PROGRAM = """
-import sys
+import signal, sys
 from lowtide.tokenizer import counting, learning, training
 counting._CHECKPOINT_SECONDS = -1.0
 counting._ROUND_BYTES = 60_000
 counting._SMALL_FILE_BYTES = 1_000
 training.BATCH_BYTES = 50_000
 learning._MERGES_PER_CALL = 8
+save = counting.CountCheckpoints.save
+def save_and_wait(*arguments):
+    save(*arguments)
+    print("on the disk", flush=True)
+    signal.pause()
+if sys.argv.pop(1) == "wait":
+    counting.CountCheckpoints.save = save_and_wait
 from lowtide.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -40,14 +48,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(corpus: Path, out_dir: Path) -> subprocess.Popen[bytes]:
+def start(corpus: Path, out_dir: Path, how: str = "on") -> subprocess.Popen[bytes]:
     command = ["train-tokenizer", "--input", str(corpus), "--out-dir", str(out_dir)]
     options = ["--vocab-size", "1500", "--memory", "300MiB", "--processes", "2"]
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, *command, *options],
+        [sys.executable, "-c", _PROGRAM, how, *command, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
+
+
+def wait_for_checkpoint(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    lines = list(itertools.takewhile(lambda line: b"on the disk" not in line, process.stdout))
+    assert process.poll() is None, lines
 
 
 def finish(process: subprocess.Popen[bytes]) -> str:
@@ -100,14 +114,9 @@ def test_killed_after_each_checkpoint(
     journal = out_dir / ".work" / "counting.json"
     seen: set[bytes] = set()
     for _ in range(4):
-        process = start(corpus, out_dir)
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            state = journal.read_bytes() if journal.exists() else b""
-            if state and state not in seen:
-                seen.add(state)
-                break
-            os.sched_yield()
+        process = start(corpus, out_dir, "wait")
+        wait_for_checkpoint(process)
+        seen.add(journal.read_bytes())
         process.kill()
         process.communicate()
     assert len(seen) == 4
@@ -120,12 +129,10 @@ def test_interrupted_by_hand(
     tmp_path: Path, corpus: Path, whole: tuple[dict[str, bytes], float]
 ) -> None:
     out_dir = tmp_path / "tok"
-    process = start(corpus, out_dir)
-    journal = out_dir / ".work" / "counting.json"
-    while process.poll() is None and not journal.exists():
-        os.sched_yield()
+    process = start(corpus, out_dir, "wait")
+    wait_for_checkpoint(process)
     process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=60)[0].decode()
+    output = process.communicate(timeout=120)[0].decode()
     assert process.returncode == 130, output
     assert "the same command goes on" in output
     finish(start(corpus, out_dir))

@@ -282,7 +282,8 @@ def test_a_cache_whose_filler_was_killed_holds_no_wrong_bytes(
     there = batches(open_stored(stored, tmp_path), "sequential")
     here = batches(TokenDataset(dataset, seq_len=64), "sequential")
     assert all(np.array_equal(a[0], b[0]) for a, b in zip(here, there, strict=True))
-    assert not list(folder.glob("*.fetching"))
+    left = [path.name for path in folder.glob("*.fetching")]
+    assert not [name for name in left if not name.startswith(f"{os.getpid()}.")]  # read ahead
 
 
 def test_two_processes_share_a_cache_and_stay_within_it(

@@ -13,7 +13,7 @@ from lowtide.errors import BudgetError, DataError
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.packages import MissingPackageError
-from lowtide.planning.data import find_data
+from lowtide.planning.plandata import find_data
 from lowtide.planning.settings import PlanSettings
 from lowtide.stores.extents import buffer_bytes
 from lowtide.training import admission

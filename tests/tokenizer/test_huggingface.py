@@ -43,21 +43,24 @@ def test_characters_round_trip(tmp_path: Path) -> None:
     assert again.kind == "char"
 
 
-@pytest.mark.parametrize("pattern", PATTERN_NAMES)
+@pytest.fixture(scope="module", params=PATTERN_NAMES)
+def both(
+    request: pytest.FixtureRequest, small_merges: list[Pair], specials: list[str]
+) -> tuple[Tokenizer, Any]:
+    """A tokenizer of ours, and what the package makes of its file."""
+    from tokenizers import Tokenizer as HuggingFace
+
+    ours = Tokenizer.from_merges(small_merges, special_tokens=specials, pattern=request.param)
+    return ours, HuggingFace.from_str(json.dumps(tokenizer_json(ours.data)))
+
+
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_tokenizers_gives_the_same_ids(
-    pattern: Pattern,
-    data: st.DataObject,
-    nasty_text: st.SearchStrategy[str],
-    small_merges: list[Pair],
-    specials: list[str],
+    both: tuple[Tokenizer, Any], data: st.DataObject, nasty_text: st.SearchStrategy[str]
 ) -> None:
-    from tokenizers import Tokenizer as HuggingFace
-
+    ours, theirs = both
     text = data.draw(nasty_text)
-    ours = Tokenizer.from_merges(small_merges, special_tokens=specials, pattern=pattern)
-    theirs = HuggingFace.from_str(json.dumps(tokenizer_json(ours.data)))
     ids = ours.encode(text, special="allow").tolist()
     assert theirs.encode(text).ids == ids
     assert theirs.decode(ids, skip_special_tokens=False) == text

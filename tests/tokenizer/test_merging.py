@@ -71,7 +71,7 @@ def learn_with(
 
 @TIE_BREAKS
 @given(counts=pieces_with_counts, target=st.integers(0, 60), min_frequency=st.integers(1, 6))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_merges_equal_the_reference(
     tie_break: str, counts: dict[bytes, int], target: int, min_frequency: int
 ) -> None:
@@ -87,7 +87,7 @@ def test_merges_equal_the_reference(
     memory_bytes=st.sampled_from([20_000, 1 << 20]),
     rounds=st.sampled_from([_native.RoundLearner, _native.WideRoundLearner]),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_merges_in_rounds_equal_the_reference(
     tie_break: str,
     counts: dict[bytes, int],

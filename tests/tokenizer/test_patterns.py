@@ -72,11 +72,11 @@ def test_splits_plain_text_as_the_regex_package(pattern: str, data: st.DataObjec
 @PATTERNS
 def test_random_plain_text(pattern: str) -> None:
     source = random.Random(pattern)
-    for _ in range(2000):
+    for _ in range(1000):
         letters = source.choice(_ALPHABETS)
         text = "".join(source.choices(letters, k=source.choice([64, 65, 100, 130, 200]))).encode()
         assert split(pattern, text) == split_pieces(text, pattern)
-    for _ in range(1000):
+    for _ in range(500):
         letters = source.choices(source.choice(_ALPHABETS), k=source.randint(20, 90))
         text = "".join(letter * source.choice(_RUNS) for letter in letters).encode()
         assert split(pattern, text) == split_pieces(text, pattern)
@@ -202,6 +202,12 @@ def test_cuts_never_change_pieces(
         assert split(pattern, text[:cut]) + split(pattern, text[cut:]) == whole
     parts = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
     assert [piece for part in parts for piece in split(pattern, part)] == whole
+
+
+def test_there_are_cuts() -> None:
+    """Else what is said of each below would hold of none."""
+    cuts = _native.testing.safe_cuts(b"some words\nand lines, one after the other\n", [b"<|end|>"])
+    assert len(cuts) > 3
 
 
 @given(data=st.data())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lowtide import _native
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings
-from lowtide.tokenizer import scanning, stretches
+from lowtide.tokenizer import stretches
 from lowtide.tokenizer.scanning import count_characters
 from lowtide.tokenizer.stretches import Stretch, find_stretch, unseen_words
 
@@ -19,13 +21,12 @@ LINES = b"some words of a line\n" * 20_000
 LETTERS = bytes(random.Random(0).choices(b"ACGT", k=300_000))
 
 
-def look(*paths: Path, seconds: float = 30.0, streams: bool = True) -> Stretch:
+def look(*paths: Path, streams: bool = True) -> Stretch:
     inputs = expand_inputs(paths)
     return find_stretch(
         inputs,
         ReadingSettings(),
         lambda text: _native.last_cut(text, [b"<|endoftext|>"]),
-        seconds=seconds,
         streams=streams,
     )
 
@@ -65,12 +66,23 @@ def test_compressed_files_are_left_out_where_they_are_not_held(tmp_path: Path) -
     assert look(path, streams=False).size_bytes == 0
 
 
-def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
-    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
-    first.write_bytes(LINES)
-    second.write_bytes(LINES)
-    found = look(first, second, seconds=-1.0)
-    assert (found.unseen_bytes, found.text_bytes) == (2 * len(LINES), 0)
+def test_all_of_the_text_is_looked_at_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An hour between two looks at the clock: the last stretch counts, and the wait is told."""
+    clock = itertools.count(0.0, 3600.0)
+    (tmp_path / "a.txt").write_bytes(LINES + LETTERS[:100_000])
+    (tmp_path / "b.txt").write_bytes(LINES + LETTERS)
+    monkeypatch.setattr(stretches, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    inputs = sorted(tmp_path.iterdir())
+    found = look(*inputs)
+    assert found.size_bytes >= len(LETTERS) and not found.unseen_bytes
+    assert "all text is looked at, to name one that is enough" in capsys.readouterr().err
+    counted = count_characters(expand_inputs(inputs), options=ReadingSettings())
+    assert counted == (len(set(LINES + LETTERS)), 0)
+
+
+def test_what_could_not_be_looked_at_is_said() -> None:
     assert "695.3 KiB of the input were not looked at" in unseen_words(712_000)
     assert unseen_words(0) == ""
 
@@ -80,18 +92,6 @@ def test_an_empty_file_is_looked_at(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b""))
     assert look(path) == Stretch()
     assert count_characters(expand_inputs([path]), options=ReadingSettings()) == (0, 0)
-
-
-def test_no_file_is_opened_when_the_time_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(LINES)
-    monkeypatch.setattr(scanning, "open_stream", None)
-    monkeypatch.setattr(stretches, "open_stream", None)
-    assert look(path, seconds=-1.0) == Stretch(unseen_bytes=len(LINES))
-    counted = count_characters(expand_inputs([path]), options=ReadingSettings(), seconds=-1.0)
-    assert counted == (0, len(LINES))
 
 
 def test_a_damaged_file_counts_as_not_looked_at(tmp_path: Path) -> None:

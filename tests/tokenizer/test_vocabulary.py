@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide import _native
 from lowtide.errors import DataError
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, merges_by_rank
 
@@ -71,3 +73,17 @@ def test_merges_by_rank_are_all_pairs_that_spell_a_token(tokens: list[bytes]) ->
     assert merges_by_rank(tokens, {}).tolist() == expected
     without_first = [row for row in expected if 0 not in row]
     assert merges_by_rank(tokens, {"special": 0}).tolist() == without_first
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_merges_beyond_the_ids_are_refused_wherever_the_number_stands(place: int) -> None:
+    tokens = [bytes([byte]) for byte in range(256)] + [b"ab"]
+    rule = np.array([97, 98, 256], np.uint32)
+
+    def make() -> _native.Vocabulary:
+        return _native.Vocabulary("gpt2", tokens, rule, [], whole_pieces=False, cache_bytes=1 << 16)
+
+    assert make().encode(b"ab", True).tolist() == [256]
+    rule[place] = 257
+    with pytest.raises(ValueError, match="merge of a token beyond the ids"):
+        make()

@@ -179,6 +179,28 @@ CASES = [
         varies=False,
     ),
     Case(
+        "train on new tokens",
+        "train --input-file text/b.txt --init-from-model base --add-tokens tokens.txt "
+        "--model-name run --seq-len 32 --batch-size 4 --max-iters 12 --save-interval 3 "
+        "--eval-interval 6 --memory 4GiB",
+        "checkpoints/run",
+        ("text", "tokens.txt", "checkpoints/base"),
+        varies=False,
+    ),
+    Case(
+        "train on a stream",
+        f"train --dataset-id text --model-name run {TRAIN}",
+        "checkpoints/run",
+        varies=False,
+    ),
+    Case(
+        "train offload muon",
+        f"train --dataset-dir data --model-name run --offload packed --optimizer muon {TRAIN}",
+        "checkpoints/run",
+        ("data",),
+        varies=False,
+    ),
+    Case(
         "export new tokens",
         "export --model-name base --out-dir out --add-tokens tokens.txt",
         "out",

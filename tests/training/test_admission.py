@@ -21,13 +21,19 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.program import MIB, Program
 from lowtide.model.sizing import suitable_vocabulary
 from lowtide.tokenizer import Tokenizer
-from lowtide.training import admission, data, texts
+from lowtide.training import admission, data, textneeds, texts
 from lowtide.training.admission import refuse_hopeless
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
 
 PROGRAM = Program(300 * MIB, 320 * MIB)
 SMALL = {"num_layers": 1, "width": 32, "num_heads": 2, "seq_len": 16, "batch_size": 4}
+
+
+@pytest.fixture(autouse=True)
+def resident(monkeypatch):
+    """The process of the tests grows, and what tokenizing takes comes on top of it."""
+    monkeypatch.setattr(textneeds, "tree_resident_bytes", lambda: 200 * MIB)
 
 
 def advice(error):
@@ -51,6 +57,36 @@ def test_the_first_advice_is_for_the_vocabulary_there_is(tmp_path, more):
     assert advice(again.value) == enough
     more_of_it = Program(310 * MIB, 330 * MIB)  # as a process differs from a probe
     refuse_hopeless(train_settings(memory=enough, **options), program=more_of_it, is_running=True)
+
+
+@pytest.mark.parametrize("memory", ["1MiB", "500MiB", "2152MiB"])
+@pytest.mark.parametrize("tokenization", ["char", "gpt2", None])
+def test_the_first_advice_is_for_tokenizing_too(tmp_path, tokenization, memory):
+    """A window of 2 GiB, of which a few bytes are filled: only the numbers are large."""
+    window = zstandard.ZstdCompressionParameters(window_log=31, strategy=1, hash_log=10)
+    text = zstandard.ZstdCompressor(compression_params=window).compressobj()
+    path = tmp_path / "text.txt.zst"
+    path.write_bytes(text.compress(b"some words, and more of them. " * 500) + text.flush())
+    options = {**SMALL, "input_file": path, "checkpoints_dir": tmp_path}
+    options["tokenization"] = tokenization
+    with pytest.raises(BudgetError) as first:
+        refuse_hopeless(train_settings(memory=memory, **options), program=PROGRAM)
+    settings = train_settings(memory=advice(first.value), **options)
+    refuse_hopeless(settings, program=PROGRAM)
+    assert texts.find_text_tokens(settings, print, None).is_file()
+
+
+def test_the_first_advice_is_for_text_without_a_place_to_cut(tmp_path):
+    """What is held at once of it is in what the run is refused with, before it is reached."""
+    named = []
+    for name, text in (("lines", b"ACGT\n" * 1000), ("letters", b"ACGT" * (15 << 18))):
+        (tmp_path / f"{name}.txt").write_bytes(text)
+        options = {"input_file": tmp_path / f"{name}.txt", "checkpoints_dir": tmp_path}
+        settings = train_settings(memory="1MiB", tokenization="gpt2", **SMALL, **options)
+        with pytest.raises(BudgetError) as refused:
+            refuse_hopeless(settings, program=Program(MIB, MIB))
+        named.append(parse_size(advice(refused.value)))
+    assert 15 * MIB <= named[1] - named[0] <= 32 * MIB
 
 
 def test_a_stored_model_needs_no_vocabulary(tmp_path, monkeypatch):

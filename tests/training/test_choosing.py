@@ -5,7 +5,12 @@ import pytest
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters, suitable_vocabulary
-from lowtide.training.choosing import choose_optimizer, learned_vocabulary, model_config
+from lowtide.training.choosing import (
+    choose_optimizer,
+    learned_vocabulary,
+    model_config,
+    peak_learning_rate,
+)
 from lowtide.training.settings import train_settings
 
 
@@ -67,3 +72,12 @@ def test_the_vocabulary_to_learn_suits_model_and_text():
     assert shaped == suitable_vocabulary(
         count_parameters(model_config(train_settings().model, 256)), 10**7
     )
+
+
+def test_a_model_that_is_there_learns_on_at_a_lower_rate():
+    config = GPTConfig(vocab_size=256, context_length=32, num_layers=2, width=64, num_heads=2)
+    fresh = peak_learning_rate(train_settings(), config, "adamw")
+    adapted = peak_learning_rate(train_settings(init_from_model="other"), config, "adamw")
+    assert 0 < adapted < fresh
+    asked = train_settings(init_from_model="other", learning_rate=0.25)
+    assert peak_learning_rate(asked, config, "adamw") == 0.25

@@ -13,7 +13,7 @@ from lowtide.training.diagnostics import Diagnostics
 def run_script(body):
     script = textwrap.dedent(body)
     return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -32,7 +32,7 @@ SCRIPT = textwrap.dedent(
             checkpoints_dir=folder / "checkpoints", parallel=parallel, max_iters=steps,
             batch_size=2, gradient_accumulation_steps=4, save_interval=3, eval_interval=3,
             eval_iters=3, log_interval=1, learning_rate=3e-3, warmup=2, schedule="constant",
-            device="cpu",
+            device="cpu", optimizer="muon", weight_decay=0.5, cautious_decay=True,
         ).fit()
     """
 )

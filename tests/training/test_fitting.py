@@ -32,10 +32,17 @@ def test_the_states_of_a_module_are_counted_as_they_are(name):
     module[0].requires_grad_(False)
     settings = train_settings(optimizer=name, seq_len=4)
     wrapped = wrap_module(module, seq_len=4)
-    counted = wrapped.training_bytes(settings, has_own_optimizer=False)
+    counted = wrapped.training_bytes(
+        settings.learning, tokens_per_step=settings.tokens_per_step, has_own_optimizer=False
+    )
     weights = sum(p.numel() * 4 for p in module.parameters())
     gradients = weights - 64 * 8 * 4
-    assert wrapped.training_bytes(settings, has_own_optimizer=True) == weights + gradients
+    assert (
+        wrapped.training_bytes(
+            settings.learning, tokens_per_step=settings.tokens_per_step, has_own_optimizer=True
+        )
+        == weights + gradients
+    )
     optimizers = build_optimizers(module, name=name, learning_rate=0.1)
     for parameter in module.parameters():
         parameter.grad = parameter.detach().clone() if parameter.requires_grad else None
@@ -51,4 +58,6 @@ def test_the_states_of_a_module_are_counted_as_they_are(name):
     large = nn.Sequential(nn.Embedding(1024, 8), nn.Linear(8, 1024, bias=False))
     eight = train_settings(use_8bit_optimizer=True, seq_len=4)
     wrapped = wrap_module(large, seq_len=4)
-    assert wrapped.training_bytes(eight, has_own_optimizer=False) == 2 * 8192 * (4 + 4 + 2)
+    assert wrapped.training_bytes(
+        eight.learning, tokens_per_step=eight.tokens_per_step, has_own_optimizer=False
+    ) == 2 * 8192 * (4 + 4 + 2)

@@ -3,20 +3,28 @@
 import copy
 import json
 import math
+import re
+from functools import partial
 
 import pytest
 import torch
 
+from lowtide import cli
 from lowtide.errors import BudgetError, UsageError
 from lowtide.files import write_json
+from lowtide.model import inference
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.model.program import MIB, Program
 from lowtide.model.weights import portable_tensors, save_weights
 from lowtide.reporting.runs import RunReader
+from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.training import train_tokenizer
-from lowtide.training.evaluation import evaluate
+from lowtide.training import evaluating
+from lowtide.training.evaluating import evaluate
+from lowtide.training.evaluation import score_rows
 from lowtide.training.likelihood import TaskResult, answer_questions, score_choices
-from lowtide.training.tasks import Question
+from lowtide.training.questions import Question
 
 TEXT = "The tide is low, the tide is high; naïve cats don't swim 12 miles.\n\n  Twice! "
 
@@ -36,6 +44,10 @@ def model(tokenizer, request):
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return model
+
+
+def by(model):
+    return partial(score_rows, model)
 
 
 def score_alone(model, tokenizer, context, choice):
@@ -58,7 +70,7 @@ def test_scores_do_not_depend_on_the_batch(model, tokenizer, rows):
     contexts = ["The tide is", "", "naïve cats", "12 miles. Twice! The"]
     choices = ["low", "high; naïve", "don't swim 12 miles", "x"]
     pairs = [(context, choice) for context in contexts for choice in choices]
-    found = score_choices(model, tokenizer, pairs, rows=rows, max_tokens=32)
+    found = score_choices(by(model), tokenizer, pairs, rows=rows, max_tokens=32)
     for (context, choice), score in zip(pairs, found, strict=True):
         total, greedy = score_alone(model, tokenizer, context, choice)
         assert score.log_likelihood == pytest.approx(total, abs=1e-4)
@@ -76,21 +88,26 @@ def test_a_choice_that_is_the_likeliest_is_greedy(model, tokenizer):
     likeliest = int(model(torch.tensor([ids]))[0, -1].argmax())
     pairs = [(context, choice), (context, "high")]
     found = [
-        score.is_greedy for score in score_choices(model, tokenizer, pairs, rows=2, max_tokens=32)
+        score.is_greedy
+        for score in score_choices(by(model), tokenizer, pairs, rows=2, max_tokens=32)
     ]
     assert found == [likeliest == one[0], False] == [True, False]
 
 
 def test_blanks_at_the_end_of_a_context_belong_to_the_choice(model, tokenizer):
     plain, spaced = score_choices(
-        model, tokenizer, [("The tide is", "low"), ("The tide is \n", "low")], rows=2, max_tokens=32
+        partial(score_rows, model),
+        tokenizer,
+        [("The tide is", "low"), ("The tide is \n", "low")],
+        rows=2,
+        max_tokens=32,
     )
     assert plain != spaced
 
 
 def test_a_long_context_loses_its_beginning(model, tokenizer):
     long = TEXT * 10 + "The tide is"
-    (score,) = score_choices(model, tokenizer, [(long, "low")], rows=1, max_tokens=32)
+    (score,) = score_choices(by(model), tokenizer, [(long, "low")], rows=1, max_tokens=32)
     ids = tokenizer.encode(f"{long} low").tolist()
     count = len(ids) - len(tokenizer.encode(long))
     ids = ids[-33:]
@@ -105,7 +122,7 @@ def test_accuracies_are_counted_by_the_right_length(model, tokenizer):
         Question("The tide is", ("low", "high; naïve cats don't swim", "é"), answer)
         for answer in (0, 1, 2, 2)
     ]
-    result = answer_questions(model, tokenizer, questions, rows=4, max_tokens=32)
+    result = answer_questions(by(model), tokenizer, questions, rows=4, max_tokens=32)
     totals = [score_alone(model, tokenizer, "The tide is", c)[0] for c in questions[0].choices]
     best = {}
     for name, length in (("", lambda c: 1), ("_chars", len), ("_bytes", lambda c: len(c.encode()))):
@@ -121,7 +138,7 @@ def test_accuracies_are_counted_by_the_right_length(model, tokenizer):
 
 def test_texts_to_guess_are_right_if_all_their_tokens_are_likeliest(model, tokenizer):
     questions = [Question("The tide is", (word,), 0) for word in ("low", "high", "é")]
-    result = answer_questions(model, tokenizer, questions, rows=2, max_tokens=32)
+    result = answer_questions(by(model), tokenizer, questions, rows=2, max_tokens=32)
     scores = [score_alone(model, tokenizer, "The tide is", q.choices[0]) for q in questions]
     assert result.accuracy == sum(greedy for _, greedy in scores) / 3
     mean = -sum(total for total, _ in scores) / 3
@@ -171,3 +188,49 @@ def test_nothing_to_evaluate_on_and_names_given_twice_are_refused(run, tmp_path)
 def test_a_budget_that_cannot_do_is_refused(run, tmp_path):
     with pytest.raises(BudgetError, match="even one row at a time"):
         evaluate(model_name=str(run), tasks=[str(tmp_path / "piqa.jsonl")], memory="20MiB")
+
+
+def test_the_budget_named_before_torch_is_loaded_is_enough_in_the_process(
+    run, tmp_path, monkeypatch, capsys
+):
+    """The process measures itself before it loads what is counted beside, on the same device."""
+    loaded = []
+
+    class Counted:
+        @staticmethod
+        def load(name):
+            loaded.append(name)
+            return Tokenizer.load(name)
+
+    def measure(held_bytes, *, device="auto", backend="torch"):
+        unknown = 0 if device == "cpu" else 40 * MIB
+        return Program(300 * MIB, 325 * MIB + unknown + 40 * MIB * len(loaded))
+
+    monkeypatch.setattr(inference, "find_program", lambda *_, **__: Program(300 * MIB, 320 * MIB))
+    monkeypatch.setattr(evaluating, "program_here", measure)
+    monkeypatch.setattr(evaluating, "Tokenizer", Counted)
+    words = ["evaluate", "--model-name", str(run), "--device", "cpu", "--batch-size", "1"]
+    for name in ("short", "longer"):
+        item = {"context": f"a {name} one " * len(name), "choices": ["yes", "no"], "answer": 0}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(item) + "\n")
+        words += ["--tasks", str(tmp_path / f"{name}.jsonl")]
+    assert cli.main([*words, "--memory", "1MiB"]) != 0
+    enough = re.search(r"--memory (\w+)", capsys.readouterr().err)
+    assert cli.main([*words, "--memory", enough.group(1)]) == 0
+    assert loaded
+
+
+def test_a_refusal_names_what_the_largest_of_all_tasks_needs(run, tmp_path, monkeypatch):
+    for name, times in (("short", 1), ("longer", 9)):
+        item = {"context": "swim " * times, "choices": ["yes", "no"], "answer": 0}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(item) + "\n")
+    asked = []
+
+    def fit(config, rows, budget_bytes, *, tokens, **_):
+        asked.append(tokens)
+        return rows
+
+    monkeypatch.setattr(evaluating, "fit_rows", fit)
+    tasks = [str(tmp_path / "short.jsonl"), str(tmp_path / "longer.jsonl")]
+    evaluate(model_name=str(run), tasks=tasks, device="cpu")
+    assert asked[0] == max(asked) > min(asked)

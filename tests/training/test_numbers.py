@@ -132,6 +132,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "LossScale.__init__(initial)": 65536.0,
     },
     "training.probe": {"_VOCABULARY": 62},
+    "training.questions": {
+        "_LARGEST_LINE": 16_777_216,
+        "_SHORT_LINE": 262_144,
+        "_LINE_TIMES": 24,
+        "_PART_BYTES": 1_048_576,
+    },
     "training.rates": {"_SIDE": 8_192, "_COPIED_BYTES": 134_217_728, "_SECONDS": 0.8},
     "training.reports": {"_OVERFITTING_GAP": 0.3},
     "training.results": {
@@ -215,12 +221,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "training.stepping": {"Stepper.compute(share_done)": 0.0},
     "training.steps": {"Steps.last_factor": 0.0},
-    "training.tasks": {
-        "_LARGEST_LINE": 16_777_216,
-        "_SHORT_LINE": 262_144,
-        "_LINE_TIMES": 24,
-        "_PART_BYTES": 1_048_576,
-    },
     "training.texts": {"_HEAD_BYTES": 33_554_432, "_LARGE_BYTES": 67_108_864},
     "training.torchbackend": {
         "_TorchBackend.new_model(zero_init)": False,

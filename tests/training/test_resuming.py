@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lowtide.errors import DataError, UsageError
-from lowtide.files import LOCK_NAME, hold_lock
+from lowtide.filenames import LOCK_NAME
+from lowtide.files import hold_lock
 from lowtide.flatsettings import setting_fields
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
@@ -34,6 +35,13 @@ def settings_of(trainer):
 
 def test_every_setting_has_a_rule():
     assert set(RESUME_RULES) == set(setting_fields(TrainSettings))
+
+
+def test_a_run_is_gone_on_with_whose_settings_have_a_second_name(tmp_path):
+    (tmp_path / "settings.json").write_text('{"text_column": "body"}')
+    assert continued_settings(tmp_path, train_settings(text_field="body")).data.text_field == "body"
+    with pytest.raises(UsageError, match="text_field is story, this run has body"):
+        continued_settings(tmp_path, train_settings(text_field="story"))
 
 
 @pytest.fixture

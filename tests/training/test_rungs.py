@@ -9,9 +9,10 @@ import pytest
 
 from lowtide.errors import BudgetError, UsageError
 from lowtide.gpus import CUDA_CONTEXT_BYTES, Gpu
+from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.model.sizing import shape_for_parameters
-from lowtide.training import rungs
+from lowtide.training import offloading, rungs
 from lowtide.training.footprint import fit_device_batch, planned_bytes
 from lowtide.training.offloading import RUNGS, step_traffic
 from lowtide.training.rungs import Limits, choose_rung, find_limits, host_budget_bytes
@@ -91,8 +92,8 @@ def test_the_limits_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert (found.device_bytes, found.host_bytes) == (8 * GIB, 9 * GIB)
     found = find_limits(given, PROGRAM)
     assert (found.on_gpu, found.device_bytes) == (False, 9 * GIB)
-    assert host_budget_bytes(_settings(), on_gpu=False) == 50 * GIB
-    assert host_budget_bytes(_settings(offload="none"), on_gpu=True) == 50 * GIB
+    assert host_budget_bytes(_settings().machine, on_gpu=False) == 50 * GIB
+    assert host_budget_bytes(_settings(offload="none").machine, on_gpu=True) == 50 * GIB
 
 
 def test_a_gpu_s_micro_batch_is_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,3 +134,16 @@ def test_a_gpu_that_shares_the_memory_is_counted_by_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(rungs, "available_bytes", lambda: GIB)
     with pytest.raises(BudgetError, match="no rung of --offload fits"):
         choose_rung(_settings(), CONFIG, program=program)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_one_matrix_goes_through_the_polynomials_where_a_stack_is_too_large(on_gpu: bool) -> None:
+    """Three of the largest at once: two small matrices, a full stack, or one beyond a stack."""
+    for width, mlp, largest in (
+        (8, 24, 2 * 8 * 24),
+        (4096, 12_288, offloading.STACK_NUMBERS),
+        (8192, 24_576, 8192 * 24_576),
+    ):
+        config = GPTConfig(64, 8, 1, width, 1, mlp_width=mlp)
+        numbers = 3 * largest + 3 * width * width
+        assert offloading._update_bytes(config, on_gpu=on_gpu) == numbers * (2 if on_gpu else 4)

@@ -65,7 +65,7 @@ def test_nothing_to_evaluate_on_is_refused():
 # What `lowtide train --help` promises; what is not named here has no default.
 DEFAULTS = {
     "cache_size": "16GiB",
-    "text_column": "text",
+    "text_field": "text",
     "split": "train",
     "use_streaming": True,
     "shuffle_buffer_size": 10000,
@@ -136,6 +136,7 @@ EVALUATE_DEFAULTS = {
     "split": "val",
     "best": False,
     "batch_size": 16,
+    "backend": "auto",
     "device": "auto",
 }
 

@@ -45,7 +45,7 @@ def test_several_machines_meet_at_the_first(script, tmp_path, monkeypatch):
     for name, value in (("JOB_NUM_NODES", "2"), ("JOB_NODELIST", "node[7-8]"), ("JOB_ID", "42"),
                         ("GPUS_ON_NODE", "4")):  # fmt: skip
         monkeypatch.setenv(f"SLURM_{name}", value)
-    subprocess.run(["bash", str(script)], timeout=30, check=True)
+    subprocess.run(["bash", str(script)], timeout=120, check=True)
     words = log.read_text()
     assert "torch.distributed.run --nnodes 2 --nproc-per-node 4" in words
     assert "--rdzv-endpoint node7:29400 --rdzv-id 42-0 -m lowtide train --dataset-dir" in words
@@ -69,7 +69,7 @@ def test_the_warning_makes_it_save_and_requeue(tmp_path, monkeypatch):
     script = write_slurm_script(train_settings(model_name="m", memory="1GiB"))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_JOB_ID", "42")
-    done = subprocess.run(["bash", str(script)], timeout=30, check=False, capture_output=True)
+    done = subprocess.run(["bash", str(script)], timeout=120, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert log.read_text().split("\n")[:3] == ["started", "saved", "requeue 42"]
 

@@ -241,7 +241,7 @@ def test_the_embedding_begins_at_what_stands_beside_what(text, how, capsys, monk
     shape = {"num_layers": 1, "width": 32, "num_heads": 1, "seq_len": 16, "batch_size": 2}
     run = {**shape, "input_file": text, "tokenization": "char", "learning_rate": 1e-9, **how}
     train(**run, max_iters=1, sample_tokens=0, first_embedding="cooccurrence")
-    assert "counting what stands beside what" in capsys.readouterr().err
+    assert "counting which tokens stand beside which" in capsys.readouterr().err
     weights = load_model("checkpoints/model").state_dict()
     assert np.allclose(weights["embedding.weight"].numpy(), made[0], atol=1e-5)
     if not how:

@@ -120,3 +120,32 @@ def test_what_is_kept_is_taken_back_with_the_smaller_micro_batch():
     large.state.micro_batch = 16
     large.load_numbers(numbers)
     assert large.state.micro_batch == 8
+
+
+def test_where_a_step_stands_is_known_throughout(monkeypatch):
+    steps = make_steps()
+    seen = []
+    watched = {"feed": "__next__", "engine": "compute"}
+    for part, name in watched.items():
+        real = getattr(type(getattr(steps, part)), name)
+
+        def look(self, *given, real=real, name=name, **named):
+            seen.append((name, steps.where._stage, steps.where._step))
+            return real(self, *given, **named)
+
+        monkeypatch.setattr(type(getattr(steps, part)), name, look)
+    real_update = steps.engine.update
+    steps.engine.update = lambda *given: (
+        seen.append(("update", steps.where._stage, steps.where._step)) or real_update(*given)
+    )
+    steps.train_step()
+    steps.train_step()
+    assert seen == [
+        row
+        for step in (0, 1)
+        for row in (
+            ("__next__", "waiting for data", step),
+            ("compute", "computing", step),
+            ("update", "updating", step),
+        )
+    ]

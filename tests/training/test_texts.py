@@ -1,5 +1,7 @@
 """A text file's tokens are made once, the same as pretokenize's, and found again."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -65,11 +67,16 @@ def test_the_base_models_tokenizer_is_taken_where_none_is_named(settings, notes,
 def test_an_npy_beside_the_text_is_found_and_a_missing_text_told(settings, notes, tmp_path):
     with pytest.raises(DataError, match="input file not found"):
         find_text_tokens(settings(input_file=tmp_path / "no.txt"), notes.append, None)
+    with pytest.raises(DataError, match="this is a folder, --input-file takes one file"):
+        find_text_tokens(settings(input_file=tmp_path), notes.append, None)
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(DataError, match="this is a pipe or a device"):
+        find_text_tokens(settings(input_file=tmp_path / "pipe.txt"), notes.append, None)
     np.save(tmp_path / "text.npy", np.zeros(4, np.uint16))
     assert find_text_tokens(settings(), notes.append, None) == tmp_path / "text.npy"
 
 
 def test_a_vocabulary_of_characters_is_counted_without_making_it(settings, tmp_path, notes):
     expected = Tokenizer.load(find_text_tokens(settings(), notes.append, None).parent).vocab_size
-    assert count_vocabulary(tmp_path / "text.txt") == expected
+    assert count_vocabulary(tmp_path / "text.txt", None) == expected
     assert not list(tmp_path.glob("*.npy"))

@@ -10,6 +10,7 @@ from typing import Any
 
 from lowtide.classifier.training import TrainedClassifier
 from lowtide.errors import DataError, printable
+from lowtide.filenames import CLASSIFIER_NAME
 
 __all__ = ["describe_classifier"]
 
@@ -23,7 +24,7 @@ def describe_classifier(trained: TrainedClassifier) -> str:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"classifier.json is damaged: what it says of the model cannot be read ({error!r})",
-            path=trained.path.with_name("classifier.json"),
+            path=trained.path.with_name(CLASSIFIER_NAME),
             next_step="remove this folder, and give the command again",
         ) from None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lowtide.classifier.gathering import CHUNK_EXAMPLES
 from lowtide.classifier.sampling import PASSAGE_BYTES
 from lowtide.classifier.settings import ClassifierSettings
-from lowtide.corpus.blocks import BLOCK_BYTES_HELD
+from lowtide.corpus.blockcleaning import BLOCK_BYTES_HELD
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputList
 from lowtide.corpus.reading import BLOCK_BYTES

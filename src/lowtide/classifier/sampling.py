@@ -157,7 +157,7 @@ def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int) -> _Ro
             parts = [_join(parts).first_of_equals(most)]
             held = len(parts[0].table)
             room = held + most
-        elif len(parts) > _MOST_PARTS:  # as objects they take more than what is in them
+        elif len(parts) > _MOST_PARTS:  # many small arrays take more memory than their rows
             parts = [_join(parts)]
     return _join(parts)
 

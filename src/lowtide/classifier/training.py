@@ -21,7 +21,7 @@ from lowtide.classifier.learning import Learning, count_words, learn
 from lowtide.classifier.resources import Shares, plan_shares
 from lowtide.classifier.sampling import GOOD, OTHER, Examples, Sampler, choose_examples
 from lowtide.classifier.settings import ClassifierSettings
-from lowtide.corpus.blocks import CleanJob
+from lowtide.corpus.blockcleaning import CleanJob
 from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.inputs import InputList, expand_inputs
@@ -32,16 +32,16 @@ from lowtide.dataset.identity import find_other_source, iter_sources, require_un
 from lowtide.dataset.phases import naming_folder, noticing_changes, run_cleaning
 from lowtide.dataset.workfolder import open_work, remove_work
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import CLASSIFIER_NAME, METRICS_NAME, WORK_NAME
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.progress import Progress
 from lowtide.settings import settings_as_json
 
 __all__ = ["TrainedClassifier", "train_classifier"]
 
 MODEL_NAME = "model.bin"
-RECORD_NAME = "classifier.json"
 _VERB = "train-classifier"
 _FREE = ("good", "other", "out_dir", "num_workers", "memory", "restart")
 
@@ -79,7 +79,7 @@ def train_classifier(settings: ClassifierSettings) -> TrainedClassifier:
     1.0
     """
     inputs, num_good = _expand(settings)
-    if (settings.out_dir / RECORD_NAME).exists():
+    if (settings.out_dir / CLASSIFIER_NAME).exists():
         return _require_same(settings, inputs, num_good)
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(settings, budget, inputs)
@@ -89,7 +89,7 @@ def train_classifier(settings: ClassifierSettings) -> TrainedClassifier:
         naming_folder(settings.out_dir),
         files.hold_lock(settings.out_dir, create_folder=True, on_notice=progress.note),
     ):
-        if (settings.out_dir / RECORD_NAME).exists():  # by a command that ended just now
+        if (settings.out_dir / CLASSIFIER_NAME).exists():  # by a command that ended just now
             return _require_same(settings, inputs, num_good)
         if (settings.out_dir / MODEL_NAME).exists() and not settings.restart:
             _refuse_stranger(settings.out_dir)
@@ -122,7 +122,7 @@ def _require_same(
 ) -> TrainedClassifier:
     """Return the classifier that is there, if this very command would make it; else refuse."""
     root = settings.out_dir
-    record = files.read_json(root / RECORD_NAME)
+    record = files.read_json(root / CLASSIFIER_NAME)
     difference = _find_difference(settings, inputs, num_good, record)
     if difference is not None:
         raise UsageError(
@@ -156,7 +156,7 @@ def _find_difference(
 
 
 def _refuse_stranger(root: Path) -> None:
-    if not (root / files.WORK_NAME).is_dir():
+    if not (root / WORK_NAME).is_dir():
         raise UsageError(
             f"{MODEL_NAME} is here already, and nothing says where it comes from",
             path=root,
@@ -214,7 +214,7 @@ class _Training:
             file.flush()
             trainer.write(file.fileno(), (counts[GOOD], counts[OTHER]))
         record = self.describe(table, examples, counts, trainer, held_out)
-        files.write_json(self.settings.out_dir / RECORD_NAME, record)
+        files.write_json(self.settings.out_dir / CLASSIFIER_NAME, record)
         remove_work(self.settings.out_dir)
         return TrainedClassifier(path, record)
 

@@ -12,7 +12,7 @@ from array import array
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lowtide.corpus.blocks import CleanJob
+from lowtide.corpus.blockcleaning import CleanJob
 from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES, HASH_ROW_BYTES
 from lowtide.corpus.inputhashes import InputHashes
 from lowtide.corpus.ranking import ScoreCut, find_cut

@@ -47,7 +47,7 @@ class Models:
 
 
 def load_model(path: str) -> _native.FastTextModel:
-    """Load a model, once for a process; a file that is none is an error that says why."""
+    """Load a model, once for a process; a file that is not a model is refused, with the reason."""
     with _lock:
         try:
             stat = Path(path).stat()

@@ -15,8 +15,8 @@ from lowtide.arrays import np
 from lowtide.corpus.quality import native_masks, native_rules
 from lowtide.corpus.ranking import ScoreCut
 from lowtide.corpus.reading import ReadingSettings, TextBlock, extract_json_rows
-from lowtide.corpus.steps import StepError, apply_step
 from lowtide.corpus.textblocks import Paths
+from lowtide.corpus.usersteps import StepError, apply_step
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,7 +18,7 @@ from typing import Any
 import xxhash
 
 from lowtide.corpus.differences import find_changed_input
-from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.inputs import InputFile, has_changed
 
 __all__ = [
     "PART_BYTES",
@@ -161,7 +161,9 @@ class ContentLog:
             source = self._inputs[len(self._done)]
             if self._offset:
                 self._hash_parts(source, source.size_bytes, whole=False)
-            self._done.append(self._fold if self._offset else hash_stored(source))
+            content = self._fold if self._offset else hash_stored(source)
+            # Of a file that changed before it was hashed nobody knows what the work has read.
+            self._done.append(None if has_changed(source) else content)
             self._fold, self._offset = "", 0
         if offset and index < len(self._inputs):
             self._hash_parts(self._inputs[index], offset, whole=True)

@@ -50,7 +50,7 @@ shift_jis, euc-jp, gb18030, big5, euc-kr, or any other that Python reads text fi
 
 
 def make_decoder(encoding: str) -> codecs.IncrementalDecoder | None:
-    """What turns blocks of a file into text, bytes that are none into U+FFFD; None for UTF-8."""
+    """A decoder of a file's blocks, with U+FFFD for bytes that are no text; None for UTF-8."""
     check_encoding(encoding)
     return None if is_utf8(encoding) else codecs.getincrementaldecoder(encoding)("replace")
 

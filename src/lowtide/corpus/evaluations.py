@@ -2,7 +2,7 @@
 
 In:      `--decontaminate`: jsonl files, plain or .gz; every text of a row is the item's
 Out:     EvaluationItems: a table of n-grams (native), loaded once for a process
-Memory:  about 20 bytes for each n-gram; refused where the budget cannot hold it
+Memory:  up to 24 bytes for each n-gram, 8 more to count it; refused where the budget cannot hold it
 """
 
 from __future__ import annotations
@@ -21,13 +21,23 @@ from lowtide import _native, files
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import format_size
 
-__all__ = ["EvaluationItems", "checksum_items", "find_item_files", "load_items"]
+__all__ = [
+    "EvaluationItems",
+    "checksum_items",
+    "find_item_files",
+    "load_items",
+    "planned_item_bytes",
+    "smallest_item_budget",
+]
 
-_GRAM_BYTES = 24
-"""Of an n-gram: its hash and item, and its bits in the filter; twice while they are sorted."""
+_GRAM_BYTES = 32
+"""Of an n-gram: its hash, item and head, its bits in the filter, and what counting it takes; as
+much as hash, item and head take twice, while the table is made."""
+_COUNT_BYTES = 8
+"""Of these: how many documents say it, and its item once more, while they are judged."""
 _TEXT_BYTES = 6
 """Of text there is one n-gram for so many bytes, about."""
-_SHARE = 4
+_SHARE = 3
 
 _lock = threading.Lock()
 _UNPACKED = 5  # times: what gzip makes of text, seldom more
@@ -44,6 +54,11 @@ class EvaluationItems:
     table: _native.EvalGrams
     num_short: int
     """Items without eight words in a row: they cannot be told from ordinary text."""
+
+    @property
+    def count_bytes(self) -> int:
+        """What counting their n-grams takes besides the table."""
+        return len(self.table) * _COUNT_BYTES
 
     def name(self, item: int) -> tuple[str, int]:
         """The file of an item, and its row there."""
@@ -74,15 +89,26 @@ def checksum_items(paths: Sequence[str]) -> str:
     )
 
 
+def planned_item_bytes(paths: Sequence[str]) -> int:
+    """What the table of all items takes, about, and counting their n-grams."""
+    sizes = (Path(path).stat().st_size * (_UNPACKED if path.endswith(".gz") else 1)
+             for path in paths)  # fmt: skip
+    return sum(sizes) // _TEXT_BYTES * _GRAM_BYTES
+
+
+def smallest_item_budget(paths: Sequence[str]) -> int:
+    """The smallest budget that `load_items` accepts."""
+    return _SHARE * planned_item_bytes(paths)
+
+
 def load_items(paths: Sequence[str], *, budget_bytes: int | None = None) -> EvaluationItems:
     """Read all items, once for a process; a table that is too large is refused with its size."""
     stats = [(path, Path(path).stat()) for path in paths]
-    sizes = (stat.st_size * (_UNPACKED if path.endswith(".gz") else 1) for path, stat in stats)
-    needed = sum(sizes) // _TEXT_BYTES * _GRAM_BYTES
-    if budget_bytes is not None and needed > budget_bytes // _SHARE:
+    needed = planned_item_bytes(paths)
+    if budget_bytes is not None and _SHARE * needed > budget_bytes:
         raise BudgetError(
             f"the n-grams of {format_size(sum(stat.st_size for _, stat in stats))} of evaluation "
-            f"items take about {format_size(needed)}, more than a quarter of the budget of "
+            f"items take about {format_size(needed)}, more than a third of the budget of "
             f"{format_size(budget_bytes)}",
             next_step=f"give at least --memory {format_size(_SHARE * needed)}, or fewer files",
         )
@@ -151,7 +177,7 @@ def _read_row(line: bytes, path: str, number: int) -> list[bytes]:
 
 
 def _iter_texts(value: Any) -> Iterator[bytes]:
-    """Every text in a value; its names are none."""
+    """Every text in a JSON value; names of fields are not texts."""
     if isinstance(value, str):
         if value.strip():
             yield value.encode("utf-8", "replace")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lowtide.corpus.decompression import window_bytes
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.streams import window_bytes
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.stores.paths import READER_BYTES, is_stored
 

@@ -29,6 +29,7 @@ from lowtide.corpus.inputformats import (
 )
 from lowtide.counts import counted
 from lowtide.errors import DataError, from_os_error
+from lowtide.filenames import MERGES_NAME, METRICS_NAME
 from lowtide.stores.paths import StorePath, find_objects, input_path, tag_number
 from lowtide.stores.urls import StoreURL, is_store_url, store_url
 
@@ -47,8 +48,8 @@ __all__ = [
 _KIND_NAMES = tuple(FORMATS)
 _COMPRESSION_NAMES = (None, *COMPRESSIONS)
 _OUR_NAMES = {
-    "metrics.jsonl": b'{"time": ',
-    "merges.txt": b"#version",
+    METRICS_NAME: b'{"time": ',
+    MERGES_NAME: b"#version",
 }
 """Files of ours that a folder of texts may hold, and how they begin."""
 

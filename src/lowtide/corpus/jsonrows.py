@@ -74,7 +74,7 @@ def _extract_segment(
 
 
 def _explain_row(line: bytes, field: str) -> str:
-    if len(line) > _LONG_ROW:  # as objects it might be many times as large
+    if len(line) > _LONG_ROW:  # as Python objects it might take many times its size
         return f"{format_size(len(line))} that are no JSON object with text in field {field!r}"
     try:
         row = json.loads(line.decode("utf-8", "replace").lstrip("\ufeff"))

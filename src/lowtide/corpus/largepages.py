@@ -23,8 +23,8 @@ from typing import IO, Any, BinaryIO, cast
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.corpus.pages import Page, PageError, iter_pages
-from lowtide.corpus.streams import ZstdReader
+from lowtide.corpus.decompression import ZstdReader
+from lowtide.corpus.parquetpages import Page, PageError, iter_pages
 
 __all__ = ["StoredText", "iter_large_rows"]
 
@@ -228,7 +228,8 @@ def _unpack(
     into.seek(0)
     into.truncate(0)
     if codec == "SNAPPY":
-        size = _native.unpack_snappy(stored.fileno(), position, packed, into.fileno())
+        with _in_a_file(stored, position, packed) as (descriptor, begin):
+            size = _native.unpack_snappy(descriptor, begin, packed, into.fileno())
     else:
         with _part(stored, position, packed) as part:
             size = sum(into.write(text) for text in _iter_unpacked(part, codec))
@@ -269,6 +270,21 @@ class _Part(io.RawIOBase):
         self._left -= len(data)
         buffer[: len(data)] = data
         return len(data)
+
+
+@contextmanager
+def _in_a_file(stored: BinaryIO, position: int, size: int) -> Generator[tuple[int, int]]:
+    """Descriptor and place of a stretch; a copy of it where it lies in a store."""
+    try:
+        descriptor = stored.fileno()
+    except OSError:  # none: io.UnsupportedOperation is one
+        with tempfile.TemporaryFile() as copy, _part(stored, position, size) as part:
+            while data := part.read(_READ_BYTES):
+                copy.write(data)
+            copy.flush()
+            yield copy.fileno(), 0
+    else:
+        yield descriptor, position
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from lowtide.memory import format_size
 from lowtide.stores.paths import is_stored
 
 if TYPE_CHECKING:
-    from lowtide.corpus.streams import StreamReader
+    from lowtide.corpus.decompression import StreamReader
 
 __all__ = ["has_long_rows", "iter_jsonl_blocks", "iter_text_parts"]
 

@@ -89,7 +89,7 @@ def _count_digits(chunks: Iterable[memoryview], prefix: int, shift: int) -> list
         digits = digits[digits >> np.uint64(_DIGIT_BITS) == np.uint64(prefix)]
         low = (digits & np.uint64((1 << _DIGIT_BITS) - 1)).astype(np.int64)
         counts += np.bincount(low, minlength=len(counts))
-    return [int(count) for count in counts]
+    return counts.tolist()
 
 
 def describe_cut(cut: ScoreCut) -> str:

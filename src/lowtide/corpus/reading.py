@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowtide import files
 from lowtide.corpus.cutting import PROBE_BYTES, cut_text, find_cut, read_at
+from lowtide.corpus.decompression import open_stream
 from lowtide.corpus.grouping import (
     is_plain_text,
     join_blocks,
@@ -31,7 +32,6 @@ from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.jsonrows import extract_json_rows
 from lowtide.corpus.longrows import iter_jsonl_blocks
 from lowtide.corpus.rows import iter_row_blocks
-from lowtide.corpus.streams import open_stream
 from lowtide.corpus.textblocks import (
     BLOCK_BYTES,
     DEFAULT_SEPARATOR,
@@ -44,6 +44,9 @@ from lowtide.corpus.textblocks import (
 )
 from lowtide.errors import DataError, LowtideError, from_os_error
 from lowtide.stores.paths import is_stored
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = [
     "BLOCK_BYTES",
@@ -68,6 +71,7 @@ __all__ = [
 ]
 
 ItemT = TypeVar("ItemT")
+_NUMBERS_AT_ONCE = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -323,7 +327,7 @@ def block_documents(block: TextBlock, options: ReadingSettings, paths: Paths) ->
         begin = 0
         segment = block.segments[0]
         last_row = len(block.row_ends) - 1
-        for row, end in enumerate(block.row_ends.tolist()):
+        for row, end in enumerate(_iter_numbers(block.row_ends)):
             if end > begin:
                 yield Document(
                     segment.input_index,
@@ -360,7 +364,14 @@ def _jsonl_documents(
 ) -> Iterator[Document]:
     text, ends, offsets, inputs = extract_json_rows(block, options, paths)
     begin = 0
-    for end, offset, index in zip(ends.tolist(), offsets.tolist(), inputs.tolist(), strict=True):
+    columns = map(_iter_numbers, (ends, offsets, inputs))
+    for end, offset, index in zip(*columns, strict=True):
         if end > begin:
             yield Document(index, offset, text[begin:end].tobytes())
         begin = end
+
+
+def _iter_numbers(column: npt.NDArray[Any]) -> Iterator[int]:
+    """Numbers as Python has them, some at a time: those of empty rows would be several blocks."""
+    for begin in range(0, len(column), _NUMBERS_AT_ONCE):
+        yield from column[begin : begin + _NUMBERS_AT_ONCE].tolist()

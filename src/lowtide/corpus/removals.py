@@ -33,6 +33,8 @@ class Report:
         self.samples: list[list[str]] = [[] for _ in RULES]
         self.languages: dict[str, list[int]] = {}
         self.cut: ScoreCut | None = None
+        self.unknown_characters = 0
+        """Of what stayed: those that a tokenizer of characters does not have."""
 
     def add(
         self,
@@ -43,6 +45,7 @@ class Report:
         lines_in: int = 0,
         bytes_in: int = 0,
         languages: Mapping[str, Sequence[int]] | None = None,
+        unknown_characters: int = 0,
     ) -> None:
         """Add the counts of one block; blocks in order give the same examples each time."""
         for label, (count, size) in (languages or {}).items():
@@ -52,6 +55,7 @@ class Report:
         self.documents_in += documents_in
         self.lines_in += lines_in
         self.bytes_in += bytes_in
+        self.unknown_characters += unknown_characters
         for row, (count, size) in zip(self.counts, counts, strict=False):  # rules are only added
             row[0] += count
             row[1] += size
@@ -70,6 +74,7 @@ class Report:
             "counts": self.counts,
             "samples": [(rule, text) for rule, texts in enumerate(self.samples) for text in texts],
             "languages": self.languages,
+            "unknown_characters": self.unknown_characters,
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -85,6 +90,7 @@ class Report:
             },
             **self._languages_as_json(),
             **({} if self.cut is None else {"score": self.cut.as_json()}),
+            **({"unknown_characters": self.unknown_characters} if self.unknown_characters else {}),
         }
 
     def _languages_as_json(self) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from lowtide.arrays import np
+from lowtide.corpus.decompression import check_reader_bytes, open_stream, window_bytes
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.largepages import Row, StoredText, iter_large_rows
 from lowtide.corpus.longrows import iter_text_parts
-from lowtide.corpus.pages import ColumnPages, PageError, read_column_pages
-from lowtide.corpus.streams import check_reader_bytes, open_stream, window_bytes
+from lowtide.corpus.parquetpages import ColumnPages, PageError, read_column_pages
 from lowtide.corpus.textblocks import ReadingSettings, Segment, Stream, TextBlock
 from lowtide.errors import DataError
 from lowtide.memory import format_size
@@ -41,6 +41,10 @@ __all__ = ["iter_parquet_rows", "iter_row_blocks", "parquet_bytes"]
 _BATCH_ROWS = 256
 _BATCH_BYTES = 2 << 20
 _ROW_GROUPS_PLANNED = 256
+_ROW_BYTES = 64
+"""Of a row at least, where rows are counted: millions of empty ones are a block, too."""
+_SHORT_BYTES = 1 << 10
+_FEWEST_ROWS = 16
 
 
 def iter_row_blocks(
@@ -49,19 +53,23 @@ def iter_row_blocks(
     """Gather rows (text, stored bytes) into blocks; a text larger than a block comes in parts."""
     texts: list[bytes | memoryview] = []
     held = stored = number = row = 0
+    most_rows = max(options.block_bytes // _ROW_BYTES, _FEWEST_ROWS)
     for text, stored_bytes in rows:
         stored += stored_bytes
         row += 1
         is_long = isinstance(text, StoredText) or len(text) > options.longest_bytes
         if not isinstance(text, StoredText) and not is_long:
-            texts.append(text)
+            # A view is 300 bytes by itself, and holds the batch that it is of.
+            texts.append(bytes(text) if len(text) <= _SHORT_BYTES else text)
             held += len(text)
-            if held < options.block_bytes:
+            if held < options.block_bytes and len(texts) < most_rows:
                 continue
         if texts:
-            first = row - len(texts) if texts[-1] is text else row - 1 - len(texts)
-            yield _rows_block(stream, number, texts, first, stored)
-            number, held, stored, texts = number + 1, 0, 0, []
+            first = row - len(texts) - is_long
+            block = _rows_block(stream, number, texts, first, stored)
+            number, held, stored, texts = number + 1, 0, 0, []  # before: not held beside the block
+            yield block
+            del block
         if is_long:
             done = 0
             for part in iter_text_parts(_reader_of(text), len(text), options):

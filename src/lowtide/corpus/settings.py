@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lowtide.corpus.classifiers import Models, load_models, read_languages
 from lowtide.corpus.quality import canonical_limits, canonical_masks, canonical_rules
-from lowtide.corpus.steps import canonical_step
+from lowtide.corpus.usersteps import canonical_step
 from lowtide.errors import UsageError
 from lowtide.flags import flag_name
 

@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from lowtide import _native
-from lowtide.corpus.steps import stop_steps
+from lowtide.corpus.usersteps import stop_steps
 from lowtide.memory import usable_cores
 
 __all__ = ["Turns", "WorkerPool"]

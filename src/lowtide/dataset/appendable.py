@@ -7,22 +7,29 @@ Memory:  a row for each shard and each input
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowtide.corpus.blocktable import BlockTable
+from lowtide.corpus.evaluations import checksum_items, find_item_files
 from lowtide.corpus.inputs import InputList
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
+from lowtide.dataset.addedtext import log_names
 from lowtide.dataset.finishing import find_other_setting, plan_models
 from lowtide.dataset.identity import drop_copies, drop_known
+from lowtide.dataset.seen import seen_path
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
-from lowtide.dataset.workfolder import WORK_NAME, read_facts, remove_work
-from lowtide.errors import UsageError
+from lowtide.dataset.workfolder import read_facts, remove_work
+from lowtide.errors import LowtideError, UsageError
+from lowtide.filenames import WORK_NAME
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.settings import build_settings
+from lowtide.tokenizer import Tokenizer
 
 __all__ = [
     "NOTES_NAME",
@@ -31,6 +38,7 @@ __all__ = [
     "finish_cleaning_up",
     "give_up",
     "stored_settings",
+    "unknown_characters",
 ]
 
 NOTES_NAME = "shards"
@@ -52,7 +60,7 @@ class AppendResult:
 
 
 def give_up(root: Path) -> None:
-    """Take out shards that an interrupted command has moved in but not described."""
+    """Take out what an interrupted command has put into the dataset but not described."""
     facts = read_facts(root, verb="append")
     described = layout.read_metadata(root)
     if facts is None or _is_last_event(described, facts):
@@ -62,6 +70,9 @@ def give_up(root: Path) -> None:
         path = root / str(open_work_file(note).header["file"])
         for file in (path, layout.documents_path(path)):
             file.unlink(missing_ok=True)
+    logs = [root / name for name in log_names(1 + len(described.get("appended", [])))]
+    for file in (*logs, seen_path(root, len(described.get("seen", [])))):
+        file.unlink(missing_ok=True)
 
 
 def _is_last_event(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
@@ -70,16 +81,11 @@ def _is_last_event(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> boo
     return len(events) > facts["num_appended"]
 
 
-def finish_cleaning_up(info: layout.DatasetInfo) -> AppendResult | None:
+def finish_cleaning_up(root: Path) -> None:
     """End a command that was killed after its last write, while it removed its work files."""
-    facts = read_facts(info.root, verb="append")
-    if facts is None or not _is_last_event(info.metadata, facts):
-        return None
-    remove_work(info.root)
-    event = info.metadata["appended"][-1]
-    numbers = [shard.path for shards in info.shards.values() for shard in shards]
-    count = sum((layout.shard_number(path) or 0) >= event["first_shard"] for path in numbers)
-    return AppendResult(info, event["cleaning"], event["notices"], event["tokens"], count)
+    facts = read_facts(root, verb="append")
+    if facts is not None and _is_last_event(layout.read_metadata(root), facts):
+        remove_work(root)
 
 
 def stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> PrepareSettings:
@@ -91,6 +97,7 @@ def stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prepa
     }
     known.setdefault("tokens_per_shard", info.metadata.get("tokens_per_shard", 10_000_000))
     known.update(
+        decontaminate=_find_items(info, known.get("decontaminate") or ()),
         input_files=settings.input_files,
         out_dir=info.root,
         skip_bad_inputs=settings.skip_bad_inputs,
@@ -98,31 +105,43 @@ def stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prepa
         memory=settings.memory,
         text_field=settings.text_field,
     )
-    if known.get("decontaminate"):
-        raise UsageError(
-            "this dataset was prepared with --decontaminate, which looks at all documents at once",
-            path=info.root,
-            next_step="lowtide prepare all of it anew, with the new files after the old ones",
-        )
     stored = build_settings(PrepareSettings, known)
-    if stored.near is not None:
-        raise UsageError(
-            f"this dataset was prepared with --near-dedup {stored.near_dedup}, and keeps no text "
-            "that new documents could be compared with",
-            path=info.root,
-            next_step="lowtide prepare all of it anew, with the new files after the old ones",
-        )
     before = info.metadata.get("settings", {})
-    models = plan_models(stored)
+    models: dict[str, Any] = {**plan_models(stored)}
     models |= {name: getattr(stored, name) for name in ("language_model", "score", "step")}
     other = find_other_setting({name: before.get(name) for name in models}, models)
     if other is not None:
         raise UsageError(
             "the dataset was made with {} {}, now it is {}".format(*other),
             path=info.root,
-            next_step="put the model back that it was made with",
+            next_step="put the files back that it was made with",
         )
     return stored
+
+
+def _find_items(info: layout.DatasetInfo, typed: Sequence[str]) -> tuple[str, ...]:
+    """The files of evaluation items the dataset was made with, from whatever folder this is called.
+
+    They are where they were then, or where the names as they were typed are found from here.
+    """
+    if not typed:
+        return ()
+    stored = tuple(info.metadata.get("decontamination", {}).get("files", ()))
+    wanted = info.metadata["settings"].get("decontaminate_checksum")
+    missing = [path for path in stored if not Path(path).is_file()]
+    if stored and not missing and checksum_items(stored) == wanted:
+        return stored
+    with contextlib.suppress(LowtideError):  # of other names: the error is of those known
+        found = find_item_files(typed)
+        if checksum_items(found) == wanted:
+            return found
+    where = missing or list(stored) or list(typed)
+    raise UsageError(
+        f"the dataset was made with --decontaminate {' '.join(typed)}: {', '.join(where)} "
+        + ("is not there" if missing or not stored else "is there with other content"),
+        path=info.root,
+        next_step="put back, with the content they had: " + ", ".join(where),
+    )
 
 
 def find_new(
@@ -138,3 +157,15 @@ def find_new(
     rows = info.metadata.get("sources", [])
     base = len(info.metadata.get("input_files", []))
     return drop_known(inputs, rows, reading, first_index=base, on_notice=on_notice)
+
+
+def unknown_characters(tokenizer: Tokenizer, table: BlockTable) -> list[str]:
+    """Say which characters of the new text a character tokenizer does not know."""
+    if tokenizer.kind != "char" or table.characters is None:
+        return []
+    known = {tokenizer.token_bytes(number).decode() for number in range(tokenizer.vocab_size)}
+    strange = [chr(code) for code in table.list_characters() if chr(code) not in known]
+    if not strange:
+        return []
+    shown = " ".join(repr(character) for character in strange[:8])
+    return [f"{len(strange)} characters are not in the vocabulary and became <unk>: {shown}"]

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from lowtide import files
-from lowtide.corpus.blocks import CleanJob
+from lowtide.corpus.blockcleaning import CleanJob
 from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.inputhashes import InputHashes
 from lowtide.corpus.inputs import InputList, expand_inputs
@@ -25,6 +25,7 @@ from lowtide.corpus.reading import plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
+from lowtide.dataset.addedtext import AddedText, Findings, read_stored_counts
 from lowtide.dataset.appendable import (
     NOTES_NAME,
     AppendResult,
@@ -32,6 +33,7 @@ from lowtide.dataset.appendable import (
     finish_cleaning_up,
     give_up,
     stored_settings,
+    unknown_characters,
 )
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.finished import require_whole
@@ -44,20 +46,24 @@ from lowtide.dataset.phases import (
     run_encoding,
     run_sharding,
 )
-from lowtide.dataset.rehashing import ExistingText, hash_existing
+from lowtide.dataset.rehashing import ExistingText, hash_existing, load_existing
+from lowtide.dataset.removed import RemovedText, leave_out_with
 from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.seen import write_seen
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards
-from lowtide.dataset.workfolder import open_work, remove_work
+from lowtide.dataset.workfolder import is_outdated, open_work, remove_work
 from lowtide.errors import DataError
+from lowtide.filenames import METRICS_NAME, TOKENIZER_NAME
 from lowtide.keywords import takes_keywords
 from lowtide.longjson import Rows
 from lowtide.memory import MemoryBudget
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.progress import Progress
 from lowtide.tokenizer import END_OF_TEXT, Tokenizer
 
 __all__ = ["append_to_dataset"]
+
+_BYTES_PER_TOKEN = 4  # of English; for the disk that the dataset's own text takes
 
 
 @takes_keywords(AppendSettings)
@@ -69,17 +75,16 @@ def append_to_dataset(settings: AppendSettings) -> AppendResult:
 
 
 def _append(settings: AppendSettings) -> AppendResult:
-    if settings.restart:
+    finish_cleaning_up(settings.dataset_dir)
+    if settings.restart or is_outdated(settings.dataset_dir, verb="append"):
         give_up(settings.dataset_dir)
     info = layout.load_dataset_info(settings.dataset_dir)
-    if (done := finish_cleaning_up(info)) is not None:
-        return done
     stored = stored_settings(info, settings)
     notices: list[str] = []
     found = expand_inputs(settings.input_files, on_notice=notices.append)
-    needs = Inputs.of(
-        found, stored, tokenizer=info.root
-    )  # first: what it imports is a part of the program
+    needs = Inputs.of(found, stored, tokenizer=info.root)  # first: imports are of the program
+    if stored.decontaminate:  # before all work: without them there is nothing to go on from
+        read_stored_counts(info.root, info.metadata, stored)
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(stored, budget, needs)
     with (
@@ -100,7 +105,16 @@ def _append(settings: AppendSettings) -> AppendResult:
             if settings.restart:
                 remove_work(info.root)
             return AppendResult(info, {}, [], 0, 0, was_there=True)
-        check_disk(info.root, inputs, progress, one_pass_bytes=0)
+        check_disk(
+            info.root,
+            inputs,
+            progress,
+            one_pass_bytes=0,
+            near_copies=stored.near is not None,
+            existing_bytes=(
+                _BYTES_PER_TOKEN * int(info.metadata.get("total_tokens", 0)) if stored.near else 0
+            ),
+        )
         return _Append(info, settings, stored, shares, inputs, pool, progress).run()
 
 
@@ -138,6 +152,7 @@ class _Append:
                 "text_field": settings.text_field,
                 "skip_bad_inputs": settings.skip_bad_inputs,
                 "total_tokens": info.metadata.get("total_tokens"),
+                **({"decontaminate": True} if stored.decontaminate else {}),
             },
             streams=self.streams,
             restart=settings.restart,
@@ -168,7 +183,7 @@ class _Append:
         tokenizer = Tokenizer.load(self.root)
         if tokenizer.fingerprint != self.info.tokenizer_fingerprint:
             raise DataError(
-                f"{layout.TOKENIZER_NAME} is not the one the ids were made with",
+                f"{TOKENIZER_NAME} is not the one the ids were made with",
                 path=self.info.tokenizer_path,
                 next_step=f"lowtide verify {self.root}",
             )
@@ -184,28 +199,58 @@ class _Append:
             table = run_cleaning(job, self.pool, self.progress)
             require_unchanged(self.inputs, table.contents, self.reading)
         contents = table.contents
-        notices = [*table.notices, *_unknown_characters(tokenizer, table)]
-        removed, first_block = None, 0
+        unknown = unknown_characters(tokenizer, table)
+        found = self.find_in(table, tokenizer)
+        notices = [*table.notices, *unknown, *found.notices()]
+        for notice in found.notices():
+            self.progress.note(notice)
+        lines, first_block = None, 0
         if self.stored.dedup:
-            existing = self.hash_existing(tokenizer)
+            existing = hash_existing(self.existing("existing"), tokenizer, self.pool, self.progress)
             table, first_block = table.after(existing), len(existing)
-            removed = run_deduplication(
-                table, self.work / "duplicates", self.pool, self.progress, self.shares
+            lines = run_deduplication(
+                table,
+                self.work / "duplicates",
+                self.pool,
+                self.progress,
+                self.shares,
+                leave_out=leave_out_with(found.finders, first_block=first_block),
             )
+        removed = lines
+        if found.finders:
+            removed = RemovedText(lines, found.finders, first_block=-first_block)
         encode_job = EncodeJob(
             cleaning=self.stored.cleaning,
-            coder=Coder(
-                tokenizer,
-                end_id=self.end_id(tokenizer),
-            ),
+            coder=Coder(tokenizer, end_id=self.end_id(tokenizer)),
             shuffle=self.stored.shuffle,
             seed=self.stored.seed,
             folder=self.work / "encoded",
         )
         run_encoding(encode_job, table, removed, self.pool, self.progress, first_block=first_block)
-        unknown = len(notices) > len(table.notices)
         return self.write(
-            encode_job, table, notices, contents, first_block=first_block, unknown=unknown
+            encode_job,
+            table,
+            notices,
+            contents,
+            first_block=first_block,
+            unknown=bool(unknown),
+            logs=found.write_logs(self.root, 1 + len(self.metadata.get("appended", []))),
+        )
+
+    def find_in(self, table: BlockTable, tokenizer: Tokenizer) -> Findings:
+        """Near copies and evaluation items in the new text."""
+        added = AddedText(
+            table,
+            self.stored,
+            self.root,
+            self.metadata,
+            self.work / "near",
+            self.shares.table_bytes,
+        )
+        return added.find(
+            lambda: load_existing(self.existing("there"), tokenizer, self.pool, self.progress),
+            self.pool,
+            self.progress,
         )
 
     def find_cut(self) -> ScoreCut | None:
@@ -234,18 +279,17 @@ class _Append:
             self.info.tokenizer_fingerprint, before, list_contents(self.inputs, contents)
         )
 
-    def hash_existing(self, tokenizer: Tokenizer) -> BlockTable:
-        """Return hashes of what the dataset holds, as blocks before those of the new text."""
-        job = ExistingText(
+    def existing(self, folder: str) -> ExistingText:
+        """What the dataset holds, to be read into blocks before those of the new text."""
+        return ExistingText(
             root=self.root,
             shards=self.before,
             dtype=self.info.dtype,
             seen=self.seen,
             reading=self.reading,
             cleaning=self.stored.cleaning,
-            folder=self.work / "existing",
+            folder=self.work / folder,
         )
-        return hash_existing(job, tokenizer, self.pool, self.progress)
 
     def write(
         self,
@@ -256,6 +300,7 @@ class _Append:
         *,
         first_block: int,
         unknown: bool,
+        logs: dict[str, Any],
     ) -> AppendResult:
         paths = [encode_job.path(path) for path in table.paths[first_block:]]
         new_files = Rows(len(self.inputs), lambda: (str(row.path) for row in self.inputs))
@@ -263,7 +308,10 @@ class _Append:
         sources = SourceCounts(len(self.inputs), first_index=first_index)
         for path in paths:
             header = open_work_file(path).header
-            table.report.add(header["counts"], header["samples"])
+            unknown_characters = header.get("unknown_characters", 0)
+            table.report.add(
+                header["counts"], header["samples"], unknown_characters=unknown_characters
+            )
             sources.add(header.get("sources", ()))
         split = self.metadata.get("split", {})
         job = ShardJob(
@@ -301,6 +349,7 @@ class _Append:
             "tokens": tokens,
             "cleaning": report,
             "notices": notices,
+            **logs,
         }
         info = layout.write_metadata(
             self.root,
@@ -347,15 +396,3 @@ class _Append:
 
 def _joined(first: Sequence[Any], second: Sequence[Any]) -> Rows:
     return Rows(len(first) + len(second), lambda: chain(first, second))
-
-
-def _unknown_characters(tokenizer: Tokenizer, table: BlockTable) -> list[str]:
-    """Say which characters of the new text a character tokenizer does not know."""
-    if tokenizer.kind != "char" or table.characters is None:
-        return []
-    known = {tokenizer.token_bytes(number).decode() for number in range(tokenizer.vocab_size)}
-    strange = [chr(code) for code in table.list_characters() if chr(code) not in known]
-    if not strange:
-        return []
-    shown = " ".join(repr(character) for character in strange[:8])
-    return [f"{len(strange)} characters are not in the vocabulary and became <unk>: {shown}"]

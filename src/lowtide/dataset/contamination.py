@@ -2,8 +2,9 @@
 
 In:      clean blocks, a table of the items' n-grams (corpus.evaluations)
 Out:     scan: one file per part, a row for each n-gram found; judge: one file, in how many
-         documents each was; Contamination: what to leave out of each block; decontamination.jsonl
-Memory:  one block's rows; 4 bytes for each n-gram of the items
+         documents each was; Contamination: what to leave out of each block; decontamination.jsonl,
+         and decontamination.counts, which `append` goes on with
+Memory:  one block's rows; 8 bytes for each n-gram of the items: its count, and its item meanwhile
 
 An n-gram that more than `COMMON` documents have is a phrase of the language, or a template's, and
 no sign of anything. So nothing goes before all documents were looked at.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -31,6 +32,7 @@ from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
+from lowtide.errors import DataError, UsageError
 
 __all__ = [
     "COMMON",
@@ -41,13 +43,17 @@ __all__ = [
     "PartScanner",
     "ScanStage",
     "judge_stage",
+    "read_counts",
 ]
 
 COMMON = 10
 REPORT_NAME = "decontamination.jsonl"
+COUNTS_NAME = "decontamination.counts"
+"""How many documents said each n-gram that was met: 8 bytes each, for `append`."""
 SCAN_STAGE = "scan"
 JUDGE_STAGE = "judge"
 _STEP_BYTES = 1 << 20
+_STEP_GRAMS = 1 << 16
 _OPEN_PARTS = 64
 _HIT = [(name, "<u4") for name in ("row", "gram", "line", "end", "first", "last", "whole")]
 _HIT_BYTES = _native.EVAL_HIT_BYTES
@@ -64,6 +70,8 @@ class ContaminationJob:
     scan_stage: str
     """The stage whose results hold what was found."""
     num_parts: int
+    counts_before: Path | None = None
+    """Of text that was looked at before: a file of rows, an n-gram's number and its documents."""
 
 
 class PartScanner:
@@ -149,10 +157,13 @@ def judge_stage(job: ContaminationJob) -> OneTask:
 
 def _judge(job: ContaminationJob, output: OutputWriter) -> dict[str, Any]:
     items = job.items
-    counts = np.zeros(len(items.table), dtype="<u4")
+    counts: Any = np.zeros(len(items.table), dtype="<u4")
     for hits in _iter_hits(job):
         grams = _unique_pairs(hits["row"], hits["gram"])[1]
         np.add.at(counts, grams, 1)
+    found = int(np.count_nonzero(counts))
+    if job.counts_before is not None:
+        _add_counts(counts, job.counts_before)
     owners = np.frombuffer(items.table.items(), dtype="<u4")
     documents = np.zeros(items.first_items[-1], dtype="<u4")
     hit = 0
@@ -161,15 +172,23 @@ def _judge(job: ContaminationJob, output: OutputWriter) -> dict[str, Any]:
         rows = _unique_pairs(good["row"], owners[good["gram"]])
         np.add.at(documents, rows[1], 1)
         hit += len(np.unique(rows[0]))
-    output.section("counts", counts.tobytes())
+    del owners
+    output.section("counts", memoryview(counts))
     output.section("documents", documents.tobytes())
     return {
         "ngrams": len(counts),
-        "found": int((counts > 0).sum()),
+        "found": found,
         "common": int((counts > COMMON).sum()),
         "documents": hit,
         "items_hit": int((documents > 0).sum()),
     }
+
+
+def _add_counts(counts: Any, path: Path) -> None:
+    with path.open("rb") as file:
+        while data := file.read(8 * _STEP_GRAMS):
+            rows = np.frombuffer(data, dtype="<u4").reshape(-1, 2)
+            counts[rows[:, 0]] += rows[:, 1]
 
 
 class Contamination:
@@ -238,22 +257,67 @@ class Contamination:
             return []
         return [f"decontamination: {counted(short, 'item')} without eight words in a row left out"]
 
-    def write_report(self, root: Path) -> dict[str, Any]:
-        """Write which items were met; return the metadata's row of it all."""
+    def write_report(
+        self, root: Path, name: str = REPORT_NAME, counts_name: str = COUNTS_NAME
+    ) -> dict[str, Any]:
+        """Write which items were met, and all counts; return the metadata's row of it all."""
         items = self._job.items
         documents = np.frombuffer(self._judged.read("documents"), dtype="<u4")
         digest = xxhash.xxh3_128()
-        with files.atomic_file(root / REPORT_NAME) as file:
+        with files.atomic_file(root / name) as file:
             for item in np.flatnonzero(documents).tolist():
-                name, row = items.name(item)
-                line = {"file": name, "row": row, "documents": int(documents[item])}
+                path, row = items.name(item)
+                line = {"file": path, "row": row, "documents": int(documents[item])}
                 text = json.dumps(line).encode() + b"\n"
                 digest.update(text)
                 file.write(text)
+        counts_digest = xxhash.xxh3_128()
+        with files.atomic_file(root / counts_name) as file:
+            for rows in self._iter_counts():
+                counts_digest.update(rows)
+                file.write(rows)
         return {
             "files": list(items.files),
             "items": items.first_items[-1],
             **self._judged.header,
-            "file": REPORT_NAME,
+            "file": name,
             "xxh3_128": digest.hexdigest(),
+            "counts": {
+                "file": counts_name,
+                "xxh3_128": counts_digest.hexdigest(),
+                "table": _checksum_table(items),
+            },
         }
+
+    def _iter_counts(self) -> Iterator[bytes]:
+        """Rows of each n-gram that was met and of its documents, a part of them at a time."""
+        for begin in range(0, len(self._counts), _STEP_GRAMS):
+            counts = self._counts[begin : begin + _STEP_GRAMS]
+            met = np.flatnonzero(counts)
+            yield np.stack([met + begin, counts[met]], axis=1).astype("<u4").tobytes()
+
+
+def _checksum_table(items: EvaluationItems) -> str:
+    """What the numbers of n-grams mean: their order among all."""
+    return xxhash.xxh3_128_hexdigest(items.table.items())
+
+
+def read_counts(root: Path, known: Mapping[str, Any], items: EvaluationItems) -> Path:
+    """The path of the counts that a dataset keeps, for `append`; damaged ones and those of others
+    are refused."""
+    row = known.get("counts")
+    if row is None or row["table"] != _checksum_table(items):
+        raise UsageError(
+            "this dataset was prepared with --decontaminate by another version, and does not say "
+            "how often it met the n-grams of the items",
+            path=root,
+            next_step="lowtide prepare all of it anew, with the new files after the old ones",
+        )
+    path = root / row["file"]
+    if not path.is_file() or files.checksum_file(path) != row["xxh3_128"]:
+        raise DataError(
+            "the counts of n-grams of evaluation items are missing or damaged",
+            path=path,
+            next_step=f"bring the file back; see all of it with lowtide verify {root}",
+        )
+    return path

@@ -19,10 +19,11 @@ from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.tokenfiles.streams import WrittenFiles
 from lowtide.dataset.tokenfiles.table import FORMATS, open_dataset
 from lowtide.errors import UsageError
+from lowtide.filenames import LOCK_NAME, METRICS_NAME
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.progress import Progress
 
 __all__ = ["ConvertResult", "convert_dataset"]
 
@@ -125,7 +126,7 @@ def _begin_export(out: Path, wanted: Mapping[str, Any], progress: Progress) -> t
         if stored.get("finished") and whole and len(whole) == len(expected):
             return whole, True
     else:
-        ours = {METRICS_NAME, files.LOCK_NAME}
+        ours = {METRICS_NAME, LOCK_NAME}
         strangers = sorted(path.name for path in out.iterdir() if path.name not in ours)
         if strangers:
             raise UsageError(

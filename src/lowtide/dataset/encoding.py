@@ -130,6 +130,7 @@ def write_encoded(
         "counts": encoded.counts,
         "remnants": encoded.remnants,
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in encoded.samples],
+        "unknown_characters": job.coder.count_unknown(encoded.ids),
     }
     write_work_file(path, header, {"index": encoded.index, "ids": encoded.ids})
     return encoded.num_tokens
@@ -213,6 +214,15 @@ class Coder:
         self.end_id = -1 if end_id is None else end_id
         self.id_bytes = id_bytes(tokenizer.vocab_size)
         self.native = _native_coder(tokenizer)
+        is_char = tokenizer.kind == "char"
+        self._unknown_id = tokenizer.special_tokens.get("<unk>") if is_char else None
+
+    def count_unknown(self, ids: memoryview) -> int:
+        """How many of `ids` stand for characters that the tokenizer does not have."""
+        if self._unknown_id is None:
+            return 0
+        found = np.frombuffer(ids, f"<u{self.id_bytes}") == self._unknown_id
+        return int(np.count_nonzero(found))
 
 
 def _native_coder(

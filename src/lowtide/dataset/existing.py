@@ -19,8 +19,9 @@ from lowtide.dataset.finishing import find_other_setting, plan_settings
 from lowtide.dataset.identity import drop_copies, find_other_source
 from lowtide.dataset.resources import Inputs, plan_shares
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.workfolder import WORK_NAME, has_plan, remove_work
+from lowtide.dataset.workfolder import has_plan, remove_work
 from lowtide.errors import UsageError
+from lowtide.filenames import METADATA_NAME, WORK_NAME
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
 
@@ -104,7 +105,7 @@ def _find_difference(
 
 
 def is_finished(root: Path) -> bool:
-    return (root / layout.METADATA_NAME).exists()
+    return (root / METADATA_NAME).exists()
 
 
 def refuse_strangers(root: Path) -> None:

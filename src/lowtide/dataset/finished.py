@@ -16,6 +16,7 @@ from lowtide import files
 from lowtide.dataset import layout
 from lowtide.dataset.seen import ROW_BYTES
 from lowtide.errors import DataError
+from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["check_seen", "check_tokenizer", "require_whole"]
@@ -56,17 +57,17 @@ def check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
     try:
         tokenizer = Tokenizer.load(root)
     except DataError as error:
-        return [f"{layout.TOKENIZER_NAME}: {error.message}"]
+        return [f"{TOKENIZER_NAME}: {error.message}"]
     problems: list[str] = []
     if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
         problems.append(
-            f"{layout.TOKENIZER_NAME}: fingerprint {tokenizer.fingerprint}, "
+            f"{TOKENIZER_NAME}: fingerprint {tokenizer.fingerprint}, "
             f"the ids were made with {metadata['tokenizer_fingerprint']}"
         )
     if tokenizer.vocab_size != metadata["vocab_size"]:
         problems.append(
-            f"{layout.TOKENIZER_NAME}: vocabulary {tokenizer.vocab_size}, "
-            f"{layout.METADATA_NAME} says {metadata['vocab_size']}"
+            f"{TOKENIZER_NAME}: vocabulary {tokenizer.vocab_size}, "
+            f"{METADATA_NAME} says {metadata['vocab_size']}"
         )
     return problems
 
@@ -78,8 +79,13 @@ def check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:
 
 def _check_logs(root: Path, metadata: dict[str, Any]) -> list[str]:
     """Compare the logs of near copies and of evaluation items with what metadata says."""
-    logs = [metadata[name] for name in ("near_duplicates", "decontamination") if name in metadata]
-    return _compare_files(root, logs)
+    logs = [
+        described[name]
+        for described in (metadata, *metadata.get("appended", ()))
+        for name in ("near_duplicates", "decontamination")
+        if name in described
+    ]
+    return _compare_files(root, [*logs, *(row["counts"] for row in logs if "counts" in row)])
 
 
 def _compare_files(root: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -88,10 +94,10 @@ def _compare_files(root: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         try:
             name, checksum = str(row["file"]), row["xxh3_128"]
         except (KeyError, TypeError) as error:
-            problems.append(f"{layout.METADATA_NAME}: a damaged row of hashes ({error!r})")
+            problems.append(f"{METADATA_NAME}: a damaged row of hashes ({error!r})")
             continue
         if not (root / name).is_file():
             problems.append(f"{name}: missing")
         elif files.checksum_file(root / name) != checksum:
-            problems.append(f"{name}: another checksum than {layout.METADATA_NAME} says")
+            problems.append(f"{name}: another checksum than {METADATA_NAME} says")
     return problems

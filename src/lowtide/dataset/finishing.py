@@ -18,7 +18,7 @@ from lowtide.corpus.inputhashes import InputHashes
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.removals import Report
-from lowtide.corpus.steps import step_checksum
+from lowtide.corpus.usersteps import step_checksum
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import SourceCounts
 from lowtide.dataset.identity import iter_sources, list_contents
@@ -32,7 +32,7 @@ from lowtide.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import Contamination
-    from lowtide.dataset.near.removals import NearRemovals
+    from lowtide.dataset.near.removedcopies import NearRemovals
 
 __all__ = [
     "Made",

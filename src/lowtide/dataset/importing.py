@@ -28,9 +28,10 @@ from lowtide.dataset.tokenfiles.table import (
     load_source_tokenizer,
     open_source,
 )
-from lowtide.dataset.workfolder import WORK_NAME, begin_work, has_plan, read_facts, remove_work
+from lowtide.dataset.workfolder import begin_work, has_plan, read_facts, remove_work
 from lowtide.errors import DataError, UsageError
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.filenames import METADATA_NAME, METRICS_NAME, WORK_NAME
+from lowtide.progress import Progress
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["find_other_conversion", "import_dataset"]
@@ -46,7 +47,7 @@ def import_dataset(
     tokenizer = load_source_tokenizer(
         settings.in_path, kind=settings.source_kind or "nanogpt", named=settings.tokenizer
     )
-    if (root / layout.METADATA_NAME).exists():
+    if (root / METADATA_NAME).exists():
         return _require_same(settings, tokenizer, progress), True
     unfinished = has_plan(root, verb="convert")
     if any((root / split).exists() for split in layout.SPLITS) and not unfinished:

@@ -36,6 +36,7 @@ from lowtide.dataset.tokenfiles.shards import (
     write_shard_stream,
 )
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.notebooks import table_of
 from lowtide.stores.urls import store_url
@@ -44,14 +45,12 @@ from lowtide.tokenizer.vocabulary import id_bytes
 if TYPE_CHECKING:
     import numpy as np
 
-from lowtide.dataset.shardlist import METADATA_NAME, MOVED_IN_NAME, find_split_shards
+from lowtide.dataset.shardlist import MOVED_IN_NAME, find_split_shards
 
 __all__ = [
     "DOCUMENTS_SUFFIX",
     "FORMAT_VERSION",
-    "METADATA_NAME",
     "SPLITS",
-    "TOKENIZER_NAME",
     "DatasetInfo",
     "FindShards",
     "ShardInfo",
@@ -75,7 +74,6 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "val")
 _TYPES: dict[str, type] = {
     "dtype": str, "vocab_size": int, "tokenizer_fingerprint": str, "shards": dict,
@@ -330,7 +328,7 @@ def _check_types(metadata: Mapping[str, Any], path: Path) -> None:
                 raise _damaged(path, f"a row of {key} lacks {', '.join(sorted(_ROW_KEYS[key]))}")
             if not isinstance(row.get("stored") or [], list):  # size, time and kind of a source
                 raise _damaged(path, f"a row of {key} has stored {str(row['stored'])[:40]!r}")
-            if key == "seen" and type(row["rows"]) is not int:  # a bool is none either
+            if key == "seen" and type(row["rows"]) is not int:  # nor a bool
                 raise _damaged(path, f"a row of {key} has rows {str(row['rows'])[:40]!r}")
     for split, rows in metadata["shards"].items():
         if not isinstance(rows, list):
@@ -347,7 +345,7 @@ def _damaged(path: Path, what: str) -> DataError:
 
 def _suggest_dataset(root: Path) -> str:
     """Name a dataset inside the folder or beside it, or else say how to make one."""
-    if (root / files.WORK_NAME).is_dir():
+    if (root / WORK_NAME).is_dir():
         return "give the interrupted lowtide command again: it goes on where it stopped"
     if root.name in SPLITS and (root.parent / METADATA_NAME).is_file():
         return f"did you mean {root.parent}?"

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from lowtide import files
-from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.inputs import InputFile, changed_input, has_changed
 from lowtide.corpus.reading import ReadingSettings, iter_blocks, iter_documents, plan_streams
 from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES, npy_header
 from lowtide.errors import BudgetError
@@ -46,6 +46,7 @@ _STEP_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
 _HELD_ANYWAY = 4 * _WINDOW_BYTES
 _BATCH_BYTES = 2 << 20
+_TEXT_BYTES = 256  # of a text in a batch besides its letters: its objects, and those of its ids
 _UNFINISHED = "unfinished"
 
 Finish = Callable[[int, str, IO[bytes]], None]
@@ -70,19 +71,20 @@ class PlainFile:
 
     def encode(self, on_progress: Callable[[int], None], finish: Finish) -> int:
         """Encode all of the file; an interrupted run goes on."""
-        work = _open_unfinished(self.source, self.out, self.tokenizer, self.on_notice)
+        work = _open_unfinished(self)
         count = work.count
-        digest = _Digest(self.source.path)
         with os.fdopen(work.descriptor, "r+b") as file:
             for position, so_far in self.iter_steps(file, (work.position, work.count)):
                 count = so_far
-                digest.advance(position)
+                work.text.advance_file(self.source.path, position)
+                if has_changed(self.source):  # else the checksum may be of text that came later
+                    raise changed_input(self.source)
                 if position < self.source.size_bytes:
                     os.fsync(file.fileno())
-                    work.note(position, count)
+                    work.note(position, count, self.dtype.itemsize)
                 on_progress(position)
             _write_header(file, count, self.dtype)
-            finish(count, digest.finish(), file)
+            finish(count, work.text.hexdigest(), file)
             os.fsync(file.fileno())
         work.path.replace(self.out)
         files.sync_directory(self.out.parent)
@@ -134,65 +136,80 @@ def held_bytes(stretch: Stretch, normalizes: bool) -> int:
 
 
 class _Digest:
-    """The checksum of a file, a step behind its reader, while the text is still in the cache."""
+    """The checksum of a file, a step behind its reader or writer, while it is in the cache."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, start: int = 0) -> None:
         self._digest = xxhash.xxh3_128()
-        self._done = 0
+        self._done = start
 
-    def advance(self, position: int) -> None:
-        with self._path.open("rb", buffering=0) as file:
-            file.seek(self._done)
-            while self._done < position:
-                part = file.read(min(1 << 20, position - self._done))
-                if not part:
-                    return  # cut short meanwhile, which its size will tell
-                self._digest.update(part)
-                self._done += len(part)
+    def advance(self, descriptor: int, position: int) -> None:
+        """Go on to a byte of the file, or to its end where that comes before."""
+        while self._done < position:
+            part = os.pread(descriptor, min(1 << 20, position - self._done), self._done)
+            if not part:
+                return  # cut short meanwhile, which its size will tell
+            self._digest.update(part)
+            self._done += len(part)
 
-    def finish(self) -> str:
+    def advance_file(self, path: Path, position: int) -> None:
+        with path.open("rb", buffering=0) as file:
+            self.advance(file.fileno(), position)
+
+    def hexdigest(self) -> str:
+        """The checksum so far."""
         return self._digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class _Unfinished:
-    """Ids that have no final name yet."""
+    """Ids that have no final name yet, and the text they are of."""
 
     path: Path
     journal: Journal
     descriptor: int
     identity: list[Any]
+    text: _Digest
+    ids: _Digest
     position: int = 0
     count: int = 0
 
-    def note(self, position: int, count: int) -> None:
+    def note(self, position: int, count: int, id_bytes: int) -> None:
         """Keep the place: so many bytes of text are so many ids, which are on the disk."""
+        self.ids.advance(self.descriptor, NPY_HEADER_BYTES + count * id_bytes)
         place = {"position": position, "count": count}
-        self.journal.write({"identity": self.identity, "name": self.path.name, **place})
+        sums = {"text": self.text.hexdigest(), "ids": self.ids.hexdigest()}
+        self.journal.write({"identity": self.identity, "name": self.path.name, **place, **sums})
 
 
-def _open_unfinished(
-    source: InputFile, out: Path, tokenizer: Tokenizer, on_notice: Callable[[str], None]
-) -> _Unfinished:
+def _open_unfinished(job: PlainFile) -> _Unfinished:
     """Open what an interrupted command left, if it was of the same text; else begin anew."""
+    source, out = job.source, job.out
     place = out.with_name(f".{out.name}.{_UNFINISHED}.json")
-    journal = Journal(place, verb="pretokenize", version=1)
-    identity = [source.size_bytes, source.modified_ns, tokenizer.fingerprint]
+    journal = Journal(place, verb="pretokenize", version=2)
+    identity = [source.size_bytes, source.modified_ns, job.tokenizer.fingerprint]
     left = files.list_leftovers(out, _UNFINISHED)
-    notes = journal.read(on_notice=on_notice)
+    notes = journal.read(on_notice=job.on_notice)
     if notes is not None and notes["identity"] == identity:
         path = out.parent / notes["name"]
         descriptor = _open_regular(path) if path in left else None
         if descriptor is not None:
-            return _Unfinished(
-                path, journal, descriptor, identity, notes["position"], notes["count"]
+            text, ids = _Digest(), _Digest(NPY_HEADER_BYTES)
+            text.advance_file(source.path, notes["position"])
+            ids.advance(descriptor, NPY_HEADER_BYTES + notes["count"] * job.dtype.itemsize)
+            if (text.hexdigest(), ids.hexdigest()) == (notes["text"], notes["ids"]):
+                done = notes["position"], notes["count"]
+                return _Unfinished(path, journal, descriptor, identity, text, ids, *done)
+            os.close(descriptor)
+            job.on_notice(
+                "the text or its ids are not as an interrupted command left them: the work begins "
+                "anew"
             )
     for path in left:
         path.unlink(missing_ok=True)
     journal.remove()
     path = files.unused_name(out, _UNFINISHED)
-    return _Unfinished(path, journal, files.create_file(path), identity)
+    new = _Digest(), _Digest(NPY_HEADER_BYTES)
+    return _Unfinished(path, journal, files.create_file(path), identity, *new)
 
 
 def _open_regular(path: Path) -> int | None:
@@ -305,12 +322,12 @@ def iter_batches(
     marks: list[bool] = []
     held = 0
     for text, marked in iter_parts(source, reading):
-        if held and held + len(text) > _BATCH_BYTES:
+        if held and held + len(text) + _TEXT_BYTES > _BATCH_BYTES:
             yield texts, marks
             texts, marks, held = [], [], 0
         texts.append(text)
         marks.append(marked)
-        held += len(text)
+        held += len(text) + _TEXT_BYTES
     if texts:
         yield texts, marks
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.corpus.blocks import CleanJob, clean_corpus
+from lowtide.corpus.blockcleaning import CleanJob, clean_corpus
 from lowtide.corpus.blocktable import BlockTable, find_score_cut, load_block_table
 from lowtide.corpus.deduplication import LeaveOut, RemovedLines, find_duplicates
 from lowtide.corpus.inputhashes import InputHashes

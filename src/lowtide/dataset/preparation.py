@@ -17,19 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from lowtide import files
-from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.ranking import require_rereadable
-from lowtide.corpus.steps import STEP_NOTICE
 from lowtide.corpus.workers import WorkerPool
+from lowtide.dataset.chosen import choose_inputs, find_inputs
 from lowtide.dataset.existing import PrepareResult, is_finished, refuse_strangers, require_same
-from lowtide.dataset.identity import drop_copies
 from lowtide.dataset.phases import naming_folder
-from lowtide.dataset.resources import Inputs, check_disk, plan_shares
-from lowtide.dataset.sampling import require_some_kept
+from lowtide.dataset.resources import check_disk
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.threaded import Preparation
 from lowtide.keywords import takes_keywords
-from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress
 from lowtide.scratch import ScratchFolder
 from lowtide.tokenizer import Tokenizer
@@ -86,27 +81,14 @@ def _prepare_with_others(settings: PrepareSettings) -> PrepareResult:
 def _prepare(
     settings: PrepareSettings, load_tokenizer: Callable[[], Tokenizer] | None
 ) -> PrepareResult:
-    notices: list[str] = []
-    inputs = expand_inputs(settings.input_files, on_notice=notices.append)
-    if settings.keep_top is not None:
-        require_rereadable(inputs)
-    if settings.step:
-        notices.append(STEP_NOTICE)
-    needs = Inputs.of(inputs, settings)  # first: what it imports is a part of the program
-    budget = MemoryBudget.from_setting(settings.memory)
-    shares = plan_shares(settings, budget, needs)
+    found = find_inputs(settings)
+    shares = found.shares
     with (
-        Progress("prepare", budget_bytes=budget.total_bytes) as progress,
+        Progress("prepare", budget_bytes=found.budget.total_bytes) as progress,
         WorkerPool(shares.num_workers) as pool,
     ):
-        for notice in notices:
-            progress.note(notice)
-        reading = settings.reading(
-            reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
-        )
-        if settings.dedup:
-            inputs = drop_copies(inputs, reading, on_notice=progress.note)
-        require_some_kept(settings, inputs, reading, on_notice=progress.note)
+        inputs, reading = choose_inputs(found, settings, progress)
+        del found  # a list of all inputs, of which there is another one now
         check_disk(
             settings.out_dir,
             inputs,
@@ -122,7 +104,7 @@ def _prepare(
         ):
             if is_finished(settings.out_dir):  # by a command that ended just now
                 return require_same(settings)
-            run = Preparation(settings, shares, inputs, pool, progress, created=created)
+            run = Preparation(settings, shares, inputs, reading, pool, progress, created=created)
             return run.run(load_tokenizer or run.load_tokenizer)
 
 

@@ -10,10 +10,8 @@ Memory:  windows of text and their ids, for each worker; text of a plain file wi
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -31,14 +29,19 @@ from lowtide.corpus.reading import (
     iter_documents,
 )
 from lowtide.dataset.npywriting import (
-    WORKER_BYTES,
     PlainFile,
     checksum_npy,
     encode_batches,
     encode_documents,
-    held_bytes,
     iter_batches,
     iter_parts,
+)
+from lowtide.dataset.pretokenizingplan import (
+    SharedFiles,
+    character_bytes,
+    plan_workers,
+    reading_of,
+    stream_bytes,
 )
 from lowtide.dataset.provenance import (
     Provenance,
@@ -53,27 +56,18 @@ from lowtide.dataset.provenance import (
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import METRICS_NAME
 from lowtide.keywords import takes_keywords
 from lowtide.memory import (
-    MemoryBudget,
     format_size,
-    usable_cores,
 )
 from lowtide.notebooks import ResultList, shown_in_notebooks
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.progress import Progress
 from lowtide.stores.paths import checksum_path, is_stored
 from lowtide.tokenizer import Tokenizer
-from lowtide.tokenizer.needs import NO_PACKAGE, package_needs
-from lowtide.tokenizer.scanning import CHARACTER_BYTES, count_characters
-from lowtide.tokenizer.stretches import LOOK_SECONDS, Stretch, find_stretch
 from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = ["PretokenizeResult", "iter_pretokenized", "pretokenize_file", "pretokenize_files"]
-
-_BLOCK_BYTES = 1 << 20
-_SLACK_BYTES = 16 << 20  # the vocabulary, and what Python grows by
-_SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
-_STREAM_BYTES = 44 << 20  # a block a few times, a batch of them, and its ids
 
 
 @shown_in_notebooks()
@@ -138,78 +132,24 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
                 path=out,
                 next_step="one at a time, with --out-path",
             )
-    shared = _Shared(settings, sources)
+    shared = SharedFiles(settings, sources)
     with files.listing_folders_once():
         for source in sources:
             yield _pretokenize(shared, source, settings.out_path or npy_path(source.path))
 
 
-class _Shared:
-    """What all files of a command have in common."""
-
-    def __init__(self, settings: PretokenizeSettings, sources: Sequence[InputFile]) -> None:
-        self.settings = settings
-        self._sources = sources
-
-    @functools.cached_property
-    def named_tokenizer(self) -> Tokenizer:
-        """The tokenizer that the settings name, loaded once: of a small file that is most."""
-        return Tokenizer.load(self.settings.tokenization)
-
-    @property
-    def named_normalizes(self) -> bool:
-        """True if text and what it becomes are held at once."""
-        if self.settings.tokenization == "char":
-            return False
-        return self.named_tokenizer.data.normalizer != "none"
-
-    @functools.cached_property
-    def program_bytes(self) -> int:
-        """What is held before the first file; what later ones find (encoders) is in their share."""
-        for source in self._sources:
-            if source.format.reader_bytes is not None:  # what it imports is a part of the program
-                reader_bytes([source], _reading(self.settings))
-                break
-        return MemoryBudget.from_setting(self.settings.memory).shares["program"]
-
-    def find_stretch(self, source: InputFile) -> Stretch:
-        """The longest text that has to be held of this file and those after it."""
-        if self.settings.tokenization == "char" or self.named_tokenizer.kind != "bpe":
-            return Stretch()
-        sources = self._sources[source.index :]
-        last_cut = self.named_tokenizer.last_cut
-        return find_stretch(sources, _reading(self.settings), last_cut, streams=False)
-
-    def count_characters(self, source: InputFile, room: int) -> int:
-        """The most characters in this file or one after it, where they make the tokenizer."""
-        if self.settings.tokenization != "char":
-            return 0
-        options = replace(_reading(self.settings), reader_bytes=max(room, _SMALL_WINDOW))
-        later = self._sources[source.index :]
-        deadline = time.monotonic() + LOOK_SECONDS
-        counts = [
-            count_characters([row], options=options, seconds=deadline - time.monotonic())[0]
-            for row in later
-            if time.monotonic() < deadline
-        ]
-        return max(counts, default=0)
-
-    def make_budget(self) -> MemoryBudget:
-        """The budget, of which nothing but the program is taken yet."""
-        total = MemoryBudget.from_setting(self.settings.memory).total_bytes
-        return MemoryBudget(total, used_bytes=self.program_bytes)
-
-
-def _pretokenize(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
+def _pretokenize(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeResult:
     if out.exists():
         return _require_same(shared, source, out)
+    files.require_local(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
     with files.hold_lock(out):
         if out.exists():  # by a command that ended just now
             return _require_same(shared, source, out)
         return _encode(shared, source, out)
 
 
-def _require_same(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
+def _require_same(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeResult:
     """Return the result that is there, if this very command would make it; else refuse."""
     settings, known = shared.settings, read_provenance(out)
     if known is None:
@@ -248,7 +188,7 @@ def _require_same(shared: _Shared, source: InputFile, out: Path) -> PretokenizeR
     )
 
 
-def _tokenizer_difference(known: Provenance, shared: _Shared) -> str | None:
+def _tokenizer_difference(known: Provenance, shared: SharedFiles) -> str | None:
     settings = shared.settings
     if "char" in (known.tokenization, settings.tokenization):
         same = known.tokenization == settings.tokenization
@@ -265,16 +205,14 @@ def _text_settings(settings: PretokenizeSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
-def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
+def _encode(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeResult:
     settings = shared.settings
     is_plain = is_plain_text(source, encoding=settings.encoding)
-    reading = _reading(settings)
+    reading = reading_of(settings)
     needed = reader_bytes([source], reading)  # first: what it imports is a part of the program
     budget = shared.make_budget()
-    package = package_needs(settings.tokenization)
-    stream_bytes = 0 if is_plain and package == NO_PACKAGE else _STREAM_BYTES + needed
-    stream_bytes += package.table_bytes + package.thread_bytes
-    workers = _plan_workers(shared, source, budget, stream_bytes=stream_bytes)
+    streams = stream_bytes(settings.tokenization, is_plain=is_plain, reading=needed)
+    workers = plan_workers(shared, source, budget, stream_bytes=streams)
     reading = replace(
         reading,
         reader_bytes=needed + budget.remaining_bytes,
@@ -287,7 +225,7 @@ def _encode(shared: _Shared, source: InputFile, out: Path) -> PretokenizeResult:
         reading = replace(reading, on_notice=progress.note)
         tokenizer = _load_tokenizer(shared, source, reading, progress)
         if tokenizer.kind == "char":
-            budget.reserve("characters", wanted_bytes=_character_bytes(tokenizer.vocab_size))
+            budget.reserve("characters", wanted_bytes=character_bytes(tokenizer.vocab_size))
         dtype = np.dtype("<u2" if id_bytes(tokenizer.vocab_size) == 2 else "<i4")
         _check_disk(source, out, dtype)
         with contextlib.ExitStack() as phases:
@@ -389,7 +327,7 @@ def _check_disk(source: InputFile, out: Path, dtype: np.dtype[Any]) -> None:
 
 
 def _load_tokenizer(
-    shared: _Shared, source: InputFile, reading: ReadingSettings, progress: Progress
+    shared: SharedFiles, source: InputFile, reading: ReadingSettings, progress: Progress
 ) -> Tokenizer:
     if shared.settings.tokenization != "char":
         return shared.named_tokenizer
@@ -399,38 +337,3 @@ def _load_tokenizer(
             characters.update(document.text.decode("utf-8", "replace"))
             phase.advance(len(document.text))
     return Tokenizer.from_characters(sorted(characters))
-
-
-def _reading(settings: PretokenizeSettings) -> ReadingSettings:
-    return ReadingSettings(
-        text_field=settings.text_field,
-        encoding=settings.encoding,
-        block_bytes=_BLOCK_BYTES,
-        skip_bad=settings.skip_bad_inputs,
-    )
-
-
-def _character_bytes(num_characters: int) -> int:
-    """What a tokenizer of so many characters takes, beyond what other vocabularies do."""
-    return max(num_characters * CHARACTER_BYTES - _SLACK_BYTES // 2, 0)
-
-
-def _plan_workers(
-    shared: _Shared, source: InputFile, budget: MemoryBudget, *, stream_bytes: int
-) -> int:
-    """How many workers the budget allows; one too small for a single one is refused."""
-    shares = {"windows and caches": WORKER_BYTES, "reading": stream_bytes, "slack": _SLACK_BYTES}
-    most = shared.settings.num_workers or usable_cores()
-    if sum(shares.values()) > budget.remaining_bytes:  # refused, with what the text itself needs
-        found = {
-            "text held at once": held_bytes(shared.find_stretch(source), shared.named_normalizes),
-            "characters": _character_bytes(shared.count_characters(source, budget.remaining_bytes)),
-        }
-        if any(found.values()):  # a larger budget is one for more workers, too
-            shares["windows and caches"] = most * WORKER_BYTES
-        budget.require({**shares, **found})
-    spare = budget.remaining_bytes - stream_bytes - _SLACK_BYTES
-    workers = min(most, spare // WORKER_BYTES)
-    for name, size in {**shares, "windows and caches": WORKER_BYTES * workers}.items():
-        budget.reserve(name, wanted_bytes=size)
-    return workers

@@ -1,7 +1,7 @@
 """Hash the text of a dataset that is there, so that new text can be compared with it.
 
 In:      shards of any origin; the hashes of documents that a dataset keeps (seen)
-Out:     blocks of hashes, as cleaning new text makes them
+Out:     blocks of hashes, as cleaning new text makes them; blocks of text, for near copies
 Memory:  a few MiB of decoded text for each worker
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.corpus.blocks import CleanJob, write_block
+from lowtide.corpus.blockcleaning import CleanJob, write_block
 from lowtide.corpus.blocktable import BlockTable, load_block_table
 from lowtide.corpus.reading import BLOCK_BYTES, ReadingSettings, Segment, Stream, TextBlock
 from lowtide.corpus.settings import CleaningSettings
@@ -26,9 +26,9 @@ from lowtide.dataset.seen import iter_seen, write_seen_block
 from lowtide.progress import Progress
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["ExistingText", "hash_existing"]
+__all__ = ["ExistingText", "hash_existing", "load_existing"]
 
-_DECODE_TOKENS = 1 << 20
+_DECODE_TOKENS = 1 << 20  # at most; of long tokens fewer, since text is what takes memory
 _HELD_BYTES = BLOCK_BYTES  # longer documents are compared line by line, as in preparation
 
 
@@ -83,6 +83,39 @@ def hash_existing(
         return load_block_table(replace(job, streams=[replace(stream, num_blocks=count)]))
 
 
+def load_existing(
+    text: ExistingText, tokenizer: Tokenizer, pool: WorkerPool, progress: Progress
+) -> BlockTable:
+    """Decode the documents of a dataset as clean blocks; each is numbered as the dataset has it.
+
+    Of one that is longer than a block nothing is kept: preparing compares none of those either.
+    """
+    stream = Stream(0, (), random_access=True, num_blocks=0)
+    cleaning = replace(_as_it_is(text.cleaning), dedup=False)
+    job = CleanJob([stream], text.reading, cleaning, text.folder)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    shards = _in_order(chain(*text.shards.values()))
+    count = 0
+
+    def tasks() -> Iterator[Callable[[], int]]:
+        nonlocal count
+        first = 0
+        for texts, tokens in _iter_texts(shards, text.dtype, tokenizer, cut_long=False):
+            number, count = count, count + 1
+            yield (
+                lambda texts=texts, tokens=tokens, number=number, first=first: _write_texts(
+                    job, texts, number, tokens, first
+                )
+            )
+            first += len(texts)
+
+    total = sum(shard.num_tokens for shard in shards)
+    with progress.phase("read documents", total=total, unit="tokens") as phase:
+        for tokens in pool.run(tasks()):
+            phase.advance(tokens)
+        return load_block_table(replace(job, streams=[replace(stream, num_blocks=count)]))
+
+
 def _as_it_is(cleaning: CleaningSettings) -> CleaningSettings:
     """The options for text that was cleaned and judged when it was prepared."""
     return replace(
@@ -110,33 +143,65 @@ def _in_order(shards: Iterable[layout.ShardInfo]) -> list[layout.ShardInfo]:
 
 
 def _iter_texts(
-    shards: list[layout.ShardInfo], dtype: np.dtype[Any], tokenizer: Tokenizer
+    shards: list[layout.ShardInfo],
+    dtype: np.dtype[Any],
+    tokenizer: Tokenizer,
+    *,
+    cut_long: bool = True,
 ) -> Iterator[tuple[list[bytes], int]]:
-    """Decode documents in order, whole ones where they are not too long; no line is ever cut."""
+    """Decode documents in order, whole ones where they are not too long; no line is ever cut.
+
+    Without `cut_long` one that is too long is empty, so that there is a text for each.
+    """
     held = b""  # a document of which more may come
+    is_long = False
+    lengths = _token_lengths(tokenizer)
     for shard in shards:
         tokens = layout.load_shard_tokens(shard, dtype)
         ends = layout.load_document_ends(shard).astype(np.int64)
-        for begin in range(0, shard.num_tokens, _DECODE_TOKENS):
-            end = min(begin + _DECODE_TOKENS, shard.num_tokens)
-            ids = np.array(tokens[begin:end])
-            stops = ends[(ends > begin) & (ends <= end)] - begin
-            if not len(ends) and tokenizer.end_of_text_id is not None:  # nobody wrote them down
+        begin = 0
+        while begin < shard.num_tokens:
+            ids = _cut_ids(tokens, begin, lengths, _HELD_BYTES - len(held))
+            end = begin + len(ids)
+            stops = ends[slice(*np.searchsorted(ends, (begin, end), side="right"))] - begin
+            if not len(ends) and tokenizer.end_of_text_id is not None:  # it has no .docs file
                 stops = np.flatnonzero(ids == tokenizer.end_of_text_id) + 1
             texts: list[bytes] = []
             start = 0
             for stop in stops.tolist():
                 last = stop - 1 if ids[stop - 1] == tokenizer.end_of_text_id else stop
-                texts.append(held + tokenizer.decode_bytes(ids[start:last]))
-                held, start = b"", stop
+                whole = held + tokenizer.decode_bytes(ids[start:last])
+                is_long |= len(whole) > _HELD_BYTES and not cut_long
+                texts.append(b"" if is_long else whole)
+                held, start, is_long = b"", stop, False
             held += tokenizer.decode_bytes(ids[start:])
-            if len(held) > _HELD_BYTES:
+            if len(held) > _HELD_BYTES and not cut_long:
+                held, is_long = b"", True
+            elif len(held) > _HELD_BYTES:
                 line_end = held.rfind(b"\n") + 1 or len(held)
                 texts.append(held[:line_end])
                 held = held[line_end:]
             yield texts, end - begin
+            begin = end
     if held:
-        yield [held], 0
+        yield [b"" if is_long else held], 0
+
+
+def _token_lengths(tokenizer: Tokenizer) -> npt.NDArray[np.int32]:
+    """The bytes of each token's text."""
+    sizes = (len(tokenizer.token_bytes(number)) for number in range(tokenizer.vocab_size))
+    return np.fromiter(sizes, dtype=np.int32, count=tokenizer.vocab_size)
+
+
+def _cut_ids(
+    tokens: npt.NDArray[Any], begin: int, lengths: npt.NDArray[np.int32], num_bytes: int
+) -> npt.NDArray[Any]:
+    """Return ids from `begin` on, up to the one whose text passes `num_bytes`."""
+    ids = np.array(tokens[begin : begin + _DECODE_TOKENS])
+    # Ids that are no token's are refused by decoding, with their number.
+    sizes = lengths.take(ids, mode="clip").cumsum(dtype=np.int64)
+    count = int(np.searchsorted(sizes, max(num_bytes, 0), side="right")) + 1
+    return ids[:count].copy() if count < len(ids) else ids
 
 
 def _hash_seen(job: CleanJob, rows: bytes, number: int) -> int:
@@ -144,6 +209,29 @@ def _hash_seen(job: CleanJob, rows: bytes, number: int) -> int:
     if not path.exists():
         write_seen_block(path, rows)
     return 0
+
+
+def _write_texts(
+    job: CleanJob, texts: list[bytes], number: int, num_tokens: int, first: int
+) -> int:
+    """Write documents, the first of which has the number `first`, as a clean block."""
+    if not job.block_path(0, number).exists():
+        data = b"".join(texts)
+        block = TextBlock(
+            stream=0,
+            number=number,
+            kind="rows",
+            data=data,
+            segments=(Segment(0, first, 0, len(data)),),
+            row_ends=_ends_of(texts),
+        )
+        write_block(job, block, number)
+    return num_tokens
+
+
+def _ends_of(texts: list[bytes]) -> npt.NDArray[np.uint64]:
+    sizes = np.fromiter(map(len, texts), dtype=np.uint64, count=len(texts))
+    return np.cumsum(sizes).astype(np.uint64)
 
 
 def _hash_texts(
@@ -154,9 +242,6 @@ def _hash_texts(
         if not whole:
             texts = [b"\n".join(texts)]
         data = b"".join(texts)
-        ends: npt.NDArray[np.uint64] = np.cumsum(
-            np.fromiter(map(len, texts), dtype=np.uint64, count=len(texts))
-        ).astype(np.uint64)
         is_part = not whole and bool(data)  # a part of a document has no hash of its own
         block = TextBlock(
             stream=0,
@@ -164,7 +249,7 @@ def _hash_texts(
             kind="rows",
             data=data,
             segments=(Segment(0, 0, 0, len(data)),),
-            row_ends=ends,
+            row_ends=_ends_of(texts),
             continues=is_part,
             continued=is_part,
         )

@@ -23,7 +23,7 @@ class Finder(Protocol):
         ...
 
     def leave_out(self, block: int, hashes: memoryview, /) -> memoryview:
-        """Hashes of a block without those of documents that go: what they say was not said."""
+        """Hashes of a block without those of documents that go: no later text is a copy of them."""
         ...
 
     def notices(self) -> list[str]:
@@ -60,14 +60,21 @@ class RemovedText:
         return memoryview(np.sort(rows).tobytes())
 
 
-def leave_out_with(finders: Sequence[Finder]) -> Callable[[int, memoryview], memoryview] | None:
-    """A function that leaves out what any finder does; None where there is none."""
+def leave_out_with(
+    finders: Sequence[Finder], *, first_block: int = 0
+) -> Callable[[int, memoryview], memoryview] | None:
+    """A function that leaves out what any finder does; None where there is none.
+
+    Finders count blocks from `first_block` on; those before it stay as they are.
+    """
     if not finders:
         return None
 
     def leave_out(block: int, hashes: memoryview) -> memoryview:
+        if block < first_block:
+            return hashes
         for finder in finders:
-            hashes = finder.leave_out(block, hashes)
+            hashes = finder.leave_out(block - first_block, hashes)
         return hashes
 
     return leave_out

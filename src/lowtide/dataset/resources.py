@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide import files
-from lowtide.corpus.blocks import BLOCK_BYTES_HELD, RULES_BYTES_HELD
+from lowtide.corpus.blockcleaning import BLOCK_BYTES_HELD, RULES_BYTES_HELD
 from lowtide.corpus.classifiers import check_model_memory, load_model
 from lowtide.corpus.deduplication import MIN_TABLE_BYTES, TABLE_ROW_BYTES, partition_bytes
 from lowtide.corpus.evaluations import load_items
@@ -20,7 +20,7 @@ from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import BLOCK_BYTES
-from lowtide.corpus.steps import step_bytes
+from lowtide.corpus.usersteps import step_bytes
 from lowtide.counts import counted
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
@@ -28,6 +28,7 @@ from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_co
 from lowtide.progress import Progress
 from lowtide.tokenizer.needs import NO_PACKAGE, PackageNeeds, package_needs
 from lowtide.tokenizer.scanning import CHARACTER_BYTES, count_characters
+from lowtide.tokenizer.stretches import unseen_words
 
 __all__ = [
     "FILE_BYTES",
@@ -89,8 +90,10 @@ class Inputs:
     """What their tokenizer takes, where the package tokenizers runs it."""
     step_bytes: int = 0
     """What a process of the user's step takes, where there is one."""
-    count_characters: Callable[[], int] = lambda: 0
-    """Looks through the text, for the advice of a refusal."""
+    count_characters: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    """Looks through the text, for the advice of a refusal; also how many bytes it has not seen."""
+    count_bytes: int = 0
+    """What counting the n-grams of evaluation items takes besides their table, which is loaded."""
 
     @classmethod
     def of(
@@ -102,21 +105,24 @@ class Inputs:
     ) -> Inputs:
         """Look into the files' beginnings, and at the tokenizer, which may have another place."""
         total = MemoryBudget.from_setting(settings.memory).total_bytes
+        counts = 0
         for path in filter(None, (settings.language_model, settings.score)):
             check_model_memory(path, total)
             load_model(path)  # what it holds is then a part of the program
         if settings.decontaminate:
-            load_items(settings.item_files, budget_bytes=total)
+            counts = load_items(settings.item_files, budget_bytes=total).count_bytes
         in_order = sum(row.is_read_in_order for row in inputs)
         package = package_needs(tokenizer or settings.tokenization)
         step = step_bytes(settings.step) if settings.step else 0
         reading = settings.reading()
 
-        def count() -> int:
+        def count() -> tuple[int, int]:
             small = replace(reading, reader_bytes=_SMALL_WINDOW)
-            return count_characters(inputs, options=small)[0]
+            return count_characters(inputs, options=small)
 
-        return cls(len(inputs), in_order, reader_bytes(inputs, reading), package, step, count)
+        return cls(
+            len(inputs), in_order, reader_bytes(inputs, reading), package, step, count, counts
+        )
 
 
 _NO_INPUTS = Inputs()
@@ -131,12 +137,16 @@ def plan_shares(
     block = settings.reading().block_bytes * held + inputs.package.thread_bytes
     block += inputs.step_bytes
     smallest = _smallest_shares(block, inputs)
+    remark = ""
     if sum(smallest.values()) > budget.remaining_bytes and settings.tokenization == "char":
         # Refused, with what the text itself needs; a larger budget has more workers, too.
-        more = inputs.count_characters() * CHARACTER_BYTES - _TOKENIZER_BYTES - MIN_TABLE_BYTES
+        count, unseen = inputs.count_characters()
+        more = count * CHARACTER_BYTES - _TOKENIZER_BYTES - MIN_TABLE_BYTES
         smallest["characters"] = 2 * more + block * (workers - 1) if more > 0 else 0
-    budget.require(smallest)
+        remark = unseen_words(unseen)
+    budget.require(smallest, remark=remark)
     budget.reserve("list of files", wanted_bytes=inputs.num_files * FILE_BYTES)
+    budget.reserve("counts of n-grams", wanted_bytes=inputs.count_bytes)
     budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES + inputs.package.table_bytes)
 
     def needed(workers: int) -> int:
@@ -209,6 +219,7 @@ def smallest_budget_bytes() -> int:
 def _smallest_shares(block_bytes: int, inputs: Inputs = _NO_INPUTS) -> dict[str, int]:
     return {
         "list of files": inputs.num_files * FILE_BYTES,
+        "counts of n-grams": inputs.count_bytes,
         "tokenizer": _TOKENIZER_BYTES + inputs.package.table_bytes,
         "blocks in work": 2 * block_bytes,
         "reading": inputs.reader_bytes,
@@ -261,15 +272,19 @@ def check_disk(
     one_pass_bytes: int,
     keeps_text: bool = False,
     near_copies: bool = False,
+    existing_bytes: int = 0,
 ) -> None:
-    """Refuse a job that cannot fit on the disk; without one pass all clean text waits there."""
+    """Refuse a job that cannot fit on the disk; without one pass all clean text waits there.
+
+    `existing_bytes` is text of a dataset that is there, which new text is compared with.
+    """
     text = estimate_text_bytes(inputs)
     num_in_order = sum(row.is_read_in_order for row in inputs)
     side_by_side = num_in_order > 1  # files that are read so keep their clean text
     table = 0 if side_by_side else one_pass_bytes
     needed = planned_disk_bytes(
         text, one_pass_bytes=table, keeps_text=keeps_text, near_copies=near_copies
-    )
+    ) + int((1 + NEAR_DISK_SHARE) * existing_bytes)
     free = files.free_disk_bytes(root)
     progress.note(
         f"{counted(len(inputs), 'file')}, about {format_size(text)} of text; "

@@ -23,11 +23,16 @@ from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.removals import RULES
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 
-__all__ = ["ROW_BYTES", "SEEN_DIR", "iter_seen", "write_seen", "write_seen_block"]
+__all__ = ["ROW_BYTES", "SEEN_DIR", "iter_seen", "seen_path", "write_seen", "write_seen_block"]
 
 SEEN_DIR = "seen"
 ROW_BYTES = 12
 _STEP_ROWS = 1 << 16
+
+
+def seen_path(root: Path, number: int) -> Path:
+    """Where the hashes of a preparation (0) or of an append lie."""
+    return root / SEEN_DIR / f"{number:05d}.hashes"
 
 
 def write_seen(
@@ -39,7 +44,7 @@ def write_seen(
     all_lines: bool = False,
 ) -> dict[str, Any]:
     """Write the hashes of all blocks; return the row that the metadata has of the file."""
-    path = root / SEEN_DIR / f"{number:05d}.hashes"
+    path = seen_path(root, number)
     path.parent.mkdir(exist_ok=True)
     digest = xxhash.xxh3_128()
     num_rows = 0

@@ -215,7 +215,8 @@ def _write_once(
 ) -> layout.ShardInfo:
     path = job.root / split / layout.shard_name(number, job.tag)
     note = job.done_folder / f"{number:05d}.shard" if job.done_folder else None
-    if note is not None and note.exists() and path.exists():
+    whole = path.exists() and layout.documents_path(path).exists()  # a kill may part them
+    if note is not None and note.exists() and whole:
         return layout.shard_from_row(job.root, open_work_file(note).header)
     shard = write_shard(job, plan, ranges, split, number, first, last)
     if note is not None:

@@ -24,10 +24,10 @@ from lowtide.dataset.tokenfiles.shards import (
     shard_row,
 )
 from lowtide.errors import DataError
+from lowtide.filenames import METADATA_NAME
 
 __all__ = ["METADATA_NAME", "MOVED_IN_NAME", "find_split_shards"]
 
-METADATA_NAME = "dataset_metadata.json"
 MOVED_IN_NAME = "moved_in.json"
 """What was found in shards moved in by hand, so that they are not read whole each time."""
 

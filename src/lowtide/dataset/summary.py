@@ -50,6 +50,10 @@ def describe_cleaning(report: dict[str, Any]) -> str:
         lines.append(f"Languages (documents): {', '.join(shown)}{more}")
     if "score" in report:
         lines.append(f"By score: {describe_cut(read_cut(report['score']))}")
+    if unknown := report.get("unknown_characters", 0):
+        lines.append(
+            f"{counted(unknown, 'character')} of what stayed are unknown to the tokenizer: <unk>"
+        )
     return "\n".join(lines)
 
 
@@ -154,8 +158,9 @@ def describe_verification(result: VerifyResult) -> str:
         f"{counted(result.num_shards, 'shard')}, {counted(result.num_tokens, 'token')} checked"
     ]
     if result.num_strangers:
-        lines.append(
-            f"{result.num_strangers} of them were moved in by hand and have no checksum; nothing "
-            "says which tokenizer made them"
-        )
+        line = f"{result.num_strangers} of them were moved in by hand and have no checksum"
+        if result.num_unnamed:
+            which = "them" if result.num_unnamed == result.num_strangers else result.num_unnamed
+            line += f"; nothing says which tokenizer made {which}"
+        lines.append(line)
     return "\n".join(lines + (["all is well"] if not result.problems else []))

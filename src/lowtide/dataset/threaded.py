@@ -16,12 +16,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from lowtide.corpus.blocks import CleanJob, has_many_streams
+from lowtide.corpus.blockcleaning import CleanJob, has_many_streams
 from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.deduplication import RemovedLines
 from lowtide.corpus.evaluations import load_items
 from lowtide.corpus.inputs import InputList
-from lowtide.corpus.reading import plan_streams
+from lowtide.corpus.reading import ReadingSettings, plan_streams
 from lowtide.corpus.removals import Report
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
@@ -43,12 +43,13 @@ from lowtide.dataset.seen import write_seen
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards, remove_other_shards
 from lowtide.dataset.workfolder import open_work, remove_work
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.filenames import METRICS_NAME
+from lowtide.progress import Progress
 from lowtide.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import Contamination
-    from lowtide.dataset.near.removals import NearRemovals
+    from lowtide.dataset.near.removedcopies import NearRemovals
 from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.phases import (
     RankedInputs,
@@ -71,6 +72,7 @@ class Preparation:
         settings: PrepareSettings,
         shares: Shares,
         inputs: InputList,
+        reading: ReadingSettings,
         pool: WorkerPool,
         progress: Progress,
         *,
@@ -82,9 +84,7 @@ class Preparation:
         self.pool = pool
         self.progress = progress
         self.created = created
-        self.reading = settings.reading(
-            reader_bytes=shares.reader_bytes, budget_bytes=progress.budget_bytes
-        )
+        self.reading = reading
         self.streams = plan_streams(inputs, self.reading)
         self.work, _ = open_work(
             settings.out_dir,
@@ -279,7 +279,10 @@ class Preparation:
         total = 0
         for path in paths:
             header = open_work_file(path).header
-            table.report.add(header["counts"], header["samples"])
+            unknown_characters = header.get("unknown_characters", 0)
+            table.report.add(
+                header["counts"], header["samples"], unknown_characters=unknown_characters
+            )
             sources.add(header.get("sources", ()))
             total += header["tokens"]
         if has_too_few(settings, total):

@@ -21,11 +21,13 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
 from lowtide.dataset.finished import check_seen, check_tokenizer
 from lowtide.dataset.settings import VerifySettings
+from lowtide.dataset.tokenfiles.shards import names_tokenizer
 from lowtide.errors import DataError
+from lowtide.filenames import METADATA_NAME, METRICS_NAME
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.notebooks import shown_in_notebooks
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.progress import Progress
 
 __all__ = ["VerifyResult", "verify_dataset"]
 
@@ -45,6 +47,8 @@ class VerifyResult:
     num_strangers: int
     """Shards that were moved in by hand."""
     problems: list[str]
+    num_unnamed: int = 0
+    """Those of them whose name does not say which tokenizer made them."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +99,18 @@ def verify_dataset(settings: VerifySettings) -> VerifyResult:
             tokens += count
             phase.advance(size)
     problems += [] if problems else _check_totals(metadata)
-    strangers = sum(shard.described is None for shard in shards)
-    return VerifyResult(len(shards), tokens, strangers, problems)
+    strangers = [shard for shard in shards if shard.described is None]
+    unnamed = sum(
+        names_tokenizer(shard.path.name, shard.tokenizer_fingerprint) is None for shard in strangers
+    )
+    return VerifyResult(len(shards), tokens, len(strangers), problems, unnamed)
 
 
 def _check_totals(metadata: dict[str, Any]) -> list[str]:
     """Add up the rows of shards."""
     rows = {split: metadata["shards"].get(split, []) for split in layout.SPLITS}
     return [
-        f"{layout.METADATA_NAME}: {name} is {metadata.get(name)}, its shards have {value}"
+        f"{METADATA_NAME}: {name} is {metadata.get(name)}, its shards have {value}"
         for name, value in layout.count_totals(rows).items()
         if metadata.get(name) != value
     ]
@@ -124,7 +131,7 @@ def _list_shards(root: Path, metadata: dict[str, Any], problems: list[str]) -> l
             try:
                 described = layout.shard_from_row(root, row)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
-                problems.append(f"{layout.METADATA_NAME}: a damaged row of shards ({error!r})")
+                problems.append(f"{METADATA_NAME}: a damaged row of shards ({error!r})")
                 continue
             known.add(described.path)
             if described.path.is_file():
@@ -145,9 +152,7 @@ def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:
         problems.append(f"{name}: {size} bytes are no whole number of {shard.dtype.name} ids")
     described = shard.described
     if described is not None and count != described.num_tokens:
-        problems.append(
-            f"{name}: {count} tokens, {layout.METADATA_NAME} says {described.num_tokens}"
-        )
+        problems.append(f"{name}: {count} tokens, {METADATA_NAME} says {described.num_tokens}")
     if problems:
         return size, count, problems
     ends = _Ends(shard, name, count)
@@ -192,7 +197,7 @@ def _compare(name: str, found: layout.ShardInfo, described: layout.ShardInfo) ->
         ("largest id", found.max_id, described.max_id),
     ]
     return [
-        f"{name}: {what} {value}, {layout.METADATA_NAME} says {said}"
+        f"{name}: {what} {value}, {METADATA_NAME} says {said}"
         for what, value, said in pairs
         if value != said
     ][:1]
@@ -216,9 +221,7 @@ class _Ends:
         elif self._size is not None and self._size % 8:
             self._problem = f"{self._size} bytes, expected a multiple of 8"
         elif self._size is not None and shard.documents not in (None, self._size // 8):
-            self._problem = (
-                f"{self._size // 8} documents, {layout.METADATA_NAME} says {shard.documents}"
-            )
+            self._problem = f"{self._size // 8} documents, {METADATA_NAME} says {shard.documents}"
 
     def check(self, ids: npt.NDArray[Any], base: int) -> None:
         """Check the ends in the ids that begin at token `base`."""

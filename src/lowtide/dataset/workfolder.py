@@ -27,20 +27,28 @@ from lowtide.corpus.workfiles import is_intact, open_work_file
 from lowtide.dataset.finishing import find_other_setting
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.errors import DataError, UsageError
-from lowtide.files import WORK_NAME
+from lowtide.filenames import WORK_NAME
 from lowtide.journal import read_notes, write_notes
 
-__all__ = ["WORK_NAME", "begin_work", "has_plan", "open_work", "read_facts", "remove_work"]
+__all__ = [
+    "WORK_NAME",
+    "begin_work",
+    "has_plan",
+    "is_outdated",
+    "open_work",
+    "read_facts",
+    "remove_work",
+]
 
 _PLAN_NAME = "plan.json"
 _INPUTS_NAME = "inputs.jsonl"
 """A row for each input: path, size, time. Earlier versions have them in the plan."""
 _NEAR_NAME = "near"
-_VERSION = 3
+_VERSION = 4
 """Of the work files: those of another version are of no use."""
 _CHECKED = ("block", "end", "ids", "removed", "shard", "examples", "gathered")
 _OUR_NAMES = re.compile(
-    r"\.?(plan\.json|inputs\.jsonl|scores|examples|gathered|clean|near|duplicates|existing|new"
+    r"\.?(plan\.json|inputs\.jsonl|scores|examples|gathered|clean|near|duplicates|existing|there|new"
     r"|encoded|shards)(-[0-9a-f]+)?"
     r"((\.[0-9a-f]{16})?\.partial)?$"  # what a kill leaves of a file that was being written
 )
@@ -102,6 +110,12 @@ def begin_work(root: Path, *, verb: str, facts: Mapping[str, Any]) -> None:
 def _is_of_use(stored: Mapping[str, Any], work: Path) -> bool:
     """Return whether something was done that can be gone on with."""
     return stored.get("version") == _VERSION and any(work.glob("*/*.block"))
+
+
+def is_outdated(root: Path, *, verb: str) -> bool:
+    """Return whether another version of lowtide began the work of this verb that is here."""
+    plan = _read_plan(root)
+    return plan is not None and plan["verb"] == verb and plan.get("version") != _VERSION
 
 
 def has_plan(root: Path, *, verb: str) -> bool:
@@ -176,7 +190,7 @@ def _require_same_plan(stored: Mapping[str, Any], plan: Mapping[str, Any], root:
             next_step=f"finish it with the same lowtide {stored['verb']} command, or --restart",
         )
     before, now = dict(stored["settings"]), dict(plan["settings"])
-    if now.get("skip_bad_inputs"):  # what is done had none
+    if now.get("skip_bad_inputs"):  # no input of the finished work was bad
         before["skip_bad_inputs"] = now["skip_bad_inputs"]
     other = find_other_setting(before, now)
     if other is not None:

@@ -28,12 +28,13 @@ from lowtide.demo.stages import (
 )
 from lowtide.demo.text import find_text
 from lowtide.errors import LowtideError, UsageError
+from lowtide.filenames import METRICS_NAME
 from lowtide.files import hold_lock
 from lowtide.journal import Journal
 from lowtide.keywords import takes_keywords
 from lowtide.memory import format_size, parse_size
 from lowtide.notebooks import ResultList, shown_in_notebooks
-from lowtide.progress import METRICS_NAME, format_count, format_seconds
+from lowtide.progress import format_count, format_seconds
 from lowtide.tables import table_lines
 
 __all__ = ["StageResult", "describe_results", "run_demo"]

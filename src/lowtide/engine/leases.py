@@ -124,7 +124,7 @@ class Leases:
         return note_loss(self.records, task, content) or waited >= 2 * self.seconds
 
     def release(self, task: Task) -> None:
-        """Give a task up, done or not."""
+        """Release a task, done or not."""
         with self._lock:
             descriptor = self._held.pop(task)
         path = self._path(task)
@@ -135,7 +135,7 @@ class Leases:
 
     @contextlib.contextmanager
     def hold(self, task: Task) -> Generator[bool]:
-        """Take a task for the length of a block; gives False if another worker has it."""
+        """Hold a task within a `with` block; yields False if another worker has it."""
         if not self.take(task):
             yield False
             return

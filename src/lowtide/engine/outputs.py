@@ -34,7 +34,7 @@ from lowtide.errors import DataError
 
 __all__ = ["OUTPUT_FORMAT", "Output", "OutputWriter", "open_output"]
 
-OUTPUT_FORMAT = "LTTASK02"
+OUTPUT_FORMAT = "LTTASK03"
 """Of these files. It is part of what unfinished work says of itself, so that files of another one
 are never taken for damaged."""
 _MAGIC = OUTPUT_FORMAT.encode()

@@ -7,34 +7,28 @@ Memory:  a cache of keys and values for the texts that are written at once (rows
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, longest_prompt
-from lowtide.generation.rows import Rows
-from lowtide.generation.settings import BATCH_SIZE, GenerateSettings, SamplingSettings
-from lowtide.generation.streams import TextStream, encode_prompt, ends, not_text, note_unknown
-from lowtide.keywords import takes_keywords
-from lowtide.model.companions import require_vocabulary
-from lowtide.model.config import find_model_dir, load_config
+from lowtide.generation.continuations import Rows
+from lowtide.generation.prompts import Prompt
+from lowtide.generation.settings import BATCH_SIZE, MOST_TEXTS, GenerateSettings, SamplingSettings
+from lowtide.generation.textstreams import Start, TextStream, ends, iter_starts, not_text
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
-from lowtide.model.inference import budget_of, fit_context, fit_rows
-from lowtide.model.templates import begin_token, read_sections
 from lowtide.model.weights import load_model
-from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from lowtide.keywordtypes import GenerateKeywords
 
-__all__ = ["generate", "generate_text", "iter_tokens", "stream_text"]
+__all__ = ["WRITER", "generate_text", "iter_tokens", "stream_pieces", "stream_text"]
 
 
 def iter_tokens(
@@ -73,16 +67,6 @@ def iter_tokens(
         )
     for _ in range(max_new_tokens):
         yield torch.tensor([token for _, token in rows.step()])
-
-
-@dataclass(frozen=True)
-class _Start:
-    """What a text begins with."""
-
-    ids: list[int]
-    seed: int | None
-    is_empty: bool
-    """Nothing is said."""
 
 
 @dataclass
@@ -125,7 +109,7 @@ def stream_text(
     if isinstance(prompts, (str, Prompt)):
         prompts = [Prompt(prompts) if isinstance(prompts, str) else prompts]
         batch_size = min(batch_size, num_samples)
-    pieces = _stream(
+    pieces = stream_pieces(
         model,
         tokenizer,
         prompts,
@@ -141,7 +125,7 @@ def stream_text(
     return ((number, text) for number, text in pieces if text)
 
 
-def _stream(
+def stream_pieces(
     model: GPT,
     tokenizer: Tokenizer,
     prompts: Iterable[Prompt],
@@ -165,10 +149,8 @@ def _stream(
         banned=not_text(tokenizer),
         context=context,
     )
-    starts = (
-        _Start(ids, None if seed is None else seed + sample, not prompt)
-        for prompt, ids in _iter_ids(tokenizer, prompts, context, begin)
-        for sample in range(num_samples)
+    starts = iter_starts(
+        tokenizer, prompts, num_samples=num_samples, context=context, begin=begin, seed=seed
     )
     return _write(rows, tokenizer, starts, max_new_tokens, stop)
 
@@ -176,7 +158,7 @@ def _stream(
 def _write(
     rows: Rows,
     tokenizer: Tokenizer,
-    starts: Iterator[_Start],
+    starts: Iterator[Start],
     max_new_tokens: int,
     stop: Sequence[str],
 ) -> Iterator[tuple[int, str]]:
@@ -212,17 +194,6 @@ def _write(
                 yield text.number, ""
                 rows.end(slot)
                 del texts[slot]
-
-
-def _iter_ids(
-    tokenizer: Tokenizer, prompts: Iterable[Prompt], context: int, begin: int | None
-) -> Iterator[tuple[Prompt, list[int]]]:
-    """Yield prompts with what the model reads of each."""
-    for prompt in prompts:
-        ids = encode_prompt(tokenizer, prompt, context)
-        if begin is not None and len(ids) < context:  # one that is cut does not show its beginning
-            ids = [begin, *ids] if prompt else [begin]
-        yield prompt, ids
 
 
 @overload
@@ -303,85 +274,27 @@ def generate_text(
     return texts[0] if isinstance(prompt, str) else texts
 
 
-@takes_keywords(GenerateSettings)
-def generate(settings: GenerateSettings) -> Iterator[str]:
-    """Yield pieces of text to print: each prompt, then its continuation as it is written."""
-    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
-    folder = run_dir / "best" if settings.best else run_dir
-    device = pick_device(settings.device)
-    num_prompts = count_prompts(settings)
-    budget = budget_of(settings.memory)
-    # On a terminal the text itself is the progress; a line between its words would tear it apart.
-    stream = None if sys.stdout.isatty() else "stderr"
-    with Progress(
-        "generate",
-        budget_bytes=budget,
-        metrics_path=run_metrics_path(run_dir),
-        device_memory=device_memory(device),
-        stream=stream,
-    ) as progress:
-        tokenizer = Tokenizer.load(folder)
-        config = load_config(run_dir)
-        require_vocabulary(tokenizer, config, folder)
-        begin = begin_token(read_sections(tokenizer, folder))
-        context = config.context_length
-        if device.type == "cpu":
-            context = fit_context(config, budget)
-            if context < config.context_length:
-                progress.note(f"{context:,} tokens of {config.context_length:,} keep the budget")
-        total = num_prompts * settings.num_samples
-        rows = min(settings.batch_size, total)
-        if device.type == "cpu" and rows > 1:
-            tokens = min(context, longest_prompt(settings) + settings.max_new_tokens)
-            rows = fit_rows(config, rows, budget, tokens=tokens, generates=True)
-            if rows < min(settings.batch_size, total):
-                progress.note(f"{rows} texts at once keep the budget")
-        model = load_model(folder, device=device)
-        with progress.phase("generate", total=total, unit="texts") as phase:
-            pieces = _stream(
-                model,
-                tokenizer,
-                _told(tokenizer, iter_prompts(settings)),
-                num_samples=settings.num_samples,
-                max_new_tokens=settings.max_new_tokens,
-                sampling=settings.sampling(),
-                stop=settings.stop,
-                seed=settings.seed,
-                context=context,
-                begin=begin,
-                batch_size=max(1, rows),
-            )
-            yield from _in_order(pieces, iter_prompts(settings), settings.num_samples, phase)
+class _TorchWriter:
+    """Texts of torch's networks; what each method is for, Writer says (generating.py)."""
+
+    most_rows = MOST_TEXTS
+
+    def open(self, device: str) -> torch.device:
+        return pick_device(device)
+
+    def is_cpu(self, place: torch.device) -> bool:
+        return place.type == "cpu"
+
+    def device_memory(self, place: torch.device) -> Callable[[], tuple[int, int]] | None:
+        return device_memory(place)
+
+    def load(self, folder: Path, place: torch.device) -> GPT:
+        return load_model(folder, device=place)
+
+    def stream(
+        self, model: GPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any
+    ) -> Iterator[tuple[int, str]]:
+        return stream_pieces(model, tokenizer, prompts, **options)
 
 
-def _told(tokenizer: Tokenizer, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
-    for prompt in prompts:
-        note_unknown(tokenizer, prompt)
-        yield prompt
-
-
-def _in_order(
-    pieces: Iterator[tuple[int, str]], prompts: Iterator[Prompt], num_samples: int, phase: Phase
-) -> Iterator[str]:
-    """Yield prompts and texts one after the other: the first as it is written, later ones held."""
-    held: dict[int, list[str]] = {}
-    over: set[int] = set()
-    number = 0
-    for position, prompt in enumerate(prompts):
-        for sample in range(num_samples):
-            if num_samples > 1:
-                yield f"--- {position + 1}.{sample + 1}\n"
-            yield from prompt.iter_text()
-            yield from held.pop(number, [])
-            while number not in over:
-                found, text = next(pieces)
-                if not text:
-                    over.add(found)
-                elif found == number:
-                    yield text
-                else:
-                    held.setdefault(found, []).append(text)
-            over.remove(number)
-            yield "\n"
-            phase.advance()
-            number += 1
+WRITER = _TorchWriter()

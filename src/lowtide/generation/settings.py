@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from lowtide.packages import choose_backend
 from lowtide.settings import require
 
 __all__ = ["BATCH_SIZE", "MOST_TEXTS", "PRESETS", "GenerateSettings", "SamplingSettings"]
@@ -84,8 +85,10 @@ class GenerateSettings:
     """Texts written at once, fewer where the budget asks for it; each is what it is alone."""
     seed: int | None = None
     """The same seed gives the same text; random if not given. Samples count up from it."""
+    backend: Literal["auto", "torch", "jax"] = "auto"
+    """What computes; auto takes torch, or jax where only that is installed."""
     device: str = "auto"
-    """cpu, cuda, or auto."""
+    """cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto."""
     memory: str | None = None
     """Budget of resident memory, such as 2GiB; half of what is available if not given."""
 
@@ -99,6 +102,10 @@ class GenerateSettings:
         require(self.prompt_file is not None or not self.each_line, "each_line", True,
                  "--prompt-file beside it")  # fmt: skip
         self.sampling()
+
+    def chosen_backend(self) -> str:
+        """The backend, where none was asked for the one that is installed."""
+        return choose_backend(self.backend, "generating")
 
     def sampling(self) -> SamplingSettings:
         """Return the preset with what was given on top."""

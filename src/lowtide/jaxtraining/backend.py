@@ -6,14 +6,10 @@ Out:     BACKEND, which the loop speaks to (training/backends.py)
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-
-# Before JAX starts: it would take three quarters of a GPU at once, whatever the model needs.
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import numpy as np
@@ -29,9 +25,6 @@ from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
 __all__ = ["BACKEND"]
-
-# float32 means float32, on GPUs and TPUs too; --use-mixed-precision is what makes products cheaper.
-jax.config.update("jax_default_matmul_precision", "highest")
 
 
 class _Copies:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
+
+# Before JAX starts: it would take three quarters of a GPU at once, whatever the model needs.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -20,6 +24,9 @@ from lowtide.errors import UsageError
 from lowtide.jaxtraining.trees import LAYERS
 
 __all__ = ["JaxGroup", "memory_of", "open_group", "pick_devices"]
+
+# float32 means float32, on GPUs and TPUs too; --use-mixed-precision is what makes products cheaper.
+jax.config.update("jax_default_matmul_precision", "highest")
 
 _AXIS = "data"
 _NAMES = {"cuda": "gpu", "gpu": "gpu", "cpu": "cpu", "tpu": "tpu"}

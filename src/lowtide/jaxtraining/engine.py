@@ -29,7 +29,7 @@ from lowtide.jaxtraining.trees import JaxGPT, Tree, iter_named
 from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import choose_optimizer, peak_learning_rate
+from lowtide.training.choosing import choose_optimizer, peak_learning_rate, require_muons
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
@@ -119,7 +119,7 @@ class JaxEngine:
             grad_clip=learning.grad_clip,
             half=half_precision(group.platform),
         )
-        optimizers.require_sensible(self.rules)
+        require_muons(optimizer, cautious_decay=learning.cautious_decay)
         self.form = Form(
             config.replace(dropout=0.0),
             dtype="bfloat16" if computing.use_mixed_precision else "float32",

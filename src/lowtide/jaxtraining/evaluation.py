@@ -1,7 +1,7 @@
-"""Losses of windows with a network of JAX, added up on the host in float64.
+"""Losses of windows with a network of JAX, added up on the host in float64; scores of texts.
 
-In:      a tree of weights, windows of ids
-Out:     nats, tokens and bytes
+In:      a tree of weights, windows of ids, texts as ids
+Out:     nats, tokens and bytes; the likelihood of each text's last ids
 Memory:  the activations of one layer for a batch of windows, one chunk of logits
 """
 
@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lowtide.jaxtraining.devices import JaxGroup
-from lowtide.jaxtraining.network import Form, loss_of
-from lowtide.jaxtraining.trees import Tree
+from lowtide.jaxtraining.devices import JaxGroup, memory_of, pick_devices
+from lowtide.jaxtraining.network import Form, hidden_states, loss_of, output_matrix
+from lowtide.jaxtraining.trees import JaxGPT, Tree, load_on
+from lowtide.model.inference import filled_tokens
+from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.likelihood import Score, Scorer, TextIds
 from lowtide.training.results import token_bytes
 
-__all__ = ["LossSums"]
+__all__ = ["EVALUATOR", "LossSums", "score_rows"]
 
 Array = Any
+
+_PENDING = 64
+"""Losses that are left on the device, so that nothing waits for each of them."""
 
 
 @functools.partial(jax.jit, static_argnames=("form",))
@@ -49,7 +57,7 @@ class LossSums:
         self._rows = -(-batch_size // len(group.devices)) * len(group.devices)
         self._counts = None if tokenizer is None else token_bytes(tokenizer)
         self._losses: list[tuple[Array, int]] = []
-        self._tokens = self._bytes = 0
+        self._nats, self._tokens, self._bytes = 0.0, 0, 0
 
     def add(self, inputs: Any, targets: Any, *, counted: bool) -> None:
         """Compute the loss of some windows; a smaller batch is filled with rows of no weight."""
@@ -65,10 +73,86 @@ class LossSums:
         loss = _loss(self._params, *arrays, form=self._form)
         if counted:
             self._losses.append((loss, size))
+            if len(self._losses) == _PENDING:
+                self._collect()
             self._tokens += size
             self._bytes += 0 if self._counts is None else int(self._counts[targets].sum())
 
+    def _collect(self) -> None:
+        for loss, size in self._losses:
+            self._nats += float(loss) * size
+        self._losses.clear()
+
     def totals(self) -> tuple[float, float, float]:
         """Return nats, tokens and bytes."""
-        nats = sum(float(loss) * size for loss, size in self._losses)
-        return nats, float(self._tokens), float(self._bytes)
+        self._collect()
+        return self._nats, float(self._tokens), float(self._bytes)
+
+
+_hidden = functools.partial(jax.jit, static_argnames=("form",))(hidden_states)
+
+
+@jax.jit
+def _score(states: Array, matrix: Array, targets: Array) -> tuple[Array, Array]:
+    """The logarithm of each target's likelihood, and whether it is the likeliest."""
+    logits = jnp.einsum("td,vd->tv", states, matrix).astype(jnp.float32)
+    logs = jax.nn.log_softmax(logits, axis=-1)
+    found = jnp.take_along_axis(logs, targets[:, None], axis=1)[:, 0]
+    return found, logs.argmax(axis=-1) == targets
+
+
+def score_rows(model: JaxGPT, texts: list[TextIds], *, batch_size: int) -> list[Score]:
+    """Score the last ids of each text; rows and lengths are filled up, so few shapes compile."""
+    form = Form(model.config.replace(dropout=0.0))
+    longest = max(len(ids) for ids, _ in texts) - 1
+    length = filled_tokens(longest, model.config.context_length)
+    batch = np.zeros((batch_size, length), np.int32)
+    for number, (ids, _) in enumerate(texts):
+        batch[number, : len(ids) - 1] = ids[:-1]
+    hidden = _hidden(model.params, jnp.array(batch), form=form)
+    matrix = output_matrix(model.params)
+    step = min(loss_chunk_tokens(model.config.vocab_size, on_gpu=False), batch.shape[1])
+    scores: list[Score] = []
+    for number, (ids, count) in enumerate(texts):
+        states = np.asarray(hidden[number, len(ids) - 1 - count : len(ids) - 1])
+        total, greedy = 0.0, True
+        for first in range(0, count, step):
+            some = min(step, count - first)
+            targets = np.zeros(step, np.int32)
+            targets[:some] = ids[len(ids) - count + first :][:some]
+            part = np.zeros((step, states.shape[1]), states.dtype)
+            part[:some] = states[first : first + some]
+            logs, likeliest = _score(part, matrix, targets)
+            total += float(np.asarray(logs, np.float64)[:some].sum())
+            greedy = greedy and bool(np.asarray(likeliest)[:some].all())
+        scores.append(Score(total, greedy))
+    return scores
+
+
+class _JaxEvaluator:
+    """Losses and scores of networks of JAX; what each method is for, evaluating.py says."""
+
+    def open(self, device: str) -> JaxGroup:
+        return JaxGroup(pick_devices(device)[:1])
+
+    def is_cpu(self, place: JaxGroup) -> bool:
+        return place.on_cpu
+
+    def device_memory(self, place: JaxGroup) -> Callable[[], tuple[int, int]] | None:
+        return memory_of(place)
+
+    def load(self, folder: Path, place: JaxGroup) -> JaxGPT:
+        return load_on(folder, place.devices[0])
+
+    def sums(
+        self, model: JaxGPT, place: JaxGroup, tokenizer: Tokenizer, *, batch_size: int
+    ) -> LossSums:
+        chunk = loss_chunk_tokens(model.config.vocab_size, on_gpu=not place.on_cpu)
+        form = Form(model.config.replace(dropout=0.0), chunk_tokens=chunk)
+        return LossSums(model.params, form, place, tokenizer=tokenizer, batch_size=batch_size)
+
+    def scorer(self, model: JaxGPT, place: JaxGroup, *, batch_size: int) -> Scorer:
+        return functools.partial(score_rows, model, batch_size=batch_size)
+
+
+EVALUATOR = _JaxEvaluator()

@@ -8,7 +8,8 @@ Memory:  one cache of keys and values for the context
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,12 +18,21 @@ import numpy as np
 
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
-from lowtide.generation.streams import encode_prompt, ends, iter_texts, not_text
+from lowtide.generation.textstreams import ends, iter_starts, iter_texts, not_text
+from lowtide.jaxtraining.devices import JaxGroup, memory_of, pick_devices
 from lowtide.jaxtraining.network import Form, new_cache, next_logits
-from lowtide.jaxtraining.trees import JaxGPT
+from lowtide.jaxtraining.trees import JaxGPT, load_on
+from lowtide.model.inference import PROMPT_PART
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["choose_token", "generate_text", "iter_tokens", "stream_text"]
+__all__ = [
+    "WRITER",
+    "choose_token",
+    "generate_text",
+    "iter_tokens",
+    "stream_pieces",
+    "stream_text",
+]
 
 Array = Any
 
@@ -41,15 +51,18 @@ def iter_tokens(
     banned: Sequence[int] = (),
     banned_first: Sequence[int] = (),
     seed: int | None = None,
+    context: int | None = None,
 ) -> Iterator[Any]:
     """Yield the next ids [1], one step at a time; never one of `banned`.
 
-    A full cache is filled again with the newer half of the context. Prompts are filled up to a
-    power of two, so that few shapes are compiled.
+    A full cache is filled again with the newer half of the context, which is the model's if none
+    is given. A prompt is read in parts, filled up to a power of two, so that few shapes are
+    compiled and attention over a long one is never there as a whole.
     """
     sampling = sampling or SamplingSettings()
     vocab_size = vocab_size or model.config.vocab_size
-    context, form = model.config.context_length, Form(model.config.replace(dropout=0.0))
+    context = context or model.config.context_length
+    form = Form(model.config.replace(dropout=0.0, context_length=context))
     dice = np.random.default_rng(seed)
     seen = list(prompt_ids)[-context:]
     fresh, length = seen, 0
@@ -57,15 +70,17 @@ def iter_tokens(
     for step in range(max_new_tokens):
         if length + len(fresh) > context:
             length, fresh = 0, seen[-max(1, context // 2) :]
-        size = 1 if len(fresh) == 1 else min(context, 1 << (len(fresh) - 1).bit_length())
-        ids = np.zeros((1, size), np.int32)
-        ids[0, : len(fresh)] = fresh
-        logits, cache = _step(
-            model.params, cache, jnp.array(ids), length, len(fresh) - 1, form=form
-        )
-        length += len(fresh)
+        for first in range(0, len(fresh), PROMPT_PART):
+            part = fresh[first : first + PROMPT_PART]
+            size = min(context - length, 1 << (len(part) - 1).bit_length())
+            ids = np.zeros((1, size), np.int32)
+            ids[0, : len(part)] = part
+            logits, cache = _step(
+                model.params, cache, jnp.array(ids), length, len(part) - 1, form=form
+            )
+            length += len(part)
         token = choose_token(
-            np.asarray(logits[0], np.float32)[:vocab_size],
+            np.asarray(logits[0], np.float32)[:vocab_size],  # pyright: ignore[reportPossiblyUnboundVariable]
             seen,
             sampling,
             banned=banned if step else (*banned, *banned_first),
@@ -117,32 +132,78 @@ def _shares(logits: Any, settings: SamplingSettings) -> Any:
     return shares
 
 
-def stream_text(
+def stream_pieces(
     model: JaxGPT,
     tokenizer: Tokenizer,
-    prompt: str | Prompt,
+    prompts: Iterable[Prompt],
     *,
+    num_samples: int = 1,
     max_new_tokens: int = 100,
     sampling: SamplingSettings | None = None,
     stop: Sequence[str] = (),
     seed: int | None = None,
+    context: int | None = None,
+    begin: int | None = None,
+    batch_size: int = 1,  # texts are written one after the other
 ) -> Iterator[tuple[int, str]]:
-    """Yield (0, new text) as the model writes."""
-    prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
-    tokens = iter_tokens(
-        model,
-        encode_prompt(tokenizer, prompt, model.config.context_length),
-        max_new_tokens=max_new_tokens,
-        sampling=sampling,
-        vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
-        banned=not_text(tokenizer),
-        # Without a prompt the first token may not be end-of-text: the sample would be empty.
-        banned_first=ends(tokenizer) if not prompt else (),
-        seed=seed,
+    """Yield pieces of texts with the texts' numbers; an empty one follows the last of each."""
+    context = context or model.config.context_length
+    starts = iter_starts(
+        tokenizer, prompts, num_samples=num_samples, context=context, begin=begin, seed=seed
     )
-    return iter_texts(tokens, tokenizer, num_samples=1, stop=stop)
+    for number, start in enumerate(starts):
+        tokens = iter_tokens(
+            model,
+            start.ids,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
+            banned=not_text(tokenizer),
+            # Without a prompt the first token may not be end-of-text: the text would be empty.
+            banned_first=ends(tokenizer) if start.is_empty else (),
+            seed=start.seed,
+            context=context,
+        )
+        for _, text in iter_texts(tokens, tokenizer, num_samples=1, stop=stop):
+            yield number, text
+        yield number, ""
+
+
+def stream_text(
+    model: JaxGPT, tokenizer: Tokenizer, prompt: str | Prompt, **options: Any
+) -> Iterator[tuple[int, str]]:
+    """Yield (number of the text, new text) as the model writes; options are of `stream_pieces`."""
+    prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
+    pieces = stream_pieces(model, tokenizer, [prompt], **options)
+    return ((number, text) for number, text in pieces if text)
 
 
 def generate_text(model: JaxGPT, tokenizer: Tokenizer, prompt: str = "", **options: Any) -> str:
     """Return the continuation of a prompt; options are those of `stream_text`."""
     return "".join(text for _, text in stream_text(model, tokenizer, prompt, **options))
+
+
+class _JaxWriter:
+    """Texts of networks of JAX; what each method is for, Writer says (generation/generating.py)."""
+
+    most_rows = 1
+
+    def open(self, device: str) -> JaxGroup:
+        return JaxGroup(pick_devices(device)[:1])
+
+    def is_cpu(self, place: JaxGroup) -> bool:
+        return place.on_cpu
+
+    def device_memory(self, place: JaxGroup) -> Callable[[], tuple[int, int]] | None:
+        return memory_of(place)
+
+    def load(self, folder: Path, place: JaxGroup) -> JaxGPT:
+        return load_on(folder, place.devices[0])
+
+    def stream(
+        self, model: JaxGPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any
+    ) -> Iterator[tuple[int, str]]:
+        return stream_pieces(model, tokenizer, prompts, **options)
+
+
+WRITER = _JaxWriter()

@@ -25,7 +25,7 @@ from lowtide.jaxtraining.trees import LAYERS, Tree
 from lowtide.model.config import GPTConfig
 from lowtide.model.rope import frequencies, table_factor
 
-__all__ = ["Form", "hidden_states", "loss_of", "new_cache", "next_logits"]
+__all__ = ["Form", "hidden_states", "loss_of", "new_cache", "next_logits", "output_matrix"]
 
 Array = Any  # of JAX, traced or not
 

@@ -75,15 +75,6 @@ class Rules:
         return ("state1", "state2") if self.use_8bit else ("exp_avg", "exp_avg_sq")
 
 
-def require_sensible(rules: Rules) -> None:
-    """Refuse what has no meaning together."""
-    if rules.cautious and rules.optimizer != "muon":
-        raise UsageError(
-            "cautious decay is Muon's, and the optimizer is AdamW",
-            next_step="give --optimizer muon, or leave out --cautious-decay",
-        )
-
-
 def new_moments(rules: Rules) -> Moments:
     """Return moments of no step yet, as shapes and types by parameter and key."""
     moments: Moments = {_STEPS: {"": np.zeros((), np.float32)}}

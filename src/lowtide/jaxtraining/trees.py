@@ -12,16 +12,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from lowtide.errors import DataError, UsageError
 from lowtide.model.arrayfiles import iter_weights
-from lowtide.model.checksums import verify_folder
-from lowtide.model.config import GPTConfig
+from lowtide.model.checksums import find_intact, verify_folder
+from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.firstweights import iter_first_weights
+from lowtide.model.tensorfiles import require_weights
 from lowtide.model.tensors import iter_tensors
 
-__all__ = ["LAYERS", "JaxGPT", "Tree", "iter_named", "stacked_name", "stacked_shapes"]
+__all__ = ["LAYERS", "JaxGPT", "Tree", "iter_named", "load_on", "stacked_name", "stacked_shapes"]
 
 LAYERS = "blocks.*."
 """What the names of stacked parameters begin with."""
@@ -141,3 +143,18 @@ class JaxGPT:
     def num_bytes(self) -> int:
         """What the weights take."""
         return 4 * sum(math.prod(shape) for shape in stacked_shapes(self.config).values())
+
+
+def load_on(folder: Path, device: Any) -> JaxGPT:
+    """Load a network from the folder of a run or of a published model onto a device.
+
+    Weights that are not what the run wrote are named, and the newest checkpoint that is whole is
+    taken.
+    """
+    folder = find_intact(folder)
+    config = load_config(folder)
+    require_weights(folder, config)
+    model = JaxGPT.load(folder, config)
+    for name in list(model.params):  # one by one: each is let go before the next is copied
+        model.params[name] = jax.device_put(model.params[name], device)
+    return model

@@ -19,7 +19,7 @@ from lowtide.errors import UsageError
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import SamplingSettings
-from lowtide.generation.streams import encode_prompt, ends
+from lowtide.generation.textstreams import encode_prompt, ends
 from lowtide.ladder.executor import Executor
 from lowtide.ladder.network import PackedGPT
 from lowtide.ladder.packing import MuonNumbers, StepNumbers, take_step
@@ -28,7 +28,7 @@ from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.model.targets import ahead_weights
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import choose_optimizer, peak_learning_rate
+from lowtide.training.choosing import choose_optimizer, peak_learning_rate, require_muons
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.evaluation import LossSums, token_byte_counts
 from lowtide.training.microbatches import halve_micro_batch
@@ -60,6 +60,7 @@ class LadderEngine:
         self._settings, self._group, self._rows, self._note = settings, group, rows, note
         half = settings.computing.use_mixed_precision
         optimizer = choose_optimizer(settings.learning, model.config, settings.tokens_per_step)
+        require_muons(optimizer, cautious_decay=settings.learning.cautious_decay)
         self._kinds = _KINDS[optimizer]
         rung: Rung = settings.machine.offload  # pyright: ignore[reportAssignmentType]
         model.settle(

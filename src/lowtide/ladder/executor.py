@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lowtide.ladder.blockinputs import HostInputs, Inputs
 from lowtide.ladder.calling import call_with, gradients_of, run_block
-from lowtide.ladder.inputs import HostInputs, Inputs
 from lowtide.ladder.places import Places
 from lowtide.ladder.smalls import Smalls
 from lowtide.ladder.units import Unit

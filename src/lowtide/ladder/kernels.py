@@ -169,7 +169,7 @@ def _momentum_rows(
     code = tl.load(codes + places, mask=mask, other=0).to(tl.float32) * 0.007874015718698502
     m = tl.div_rn(code, 2.0 - tl.abs(code)) * scale[:, None]
     bits = tl.load(gradients + places, mask=mask, other=0).to(tl.int32) << 16
-    # A step that is skipped has numbers that are none: what is made orthogonal stays finite.
+    # Gradients of a skipped step may be NaN: what is made orthogonal must be finite.
     g = tl.where(goes > 0.0, bits.to(tl.float32, bitcast=True) * factor, m)
     first = momentum * m + rest * g
     update = (rest * g + momentum * first).to(tl.uint32, bitcast=True)

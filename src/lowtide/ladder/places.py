@@ -34,7 +34,8 @@ import torch
 from torch import Tensor
 
 from lowtide.files import unused_name
-from lowtide.ladder.homes import DeviceHome, FileHome, Home, HostHome
+from lowtide.ladder.filehome import FileHome
+from lowtide.ladder.homes import DeviceHome, Home, HostHome
 from lowtide.ladder.packing import (
     Chunk,
     chunk_bytes,

@@ -4,7 +4,7 @@
                    ▲           ▲
     documents ─────┘        ordering, mixtures          streaming: text files ──▶ batches directly
 
-Reading is NumPy and native code; torch is imported by `tensors` alone.
+Reading is NumPy and native code; torch is imported by `torchloaders` alone.
 """
 
 from lowtide.loader.batches import BatchLoader

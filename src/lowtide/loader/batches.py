@@ -378,6 +378,6 @@ class BatchLoader:
 
 def _pinned_allocator() -> Allocate:
     with naming_missing_packages("pinned memory"):  # the only way to torch, only on request
-        from lowtide.loader.tensors import empty_pinned
+        from lowtide.loader.torchloaders import empty_pinned
 
     return empty_pinned

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lowtide.loader.tensors import TokenDataLoader, create_dataloaders
+from lowtide.loader.torchloaders import TokenDataLoader, create_dataloaders
 
 __all__ = ["LocalDataModule"]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from lowtide.loader.blocks import BlockStart, TokenBlock
+from lowtide.loader.tokenblocks import BlockStart, TokenBlock
 from lowtide.loader.windows import TokenDataset, Tokens
 
 __all__ = ["Block", "BlockReader", "StoredBlock"]

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.dataset.layout import (
-    METADATA_NAME,
     SPLITS,
-    TOKENIZER_NAME,
     DatasetInfo,
     ShardInfo,
     load_dataset_info,
@@ -26,6 +24,7 @@ from lowtide.dataset.layout import (
 )
 from lowtide.dataset.tokenfiles.shards import DOCUMENTS_SUFFIX, ID_BYTES
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.memory import parse_size
 from lowtide.stores.extentfiles import CachedObject, Extent
 from lowtide.stores.extents import ExtentCache, open_cache

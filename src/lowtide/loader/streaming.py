@@ -22,7 +22,6 @@ from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
 from lowtide.loader.batches import Share, check_rank, rank_share
-from lowtide.loader.blocks import BlockStart, Windowing, iter_token_blocks, windows_before
 from lowtide.loader.footprint import planned_bytes
 from lowtide.loader.heldout import KeptTexts
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
@@ -34,6 +33,7 @@ from lowtide.loader.texts import (
     iter_encoded,
     make_encoder,
 )
+from lowtide.loader.tokenblocks import BlockStart, Windowing, iter_token_blocks, windows_before
 from lowtide.loader.windows import TokenDataset, Tokens
 from lowtide.scratch import ScratchFolder
 

@@ -59,6 +59,7 @@ __all__ = [
 ENCODING_THREADS = 2
 """Each holds a cache, so there are not as many as cores; two are far ahead of any training."""
 _PART_BYTES = 1 << 20
+_TEXT_BYTES = 512  # of a text in a group besides its letters: its objects, and those of its ids
 Place = tuple[int, ...]
 Ids = npt.NDArray[np.uint32]
 
@@ -330,7 +331,7 @@ def iter_encoded(
             yield from _iter_long(text, encoder.iter_parts(text.data), end)
             continue
         group.append(text)
-        held += len(text.data)
+        held += len(text.data) + _TEXT_BYTES
         if held >= group_bytes:
             yield from encoded()
             group, held = [], 0

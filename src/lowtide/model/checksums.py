@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError, warn
+from lowtide.filenames import CHECKSUMS_NAME, TOKENIZER_NAME
 from lowtide.files import checksum_bytes, checksum_file, json_bytes, read_json, write_bytes
 from lowtide.files import write_json as _write_json
 
 __all__ = [
-    "CHECKSUMS_NAME",
     "find_intact",
     "has_all_files",
     "record_checksums",
@@ -32,7 +32,6 @@ __all__ = [
     "write_recorded_json",
 ]
 
-CHECKSUMS_NAME = "checksums.json"
 _VERSION = 1
 _VERSIONS_KEPT = 2
 
@@ -116,7 +115,7 @@ def find_intact(folder: str | Path, *, note: Callable[[str], None] | None = None
     What is damaged is named by `note` (stderr if not given); with nothing whole it is an error.
     """
     folder = Path(folder)
-    verify_folder(folder, only=["tokenizer.json"])  # which no checkpoint has a copy of
+    verify_folder(folder, only=[TOKENIZER_NAME])  # which no checkpoint has a copy of
     try:
         verify_folder(folder)
         return folder

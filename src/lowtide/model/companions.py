@@ -16,6 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError
+from lowtide.filenames import (
+    GENERATION_CONFIG_NAME,
+    MERGES_NAME,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    VOCABULARY_NAME,
+)
 from lowtide.files import json_bytes, read_json, write_bytes
 from lowtide.model.checksums import record_files
 from lowtide.model.config import GPTConfig
@@ -24,10 +31,8 @@ from lowtide.tokenizer import Tokenizer
 
 __all__ = ["COMPANIONS", "foreign_note", "has_tokenizer", "require_vocabulary", "write_companions"]
 
-TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 COMPANIONS = (
-    "generation_config.json",
+    GENERATION_CONFIG_NAME,
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
@@ -42,8 +47,8 @@ _CLASS = "PreTrainedTokenizerFast"
 
 def has_tokenizer(folder: Path) -> bool:
     """True if a folder has a tokenizer in a form that is read here."""
-    pair = ("vocab.json", "merges.txt")
-    return (folder / TOKENIZER).is_file() or all((folder / name).is_file() for name in pair)
+    pair = (VOCABULARY_NAME, MERGES_NAME)
+    return (folder / TOKENIZER_NAME).is_file() or all((folder / name).is_file() for name in pair)
 
 
 def require_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) -> None:
@@ -83,15 +88,15 @@ def write_companions(
     with more tokens than it had there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = [TOKENIZER, TOKENIZER_CONFIG]
+    names = [TOKENIZER_NAME, TOKENIZER_CONFIG_NAME]
     if grown is not None:
-        _write(folder / TOKENIZER, grown)
-    elif source is not None and (source / TOKENIZER).is_file():
-        _copy(source / TOKENIZER, folder / TOKENIZER)
+        _write(folder / TOKENIZER_NAME, grown)
+    elif source is not None and (source / TOKENIZER_NAME).is_file():
+        _copy(source / TOKENIZER_NAME, folder / TOKENIZER_NAME)
     else:
         tokenizer.save(folder)
     fields = _tokenizer_config(tokenizer, config, source)
-    _write(folder / TOKENIZER_CONFIG, json_bytes(fields))
+    _write(folder / TOKENIZER_CONFIG_NAME, json_bytes(fields))
     for path in _companions_of(source):
         if grown is not None and path.name in _OF_TOKENS:
             continue  # they list the tokens as they were
@@ -122,10 +127,10 @@ def _tokenizer_config(
     tokenizer: Tokenizer, config: GPTConfig | ModuleConfig, source: Path | None
 ) -> dict[str, Any]:
     """Tell transformers to take tokenizer.json as it is; what the source says besides stays."""
-    if source is not None and (source / TOKENIZER_CONFIG).is_file():
-        fields: Any = read_json(source / TOKENIZER_CONFIG)
+    if source is not None and (source / TOKENIZER_CONFIG_NAME).is_file():
+        fields: Any = read_json(source / TOKENIZER_CONFIG_NAME)
         if not isinstance(fields, dict):
-            raise DataError("does not hold an object", path=source / TOKENIZER_CONFIG)
+            raise DataError("does not hold an object", path=source / TOKENIZER_CONFIG_NAME)
         return {**fields, "tokenizer_class": _CLASS}
     fields = {
         "tokenizer_class": _CLASS,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import CONFIG_NAME
 from lowtide.files import read_json
 from lowtide.model.families import FAMILIES, Family, FamilyName
 from lowtide.model.moduleconfig import ModuleConfig
@@ -217,7 +218,7 @@ def load_config(path: str | Path) -> GPTConfig:
     """Load the config.json of a run or of a transformers folder."""
     path = Path(path)
     if path.is_dir():
-        path = path / "config.json"
+        path = path / CONFIG_NAME
     fields = read_json(path)
     if not isinstance(fields, dict):
         raise DataError("config.json does not hold an object", path=path)
@@ -263,7 +264,7 @@ def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints"
     """
     tried = [Path(checkpoints_dir) / name, Path(name)]
     for folder in tried:
-        if (folder / "config.json").is_file():
+        if (folder / CONFIG_NAME).is_file():
             return folder
     runs = sorted(path.parent.name for path in Path(checkpoints_dir).glob("*/config.json"))
     known = f"runs in {checkpoints_dir}: {', '.join(runs)}" if runs else "there are no runs yet"

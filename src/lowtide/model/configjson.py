@@ -87,6 +87,14 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
+def _number(fields: Mapping[str, Any], name: str, default: int) -> int:
+    """A size that may be left out; null is 0, which means the usual one."""
+    value = fields.get(name, default)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    require(value is None or whole, name, value, "a number")
+    return value or 0
+
+
 def _read_gpt2(fields: Mapping[str, Any]) -> GPTConfig:
     _require_is(fields, "activation_function", "gelu_new", "gelu_pytorch_tanh")
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
@@ -99,7 +107,7 @@ def _read_gpt2(fields: Mapping[str, Any]) -> GPTConfig:
         num_layers=fields["n_layer"],
         width=fields["n_embd"],
         num_heads=fields["n_head"],
-        mlp_width=fields.get("n_inner") or 0,
+        mlp_width=_number(fields, "n_inner", 0),
         layout="gpt2",
         dropout=fields.get("resid_pdrop", 0.0),
         norm_eps=fields.get("layer_norm_epsilon", 1e-5),
@@ -117,8 +125,8 @@ def _read_rotary(fields: Mapping[str, Any], layout: FamilyName) -> GPTConfig:
         num_layers=fields["num_hidden_layers"],
         width=fields["hidden_size"],
         num_heads=fields["num_attention_heads"],
-        num_kv_heads=fields.get("num_key_value_heads", family.default_kv_heads) or 0,
-        head_dim=fields.get("head_dim", family.default_head_dim) or 0,
+        num_kv_heads=_number(fields, "num_key_value_heads", family.default_kv_heads),
+        head_dim=_number(fields, "head_dim", family.default_head_dim),
         mlp_width=fields["intermediate_size"],
         layout=layout,
         tie_weights=_flag(fields, "tie_word_embeddings"),
@@ -169,7 +177,7 @@ def _read_windows(fields: Mapping[str, Any], family: Family) -> tuple[int, tuple
     num_layers = fields["num_hidden_layers"]
     if family.windows == "none" or not isinstance(num_layers, int) or num_layers > _MOST_LAYERS:
         return 0, ()
-    window = fields.get("sliding_window", family.default_window) or 0
+    window = _number(fields, "sliding_window", family.default_window)
     if family.windows == "all":
         return window, tuple(range(num_layers)) if window else ()
     if not _flag(fields, "use_sliding_window") or not window:

@@ -14,6 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    MERGES_NAME,
+    TOKENIZER_NAME,
+    VOCABULARY_NAME,
+    WEIGHTS_NAME,
+)
 from lowtide.files import checksum_bytes, checksum_file, hold_lock, read_json, write_json
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
@@ -36,7 +44,6 @@ from lowtide.tokenizer import Tokenizer
 
 __all__ = ["ExportSettings", "export_model", "write_export"]
 
-_WEIGHTS = "model.safetensors"
 _TOKENIZER_TIMES = 16  # what a vocabulary takes as it is read and written, in sizes of its file
 _USUAL_TYPE: GgufType = "f16"
 _RECORD = "export.json"
@@ -78,7 +85,7 @@ class ExportSettings:
     def target(self, run_dir: Path) -> Path:
         """The file whose presence means that the export is whole."""
         if self.to == "transformers":
-            return self.out_dir / _WEIGHTS
+            return self.out_dir / WEIGHTS_NAME
         return self.out_dir / f"{run_dir.resolve().name}-{self.type or _USUAL_TYPE}.gguf"
 
 
@@ -122,7 +129,7 @@ def write_export(settings: ExportSettings) -> tuple[Path, bool]:
 
 def _record_path(target: Path) -> Path:
     """Where it is kept what an export was made of."""
-    if target.name == _WEIGHTS:
+    if target.name == WEIGHTS_NAME:
         return target.with_name(_RECORD)
     return target.with_name(f"{target.name}.{_RECORD}")
 
@@ -152,7 +159,7 @@ def _is_there(settings: ExportSettings, folder: Path, target: Path) -> bool:
 
 def _is_whole(target: Path) -> bool:
     """True if all files of an export are there, as they were written."""
-    return has_all_files(target.parent, None if target.name == _WEIGHTS else [target.name])
+    return has_all_files(target.parent, None if target.name == WEIGHTS_NAME else [target.name])
 
 
 def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) -> dict[str, Any]:
@@ -171,14 +178,14 @@ def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) 
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
-    names = ("tokenizer.json", "vocab.json", "merges.txt")
+    names = (TOKENIZER_NAME, VOCABULARY_NAME, MERGES_NAME)
     return [folder / name for name in names if (folder / name).is_file()]
 
 
 def _weights_checksum(folder: Path) -> str:
     """The checksum of a folder's weights, in one file or in several."""
-    if (folder / _WEIGHTS).is_file():
-        return checksum_file(folder / _WEIGHTS)
+    if (folder / WEIGHTS_NAME).is_file():
+        return checksum_file(folder / WEIGHTS_NAME)
     parts = sorted(folder.glob("*.safetensors"))
     return checksum_bytes("".join(map(checksum_file, parts)).encode())
 
@@ -227,17 +234,17 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
         **{name: model_config.others[name] for name in ends if name in model_config.others},
     }
     fields = model_config.to_huggingface()
-    write_json(out_dir / "config.json", {**fields, "dtype": described["dtype"], **ends})
-    if "generation_config.json" not in names:
+    write_json(out_dir / CONFIG_NAME, {**fields, "dtype": described["dtype"], **ends})
+    if GENERATION_CONFIG_NAME not in names:
         usual = {"do_sample": True, "temperature": 0.8, "top_k": 50}
-        write_json(out_dir / "generation_config.json", {**ends, **usual})
+        write_json(out_dir / GENERATION_CONFIG_NAME, {**ends, **usual})
     size = count_parameters(model_config) * (4 if described["dtype"] == "float32" else 2)
-    record_files(out_dir, {*names, "config.json", "generation_config.json"})
+    record_files(out_dir, {*names, CONFIG_NAME, GENERATION_CONFIG_NAME})
     copy = copy_tensors if tokens is None else functools.partial(copy_grown, tokens=tokens)
     with progress.phase("write", total=size, unit="B") as phase:
         copy(  # last: its presence means it is whole
             weights_dir,
-            out_dir / _WEIGHTS,
+            out_dir / WEIGHTS_NAME,
             config=stored_config,
             dtype=settings.dtype,
             on_bytes=phase.advance,

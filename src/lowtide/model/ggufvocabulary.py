@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import TOKENIZER_CONFIG_NAME
 from lowtide.files import read_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.templates import begin_token, read_sections, steps_of
@@ -179,7 +180,7 @@ def _chat_template(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
-    path = folder / "tokenizer_config.json"
+    path = folder / TOKENIZER_CONFIG_NAME
     fields: Any = read_json(path) if path.is_file() else None
     template: Any = fields.get("chat_template") if isinstance(fields, dict) else None
     if isinstance(template, list):

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.files import read_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.tensorfiles import (
@@ -127,7 +128,7 @@ def _iter_lines(path: Path) -> Iterator[str]:
 
 def grown_tokenizer(folder: Path, tokenizer: Tokenizer, tokens: NewTokens) -> bytes:
     """Return the tokenizer.json of a folder with the new tokens in it; the rest stays."""
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER_NAME
     contents: Any = read_json(path) if path.is_file() else tokenizer_json(tokenizer.data)
     rules = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     contents["added_tokens"] = [

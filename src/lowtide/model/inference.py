@@ -12,7 +12,7 @@ from pathlib import Path
 from lowtide.errors import BudgetError, DataError
 from lowtide.memory import default_budget_bytes, format_size, parse_size
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
-from lowtide.model.program import Program, find_program, program_here
+from lowtide.model.program import Program, find_program
 from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "TOKEN_BYTES",
     "InferenceNeed",
     "budget_of",
+    "filled_tokens",
     "fit_context",
     "fit_rows",
     "planned_bytes",
@@ -50,7 +51,7 @@ class InferenceNeed:
     tokenizer: int = 0
     """The vocabulary as it is loaded."""
     text: int = 0
-    """Texts that are read whole, while they become ids."""
+    """Texts that are read whole while they become ids, or what is fetched of an object store."""
 
     @property
     def total_bytes(self) -> int:
@@ -70,9 +71,17 @@ class InferenceNeed:
 
 
 def planned_bytes(
-    config: GPTConfig, *, rows: int, tokens: int, program: Program, generates: bool = False
+    config: GPTConfig,
+    *,
+    rows: int,
+    tokens: int,
+    program: Program,
+    generates: bool = False,
+    backend: str = "torch",
 ) -> InferenceNeed:
     """The memory it takes to run `rows` rows of `tokens` tokens at once."""
+    if backend == "jax" and not generates:
+        tokens = filled_tokens(tokens, config.context_length)
     # Prompts are read one by one; later all rows have one token at a time.
     at_once = max(rows, min(tokens, PROMPT_PART)) if generates else rows * tokens
     block = activation_bytes(
@@ -82,6 +91,9 @@ def planned_bytes(
         checkpointing=False,
         accumulating=False,
     )
+    if backend == "jax":  # what each query finds at every key is there as a whole, and its softmax
+        queries = min(tokens, PROMPT_PART) if generates else rows * tokens
+        block += 3 * 4 * config.num_heads * queries * tokens
     chunk = rows if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
     # The logits, their logarithms, and what the C library keeps of the chunk before.
     logits = 3 * 4 * config.vocab_size * min(rows * tokens, chunk)
@@ -95,6 +107,16 @@ def planned_bytes(
     )
 
 
+def filled_tokens(tokens: int, context: int) -> int:
+    """Tokens that JAX fills a row up to, so that few lengths are compiled: four to a doubling.
+
+    >>> [filled_tokens(tokens, 1000) for tokens in (5, 64, 65, 81, 129, 900)]
+    [64, 64, 80, 96, 160, 1000]
+    """
+    step = max(16, (1 << (tokens - 1).bit_length()) // 8)
+    return max(tokens, min(context, max(64, -(-tokens // step) * step)))
+
+
 def _one_layer(config: GPTConfig) -> GPTConfig:
     return config.replace(num_layers=1, window_layers=(0,) if config.window_layers else ())
 
@@ -104,19 +126,32 @@ def usual_tokens(config: GPTConfig) -> int:
     return min(config.context_length, LONGEST_USUAL)
 
 
-def fit_context(config: GPTConfig, budget_bytes: int) -> int:
+def fit_context(
+    config: GPTConfig, budget_bytes: int, *, program: Program, backend: str = "torch"
+) -> int:
     """Tokens of the context, halved from the model's, whose cache the budget holds; refuse if none.
 
     Published contexts are long, and their whole cache is often larger than the weights; a prompt
     and its continuation are seldom as long.
     """
-    context, program = config.context_length, program_here(0)
+    context = config.context_length
     while context > PROMPT_PART:
-        need = planned_bytes(config, rows=1, tokens=context, program=program, generates=True)
+        need = planned_bytes(
+            config, rows=1, tokens=context, program=program, generates=True, backend=backend
+        )
         if need.running_budget_bytes <= budget_bytes:
             return context
         context = max(PROMPT_PART, context // 2)
-    fit_rows(config, 1, budget_bytes, tokens=context, generates=True)
+    fit_rows(
+        config,
+        1,
+        budget_bytes,
+        tokens=context,
+        program=program,
+        is_running=True,
+        generates=True,
+        backend=backend,
+    )
     return context
 
 
@@ -134,11 +169,12 @@ def refuse_hopeless(
     tokens: int | None = None,
     generates: bool = False,
     text_bytes: int = 0,
+    backend: str = "torch",
 ) -> None:
-    """Refuse a budget that one row at a time passes, before torch is loaded."""
+    """Refuse a budget that one row at a time passes, before torch or JAX is loaded."""
     if memory is None:
         return
-    program = find_program(device)
+    program = find_program(device, backend=backend)
     if program.device != "cpu":  # the GPU's own memory decides
         return
     try:
@@ -154,6 +190,7 @@ def refuse_hopeless(
         program=program,
         generates=generates,
         text_bytes=text_bytes,
+        backend=backend,
     )
 
 
@@ -163,18 +200,21 @@ def fit_rows(
     budget_bytes: int,
     *,
     tokens: int,
-    program: Program | None = None,
+    program: Program,
+    is_running: bool = False,
     generates: bool = False,
     text_bytes: int = 0,
+    backend: str = "torch",
 ) -> int:
     """The largest number of rows, halved from `rows`, that the budget holds; refuse if none does.
 
-    Without `program` it is measured here, in the process that computes, before weights are loaded.
+    In the process that computes (`is_running`) the program is measured once, before tokenizer and
+    weights are loaded, which are counted beside it: so no budget that was advised is refused.
     """
-    is_running = program is None
-    program = program or program_here(0)
     while True:
-        need = planned_bytes(config, rows=rows, tokens=tokens, program=program, generates=generates)
+        need = planned_bytes(
+            config, rows=rows, tokens=tokens, program=program, generates=generates, backend=backend
+        )
         need = replace(need, text=text_bytes)
         if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget_bytes:
             return rows
@@ -183,7 +223,7 @@ def fit_rows(
                 f"running this model needs {format_size(need.budget_bytes)} even one row at a time "
                 f"(weights {format_size(need.weights)}, activations {format_size(need.working)}, "
                 f"cache {format_size(need.cache)}, program {format_size(need.program)}"
-                + (f", the longest text {format_size(text_bytes)}" if text_bytes else "")
+                + (f", text held at once {format_size(text_bytes)}" if text_bytes else "")
                 + f"), the budget is {format_size(budget_bytes)}",
                 next_step=f"give at least --memory {-(-need.budget_bytes // (1 << 20))}MiB",
             )

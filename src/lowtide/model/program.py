@@ -18,9 +18,9 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from lowtide.errors import DataError, LowtideError
 from lowtide.files import checksum_bytes, read_json, write_json
 from lowtide.memory import release_free_memory, tree_resident_bytes, usable_cores
 from lowtide.packages import installed_version
+from lowtide.scratch import scratch_folder
 
 __all__ = ["Program", "find_program", "program_here"]
 
@@ -175,20 +176,24 @@ def _probe(part: str, device: str) -> Program:
     environment = {"OMP_WAIT_POLICY": "passive", **ranks.alone(os.environ)}
     try:
         # What is compiled already takes no compiler: a folder of its own, to see all of it.
-        with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+        with scratch_folder("probe") as folder:
             done = subprocess.run(
                 command,
                 capture_output=True,
                 text=True,
                 timeout=_TIMEOUT_SECONDS,
                 check=False,
-                env={**environment, "TORCHINDUCTOR_CACHE_DIR": folder},
+                env={**environment, "TORCHINDUCTOR_CACHE_DIR": str(folder)},
             )
         return Program(**json.loads(done.stdout.splitlines()[-1]))
     except subprocess.TimeoutExpired:
         reason = f"no end in {_TIMEOUT_SECONDS} seconds"
     except (IndexError, ValueError, TypeError):
-        lines = done.stderr.strip().splitlines()  # pyright: ignore[reportPossiblyUnboundVariable]
+        printed = done.stderr  # pyright: ignore[reportPossiblyUnboundVariable]
+        told = re.search(r"^(?:error: |lowtide\.errors\.\w+: )(.*)\n +next: (.*)$", printed, re.M)
+        if told is not None:  # what we say ourselves, such as of a device that is not there
+            raise LowtideError(told[1], next_step=told[2]) from None
+        lines = printed.strip().splitlines()
         reason = lines[-1] if lines else "it ended without a word"
     raise LowtideError(
         f"what {'jax' if part == 'jax' else 'torch'} takes of the memory could not be measured: "

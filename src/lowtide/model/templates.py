@@ -15,6 +15,7 @@ from typing import Any
 import zstandard
 
 from lowtide import _native
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["begin_token", "read_sections", "steps_of"]
@@ -24,7 +25,7 @@ def read_sections(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     """The tokenizer.json without its long sections, where native code reads it."""
     if tokenizer.data.source is not None:
         return json.loads(zstandard.ZstdDecompressor().decompress(tokenizer.data.source))
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER_NAME
     if not path.is_file():
         return {}
     text = path.read_bytes()

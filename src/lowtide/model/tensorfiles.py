@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowtide.errors import DataError
+from lowtide.filenames import WEIGHTS_NAME
 from lowtide.files import atomic_path, checksum_file, read_json
 from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
@@ -199,7 +200,7 @@ def weight_files(folder: Path) -> dict[str, Path] | Path:
     """
     index = folder / "model.safetensors.index.json"
     if not index.exists():
-        path = folder / "model.safetensors"
+        path = folder / WEIGHTS_NAME
         if not path.exists():
             _refuse_pickles(folder)
             raise DataError(

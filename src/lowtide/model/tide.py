@@ -71,7 +71,7 @@ def added_tensors(config: GPTConfig, layer: int) -> list[AddedTensor]:
 
 
 def write_modelling_file(folder: Path, config: GPTConfig | ModuleConfig) -> list[str]:
-    """Put beside the weights of such a model what transformers needs; the names of what it is."""
+    """Write the code that transformers needs beside the weights; return the names of its files."""
     if isinstance(config, ModuleConfig) or not config.family.rereads_embedding:
         return []
     write_bytes(folder / _MODELLING_FILE.name, _MODELLING_FILE.read_bytes())

@@ -12,8 +12,8 @@ from typing import Any
 from lowtide.flags import write_flags
 from lowtide.planning.choices import Choice
 from lowtide.planning.compute import ComputePlan
-from lowtide.planning.data import DataFacts
 from lowtide.planning.machine import Machine
+from lowtide.planning.plandata import DataFacts
 from lowtide.planning.settings import PlanSettings
 from lowtide.settings import read_config_file
 from lowtide.stores.urls import show_path
@@ -46,6 +46,8 @@ def write_commands(
         options = {"input_files": files, "tokenization": tokenization, **shared}
         if settings.near_dedup:
             options["near_dedup"] = settings.near_dedup
+        if settings.decontaminate:
+            options["decontaminate"] = list(settings.decontaminate)
         dataset_dir = f"data/{settings.name}"
         commands.append(_command("prepare", {**options, "out_dir": dataset_dir}))
     # .npy and .bin files are given by another name than folders.

@@ -6,16 +6,18 @@ Out:     StageNeed rows; LoadingWay rows
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lowtide.corpus.evaluations import planned_item_bytes, smallest_item_budget
 from lowtide.dataset import resources
 from lowtide.loader import batches
 from lowtide.loader.footprint import planned_bytes
 from lowtide.memory import format_size
 from lowtide.model.sizing import count_parameters
 from lowtide.planning.choices import Choice
-from lowtide.planning.data import DataFacts
 from lowtide.planning.machine import Machine
+from lowtide.planning.plandata import DataFacts
 from lowtide.tokenizer import footprint as tokenizer_footprint
 from lowtide.tokenizer.countingplan import smallest_budget_bytes
 
@@ -51,9 +53,17 @@ class LoadingWay:
 
 
 def stage_needs(
-    data: DataFacts, choice: Choice, machine: Machine, *, near_copies: bool = False
+    data: DataFacts,
+    choice: Choice,
+    machine: Machine,
+    *,
+    near_copies: bool = False,
+    item_files: Sequence[str] = (),
 ) -> list[StageNeed]:
-    """Return the needs of every stage this plan runs, in order."""
+    """Return the needs of every stage this plan runs, in order.
+
+    `item_files` are evaluation items that preparation keeps out of the text.
+    """
     budget = machine.budget_bytes
     needs: list[StageNeed] = []
     text = data.text_bytes
@@ -75,7 +85,9 @@ def stage_needs(
             budget_bytes=budget,
             line_bytes=data.line_bytes or resources.LINE_BYTES,
         )
-        least = resources.smallest_budget_bytes()
+        peak += planned_item_bytes(item_files)
+        least = resources.smallest_budget_bytes() + planned_item_bytes(item_files)
+        least = max(least, smallest_item_budget(item_files))
         table = resources.planned_table_bytes(num_workers=machine.cores, budget_bytes=budget)
         disk = resources.planned_disk_bytes(
             text,
@@ -83,9 +95,13 @@ def stage_needs(
             bytes_per_token=data.bytes_per_token,
             token_bytes=data.token_bytes,
             near_copies=near_copies,
+            keeps_text=bool(item_files),
         )
         tokens = int(text / data.bytes_per_token)
         note = f"the dataset itself has {format_size(tokens * data.token_bytes)}"
+        if item_files:
+            items = format_size(planned_item_bytes(item_files))
+            note += f"; n-grams of evaluation items take about {items}, a third of it at most"
         needs.append(_need("prepare", peak, least, disk, machine, note))
     footprint = choice.footprint
     loading = _LOADING_PROGRAM_BYTES + footprint.batches

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lowtide.corpus.evaluations import find_item_files
 from lowtide.keywords import takes_keywords
 from lowtide.model.companions import has_tokenizer
 from lowtide.model.config import find_model_dir
@@ -23,9 +24,9 @@ from lowtide.planning.choices import (
 )
 from lowtide.planning.commands import write_commands
 from lowtide.planning.compute import ComputePlan, plan_compute
-from lowtide.planning.data import DataFacts, find_data
 from lowtide.planning.machine import Machine, find_machine
 from lowtide.planning.needs import LoadingWay, StageNeed, loading_ways, stage_needs
+from lowtide.planning.plandata import DataFacts, find_data
 from lowtide.planning.settings import PlanSettings
 from lowtide.planning.speed import SpeedEstimate, estimate_speed, find_rates
 from lowtide.planning.trial import Trial, run_trial
@@ -83,6 +84,7 @@ def make_plan(settings: PlanSettings) -> Plan:
     >>> plan.fits, plan.needs[-1].stage
     (True, 'train')
     """
+    find_item_files(settings.decontaminate)  # a name that is no file is said first
     settings = _with_tokenizer(settings)
     machine = find_machine(settings)
     data = find_data(settings, machine)
@@ -111,7 +113,13 @@ def make_plan(settings: PlanSettings) -> Plan:
         data=data,
         asked=asked,
         chosen=chosen,
-        needs=stage_needs(data, shown, machine, near_copies=settings.near_dedup > 0),
+        needs=stage_needs(
+            data,
+            shown,
+            machine,
+            near_copies=settings.near_dedup > 0,
+            item_files=find_item_files(settings.decontaminate),
+        ),
         compute=compute,
         ways=_ways(shown, data, compute),
         commands=[] if chosen is None else write_commands(settings, data, chosen, machine, compute),

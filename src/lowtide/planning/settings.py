@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from lowtide.counts import read_int
 from lowtide.errors import UsageError
+from lowtide.flags import flag_name
 from lowtide.memory import format_size, parse_size
 from lowtide.model.families import Layout
 from lowtide.settings import build_settings, read_config_file, require
@@ -60,6 +61,8 @@ class PlanSettings:
 
     near_dedup: float = 0.0
     """Look for near copies, as lowtide prepare does it: more disk meanwhile, the same memory."""
+    decontaminate: tuple[str, ...] = ()
+    """Files of evaluation items, as lowtide prepare takes them: their n-grams are in memory."""
 
     # Model: one to start from, a config file, a size, a parameter count or a shape; by the machine
     # if not given.
@@ -158,7 +161,7 @@ class PlanSettings:
                 raise UsageError(
                     f"{field} is {value} ({format_size(parse_size(value))}), expected at least "
                     f"{format_size(_SMALLEST_MACHINE)}",
-                    next_step=f"name the unit, such as --{field.replace('_', '-')} 8GiB",
+                    next_step=f"name the unit, such as {flag_name(field)} 8GiB",
                 )
         near = self.near_dedup == 0 or 0.5 <= self.near_dedup <= 1
         require(near, "near_dedup", self.near_dedup, "0, or from 0.5 to 1")

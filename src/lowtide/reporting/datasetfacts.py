@@ -126,6 +126,8 @@ def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
             known = total["languages"].setdefault(label, {"count": 0, "bytes": 0})
             known["count"] += row["count"]
             known["bytes"] += row["bytes"]
+        if unknown := report.get("unknown_characters", 0):
+            total["unknown_characters"] = total.get("unknown_characters", 0) + unknown
         if "score" in report:
             total["score"] = report["score"]
     return total

@@ -16,8 +16,9 @@ from lowtide.corpus.ranking import describe_cut, read_cut
 from lowtide.corpus.removals import RULE_TEXTS
 from lowtide.counts import counted
 from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info
+from lowtide.filenames import METADATA_NAME, METRICS_NAME
 from lowtide.memory import format_size
-from lowtide.progress import METRICS_NAME, format_count
+from lowtide.progress import format_count
 from lowtide.reporting.datasetfacts import (
     DatasetFacts,
     LengthCounts,
@@ -45,7 +46,7 @@ class DatasetReader:
 
     def read(self) -> bool:
         """Read everything anew if the metadata changed; tell whether it did."""
-        info_path = self.root / "dataset_metadata.json"
+        info_path = self.root / METADATA_NAME
         version = info_path.stat().st_mtime_ns if info_path.exists() else None
         if version is not None and version == self._version:
             return False
@@ -249,6 +250,8 @@ def _cleaning(report: dict[str, Any]) -> dict[str, Any]:
     )
     if "score" in report:
         read += f"; {describe_cut(read_cut(report['score']))}"
+    if "unknown_characters" in report:
+        read += f"; {report['unknown_characters']:,} characters unknown to the tokenizer"
     return {
         "type": "bars",
         "id": "cleaning",

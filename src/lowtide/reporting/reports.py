@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lowtide.dataset.layout import METADATA_NAME
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import METADATA_NAME, METRICS_NAME, SETTINGS_NAME
 from lowtide.files import hold_lock, write_bytes
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.progress import Progress
 from lowtide.reporting.comparisons import ComparisonReader, runs_below
 from lowtide.reporting.datasetcomparisons import DatasetComparisonReader
 from lowtide.reporting.datasets import DatasetReader
@@ -126,7 +126,7 @@ def _metrics_path(path: Path) -> Path:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "settings.json").is_file() or (path / "steps").is_dir()
+    return (path / SETTINGS_NAME).is_file() or (path / "steps").is_dir()
 
 
 def _runs_of(settings: ReportSettings) -> list[Path]:

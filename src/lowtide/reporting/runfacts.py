@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.reporting.metrics import finite_number
-from lowtide.reporting.records import RunRecord
+from lowtide.reporting.runcurves import RunRecord
 
 __all__ = ["RunFacts", "made_with", "run_facts"]
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError
+from lowtide.filenames import CONFIG_NAME, METRICS_NAME, SETTINGS_NAME
 from lowtide.files import read_json
 from lowtide.memory import format_size
-from lowtide.progress import METRICS_NAME, format_count, format_seconds
+from lowtide.progress import format_count, format_seconds
 from lowtide.reporting.jobs import describe_state, device_chart, memory_chart, phase_table
 from lowtide.reporting.metrics import MetricsFile, finite_number
-from lowtide.reporting.records import MAX_SAMPLES, RunRecord
+from lowtide.reporting.runcurves import MAX_SAMPLES, RunRecord
 from lowtide.reporting.runfacts import made_with, run_facts
 from lowtide.reporting.series import Series
 from lowtide.stores.urls import show_path
@@ -35,7 +36,7 @@ class RunReader:
         self.root = root
         self._file = MetricsFile(root / METRICS_NAME)
         self._record = RunRecord()
-        self._settings = _read_object(root / "settings.json")
+        self._settings = _read_object(root / SETTINGS_NAME)
 
     @property
     def record(self) -> RunRecord:
@@ -53,7 +54,7 @@ class RunReader:
             self._file = MetricsFile(self._file.path)
             self._record = RunRecord()
         if not self._settings:
-            self._settings = _read_object(self.root / "settings.json")
+            self._settings = _read_object(self.root / SETTINGS_NAME)
         tolerance = finite_number(self._settings.get("forgetting_tolerance"))
         self._record.forgetting_tolerance = tolerance or 0.0
         return self._record.job.read(self._file, self._record.take) > 0
@@ -90,7 +91,7 @@ class RunReader:
         }
 
     def _describe_model(self) -> str:
-        config = _read_object(self.root / "config.json")
+        config = _read_object(self.root / CONFIG_NAME)
         parts: list[str] = []
         for key, word in (
             ("num_hidden_layers", "layers"),

@@ -18,9 +18,10 @@ import numpy as np
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import ReadingSettings, iter_documents
 from lowtide.errors import DataError
+from lowtide.filenames import LEARNED_NAME, METRICS_NAME
 from lowtide.files import read_json
 from lowtide.memory import format_size
-from lowtide.progress import METRICS_NAME, format_count
+from lowtide.progress import format_count
 from lowtide.reporting.jobs import memory_chart, phase_table
 from lowtide.reporting.metrics import JobMetrics, MetricsFile
 from lowtide.tokenizer import Tokenizer
@@ -120,7 +121,7 @@ class TokenizerReader:
         if self._tokenizer is not None:
             return False
         self._tokenizer = Tokenizer.load(self.source)
-        record = self.source / "training.json"
+        record = self.source / LEARNED_NAME
         if record.is_file():
             self._record = _read_record(record)
             self._job.read(MetricsFile(self.source / METRICS_NAME))

@@ -74,7 +74,11 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in _OUR_NAMES:
             self.send_error(HTTPStatus.FORBIDDEN, "this page is for browsers on this machine")
             return
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+        except ValueError:  # a bracket that does not close, say
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
         try:
             if address.path == "/":
                 page = render_page(self.server.current_data(), live_seconds=self.server.interval)

@@ -246,7 +246,7 @@ class ExtentFolder:
             )
 
     def close(self) -> None:
-        """Give back the locks."""
+        """Release the locks."""
         for descriptor in (self._lock_file, self._users):
             if descriptor >= 0:
                 os.close(descriptor)

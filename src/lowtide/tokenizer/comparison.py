@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from lowtide.aliases import WORKER_FLAG
+from lowtide.corpus.decompression import open_stream
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import ReadingSettings, block_documents, iter_blocks, plan_streams
-from lowtide.corpus.streams import open_stream
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.files import read_json, write_json
 from lowtide.keywords import takes_keywords

@@ -11,12 +11,14 @@ import dataclasses
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from lowtide import _native
 from lowtide.corpus.contents import ContentLog
 from lowtide.corpus.cutting import PROBE_BYTES
+from lowtide.corpus.decompression import StreamReader, open_stream
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import (
     ReadingSettings,
@@ -26,9 +28,8 @@ from lowtide.corpus.reading import (
     iter_blocks,
     plan_streams,
 )
-from lowtide.corpus.streams import StreamReader, open_stream
 from lowtide.errors import BudgetError, DataError
-from lowtide.files import checksum_bytes, read_whole
+from lowtide.files import checksum_bytes, checksum_file, read_whole
 from lowtide.journal import Journal
 from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
@@ -51,6 +52,8 @@ _ROUND_BYTES = (
     256 << 20
 )  # of a plain file between two looks at the clock, the keyboard and the disk
 _SMALL_FILE_BYTES = 1 << 20
+_FILE_BYTES = 64  # of a small file besides its letters
+_ROWS_AT_ONCE = 1 << 15  # more than a block of ordinary documents has
 _CHECKPOINT_SECONDS = 30.0
 
 
@@ -70,7 +73,8 @@ class CountCheckpoints:
         self.bytes_before = 0
         self.pieces_before = 0  # counted by the runs that were interrupted, like the bytes
         self.contents: ContentLog | None = None
-        self._journal = Journal(folder / "counting.json", verb="train-tokenizer", version=1)
+        self._journal = Journal(folder / "counting.json", verb="train-tokenizer", version=2)
+        self._sums: dict[tuple[str, int, int], str] = {}  # of runs, by name, size and time
         self._key = checksum_bytes(key.encode())
 
     def restore(
@@ -103,11 +107,22 @@ class CountCheckpoints:
             return None
         if (self.contents is None) != ("contents" not in state):
             return None
+        for run, checksum in state["runs"].items():
+            if self._checksum(self.folder / run) != checksum:
+                on_notice(f"{run} is not as it was written: counting begins anew")
+                return None
+        return state
+
+    def _checksum(self, run: Path) -> str | None:
+        """The checksum of a run file, which is read once; None where it is not there."""
         try:
-            sizes = {run: (self.folder / run).stat().st_size for run in state["runs"]}
+            status = run.stat()
+            key = run.name, status.st_size, status.st_mtime_ns
+            if key not in self._sums:
+                self._sums[key] = checksum_file(run)
         except OSError:
             return None
-        return state if state["runs"] == sizes else None
+        return self._sums[key]
 
     def save(self, place: InputPlace, counter: _native.PieceCounter) -> None:
         """Move the counts to the disk and remember the place."""
@@ -116,7 +131,7 @@ class CountCheckpoints:
             **dataclasses.asdict(place),
             "bytes": self.bytes_before + counter.bytes_done,
             "pieces": self.pieces_before + counter.pieces_done,
-            "runs": {Path(run).name: Path(run).stat().st_size for run in counter.checkpoint()},
+            "runs": {Path(run).name: self._checksum(Path(run)) for run in counter.checkpoint()},
             **({} if self.contents is None else {"contents": self.contents.state()}),
         }
         self._journal.write(state)
@@ -300,9 +315,9 @@ class _Job:
             index += 1
             text = read_whole(source.path)
             read.append(text)
+            held += len(text) + _FILE_BYTES
             if is_text(source, text, self.options):
                 texts.append(text)
-                held += len(text)
         if self.contents is not None:
             self.contents.add(read)
         self.counter.count_texts(texts)
@@ -376,8 +391,9 @@ class _Job:
             for number, block in enumerate(iter_blocks(stream, self.options, known=offset), 1):
                 if block is None:
                     continue
-                texts = [document.text for document in block_documents(block, self.options, paths)]
-                self.counter.count_texts(texts)
+                documents = block_documents(block, self.options, paths)
+                while texts := [row.text for row in islice(documents, _ROWS_AT_ONCE)]:
+                    self.counter.count_texts(texts)
                 stored += block.stored_bytes
                 meter.settle(start + min(stored, source.size_bytes))
                 yield number

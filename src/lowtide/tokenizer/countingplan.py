@@ -26,6 +26,7 @@ __all__ = [
     "WINDOW_BYTES",
     "CountingPlan",
     "looking_options",
+    "needed_bytes",
     "plan_counting",
     "reading_options",
     "smallest_budget_bytes",
@@ -45,6 +46,12 @@ def smallest_budget_bytes(num_workers: int) -> int:
     """Return the smallest budget that plain text can be trained on with."""
     fixed = _fixed_bytes(num_workers, is_plain=True)
     return _PROGRAM_BYTES + sum(fixed.values()) + _SMALLEST_TABLES
+
+
+def needed_bytes(num_workers: int, *, is_plain: bool, reading: int, held_bytes: int) -> int:
+    """What learning takes beside the program, of text with such a stretch to be held."""
+    fixed = _fixed_bytes(num_workers, is_plain=is_plain, reading=reading)
+    return sum(fixed.values()) + max(_SMALLEST_TABLES, held_bytes)
 
 
 def _fixed_bytes(num_workers: int, *, is_plain: bool, reading: int = 0) -> dict[str, int]:

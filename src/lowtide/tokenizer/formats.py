@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import MERGES_NAME, TOKENIZER_NAME, VOCABULARY_NAME
 from lowtide.files import read_json, write_bytes
 from lowtide.packages import missing_package
 from lowtide.tokenizer.bytelevel import (
@@ -94,8 +95,8 @@ def _load(source: str | Path) -> Vocabulary:
     if path.is_file():
         if path.suffix == ".tiktoken":
             return _load_tiktoken(path)
-        if path.name in ("vocab.json", "merges.txt"):
-            return _load_vocab_and_merges(path.parent / "vocab.json", path.parent / "merges.txt")
+        if path.name in (VOCABULARY_NAME, MERGES_NAME):
+            return _load_vocab_and_merges(path.parent / VOCABULARY_NAME, path.parent / MERGES_NAME)
         return _load_file(path)
     if str(source) == "gpt2":
         return load_gpt2()
@@ -125,10 +126,10 @@ def _load_file(path: Path) -> Vocabulary:
 
 
 def _load_folder(folder: Path) -> Vocabulary:
-    if (folder / "tokenizer.json").is_file():
-        return load_tokenizer_json(folder / "tokenizer.json")
-    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        return _load_vocab_and_merges(folder / "vocab.json", folder / "merges.txt")
+    if (folder / TOKENIZER_NAME).is_file():
+        return load_tokenizer_json(folder / TOKENIZER_NAME)
+    if (folder / VOCABULARY_NAME).is_file() and (folder / MERGES_NAME).is_file():
+        return _load_vocab_and_merges(folder / VOCABULARY_NAME, folder / MERGES_NAME)
     raise DataError(
         "no tokenizer.json, nor vocab.json with merges.txt, in this folder", path=folder
     )
@@ -218,9 +219,9 @@ def write_vocab_and_merges(folder: str | Path, vocabulary: Vocabulary) -> None:
     """Write vocab.json and merges.txt atomically."""
     _require_plain(vocabulary, "vocab.json and merges.txt")
     folder = Path(folder)
-    write_bytes(folder / "vocab.json", format_vocab(vocabulary) + b"\n")
+    write_bytes(folder / VOCABULARY_NAME, format_vocab(vocabulary) + b"\n")
     first = f"{_version_line(vocabulary)}\n".encode()
-    write_bytes(folder / "merges.txt", first + format_merges(vocabulary, as_json=False))
+    write_bytes(folder / MERGES_NAME, first + format_merges(vocabulary, as_json=False))
 
 
 def _require_plain(vocabulary: Vocabulary, what: str) -> None:

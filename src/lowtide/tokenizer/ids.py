@@ -48,7 +48,7 @@ def _joined(left: Any, right: Any) -> TokenIds:
 
 
 def checked_ids(ids: Iterable[int] | npt.NDArray[Any], *, vocab_size: int) -> npt.NDArray[Any]:
-    """Return the ids as an array; a UsageError names the first that is none."""
+    """Return the ids as an array; a UsageError names the first that is not an id."""
     expected = f"expected whole numbers from 0 to {vocab_size - 1}"
     items: Any = ids
     try:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from lowtide.counts import counted
 from lowtide.errors import from_os_error, printable
+from lowtide.filenames import MERGES_NAME, METADATA_NAME, TOKENIZER_NAME
 from lowtide.memory import format_size
 from lowtide.tokenizer.tokenizer import Tokenizer
 
@@ -51,8 +52,8 @@ _KINDS = (
 def is_tokenizer(path: Path) -> bool:
     """Return whether a path is a tokenizer, and not a dataset that has one."""
     if path.is_dir():
-        has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "merges.txt"))
-        return has_tokenizer and not (path / "dataset_metadata.json").exists()
+        has_tokenizer = any((path / name).is_file() for name in (TOKENIZER_NAME, MERGES_NAME))
+        return has_tokenizer and not (path / METADATA_NAME).exists()
     return path.is_file() or str(path) == "gpt2"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lowtide.filenames import TOKENIZER_NAME, VOCABULARY_NAME
 from lowtide.tokenizer.huggingface import why_package
 
 __all__ = ["NO_PACKAGE", "PIECE_BYTES", "PIECE_CHARACTERS", "PackageNeeds", "package_needs"]
@@ -40,8 +41,8 @@ def package_needs(source: str | Path) -> PackageNeeds:
     """
     path = Path(source)
     if path.is_dir():
-        path = path / "tokenizer.json"
-    if path.suffix != ".json" or path.name == "vocab.json" or not path.is_file():
+        path = path / TOKENIZER_NAME
+    if path.suffix != ".json" or path.name == VOCABULARY_NAME or not path.is_file():
         return NO_PACKAGE
     if why_package(path) is None:
         return NO_PACKAGE

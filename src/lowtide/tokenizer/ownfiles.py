@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.files import checksum_file
 from lowtide.scratch import scratch_folder
 from lowtide.tokenizer.tokenizer import Tokenizer
@@ -36,7 +37,7 @@ def require_own_files(tokenizer: Tokenizer, out_dir: Path, record: Mapping[str, 
 
 def _find_changed(tokenizer: Tokenizer, out_dir: Path, record: Mapping[str, Any]) -> str | None:
     if record.get("fingerprint", tokenizer.fingerprint) != tokenizer.fingerprint:
-        return "tokenizer.json"
+        return TOKENIZER_NAME
     if tokenizer.kind != "bpe":
         return None
     with scratch_folder("tokenizer") as folder:

@@ -29,6 +29,7 @@ import zstandard
 from lowtide import ranks
 from lowtide.arrays import np
 from lowtide.errors import BudgetError, DataError, warn
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.packages import import_package
 from lowtide.tokenizer.needs import PIECE_CHARACTERS
 from lowtide.tokenizer.pieces import PieceEncoder, PieceRules, open_pieces
@@ -144,7 +145,7 @@ class PackageEncoder:
         with self._lock:
             if allow not in self._by_mode:
                 source = zstandard.ZstdDecompressor().decompress(self._source)
-                tokenizer = _open(source, "tokenizer.json", self._reason)
+                tokenizer = _open(source, TOKENIZER_NAME, self._reason)
                 tokenizer.encode_special_tokens = not allow
                 self._by_mode[allow] = tokenizer
             return self._by_mode[allow]

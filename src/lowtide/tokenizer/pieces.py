@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.errors import DataError
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.tokenizer.bytelevel import check_ids
 from lowtide.tokenizer.parts import read_added
 from lowtide.tokenizer.vocabulary import AddedToken
@@ -53,7 +54,7 @@ _IDLE_SPLIT = {
     "behavior": "MergedWithPrevious",
     "invert": False,
 }
-_NAME = Path("tokenizer.json")
+_NAME = Path(TOKENIZER_NAME)
 _MOST_LOOKS = 4096  # places that are looked at for one to cut
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from lowtide.arrays import np
+from lowtide.corpus.decompression import open_stream
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import (
     ReadingSettings,
@@ -21,11 +22,10 @@ from lowtide.corpus.reading import (
     iter_blocks,
     plan_streams,
 )
-from lowtide.corpus.streams import open_stream
 from lowtide.errors import DataError
 from lowtide.progress import Phase
 from lowtide.tokenizer.characters import last_character_cut
-from lowtide.tokenizer.stretches import LOOK_SECONDS, look_through
+from lowtide.tokenizer.stretches import look_through
 
 __all__ = ["CHARACTER_BYTES", "ScannedCharacters", "count_characters", "scan_characters"]
 
@@ -72,12 +72,10 @@ def scan_characters(
     return ScannedCharacters(frozenset(map(chr, seen.nonzero()[0].tolist())), num_bytes)
 
 
-def count_characters(
-    inputs: Sequence[InputFile], *, options: ReadingSettings, seconds: float = LOOK_SECONDS
-) -> tuple[int, int]:
-    """Count the characters of inputs before a refusal names a budget, for as long as there is time.
+def count_characters(inputs: Sequence[InputFile], *, options: ReadingSettings) -> tuple[int, int]:
+    """Count the characters of inputs before a refusal names a budget.
 
-    Returns also how many bytes of the inputs were not looked at.
+    Returns also how many bytes of the inputs could not be looked at.
     """
     seen = np.zeros(0x110000, dtype=np.bool_)
 
@@ -86,7 +84,7 @@ def count_characters(
             seen[np.frombuffer(text.decode("utf-8", "replace").encode("utf-32-le"), "<u4")] = True
             yield stored
 
-    unseen = look_through(inputs, look, seconds=seconds)
+    unseen = look_through(inputs, look)
     return int(np.count_nonzero(seen)), unseen
 
 

@@ -143,7 +143,7 @@ class SharedCounting:
             raise refuse_stretch(size, source, self.options, self.needs) from None
 
     def add_up(self, counter: _native.PieceCounter) -> dict[str, Any]:
-        """Give a counter the counts of all parts; returns how much text they are of."""
+        """Add the counts of all parts to a counter; return how much text they are of."""
         totals = {"bytes": 0, "pieces": 0}
         for task, facts in self._iter_facts():
             output = self.records.open(task)

@@ -1,31 +1,32 @@
 """Find the longest text without a place to cut, before a refusal names a budget.
 
 In:      input files that are held where they cannot be cut: text, not rows
-Out:     Stretch: how long it is, and whether it repeats itself; what was not looked at in time
+Out:     Stretch: how long it is, and whether it repeats itself; what could not be looked at
 Memory:  a part of 64 KiB
 
 Only the text itself says how much of it has to be held at once. A budget that is too small for
 anything else is refused with what the text needs added to it, so that the first advice is enough:
-that is the only time that all of the text is looked at beforehand.
+that is the only time that all of the text is looked at beforehand, however long it takes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from lowtide.corpus.decompression import open_stream
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingSettings, is_plain_text
-from lowtide.corpus.streams import open_stream
 from lowtide.errors import LowtideError
 from lowtide.memory import format_size
+from lowtide.progress import Phase, Progress
 
-__all__ = ["LOOK_SECONDS", "Stretch", "find_stretch", "look_through", "unseen_words"]
+__all__ = ["LastCut", "Stretch", "find_stretch", "look_through", "unseen_words"]
 
-LOOK_SECONDS = 30.0
-"""A refusal takes no longer than this; what it has not looked at then, it says."""
+_QUIET_SECONDS = 3.0  # a look that takes longer shows how far it is
 _PART_BYTES = 64 << 10
 _TAIL_BYTES = 1 << 12
 _SHRINKS = 50  # compressed to so small a part, a text is the same few bytes again and again
@@ -55,9 +56,8 @@ def find_stretch(
     last_cut: LastCut,
     *,
     streams: bool = True,
-    seconds: float = LOOK_SECONDS,
 ) -> Stretch:
-    """Look through inputs for as long as there is time; with `streams`, compressed ones too.
+    """Look through all inputs; with `streams`, compressed ones too.
 
     >>> find_stretch([], ReadingSettings(), len).size_bytes
     0
@@ -72,39 +72,57 @@ def find_stretch(
             text_bytes += step.text_bytes
             yield step.place
 
-    texts = (
+    texts = [
         source
         for source in inputs
         if source.format.block_kind == "text"
         and (streams or is_plain_text(source, encoding=options.encoding))
-    )
-    unseen = look_through(texts, look, seconds=seconds)
+    ]
+    unseen = look_through(texts, look)
     return replace(found, text_bytes=text_bytes, unseen_bytes=unseen)
 
 
-def look_through(
-    inputs: Iterable[InputFile], look: Callable[[InputFile], Iterator[int]], *, seconds: float
-) -> int:
-    """Look at inputs while there is time; return how many of their bytes, as stored, are left.
+def look_through(inputs: Sequence[InputFile], look: Callable[[InputFile], Iterator[int]]) -> int:
+    """Look at all inputs; return how many of their bytes, as stored, could not be looked at.
 
-    `look` yields how far it is in a file.
+    `look` yields how far it is in a file. An advice made of a part of the text may be refused in
+    its turn, after hours of work: so there is no limit, and whoever waits sees how far it is.
     """
-    deadline = time.monotonic() + seconds
-    unseen = 0
-    for source in inputs:
-        left = source.size_bytes
-        if time.monotonic() <= deadline:
+    unseen = start = 0
+    total = sum(source.size_bytes for source in inputs)
+    with _tell_if_long(total) as advance:
+        for source in inputs:
+            left = source.size_bytes
             try:
                 for place in look(source):
                     left = source.size_bytes - place
-                    if time.monotonic() > deadline:
-                        break
-                else:
-                    left = 0
+                    advance(start + place)
+                left = 0
             except (OSError, LowtideError):
                 pass  # whoever reads it says what is wrong
-        unseen += left
+            unseen += left
+            start += source.size_bytes
     return unseen
+
+
+@contextlib.contextmanager
+def _tell_if_long(total: int) -> Generator[Callable[[int], None]]:
+    """Show how far a look is, from the moment that it has taken longer than people wait."""
+    began = time.monotonic()
+    with contextlib.ExitStack() as shown:
+        phases: list[Phase] = []
+
+        def advance(place: int) -> None:
+            if not phases and time.monotonic() - began > _QUIET_SECONDS:
+                progress = shown.enter_context(Progress("looking"))
+                progress.note(
+                    "the budget is too small: all text is looked at, to name one that is enough"
+                )
+                phases.append(shown.enter_context(progress.phase("looking", total=total, unit="B")))
+            if phases:
+                phases[0].update(place)
+
+        yield advance
 
 
 def unseen_words(unseen_bytes: int) -> str:

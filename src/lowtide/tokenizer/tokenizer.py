@@ -15,6 +15,7 @@ from lowtide import _native
 from lowtide.aliases import takes_second_names
 from lowtide.arrays import np
 from lowtide.errors import DataError, UsageError, from_os_error
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.memory import usable_cores
 from lowtide.tokenizer.characters import CharacterEncoder, last_character_cut
 from lowtide.tokenizer.composing import compose_nfc
@@ -86,7 +87,7 @@ class Tokenizer:
         vocabulary = load_vocabulary(source)
         path = Path(source)
         name = path.resolve().name if path.is_dir() else path.stem
-        if path.name == "tokenizer.json":
+        if path.name == TOKENIZER_NAME:
             name = path.resolve().parent.name
         try:
             return cls(vocabulary, name="char" if vocabulary.kind == "char" else name)
@@ -137,7 +138,7 @@ class Tokenizer:
         """Write tokenizer.json into `folder`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_tokenizer_json(folder / "tokenizer.json", self.data)
+        write_tokenizer_json(folder / TOKENIZER_NAME, self.data)
 
     def save_vocabulary(self, folder: str | Path) -> None:
         """Write vocab.json and merges.txt into `folder`."""

@@ -16,6 +16,7 @@ from lowtide.corpus.contents import describe_inputs, find_difference, is_unchang
 from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.inputs import InputFile, changed_input, has_changed
 from lowtide.errors import DataError
+from lowtide.filenames import LEARNED_NAME, TOKENIZER_NAME
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.memory import format_size
 from lowtide.notebooks import shown_in_notebooks
@@ -32,8 +33,6 @@ __all__ = [
     "keep_trained",
     "load_finished",
 ]
-
-_RECORD = "training.json"
 
 
 @shown_in_notebooks()
@@ -76,8 +75,8 @@ def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
         return _describe(trained, out_dir)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
-            f"{_RECORD} is damaged: what it says of the tokenizer cannot be read ({error!r})",
-            path=out_dir / _RECORD,
+            f"{LEARNED_NAME} is damaged: what it says of the tokenizer cannot be read ({error!r})",
+            path=out_dir / LEARNED_NAME,
             next_step="remove this folder, and give the command again",
         ) from None
 
@@ -123,17 +122,17 @@ def load_finished(
 ) -> TrainedTokenizer | None:
     out_dir = settings.out_dir
     assert out_dir is not None
-    if not (out_dir / _RECORD).exists():
-        if (out_dir / "tokenizer.json").exists():
+    if not (out_dir / LEARNED_NAME).exists():
+        if (out_dir / TOKENIZER_NAME).exists():
             raise DataError(
                 "there is a tokenizer here already that lowtide did not train",
-                path=out_dir / "tokenizer.json",
+                path=out_dir / TOKENIZER_NAME,
                 next_step="choose another --out-dir",
             )
         return None
-    if not (out_dir / "tokenizer.json").exists():
+    if not (out_dir / TOKENIZER_NAME).exists():
         return None  # killed while it wrote its files
-    record = read_long_json(out_dir / _RECORD, ("input_files",))
+    record = read_long_json(out_dir / LEARNED_NAME, ("input_files",))
     difference = _find_difference(settings, inputs, record)
     if difference is None:
         tokenizer = Tokenizer.load(out_dir)
@@ -167,7 +166,7 @@ def _write(tokenizer: Tokenizer, out_dir: Path, record: dict[str, Any]) -> None:
 
     The record before it: a kill in between must not leave a tokenizer that nobody knows.
     """
-    write_long_json(out_dir / _RECORD, record)
+    write_long_json(out_dir / LEARNED_NAME, record)
     if tokenizer.kind == "bpe":
         tokenizer.save_vocabulary(out_dir)
     tokenizer.save(out_dir)

@@ -17,7 +17,7 @@ from typing import Any
 
 import xxhash
 
-from lowtide import __version__, _native, files
+from lowtide import __version__, _native
 from lowtide.corpus.contents import ContentLog, hash_stored
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile, InputList, expand_inputs, hash_inputs
@@ -25,10 +25,11 @@ from lowtide.engine.leases import LEASE_SECONDS
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
 from lowtide.errors import DataError
+from lowtide.filenames import METRICS_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.files import hold_lock
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, format_size
-from lowtide.progress import METRICS_NAME, Progress
+from lowtide.progress import Progress
 from lowtide.scratch import scratch_folder
 from lowtide.tokenizer.counting import CountCheckpoints, count_pieces
 from lowtide.tokenizer.countingplan import (
@@ -80,7 +81,7 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
         finished = load_finished(settings, inputs)
         if finished is not None:
             # A run that ended between its last file and the clearing up left this.
-            shutil.rmtree(settings.out_dir / files.WORK_NAME, ignore_errors=True)
+            shutil.rmtree(settings.out_dir / WORK_NAME, ignore_errors=True)
             return finished
     if settings.engine == "files":
         return _train_together(settings, inputs)
@@ -131,7 +132,7 @@ def _train_together(
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * _FILE_BYTES)
     part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
-    records = Records(settings.work_dir or out_dir.with_name(f"{out_dir.name}.work"))
+    records = Records(settings.work_dir or out_dir.with_name(out_dir.name + WORK_NAME))
     with Progress("train-tokenizer", budget_bytes=budget.total_bytes) as progress:
         counting_plan = plan_counting(settings, inputs, budget, progress, needed)
         make_counter = counting_plan.make_counter
@@ -155,7 +156,7 @@ def _train_together(
         commit_plan(plan, records)
 
         def is_finished() -> bool:
-            return (out_dir / "tokenizer.json").exists()
+            return (out_dir / TOKENIZER_NAME).exists()
 
         def learn() -> None:
             with hold_lock(out_dir, create_folder=True), records.scratch_folder() as folder:
@@ -190,7 +191,7 @@ def _work_folder(out_dir: Path | None) -> Generator[Path]:
         with scratch_folder("tokenizer") as folder:
             yield folder
         return
-    work_dir = out_dir / files.WORK_NAME
+    work_dir = out_dir / WORK_NAME
     work_dir.mkdir(parents=True, exist_ok=True)
     yield work_dir
     shutil.rmtree(work_dir)

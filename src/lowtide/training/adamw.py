@@ -68,7 +68,7 @@ class AdamW(EagerOptimizer, torch.optim.AdamW):
                 grad_scale=divisor,
                 found_inf=skip,
             )
-            if skip is not None:  # a step that was none is not counted
+            if skip is not None:  # a skipped step is not counted
                 _torch._foreach_sub_(steps, [skip] * len(steps))
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from lowtide import ranks
 from lowtide.answers import tell
 from lowtide.corpus.inputs import names_files
-from lowtide.errors import DataError
+from lowtide.errors import BudgetError, DataError
+from lowtide.filenames import CONFIG_NAME, TOKENIZER_NAME
 from lowtide.files import hold_lock
 from lowtide.flatsettings import replace_settings
 from lowtide.loader.storedtokens import CacheSettings, fetch_tokenizer
@@ -35,13 +36,14 @@ from lowtide.training.resuming import continued_settings
 from lowtide.training.rungs import program_of, smallest_rung
 from lowtide.training.settinggroups import DataSettings, ModelSettings, RunSettings
 from lowtide.training.settings import TrainSettings
+from lowtide.training.textneeds import least_text_bytes, text_budget_bytes
 from lowtide.training.texts import count_vocabulary, find_stream_tokenizer, find_text_tokens
 
 __all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hopeless"]
 
 
 def admit(settings: TrainSettings) -> None:
-    """Do what a training needs no torch for; mistakes in its settings are left to be told there."""
+    """Do what needs no torch; mistakes in the settings are left to the training to report."""
     _require_packages(settings)
     if ranks.is_launched():  # several processes: the first tokenizes while the others wait
         return
@@ -64,7 +66,7 @@ def admit(settings: TrainSettings) -> None:
     tokenizer = None
     if settings.run.init_from_model is not None:
         base = [
-            folder for folder in _base_folders(settings.run) if (folder / "config.json").is_file()
+            folder for folder in _base_folders(settings.run) if (folder / CONFIG_NAME).is_file()
         ]
         if not base:
             return
@@ -118,9 +120,15 @@ def refuse_hopeless(
     config = known_shape(settings.run)
     least = config or _smallest_shape(settings.model)
     need = planned_bytes(least, settings, micro_batch=1, program=program)
-    if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget:
+    needed = need.running_budget_bytes if is_running else need.budget_bytes
+    if max(needed, 0 if is_running else least_text_bytes(settings)) <= budget:
         return
-    fit_micro_batch(config or expected_shape(settings), settings, budget, program=program)
+    text_bytes = 0 if is_running else text_budget_bytes(settings)
+    try:
+        config = config or expected_shape(settings)
+    except BudgetError:  # a text by characters that only a larger budget reads
+        config = least
+    fit_micro_batch(config, settings, budget, program=program, text_bytes=text_bytes)
 
 
 def expected_shape(settings: TrainSettings) -> GPTConfig:
@@ -147,7 +155,7 @@ def known_shape(run: RunSettings) -> GPTConfig | None:
     """Return the shape of the run or model that goes on; None for a new one, or a damaged one."""
     own = [] if run.overwrite else [run.folder]
     for folder in [*own, *_base_folders(run)]:
-        if (folder / "config.json").is_file():
+        if (folder / CONFIG_NAME).is_file():
             try:
                 return load_config(folder)
             except DataError:
@@ -172,10 +180,10 @@ def _vocabulary(settings: TrainSettings) -> int:
     if (url := store_url(data.dataset_dir)) is not None:
         copy = fetch_tokenizer(url, CacheSettings(data.cache_dir, data.cache_size))
         return Tokenizer.load(copy or "gpt2").vocab_size
-    if data.dataset_dir is not None and (data.dataset_dir / "tokenizer.json").is_file():
+    if data.dataset_dir is not None and (data.dataset_dir / TOKENIZER_NAME).is_file():
         return Tokenizer.load(data.dataset_dir).vocab_size
     if data.tokenization == "char" and data.input_file is not None:
-        return count_vocabulary(data.input_file)
+        return count_vocabulary(data.input_file, settings.machine.memory)
     path = data.input_file
     if data.tokenization is None and path is not None and path.suffix != ".npy":
         return learned_vocabulary(

@@ -163,7 +163,7 @@ def backend_of(settings: TrainSettings) -> Backend:
 
 
 def as_model(given: Any, *, seq_len: int | None, vocab_size: int | None) -> Model:
-    """The network itself, or a torch module that is none of lowtide's as one."""
+    """The network itself; a torch module that is not lowtide's is wrapped as one."""
     if isinstance(getattr(given, "config", None), GPTConfig | ModuleConfig):
         return given
     with naming_missing_packages("a torch module"):

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
+from lowtide.training.settinggroups import ModelSettings
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["BatchSource", "open_batches", "row_length"]
@@ -60,7 +61,7 @@ def open_batches(
     )
 
 
-def row_length(settings: TrainSettings | None, data: Any) -> int | None:
+def row_length(model: ModelSettings | None, data: Any) -> int | None:
     """The tokens of a row, as the data says it, or else the settings."""
     found = getattr(getattr(data, "dataset", data), "seq_len", None)
-    return settings.model.seq_len if found is None and settings is not None else found
+    return model.seq_len if found is None and model is not None else found

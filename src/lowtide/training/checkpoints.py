@@ -27,6 +27,15 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import BudgetError, DataError
+from lowtide.filenames import (
+    CHECKSUMS_NAME,
+    CONFIG_NAME,
+    METRICS_NAME,
+    SETTINGS_NAME,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    WEIGHTS_NAME,
+)
 from lowtide.files import (
     atomic_file,
     checksum_file,
@@ -42,7 +51,6 @@ from lowtide.files import (
 from lowtide.memory import format_size
 from lowtide.model.arrayfiles import ArrayFile, save_weights
 from lowtide.model.checksums import (
-    CHECKSUMS_NAME,
     record_checksums,
     record_files,
     step_dirs,
@@ -53,24 +61,20 @@ from lowtide.model.companions import COMPANIONS, write_companions
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.tide import write_modelling_file
-from lowtide.progress import METRICS_NAME
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.basemodel import GROWN
 
 __all__ = [
     "OLD_STATE_NAME",
-    "WEIGHTS_NAME",
     "Checkpoint",
     "RunFolder",
     "naming_checkpoint",
     "readable_numbers",
 ]
 
-WEIGHTS_NAME = "model.safetensors"
 _STATE = "state.safetensors"
 OLD_STATE_NAME = "state.pt"  # as runs had it before checksums; read once, and written anew
 _NUMBERS = "state.json"
-_CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,8 @@ class RunFolder:
         for name in ("steps", "best", "data", GROWN):
             shutil.rmtree(self.root / name, ignore_errors=True)
         for name in (
-            WEIGHTS_NAME, _CONFIG, CHECKSUMS_NAME, "tokenizer.json", "tokenizer_config.json",
-            "settings.json", self.metrics_path.name, *COMPANIONS,
+            WEIGHTS_NAME, CONFIG_NAME, CHECKSUMS_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME,
+            SETTINGS_NAME, self.metrics_path.name, *COMPANIONS,
         ):  # fmt: skip
             (self.root / name).unlink(missing_ok=True)
 
@@ -198,8 +202,8 @@ class RunFolder:
             save_weights(partial / WEIGHTS_NAME, checkpoint.weights, record=False)
             save_weights(partial / _STATE, checkpoint.tensors, record=False)
             write_json(partial / _NUMBERS, numbers)
-            write_json(partial / _CONFIG, config.to_huggingface())
-            checksums = record_files(partial, (WEIGHTS_NAME, _STATE, _NUMBERS, _CONFIG))
+            write_json(partial / CONFIG_NAME, config.to_huggingface())
+            checksums = record_files(partial, (WEIGHTS_NAME, _STATE, _NUMBERS, CONFIG_NAME))
             partial.replace(folder)
             sync_directory(folder.parent)
         except BaseException:
@@ -214,8 +218,8 @@ class RunFolder:
 
     def _publish_weights(self, folder: Path, checksums: Mapping[str, str]) -> None:
         """Copy the weights and shape of a checkpoint to the run's folder, recorded beforehand."""
-        record_checksums(self.root, {name: checksums[name] for name in (WEIGHTS_NAME, _CONFIG)})
-        for name in (_CONFIG, WEIGHTS_NAME):
+        record_checksums(self.root, {name: checksums[name] for name in (WEIGHTS_NAME, CONFIG_NAME)})
+        for name in (CONFIG_NAME, WEIGHTS_NAME):
             _link_or_copy(folder / name, self.root / name)
 
     def complete(self, note: Callable[[str], None]) -> None:
@@ -226,7 +230,7 @@ class RunFolder:
         folder = self.newest_dir()
         if _is_old(folder):
             return
-        names = (_CONFIG, WEIGHTS_NAME)
+        names = (CONFIG_NAME, WEIGHTS_NAME)
         checksums = {name: checksum_file(folder / name) for name in names}
         is_same = all(
             (self.root / name).is_file() and checksum_file(self.root / name) == checksums[name]
@@ -258,7 +262,7 @@ class RunFolder:
         self.best_dir.mkdir(exist_ok=True)
         write_modelling_file(self.best_dir, config)
         save_weights(self.best_dir / WEIGHTS_NAME, weights)
-        write_recorded_json(self.best_dir / _CONFIG, config.to_huggingface())
+        write_recorded_json(self.best_dir / CONFIG_NAME, config.to_huggingface())
         write_recorded_json(self.best_dir / "best.json", dict(numbers))
 
     def save_tokenizer(
@@ -281,7 +285,7 @@ class RunFolder:
 
     def load_module_config(self) -> ModuleConfig | None:
         """The same where the run is one of a torch module."""
-        path = self.newest_dir() / _CONFIG
+        path = self.newest_dir() / CONFIG_NAME
         with naming_checkpoint(path.parent):
             return ModuleConfig.read(_read_numbers(path), path)
 
@@ -316,7 +320,7 @@ class RunFolder:
         old = _read_numbers(folder / _NUMBERS)
         save_weights(folder / _STATE, tensors, record=False)
         write_json(folder / _NUMBERS, {**old, **numbers})
-        checksums = record_files(folder, (WEIGHTS_NAME, _STATE, _NUMBERS, _CONFIG))
+        checksums = record_files(folder, (WEIGHTS_NAME, _STATE, _NUMBERS, CONFIG_NAME))
         (folder / OLD_STATE_NAME).unlink()
         self._publish_weights(folder, checksums)
 
@@ -345,7 +349,7 @@ def _is_kept(line: bytes, step: int, evaluated_step: int) -> bool:
 
 def _has_companions(folder: Path) -> bool:
     """True if the tokenizer's files are there as they were recorded."""
-    names = ("tokenizer.json", "tokenizer_config.json")
+    names = (TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)
     try:
         verify_folder(folder, only=names)
     except DataError:
@@ -373,7 +377,7 @@ def _read_numbers(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def readable_numbers(folder: Path) -> Generator[None]:
-    """Name the file where a number of a checkpoint is missing, or is none."""
+    """Name the file where a number of a checkpoint is missing, or is not a number."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -401,7 +405,7 @@ def _with_advice(error: DataError, folder: Path) -> DataError:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """Return `source` a second name; a copy where the file system has no hard links."""
+    """Give `source` a second name; make a copy where the file system has no hard links."""
     partial = unused_name(target, "partial")
     try:
         os.link(source, partial)

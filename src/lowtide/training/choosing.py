@@ -19,7 +19,13 @@ from lowtide.training.settinggroups import SHAPE_FIELDS, LearningSettings, Model
 if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings
 
-__all__ = ["choose_optimizer", "learned_vocabulary", "model_config", "peak_learning_rate"]
+__all__ = [
+    "choose_optimizer",
+    "learned_vocabulary",
+    "model_config",
+    "peak_learning_rate",
+    "require_muons",
+]
 
 
 def choose_optimizer(
@@ -41,6 +47,15 @@ def choose_optimizer(
     if learning.use_8bit_optimizer or not has_matrices:
         return "adamw"
     return "muon" if 5 * config.width <= tokens_per_step else "adamw"
+
+
+def require_muons(optimizer: str, *, cautious_decay: bool) -> None:
+    """Refuse an option of Muon's where AdamW is the optimizer: it would do nothing."""
+    if cautious_decay and optimizer != "muon":
+        raise UsageError(
+            "cautious decay is Muon's, and the optimizer is AdamW",
+            next_step="give --optimizer muon, or leave out --cautious-decay",
+        )
 
 
 def peak_learning_rate(

@@ -17,6 +17,7 @@ from lowtide.corpus.inputs import names_files
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset.provenance import load_own_tokenizer, read_provenance, tokenizer_dir
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.storedtokens import CacheSettings, fetch_tokenizer
 from lowtide.loader.streaming import StreamingDataLoader
@@ -74,7 +75,7 @@ def open_training_data(
     if settings.data.input_file is not None:
         path = find_text_tokens(settings, note, tokenizer)
     assert path is not None
-    found = _own_tokenizer(settings, path, tokenizer, note)
+    found = _own_tokenizer(settings.data, path, tokenizer, note)
     # A file that is validated on another one is trained on to its end.
     whole = settings.data.val_data_path is not None and path.is_file()
     train = _open(settings, path, found, "all" if whole else "train", stride=settings.data.stride)
@@ -119,9 +120,9 @@ def _open_stream(
     tokenizer = find_stream_tokenizer(settings, note, known)
     limits = _reading_limits(settings, tokenizer)
     texts = (
-        FileTexts([name], text_field=settings.data.text_column, **limits)
+        FileTexts([name], text_field=settings.data.text_field, **limits)
         if local
-        else HubTexts(name, split=settings.data.split, text_field=settings.data.text_column)
+        else HubTexts(name, split=settings.data.split, text_field=settings.data.text_field)
     )
     held = hold_out(settings, texts, tokenizer, note)
     world_size = ranks.world_size()
@@ -136,7 +137,7 @@ def _open_stream(
         stride=settings.data.stride,
         max_examples=settings.data.max_examples,
         val_fraction=held.fraction,
-        text_field=settings.data.text_column,
+        text_field=settings.data.text_field,
         split=settings.data.split,
         seed=settings.learning.seed,
         drop_last=world_size > 1,
@@ -174,25 +175,25 @@ def _reading_limits(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, 
 
 
 def _own_tokenizer(
-    settings: TrainSettings, path: Path, known: Tokenizer | None, note: Callable[[str], None]
+    data: DataSettings, path: Path, known: Tokenizer | None, note: Callable[[str], None]
 ) -> Tokenizer:
     """Return the tokenizer that comes with the data, else the named, the model's, or gpt2."""
-    own = _tokenizer_beside(path, settings.data)
+    own = _tokenizer_beside(path, data)
     if own is not None:
-        if settings.data.tokenization not in (None, own.kind, own.name):
-            named = Tokenizer.load(str(settings.data.tokenization))
+        if data.tokenization not in (None, own.kind, own.name):
+            named = Tokenizer.load(str(data.tokenization))
             if named.fingerprint != own.fingerprint:
                 raise DataError(
-                    f"--tokenization {settings.data.tokenization} is not the tokenizer of this "
+                    f"--tokenization {data.tokenization} is not the tokenizer of this "
                     f"dataset ({own.name})",
                     path=path,
                     next_step="leave --tokenization out: the dataset brings its own",
                 )
         return own
-    if settings.data.tokenization is None and known is not None:
+    if data.tokenization is None and known is not None:
         found = known
     else:
-        found = Tokenizer.load(settings.data.tokenization or "gpt2")
+        found = Tokenizer.load(data.tokenization or "gpt2")
     if path.exists():  # whoever opens it says what is wrong
         note(
             f"{path.name}: nothing beside it says which tokenizer made it; taken as {found.name}'s"
@@ -212,7 +213,7 @@ def _tokenizer_beside(path: Path, data: DataSettings) -> Tokenizer | None:
         if tokenizer_dir(path).is_dir():
             return Tokenizer.load(tokenizer_dir(path))
     folder = path if path.is_dir() else path.parent
-    return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
+    return Tokenizer.load(folder) if (folder / TOKENIZER_NAME).is_file() else None
 
 
 def _open(

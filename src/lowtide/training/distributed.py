@@ -80,7 +80,7 @@ class ProcessGroup:
         return bool(votes.item())
 
     def first_says(self, value: Any) -> Any:
-        """Return all processes what the first one has."""
+        """Return to all processes what the first one has."""
         if self.world_size == 1:
             return value
         box = [value]

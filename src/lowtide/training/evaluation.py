@@ -1,4 +1,4 @@
-"""Loss of a torch network on datasets: the sums on its device, and `lowtide evaluate`.
+"""Loss of a torch network on datasets: the sums on its device.
 
 In:      a network, datasets by name
 Out:     EvalResult per dataset
@@ -8,36 +8,21 @@ Memory:  less than a training step: the same rows, no gradients, logits in chunk
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lowtide.counts import counted
-from lowtide.errors import DataError
-from lowtide.keywords import takes_keywords
 from lowtide.loader.windows import TokenDataset
-from lowtide.model.companions import require_vocabulary
-from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
-from lowtide.model.inference import budget_of, fit_rows, usual_tokens
+from lowtide.model.gpt import GPT
 from lowtide.model.weights import load_model
-from lowtide.notebooks import ResultDict
-from lowtide.progress import Progress, run_metrics_path
-from lowtide.stores.extents import buffer_bytes
-from lowtide.stores.urls import is_store_url
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.likelihood import (
-    TaskResult,
-    TaskSize,
-    answer_questions,
-    measure_questions,
-)
+from lowtide.training.likelihood import Score, Scorer, TextIds
 from lowtide.training.results import (
     EvalResult,
     ForgettingWatch,
@@ -47,18 +32,17 @@ from lowtide.training.results import (
     require_same_tokenizer,
     token_bytes,
 )
-from lowtide.training.settings import EVAL_BATCH_ROWS, EvaluateSettings
-from lowtide.training.tasks import held_text_bytes, iter_questions, longest_line
 
 __all__ = [
+    "EVALUATOR",
     "EvalResult",
     "ForgettingWatch",
     "LossSums",
     "RunEvaluator",
-    "evaluate",
     "evaluate_loss",
     "evaluation_windows",
     "require_same_tokenizer",
+    "score_rows",
     "token_byte_counts",
 ]
 
@@ -176,105 +160,54 @@ def _pair(like: Tensor, tokens: int, num_bytes: Tensor | int) -> tuple[Tensor, T
     )
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A file of questions, and how it is computed."""
-
-    path: Path
-    size: TaskSize
-    rows: int
-
-
-@takes_keywords(EvaluateSettings)
-def evaluate(settings: EvaluateSettings) -> dict[str, EvalResult | TaskResult]:
-    """Evaluate a model on datasets; return a result per name."""
-    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
-    device = pick_device(settings.device)
-    with Progress(
-        "evaluate",
-        budget_bytes=budget_of(settings.memory),
-        metrics_path=run_metrics_path(run_dir),
-        device_memory=device_memory(device),
-    ) as progress:
-        folder = run_dir / "best" if settings.best else run_dir
-        return _evaluate_all(settings, folder, device, progress)
-
-
-def _evaluate_all(
-    settings: EvaluateSettings, folder: Path, device: torch.device, progress: Progress
-) -> dict[str, EvalResult | TaskResult]:
-    tokenizer = Tokenizer.load(settings.tokenization or folder)
-    rows, config = settings.batch_size, load_config(folder)
-    require_vocabulary(tokenizer, config, folder)
-    tasks = _measure_tasks(settings, tokenizer, config, device, progress)
-    if device.type == "cpu" and settings.dataset_dir:
-        tokens = settings.seq_len or usual_tokens(config)
-        fetched = buffer_bytes() if any(map(is_store_url, settings.dataset_dir)) else 0
-        rows = fit_rows(config, rows, (progress.budget_bytes or 0) - fetched, tokens=tokens)
-        if rows < settings.batch_size:
-            progress.note(f"{counted(rows, 'row')} at once keep the budget")
-    model = load_model(folder, device=device)
-    counts = token_byte_counts(tokenizer)
-    results: dict[str, EvalResult | TaskResult] = ResultDict()
-    for entry in settings.dataset_dir:
-        name, equals, path = entry.partition("=")
-        name, path = (name, path) if equals else (Path(entry).name, entry)
-        dataset = TokenDataset(
-            path,
-            split=settings.split,
-            seq_len=settings.seq_len or usual_tokens(model.config),
-            dtype=settings.dtype,
-            vocab_size=tokenizer.vocab_size,
-            eval_only=settings.split == "val" and Path(path).is_dir(),
-        )
-        require_same_tokenizer(dataset, tokenizer, f"model {settings.model_name}")
-        wanted = settings.eval_iters and settings.eval_iters * EVAL_BATCH_ROWS
-        num_windows = min(wanted or len(dataset), len(dataset))
-        with progress.phase(name, total=num_windows, unit="windows") as phase:
-            results[name] = evaluate_loss(
-                model,
-                dataset,
-                device=device,
-                batch_size=rows,
-                num_windows=wanted,
-                byte_counts=counts,
-                on_windows=phase.advance,
-            )
-    for name, task in tasks.items():
-        with progress.phase(name, total=task.size.questions, unit="questions") as phase:
-            result = answer_questions(
-                model,
-                tokenizer,
-                iter_questions(task.path),
-                rows=task.rows,
-                max_tokens=task.size.tokens,
-                on_questions=phase.advance,
-            )
-        row = {"event": "task", "task": name, **dataclasses.asdict(result)}
-        progress.write_metrics(row)
-        results[name] = result
-    return results
+@torch.inference_mode()
+def score_rows(model: GPT, texts: list[TextIds]) -> list[Score]:
+    """Score the last ids of each text, all texts at once."""
+    length = max(len(ids) for ids, _ in texts) - 1
+    batch = torch.zeros(len(texts), length, dtype=torch.long)
+    for number, (ids, _) in enumerate(texts):
+        batch[number, : len(ids) - 1] = torch.tensor(ids[:-1])
+    hidden = model.hidden(batch.to(model.device))
+    scores: list[Score] = []
+    for number, (ids, count) in enumerate(texts):
+        wanted = torch.tensor(ids[-count:], device=model.device)
+        states = hidden[number, len(ids) - 1 - count : len(ids) - 1]
+        total, greedy = 0.0, True
+        for part, targets in zip(
+            states.split(model.loss_chunk_tokens),
+            wanted.split(model.loss_chunk_tokens),
+            strict=True,
+        ):
+            logs = model.logits(part).float().log_softmax(-1)
+            total += logs.gather(1, targets[:, None]).double().sum().item()
+            greedy = greedy and bool((logs.argmax(-1) == targets).all())
+        scores.append(Score(total, greedy))
+    return scores
 
 
-def _measure_tasks(
-    settings: EvaluateSettings,
-    tokenizer: Tokenizer,
-    config: GPTConfig,
-    device: torch.device,
-    progress: Progress,
-) -> dict[str, _Task]:
-    """Look through all questions, and choose how many choices are computed at once."""
-    tasks: dict[str, _Task] = {}
-    longest = min(settings.seq_len or config.context_length, config.context_length)
-    for name, path in settings.task_files().items():
-        held, budget = held_text_bytes(longest_line(path)), progress.budget_bytes or 0
-        if held and device.type == "cpu":  # before it is read; so long a text fills the context
-            fit_rows(config, 1, budget, tokens=longest, text_bytes=held)
-        size = measure_questions(tokenizer, iter_questions(path), max_tokens=longest)
-        rows = settings.batch_size
-        if size.questions == 0:
-            raise DataError("there are no questions in it", path=path)
-        if device.type == "cpu":
-            rows = fit_rows(config, rows, budget, tokens=size.tokens, text_bytes=held)
-        tasks[name] = _Task(path, size, rows)
-    return tasks
+class _TorchEvaluator:
+    """Losses and answers of torch's networks; what each method is for, evaluating.py says."""
+
+    def open(self, device: str) -> torch.device:
+        return pick_device(device)
+
+    def is_cpu(self, place: torch.device) -> bool:
+        return place.type == "cpu"
+
+    def device_memory(self, place: torch.device) -> Callable[[], tuple[int, int]] | None:
+        return device_memory(place)
+
+    def load(self, folder: Path, place: torch.device) -> GPT:
+        return load_model(folder, device=place)
+
+    def sums(
+        self, model: GPT, place: torch.device, tokenizer: Tokenizer, *, batch_size: int
+    ) -> LossSums:
+        counts = token_byte_counts(tokenizer)
+        return LossSums(model, device=place, batch_size=batch_size, byte_counts=counts)
+
+    def scorer(self, model: GPT, place: torch.device, *, batch_size: int) -> Scorer:
+        return functools.partial(score_rows, model)
+
+
+EVALUATOR = _TorchEvaluator()

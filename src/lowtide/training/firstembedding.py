@@ -50,7 +50,7 @@ def first_embedding_bytes(config: GPTConfig) -> int:
 
 
 def first_embedding(data: TokenDataset | Mixture, config: GPTConfig, *, seed: int) -> Array:
-    """Return float32 rows [vocabulary, width] made of what stands beside what in `data`."""
+    """Return float32 rows [vocabulary, width] made of which tokens stand beside which in `data`."""
     datasets = list(data.datasets.values()) if isinstance(data, Mixture) else [data]
     counts = _count_neighbours(datasets, config)
     shares = counts.sum(axis=0, dtype=np.float64) ** _FLATTENED

@@ -15,18 +15,18 @@ from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.program import Program, program_here
 from lowtide.training.backends import Backend, Group, Model
 from lowtide.training.footprint import fit_device_batch, fit_micro_batch
+from lowtide.training.settinggroups import BatchSettings
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["rows_in_budget", "rows_of_process", "rows_on_device"]
 
 
-def rows_of_process(settings: TrainSettings, group: Group) -> int:
+def rows_of_process(batch: BatchSettings, group: Group) -> int:
     """The rows of a step that one process has."""
-    rows, rest = divmod(settings.batch.rows_per_step, group.world_size)
+    rows, rest = divmod(batch.rows_per_step, group.world_size)
     if rest:
         raise UsageError(
-            f"{settings.batch.rows_per_step} rows a step cannot be shared by "
-            f"{group.world_size} processes",
+            f"{batch.rows_per_step} rows a step cannot be shared by {group.world_size} processes",
             next_step="make batch size times accumulation a multiple of the processes",
         )
     return rows
@@ -67,7 +67,11 @@ def rows_in_budget(
     )
     if isinstance(config, ModuleConfig):
         wrapped: Any = model
-        states = wrapped.training_bytes(settings, has_own_optimizer=has_own_optimizer)
+        states = wrapped.training_bytes(
+            settings.learning,
+            tokens_per_step=settings.tokens_per_step,
+            has_own_optimizer=has_own_optimizer,
+        )
         _require_states(states, program.imported_bytes, budget_bytes)
         return None
     # A stream that the settings name is counted by them.

@@ -32,7 +32,12 @@ from lowtide.training.choosing import choose_optimizer
 from lowtide.training.firstembedding import first_embedding_bytes
 from lowtide.training.muonnumbers import STACK_BYTES
 from lowtide.training.offloading import OffloadBytes, offload_bytes
-from lowtide.training.settinggroups import ComputeSettings, DataSettings
+from lowtide.training.settinggroups import (
+    ComputeSettings,
+    DataSettings,
+    LearningSettings,
+    MachineSettings,
+)
 from lowtide.training.settings import TrainSettings
 
 __all__ = [
@@ -184,7 +189,7 @@ def planned_bytes(
         )
         # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
         activations += 2 * count if settings.computing.use_mixed_precision else 0
-    optimizer, update = _optimizer_bytes(config, settings, count)
+    optimizer, update = _optimizer_bytes(config, settings.learning, count, settings.tokens_per_step)
     return Footprint(
         weights=4 * count,
         gradients=4 * count,
@@ -211,7 +216,7 @@ def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: 
     parquet = stream_reading(settings.data).has_parquet
     if settings.data.input_file is not None:  # tokenized in the process that trains
         parquet = _look_at_files(
-            str(settings.data.input_file), settings.data.text_column
+            str(settings.data.input_file), settings.data.text_field
         ).has_parquet
     size = program.bytes_for(
         use_8bit=eight, compiles=compiles, recomputes=again, reads_parquet=parquet
@@ -287,26 +292,28 @@ def stream_reading(data: DataSettings) -> StreamReading:
     """What reading takes where a run streams files of this machine; nothing for other data."""
     if data.dataset_id is None or not names_files(data.dataset_id):
         return StreamReading()
-    return _look_at_files(data.dataset_id, data.text_column)
+    return _look_at_files(data.dataset_id, data.text_field)
 
 
 @functools.lru_cache(maxsize=8)
-def _look_at_files(name: str, text_column: str) -> StreamReading:
+def _look_at_files(name: str, text_field: str) -> StreamReading:
     """Look once: a plan asks for every size of a micro-batch."""
     try:
         inputs = expand_inputs([name])
     except LowtideError:  # whoever reads them says what is wrong
         return StreamReading()
     return StreamReading(
-        reader_bytes(inputs, ReadingSettings(text_field=text_column)),
+        reader_bytes(inputs, ReadingSettings(text_field=text_field)),
         has_parquet=any(source.format.reader_bytes is not None for source in inputs),
     )
 
 
-def _optimizer_bytes(config: GPTConfig, settings: TrainSettings, count: int) -> tuple[int, int]:
+def _optimizer_bytes(
+    config: GPTConfig, learning: LearningSettings, count: int, tokens_per_step: int
+) -> tuple[int, int]:
     """Return the bytes of moments, and of what a step needs besides."""
-    per_parameter = 2 if settings.learning.use_8bit_optimizer else 8
-    if choose_optimizer(settings.learning, config, settings.tokens_per_step) == "adamw":
+    per_parameter = 2 if learning.use_8bit_optimizer else 8
+    if choose_optimizer(learning, config, tokens_per_step) == "adamw":
         return per_parameter * count, 0
     matrices = count_parameters(config, embeddings=False)
     # Of the matrices of equal shape (those of the MLP are the largest group) one stack at a time is
@@ -324,8 +331,11 @@ def fit_micro_batch(
     program: Program | None = None,
     is_running: bool = False,
     data_bytes: int = 0,
+    text_bytes: int = 0,
 ) -> int:
     """Return the largest micro-batch, halved from batch_size, that fits; refuse if none does.
+
+    `text_bytes` is the budget that tokenizing the text needs, before anything is trained.
 
     In the process that trains (`is_running`) the program is what it is, and only the rest is an
     estimate: so a budget that was found to be enough before is not refused for a megabyte.
@@ -336,10 +346,12 @@ def fit_micro_batch(
             config, settings, micro_batch=rows, program=program, data_bytes=data_bytes
         )
         needed = plan.running_budget_bytes if is_running else plan.budget_bytes
-        if needed <= budget_bytes:
+        if max(needed, text_bytes) <= budget_bytes:
             return rows
         if rows == 1:
-            raise _no_budget(plan, settings, plan.budget_bytes, budget_bytes)
+            if text_bytes > plan.budget_bytes:
+                raise _no_text_budget(plan.budget_bytes, text_bytes, budget_bytes)
+            raise _no_budget(plan, settings.machine, plan.budget_bytes, budget_bytes)
         rows = -(-rows // 2)
 
 
@@ -364,12 +376,21 @@ def fit_device_batch(
         if device_bytes is None or needed <= device_bytes:
             return rows
         if rows == 1:
-            raise _no_budget(plan, settings, needed, device_bytes, flag="--vram")
+            raise _no_budget(plan, settings.machine, needed, device_bytes, flag="--vram")
         rows = -(-rows // 2)
 
 
+def _no_text_budget(needed: int, text_bytes: int, budget: int) -> BudgetError:
+    return BudgetError(
+        f"tokenizing the text needs {format_size(text_bytes)}, training this model "
+        f"{format_size(needed)} even one row at a time, the budget is {format_size(budget)}",
+        next_step=f"give at least --memory {-(-text_bytes // (1 << 20))}MiB; or compress the text "
+        "with a smaller window, or put line ends into it",
+    )
+
+
 def _no_budget(
-    plan: Footprint, settings: TrainSettings, needed: int, budget: int, flag: str = "--memory"
+    plan: Footprint, machine: MachineSettings, needed: int, budget: int, flag: str = "--memory"
 ) -> BudgetError:
     """An error that says what takes so much, and what would help."""
     parts = [
@@ -384,7 +405,7 @@ def _no_budget(
         )
     ]
     less = "--seq-len, --use-8bit-optimizer or --activation-checkpointing, or --offload auto"
-    if settings.machine.offload != "none":
+    if machine.offload != "none":
         less = "or --seq-len, or another --offload"
     return BudgetError(
         f"training this model needs {format_size(needed)} even one row at a time "

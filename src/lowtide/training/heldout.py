@@ -64,7 +64,7 @@ def hold_out(
     if record is None or any(record.get(name) != value for name, value in identity.items()):
         record = {**identity, **_write(folder, texts, tokenizer, asked, settings.data.max_examples)}
         write_json(folder / _RECORD, record)
-    return _open(settings, folder, tokenizer, record, note)
+    return _open(settings.model.seq_len, folder, tokenizer, record, note)
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:
@@ -138,7 +138,7 @@ def _write(
 
 
 def _open(
-    settings: TrainSettings,
+    seq_len: int,
     folder: Path,
     tokenizer: Tokenizer,
     record: dict[str, Any],
@@ -152,13 +152,13 @@ def _open(
                 "few to hold some out; --val-data-path names ids to validate on"
             )
         return HeldOut(0.0, None)
-    if record["num_tokens"] <= settings.model.seq_len:
+    if record["num_tokens"] <= seq_len:
         note(f"no validation: {record['num_tokens']} tokens held out give no row")
         return HeldOut(fraction, None)
     val = TokenDataset(
         folder / _TOKENS,
         split="all",
-        seq_len=settings.model.seq_len,
+        seq_len=seq_len,
         dtype="uint32",
         vocab_size=tokenizer.vocab_size,
     )

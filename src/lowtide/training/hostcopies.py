@@ -77,7 +77,7 @@ class HostCopy:
         return place.copy_(tensor, non_blocking=True)
 
     def close(self) -> None:
-        """Return the memory back."""
+        """Free the memory."""
         if self._locked:
             unlock_pages(self._memory)
             self._locked = False

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import xxhash
 
 from lowtide.errors import UsageError
+from lowtide.filenames import WEIGHTS_NAME
 from lowtide.model.arrayfiles import ArrayFile, iter_portable, stored_form
 from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
-from lowtide.training.checkpoints import WEIGHTS_NAME, RunFolder
+from lowtide.training.checkpoints import RunFolder
 from lowtide.training.resuming import read_identity
 
 __all__ = ["optimizer_of", "require_same_model", "weights_fingerprint"]

@@ -1,6 +1,6 @@
 """How likely a model finds each choice of a question, and how often the likeliest is right.
 
-In:      a GPT, its tokenizer, questions
+In:      what scores texts (a network of torch or of JAX), its tokenizer, questions
 Out:     TaskResult: accuracy plain and normed by length, with standard errors
 Memory:  `rows` rows of the longest text, logits in chunks; 256 questions, or a million characters
 
@@ -15,18 +15,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-import torch
-
 from lowtide.counts import counted
-from lowtide.model.gpt import GPT
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.tasks import Question
+from lowtide.training.questions import Question
 
 __all__ = [
     "Score",
+    "Scorer",
     "TaskResult",
     "TaskSize",
+    "TextIds",
     "answer_questions",
     "describe_result",
     "measure_questions",
@@ -47,6 +46,12 @@ class Score:
     """Of all its tokens, in nats."""
     is_greedy: bool
     """Whether each of its tokens is the likeliest."""
+
+
+TextIds = tuple[list[int], int]
+"""A text, and how many of its last ids are scored."""
+Scorer = Callable[[list[TextIds]], list[Score]]
+"""What a backend makes of some texts at once."""
 
 
 @shown_in_notebooks()
@@ -149,7 +154,7 @@ def describe_result(result: TaskResult) -> str:
 
 
 def answer_questions(
-    model: GPT,
+    score: Scorer,
     tokenizer: Tokenizer,
     questions: Iterable[Question],
     *,
@@ -161,7 +166,7 @@ def answer_questions(
     counts = _Counts()
     for group in _iter_groups(questions):
         pairs = [(question.context, choice) for question in group for choice in question.choices]
-        scores = iter(score_choices(model, tokenizer, pairs, rows=rows, max_tokens=max_tokens))
+        scores = iter(score_choices(score, tokenizer, pairs, rows=rows, max_tokens=max_tokens))
         for question in group:
             counts.add(question, list(itertools.islice(scores, len(question.choices))))
         on_questions(len(group))
@@ -183,7 +188,7 @@ def _iter_groups(questions: Iterable[Question]) -> Iterator[list[Question]]:
 
 
 def score_choices(
-    model: GPT,
+    score: Scorer,
     tokenizer: Tokenizer,
     pairs: list[tuple[str, str]],
     *,
@@ -192,19 +197,19 @@ def score_choices(
 ) -> list[Score]:
     """Score each (context, choice); a blank comes between, and rows of similar length together."""
     encoded = [_encode(tokenizer, context, f" {choice}", max_tokens) for context, choice in pairs]
-    return score_ids(model, encoded, rows=rows)
+    return score_ids(score, encoded, rows=rows)
 
 
-def score_ids(model: GPT, texts: list[tuple[list[int], int]], *, rows: int) -> list[Score]:
+def score_ids(score: Scorer, texts: list[TextIds], *, rows: int) -> list[Score]:
     """Score the last ids of each text, as many as stand beside it; similar lengths together."""
     order = sorted(range(len(texts)), key=lambda number: -len(texts[number][0]))
     scores: list[Score | None] = [None] * len(texts)
     for first in range(0, len(order), rows):
         numbers = order[first : first + rows]
-        found = _score_rows(model, [texts[number] for number in numbers])
-        for number, score in zip(numbers, found, strict=True):
-            scores[number] = score
-    return [score for score in scores if score is not None]
+        found = score([texts[number] for number in numbers])
+        for number, one in zip(numbers, found, strict=True):
+            scores[number] = one
+    return [one for one in scores if one is not None]
 
 
 def _encode(
@@ -223,27 +228,3 @@ def _encode(
         end = tokenizer.end_of_text_id
         ids = [0 if end is None else end, *ids]
     return ids, min(count, len(ids) - 1)
-
-
-@torch.inference_mode()
-def _score_rows(model: GPT, texts: list[tuple[list[int], int]]) -> list[Score]:
-    length = max(len(ids) for ids, _ in texts) - 1
-    batch = torch.zeros(len(texts), length, dtype=torch.long)
-    for number, (ids, _) in enumerate(texts):
-        batch[number, : len(ids) - 1] = torch.tensor(ids[:-1])
-    hidden = model.hidden(batch.to(model.device))
-    scores: list[Score] = []
-    for number, (ids, count) in enumerate(texts):
-        wanted = torch.tensor(ids[-count:], device=model.device)
-        states = hidden[number, len(ids) - 1 - count : len(ids) - 1]
-        total, greedy = 0.0, True
-        for part, targets in zip(
-            states.split(model.loss_chunk_tokens),
-            wanted.split(model.loss_chunk_tokens),
-            strict=True,
-        ):
-            logs = model.logits(part).float().log_softmax(-1)
-            total += logs.gather(1, targets[:, None]).double().sum().item()
-            greedy = greedy and bool((logs.argmax(-1) == targets).all())
-        scores.append(Score(total, greedy))
-    return scores

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lowtide.errors import UsageError
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
@@ -49,7 +50,7 @@ class GPTDataLoader:
         length = config.context_length
         self.val = TokenDataset(dataset_dir, split="val", seq_len=length, eval_only=eval_only)
         self.train = None if eval_only else TokenDataset(dataset_dir, split="train", seq_len=length)
-        has_own = (Path(dataset_dir) / "tokenizer.json").is_file()
+        has_own = (Path(dataset_dir) / TOKENIZER_NAME).is_file()
         self.tokenizer = tokenizer or (Tokenizer.load(dataset_dir) if has_own else None)
         if self.tokenizer is not None:
             require_same_tokenizer(self.val, self.tokenizer, "this loader")

@@ -41,7 +41,7 @@ __all__ = ["Loop"]
 
 @dataclass
 class Loop:
-    """A run under way: all that its story needs, made before it begins."""
+    """A run under way: everything the loop uses, made before it begins."""
 
     settings: TrainSettings
     config: GPTConfig | ModuleConfig
@@ -177,7 +177,7 @@ class Loop:
         state = self.steps.state
         state.last_val_loss = result.loss
         best = math.inf if state.best_val_loss is None else state.best_val_loss
-        if not result.loss < best:  # nor is what is not a number
+        if not result.loss < best:  # written so that NaN is never the best
             return
         state.best_val_loss = result.loss
         weights = self.steps.engine.weights()

@@ -1,4 +1,4 @@
-"""Smaller micro-batches when memory ends, told in one way by both backends.
+"""Halve the micro-batch when memory runs out, with one message for both backends.
 
 In:      the run's state and settings
 Out:     the state with half the rows at once; BudgetError where it cannot be halved

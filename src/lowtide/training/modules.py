@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import WEIGHTS_NAME
 from lowtide.flatsettings import setting_values
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import SamplingSettings
-from lowtide.generation.streams import ends, not_text
+from lowtide.generation.textstreams import ends, not_text
 from lowtide.model.checksums import verify_folder
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.weights import STORED_TYPES, TensorFile
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.checkpoints import WEIGHTS_NAME
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.optimizers import inner_matrices, moment_bytes
-from lowtide.training.settinggroups import OutputSettings
+from lowtide.training.settinggroups import LearningSettings, OutputSettings
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["WrappedModule", "refuse_options", "wrap_module"]
@@ -193,19 +193,21 @@ class WrappedModule(nn.Module):
         self.module.train(was_training)
         return tokenizer.decode(ids[0, len(start) :].tolist())
 
-    def training_bytes(self, settings: TrainSettings, *, has_own_optimizer: bool) -> int:
+    def training_bytes(
+        self, learning: LearningSettings, *, tokens_per_step: int, has_own_optimizer: bool
+    ) -> int:
         """Weights, gradients and moments; those of an optimizer that was given are not known."""
         gradients = [p for p in self.module.parameters() if p.requires_grad]
         held = sum(p.numel() * p.element_size() for p in (*self.module.parameters(), *gradients))
         if has_own_optimizer:
             return held
         name = choose_optimizer(
-            settings.learning,
+            learning,
             self.config,
-            settings.tokens_per_step,
+            tokens_per_step,
             has_matrices=bool(inner_matrices(self.module)),
         )
-        eight = settings.learning.use_8bit_optimizer
+        eight = learning.use_8bit_optimizer
         return held + moment_bytes(self.module, name=name, use_8bit=eight)
 
     def _call(self, ids: Tensor, targets: Tensor) -> Any:

@@ -74,7 +74,7 @@ def offload_bytes(
     states = _state_bytes(config, settings, tables, blocks)
     # A slot holds the largest record: AdamW's states of a chunk, where there is one.
     slots = int(3 * (rest + 2 * (1 + _SCALE)) * min(CHUNK, max(tables, block)))
-    step_inputs = _step_inputs(config, settings, half=half)
+    step_inputs = _step_inputs(config, settings.tokens_per_step, half=half)
     host = file = 0
     weights, gradients, optimizer = weight * whole, 2 * whole, states
     if on_gpu and rung != "packed":
@@ -132,7 +132,7 @@ def step_traffic(config: GPTConfig, settings: TrainSettings) -> Traffic:
     gradients = 2 * blocks if rung not in ("none", "packed") else 0
     moved = states if rung in ("optimizer", "layers", "disk") else 0
     weights = weight * blocks if rung in ("layers", "disk") else 0
-    inputs = _step_inputs(config, settings, half=half) if gradients else 0
+    inputs = _step_inputs(config, settings.tokens_per_step, half=half) if gradients else 0
     on_disk = states if rung == "disk" else 0
     return Traffic(
         weights_in=2 * weights,
@@ -160,10 +160,10 @@ def _update_bytes(config: GPTConfig, *, on_gpu: bool) -> int:
     return int((3 * largest + 3 * min(width, mlp) ** 2) * (2 if on_gpu else 4))
 
 
-def _step_inputs(config: GPTConfig, settings: TrainSettings, *, half: bool) -> int:
+def _step_inputs(config: GPTConfig, tokens_per_step: int, *, half: bool) -> int:
     """What every block is given, for all tokens of a step."""
     number = 2 if half else 4
-    return config.num_layers * settings.tokens_per_step * config.width * number
+    return config.num_layers * tokens_per_step * config.width * number
 
 
 def _computing(

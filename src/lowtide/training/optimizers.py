@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lowtide.errors import UsageError
 from lowtide.packages import import_package
 from lowtide.training.adamw import AdamW
+from lowtide.training.choosing import require_muons
 from lowtide.training.distributed import is_divided, shard_like
 from lowtide.training.muon import Muon, matrix_splits
 
@@ -218,11 +219,7 @@ def build_optimizers(
     """
     if name not in ("adamw", "muon"):
         raise UsageError(f"optimizer {name!r} is not adamw or muon")
-    if cautious_decay and name != "muon":
-        raise UsageError(
-            "cautious decay is Muon's, and the optimizer is AdamW",
-            next_step="give --optimizer muon, or leave out --cautious-decay",
-        )
+    require_muons(name, cautious_decay=cautious_decay)
     splits = matrix_splits(model)
     inside = {id(p) for p in (inner_matrices(model) if inner is None else inner) if p.ndim == 2}
     parameters = [p for p in model.parameters() if p.requires_grad]

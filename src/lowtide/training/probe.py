@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import PeakMeter, tree_resident_bytes
 from lowtide.model.config import GPTConfig
+from lowtide.scratch import scratch_folder
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import start
 from lowtide.training.backends import Backend, open_backend
@@ -64,10 +64,10 @@ def main() -> None:
     imported = tree_resident_bytes()
     with (
         PeakMeter(whole_process=True) as meter,
-        tempfile.TemporaryDirectory(prefix="lowtide-") as folder,
+        scratch_folder("probe") as folder,
         contextlib.redirect_stdout(sys.stderr),
     ):
-        train_next_to_nothing(Path(folder), backend, part=part, device=device)
+        train_next_to_nothing(folder, backend, part=part, device=device)
         peak = meter.peak_bytes
     answer = {
         "imported_bytes": imported,

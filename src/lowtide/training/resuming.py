@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from lowtide.aliases import own_name
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import SETTINGS_NAME
 from lowtide.files import read_json, write_json
 from lowtide.flatsettings import replace_settings, setting_fields, setting_values
 from lowtide.settings import convert_options, settings_as_json
@@ -20,7 +22,6 @@ from lowtide.training.settings import TrainSettings
 
 __all__ = [
     "RESUME_RULES",
-    "SETTINGS_NAME",
     "another_run",
     "change_settings",
     "continued_settings",
@@ -30,7 +31,6 @@ __all__ = [
     "write_settings",
 ]
 
-SETTINGS_NAME = "settings.json"
 
 Rule = Literal["refused", "applied", "free"]
 
@@ -38,7 +38,7 @@ _REFUSED = """
     layout num_layers width num_heads num_kv_heads mlp_width tie_weights target_params seq_len
     init_from_model add_tokens zero_init first_embedding seed optimizer use_8bit_optimizer
     tokenization vocab_size dtype val_fraction stride order
-    text_column split use_streaming shuffle_buffer_size max_examples
+    text_field split use_streaming shuffle_buffer_size max_examples
     replay_dataset_dir replay_fraction
 """
 _APPLIED = """
@@ -187,7 +187,8 @@ def _read_settings(root: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     fields = setting_fields(TrainSettings)
-    known = {name: value for name, value in _read_object(path).items() if name in fields}
+    saved = {own_name(name, fields): value for name, value in _read_object(path).items()}
+    known = {name: value for name, value in saved.items() if name in fields}
     try:
         return convert_options(TrainSettings, known)
     except UsageError as error:

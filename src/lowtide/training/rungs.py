@@ -19,6 +19,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program, find_program
 from lowtide.training.footprint import Footprint, planned_bytes
 from lowtide.training.offloading import RUNGS
+from lowtide.training.settinggroups import MachineSettings
 from lowtide.training.settings import TrainSettings
 
 __all__ = [
@@ -65,9 +66,8 @@ def program_of(settings: TrainSettings) -> Program:
     )
 
 
-def host_budget_bytes(settings: TrainSettings, *, on_gpu: bool) -> int:
+def host_budget_bytes(machine: MachineSettings, *, on_gpu: bool) -> int:
     """The budget of host memory: as given, else half of what is free, nearly all to offload to."""
-    machine = settings.machine
     if machine.memory is not None:
         return parse_size(machine.memory)
     if on_gpu and machine.offload != "none":
@@ -78,7 +78,7 @@ def host_budget_bytes(settings: TrainSettings, *, on_gpu: bool) -> int:
 def find_limits(settings: TrainSettings, program: Program) -> Limits:
     """What this machine has, and what of it the settings allow."""
     on_gpu = program.device != "cpu"
-    host = host_budget_bytes(settings, on_gpu=on_gpu)
+    host = host_budget_bytes(settings.machine, on_gpu=on_gpu)
     device = host
     if on_gpu:
         _, _, number = settings.machine.device.partition(":")

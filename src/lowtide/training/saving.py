@@ -29,7 +29,7 @@ class Snapshot(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         ...
 
 

@@ -90,7 +90,7 @@ class DataSettings:
     """Pre-tokenized .npy or .bin to validate on; without it the end of the training file is."""
     dataset_id: str | None = None
     """Hugging Face dataset, or text files (a path, folder or glob): tokenized on the fly."""
-    text_column: str = "text"
+    text_field: str = "text"
     """Column, or jsonl field, of --dataset-id that holds the text."""
     split: str = "train"
     """Split of --dataset-id."""
@@ -266,7 +266,7 @@ class LearningSettings:
     zero_init: bool = False
     """Begin with blocks that add nothing: their output matrices are zero."""
     first_embedding: Literal["random", "cooccurrence"] = "random"
-    """Where the embedding begins: at random, or at what stands beside what in the text."""
+    """Where the embedding begins: at random, or at counts of which tokens stand together."""
     grad_clip: float = 1.0
     """Largest norm of the gradient; 0 switches clipping off."""
     max_bad_steps: int = 20

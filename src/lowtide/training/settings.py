@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from lowtide.aliases import COLUMN_FLAG
+from lowtide.packages import choose_backend
 from lowtide.settings import build_settings, import_when_used, require
 from lowtide.training.settinggroups import (
     BatchSettings,
@@ -52,6 +55,7 @@ class TrainSettings:
 
     presets_dir: ClassVar[Path] = Path(__file__).parent / "presets"
     configs_dir: ClassVar[Path] = Path(__file__).parent / "configs"
+    flag_words: ClassVar[Mapping[str, str]] = COLUMN_FLAG
     common_flags: ClassVar[tuple[str, ...]] = (
         "dataset_dir", "input_file", "tokenization", "model_name", "init_from_model",
         "target_params", "seq_len", "max_iters", "epochs", "batch_size",
@@ -120,8 +124,10 @@ class EvaluateSettings:
     """Type of ids in files that do not say it (uint16, uint32, int32)."""
     tokenization: str | None = None
     """Tokenizer of the data, for bits per byte; the run's own if not given."""
+    backend: Literal["auto", "torch", "jax"] = "auto"
+    """What computes; auto takes torch, or jax where only that is installed."""
     device: str = "auto"
-    """cpu, cuda, or auto."""
+    """cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto."""
     memory: str | None = None
     """Budget of resident memory, such as 2GiB; half of what is available if not given."""
 
@@ -137,6 +143,10 @@ class EvaluateSettings:
         for name in ("eval_iters", "seq_len"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, value, "at least 1")
+
+    def chosen_backend(self) -> str:
+        """The backend, where none was asked for the one that is installed."""
+        return choose_backend(self.backend, "evaluating")
 
     def task_files(self) -> dict[str, Path]:
         """Return the files of questions by name."""

@@ -144,7 +144,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
     if base_dir is not None and counts:
         note("--first-embedding: the embedding is that of the model to start from")
     if is_new and counts:
-        _set_first_embedding(backend, model, data.train, settings, group, note)
+        _set_first_embedding(backend, model, data.train, settings.learning.seed, group, note)
     if base_dir is not None:
         backend.load_weights(model, base_dir)
         run.source_dir = base_dir
@@ -168,19 +168,19 @@ def _set_first_embedding(
     backend: Backend,
     model: Model,
     data: Any,
-    settings: TrainSettings,
+    seed: int,
     group: Group,
     note: Callable[[str], None],
 ) -> None:
-    """Let the embedding begin at what stands beside what; of a stream nothing is known yet."""
+    """Begin with an embedding made of counts of neighbours, which a stream does not have yet."""
     config = model.config
     if not isinstance(data, TokenDataset | Mixture) or isinstance(config, ModuleConfig):
         note("the embedding begins at random: text that is streamed is not there to be counted")
         return
     rows = None
     if group.is_first:
-        note("counting what stands beside what, for the first embedding")
-        rows = first_embedding(data, config, seed=settings.learning.seed)
+        note("counting which tokens stand beside which, for the first embedding")
+        rows = first_embedding(data, config, seed=seed)
     backend.set_embedding(model, group.first_says(rows))
 
 

@@ -41,12 +41,13 @@ from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import stream_reading
 from lowtide.training.settinggroups import DataSettings
 from lowtide.training.settings import TrainSettings
+from lowtide.training.textneeds import TOKENS_NAME
 
 __all__ = ["count_vocabulary", "find_stream_tokenizer", "find_text_tokens"]
 
 _HEAD_BYTES = 32 << 20
 _LARGE_BYTES = 64 << 20
-_TOKENS_NAME, _IDENTITY_NAME = "tokens.npy", "source.json"
+_IDENTITY_NAME = "source.json"
 
 
 def find_text_tokens(
@@ -72,11 +73,9 @@ def find_text_tokens(
             return beside
         note(f"{beside} is not used: {reason}; the text is tokenized anew")
     if not path.is_file():
-        raise DataError(
-            "input file not found", path=path, next_step="check the path for typing errors"
-        )
+        raise _no_text(path)
     folder = settings.run.folder / "data"
-    tokens_path, identity_path = folder / _TOKENS_NAME, folder / _IDENTITY_NAME
+    tokens_path, identity_path = folder / TOKENS_NAME, folder / _IDENTITY_NAME
     identity = {
         "path": str(path.absolute()),
         "checksum": checksum_file(path),
@@ -107,6 +106,18 @@ def find_text_tokens(
     return tokens_path
 
 
+def _no_text(path: Path) -> DataError:
+    if path.is_dir():
+        message = "this is a folder, --input-file takes one file"
+        step = f"--dataset-id {path} trains on all texts in it, lowtide prepare makes a dataset"
+    elif path.exists():
+        message = "this is a pipe or a device, expected a file"
+        step = "write its text to a file first: it is read again when the run goes on"
+    else:
+        message, step = "input file not found", "check the path for typing errors"
+    return DataError(message, path=path, next_step=step)
+
+
 def _why_not_beside(
     data: DataSettings, path: Path, made: Provenance | None, known: Tokenizer | None
 ) -> str | None:
@@ -134,7 +145,7 @@ def _choose_tokenizer(
 ) -> Tokenizer:
     """Return the tokenizer that is named, the base model's, or one learned from the text."""
     if settings.data.tokenization == "char":
-        return Tokenizer.from_characters(sorted(_characters(path)))
+        return Tokenizer.from_characters(sorted(_characters(path, settings.machine.memory)))
     if settings.data.tokenization is not None:
         return Tokenizer.load(settings.data.tokenization)
     if known is not None and settings.data.vocab_size is None:
@@ -153,7 +164,7 @@ def find_stream_tokenizer(
     if known is not None and settings.data.vocab_size is None:
         return known
     if not names_files(name):
-        texts = HubTexts(name, split=settings.data.split, text_field=settings.data.text_column)
+        texts = HubTexts(name, split=settings.data.split, text_field=settings.data.text_field)
         return learn_from_head(settings, texts, note)
     if settings.data.vocab_size is not None:
         return learn_tokenizer(settings, name, note)
@@ -166,7 +177,7 @@ def _beginning(settings: TrainSettings, name: str) -> FileTexts:
     needed = stream_reading(settings.data).reader_bytes
     return FileTexts(
         [name],
-        text_field=settings.data.text_column,
+        text_field=settings.data.text_field,
         reader_bytes=max(needed, budget.remaining_bytes // 2),
         budget_bytes=budget.total_bytes,
     )
@@ -193,7 +204,7 @@ def _learn(
         input=[source],
         out_dir=folder,
         vocab_size=vocab_size,
-        text_field=settings.data.text_column,
+        text_field=settings.data.text_field,
         memory=settings.machine.memory,
     )
     if not trained.was_there:
@@ -239,19 +250,21 @@ def _write_head(path: Path, texts: TextSource, max_examples: int | None) -> int:
     return count
 
 
-def count_vocabulary(path: Path) -> int:
+def count_vocabulary(path: Path, memory: str | None) -> int:
     """Count the ids of a tokenizer by characters for a text file."""
-    return Tokenizer.from_characters(sorted(_characters(path))).vocab_size
+    return Tokenizer.from_characters(sorted(_characters(path, memory))).vocab_size
 
 
-def _characters(path: Path) -> frozenset[str]:
-    inputs = expand_inputs([path])
+def _characters(path: Path, memory: str | None) -> frozenset[str]:
+    inputs, budget = expand_inputs([path]), MemoryBudget.from_setting(memory)
+    options = ReadingSettings(
+        reader_bytes=max(ReadingSettings.reader_bytes, budget.remaining_bytes),
+        budget_bytes=budget.total_bytes,
+    )
     size = sum(row.size_bytes for row in inputs)
     with (
         Progress("characters", stream=None) as progress,
         progress.phase("characters", total=size, unit="B") as phase,
     ):
-        found = scan_characters(
-            inputs, specials=(END_OF_TEXT,), options=ReadingSettings(), phase=phase
-        )
+        found = scan_characters(inputs, specials=(END_OF_TEXT,), options=options, phase=phase)
     return found.characters

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from lowtide.errors import UsageError
+from lowtide.flags import flag_name
 from lowtide.flatsettings import setting_values
 from lowtide.model.families import FAMILIES
 from lowtide.training.settinggroups import OptimizerName
@@ -69,7 +70,7 @@ def refuse_options(settings: TrainSettings) -> None:
     if settings.computing.backend != "jax":
         return
     found = _find(values, _TORCH_ONLY)
-    found += [f"--{name.replace('_', '-')}" for name in _TORCH_ONLY_ABOVE_ZERO if values[name] > 0]
+    found += [flag_name(name) for name in _TORCH_ONLY_ABOVE_ZERO if values[name] > 0]
     found += ["--vram"] if values["vram"] is not None else []
     if found:
         raise UsageError(
@@ -81,7 +82,7 @@ def refuse_options(settings: TrainSettings) -> None:
 
 def _find(values: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]]) -> list[str]:
     return [
-        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        flag_name(name) + ("" if value is True else f" {value}")
         for name, only in table.items()
         if (value := values[name]) in only
     ]

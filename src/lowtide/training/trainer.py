@@ -16,6 +16,7 @@ from lowtide import ranks
 from lowtide.answers import tell
 from lowtide.counts import counted
 from lowtide.errors import UsageError
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
@@ -93,7 +94,7 @@ class Trainer:
     ) -> None:
         model = as_model(
             model,
-            seq_len=options.get("seq_len") or row_length(settings, data),
+            seq_len=options.get("seq_len") or row_length(settings and settings.model, data),
             vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         )
         options.setdefault("seq_len", model.config.context_length)
@@ -129,7 +130,7 @@ class Trainer:
         """Train until the end, or go on with a run that was stopped."""
         device = self.settings.machine.device
         with self.backend.open_group(device) as group, contextlib.ExitStack() as stack:
-            budget = host_budget_bytes(self.settings, on_gpu=not group.on_cpu)
+            budget = host_budget_bytes(self.settings.machine, on_gpu=not group.on_cpu)
             stack.enter_context(self.run.locked(wanted=group.is_first))
             identity = self._claim(group)
             where = Diagnostics(watch=self.settings.output.debug)
@@ -178,7 +179,7 @@ class Trainer:
         model as it is. The data to train on is not touched.
         """
         with self.backend.open_group(self.settings.machine.device) as group:
-            budget = host_budget_bytes(self.settings, on_gpu=not group.on_cpu)
+            budget = host_budget_bytes(self.settings.machine, on_gpu=not group.on_cpu)
             rows = rows_on_device(self.model, self.settings, on_cpu=group.on_cpu, host_bytes=budget)
             engine = self._make_engine(group, self._run_to_evaluate())
             self._take_rows(engine.state, group, budget, rows)
@@ -187,7 +188,7 @@ class Trainer:
     def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:
         """Bring the model to its device and make everything that steps need."""
         engine = self._make_engine(group, self.run)
-        rows = rows_of_process(self.settings, group)
+        rows = rows_of_process(self.settings.batch, group)
         source = open_batches(self.data, self.settings, group, rows=rows)
         return Steps(
             state=engine.state,
@@ -209,7 +210,7 @@ class Trainer:
                 next_step="give a new model to another Trainer, which goes on with resume=True; "
                 "what fit() evaluated last is TrainResult.val_loss",
             )
-        rows = rows_of_process(settings, group)
+        rows = rows_of_process(settings.batch, group)
         state = RunState(micro_batch=min(settings.batch.batch_size, rows))
         if run is not None:  # before it is divided, while its tensors are whole
             run.load_weights(functools.partial(self.backend.load_weights, self.model))
@@ -301,7 +302,7 @@ class Trainer:
             engine,
             self.settings,
             group,
-            rows=rows_of_process(self.settings, group),
+            rows=rows_of_process(self.settings.batch, group),
             datasets={**({"val": self.val_data} if self.val_data is not None else {}), **named},
             tokenizer=self.tokenizer,
         )
@@ -329,7 +330,7 @@ class Trainer:
         return {}
 
     def _require_tokenizer(self, run: RunFolder) -> None:
-        own = run.root / "tokenizer.json"
+        own = run.root / TOKENIZER_NAME
         if self.tokenizer is not None and own.is_file():
             require_own_tokenizer(self.tokenizer, Tokenizer.load(run.root), run.root)
 

@@ -30,6 +30,7 @@ SET_STAGE = "near-sets"
 DECIDE_STAGE = "near-decide"
 _STEP_BYTES = 1 << 20
 _ROW_BYTES = _native.NEAR_COPY_ROW_BYTES
+_NO_PLACE = (1 << 64) - 1
 
 
 class _Wanted:
@@ -133,19 +134,29 @@ class DecideStage:
             decider = _native.NearDecider(
                 list(self._iter_sets()),
                 self._job.options.threshold,
-                self._job.leave_copies,
+                self._copies_left_from(),
                 path,
             )
             size = pairs.size("pairs")
             for begin in range(0, size, _STEP_BYTES):
                 end = min(begin + _STEP_BYTES, size)
-                decider.add(pairs.read("pairs", begin=begin, end=end))
+                rows = np.frombuffer(pairs.read("pairs", begin=begin, end=end), dtype="<u8")
+                later = rows[::2] >= np.uint64(self._job.first_block << 32)
+                decider.add(rows.reshape(-1, 2)[later].tobytes())
             decider.finish()
             with path.open("rb") as removed:
                 records.commit(
                     Task(self.name, index),
                     lambda output: self._write(output, removed, decider, pairs.header),
                 )
+
+    def _copies_left_from(self) -> int:
+        """The first place whose exact copies are removed elsewhere.
+
+        That is done by hashes of documents as they came. Those that are there already, before
+        `first_block`, are as they were stored, perhaps without some of their lines.
+        """
+        return self._job.first_block << 32 if self._job.leave_copies else _NO_PLACE
 
     def _iter_sets(self) -> Iterator[tuple[int, Any, int, int, int]]:
         job = self._job

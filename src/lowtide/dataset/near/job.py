@@ -36,13 +36,15 @@ class NearJob:
     num_parts: int
     num_partitions: int
     leave_copies: bool
-    """Whether exact copies of what stays are removed elsewhere."""
+    """Whether exact copies of what stays, from `first_block` on, are removed elsewhere."""
     table_bytes: int
     """What a task may hold of rows and pairs."""
     load_first_blocks: Callable[[], Sequence[int]]
     """The number of each part's first block in the corpus, and the number of all blocks."""
     iter_part: Callable[[int], Iterator[Callable[[], BlockText]]]
     """A part's blocks, each to be loaded where it is needed."""
+    first_block: int = 0
+    """Documents of blocks before it stay, whatever they are like: they are only compared with."""
 
     @cached_property
     def first_blocks(self) -> Sequence[int]:

@@ -26,7 +26,7 @@ from lowtide.dataset.near.deciding import DecideStage, SetStage
 from lowtide.dataset.near.job import BlockText, NearJob
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.dataset.near.pairs import BucketStage, pair_stage
-from lowtide.dataset.near.removals import NearRemovals
+from lowtide.dataset.near.removedcopies import NearRemovals
 from lowtide.dataset.near.signing import SIGN_STAGE, SignStage
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
@@ -60,8 +60,12 @@ def find_contamination(
     progress: Progress,
     *,
     cuts: bool,
+    counts_before: Path | None = None,
 ) -> Contamination:
-    """Find what evaluation items say among all blocks of a table."""
+    """Find what evaluation items say among all blocks of a table.
+
+    `counts_before` is the path of counts (`read_counts`) of text which is not there.
+    """
     starts = [*range(0, len(table), _BLOCKS_IN_PART), len(table)]
     job = ContaminationJob(
         items=items,
@@ -69,6 +73,7 @@ def find_contamination(
         records=Records(folder),
         scan_stage=SCAN_STAGE,
         num_parts=len(starts) - 1,
+        counts_before=counts_before,
     )
     for stage in (ScanStage(job, partial(_iter_part, table, starts)), judge_stage(job)):
         _run_stage(stage, job.records, pool, progress)
@@ -91,8 +96,12 @@ def find_near_copies(
     *,
     table_bytes: int,
     leave_copies: bool,
+    first_block: int = 0,
 ) -> NearRemovals:
-    """Find the near copies among all blocks of a table."""
+    """Find the near copies among the blocks of a table from `first_block` on.
+
+    They are compared with each other and with all before them.
+    """
     starts = [*range(0, len(table), _BLOCKS_IN_PART), len(table)]
     sizes = Sizes.of(sum(table.text_bytes))
     job = NearJob(
@@ -105,10 +114,11 @@ def find_near_copies(
         table_bytes=table_bytes,
         load_first_blocks=lambda: starts,
         iter_part=partial(_iter_part, table, starts),
+        first_block=first_block,
     )
     for stage in [SignStage(job, sizes.partition_borders()), *list_near_stages(job)]:
         _run_stage(stage, job.records, pool, progress)
-    return NearRemovals(job.records, options)
+    return NearRemovals(job.records, options, first_block=first_block)
 
 
 def _load_block(table: BlockTable, block: int) -> BlockText:

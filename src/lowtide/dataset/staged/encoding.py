@@ -133,7 +133,8 @@ class _EncodedPart:
         file.write(encoded.index)
         self.blocks.append(_Block(index_at, file.tell()))
         file.write(encoded.ids)
-        self.report.add(encoded.counts, encoded.samples)
+        unknown = self.coding.coder.count_unknown(encoded.ids)
+        self.report.add(encoded.counts, encoded.samples, unknown_characters=unknown)
         for row in encoded.sources:
             self.sources += SOURCE_ROW.pack(*row)
         self.num_documents += encoded.num_documents

@@ -18,7 +18,7 @@ from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_streams
 from lowtide.corpus.textblocks import StreamPaths
 from lowtide.dataset.contamination import Contamination, ContaminationJob
-from lowtide.dataset.near.removals import NearRemovals
+from lowtide.dataset.near.removedcopies import NearRemovals
 from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.parts import Part, cut_parts, iter_part

@@ -20,20 +20,18 @@ from typing import Any
 import xxhash
 
 from lowtide import files
-from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.ranking import require_rereadable
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.removals import Report
-from lowtide.corpus.steps import STEP_NOTICE, stop_steps
+from lowtide.corpus.usersteps import stop_steps
 from lowtide.dataset import layout
+from lowtide.dataset.chosen import choose_inputs, find_inputs
 from lowtide.dataset.contamination import judge_stage
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
-from lowtide.dataset.identity import drop_copies, require_unchanged
+from lowtide.dataset.identity import require_unchanged
 from lowtide.dataset.near.job import BlockText, NearJob
 from lowtide.dataset.near.running import list_near_stages
-from lowtide.dataset.resources import Inputs, Shares, check_characters, plan_shares
-from lowtide.dataset.sampling import require_some_kept
+from lowtide.dataset.resources import Shares, check_characters
 from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import remove_other_shards
@@ -50,7 +48,8 @@ from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import LowtideError, UsageError
-from lowtide.memory import MemoryBudget, default_budget_bytes, parse_size
+from lowtide.filenames import METADATA_NAME, WORK_NAME
+from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.progress import Phase, Progress
 from lowtide.tokenizer import Tokenizer
 
@@ -71,31 +70,18 @@ class StagedResult:
 
 def work_folder(settings: PrepareSettings) -> Path:
     """Where workers meet: as given, or beside the output."""
-    return settings.work_dir or settings.out_dir.with_name(f"{settings.out_dir.name}.work")
+    return settings.work_dir or settings.out_dir.with_name(settings.out_dir.name + WORK_NAME)
 
 
 def prepare_shared(
     settings: PrepareSettings, *, sizes: Sizes | None = None, lease_seconds: float = 30.0
 ) -> StagedResult:
     """Work on a preparation until it is done, by this worker or by others."""
-    notices: list[str] = []
-    inputs = expand_inputs(settings.input_files, on_notice=notices.append)
-    if settings.keep_top is not None:
-        require_rereadable(inputs)
-    if settings.step:
-        notices.append(STEP_NOTICE)
-    needs = Inputs.of(inputs, settings)
-    budget = MemoryBudget.from_setting(settings.memory)
-    shares = plan_shares(settings, budget, needs)
-    with Progress("prepare", budget_bytes=budget.total_bytes) as progress:
-        for notice in notices:
-            progress.note(notice)
-        reading = settings.reading(
-            reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
-        )
-        if settings.dedup:
-            inputs = drop_copies(inputs, reading, on_notice=progress.note)
-        require_some_kept(settings, inputs, reading, on_notice=progress.note)
+    found = find_inputs(settings)
+    shares, budget_bytes = found.shares, found.budget.total_bytes
+    with Progress("prepare", budget_bytes=budget_bytes) as progress:
+        inputs, reading = choose_inputs(found, settings, progress)
+        del found  # a list of all inputs, of which there is another one now
         job = StagedJob(
             settings=settings,
             inputs=inputs,
@@ -114,7 +100,7 @@ def prepare_shared(
             stop_steps()
         # Whoever ends last removes what the others wrote while the first was removing it.
         job.records.remove(run.stage_names)
-        return StagedResult(reading, progress.seconds, progress.peak_bytes, budget.total_bytes)
+        return StagedResult(reading, progress.seconds, progress.peak_bytes, budget_bytes)
 
 
 def prepare_on_ray(settings: PrepareSettings) -> StagedResult:
@@ -190,7 +176,7 @@ def _refuse_strangers(job: StagedJob) -> None:
 
 
 def _is_finished(root: Path) -> bool:
-    return (root / layout.METADATA_NAME).exists()
+    return (root / METADATA_NAME).exists()
 
 
 class _SharedPreparation:
@@ -403,4 +389,5 @@ def _add_report(report: Report, state: dict[str, Any]) -> None:
         lines_in=state["lines_in"],
         bytes_in=state["bytes_in"],
         languages=state["languages"],
+        unknown_characters=state.get("unknown_characters", 0),  # of an earlier version: none
     )

@@ -89,7 +89,7 @@ def shard_tag(tokenizer_fingerprint: str, *made_of: Any) -> str:
             digest.update(b", " + json.dumps(part, sort_keys=True).encode())
             continue
         mark = b", ["
-        for row in cast("Iterator[Any]", part):  # as a list has them, and none is held
+        for row in cast("Iterator[Any]", part):  # a list of them is never held
             digest.update(mark + json.dumps(row).encode())
             mark = b", "
         digest.update(b"]" if mark == b", " else b", []")

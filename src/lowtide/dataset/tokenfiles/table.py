@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowtide.dataset.layout import METADATA_NAME, DatasetInfo
+from lowtide.dataset.layout import DatasetInfo
 from lowtide.dataset.tokenfiles.llmc import is_llmc, open_llmc, write_llmc
 from lowtide.dataset.tokenfiles.megatron import open_megatron, write_megatron
 from lowtide.dataset.tokenfiles.mypt import list_mypt_files, load_mypt_tokenizer, open_mypt
@@ -22,6 +22,7 @@ from lowtide.dataset.tokenfiles.raw import open_raw, write_raw
 from lowtide.dataset.tokenfiles.shards import open_shard
 from lowtide.dataset.tokenfiles.streams import Opening, TokenFile, TokenStream, WrittenFiles
 from lowtide.errors import DataError
+from lowtide.filenames import METADATA_NAME
 from lowtide.files import require_file
 from lowtide.tokenizer import Tokenizer
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import DataError
-from lowtide.training import tasks
-from lowtide.training.tasks import Question, iter_questions
+from lowtide.training import questions
+from lowtide.training.questions import Question, iter_questions
 
 HELLASWAG = {
     "activity_label": "Removing ice from car",
@@ -92,15 +92,15 @@ def test_a_missing_file_is_named(tmp_path):
 def test_the_longest_line_is_measured_without_reading_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "_PART_BYTES", 7)
+    monkeypatch.setattr(questions, "_PART_BYTES", 7)
     path = tmp_path / "a.jsonl"
     for text, longest in ((b"", 0), (b"ab\n", 2), (b"a\n" + b"b" * 40 + b"\ncd", 40), (b"abc", 3)):
         path.write_bytes(text)
-        assert tasks.longest_line(path) == longest
-    assert tasks.longest_line(tmp_path / "none") == 0
+        assert questions.longest_line(path) == longest
+    assert questions.longest_line(tmp_path / "none") == 0
 
 
 def test_only_long_questions_count_and_none_for_more_than_is_read() -> None:
-    assert tasks.held_text_bytes(200_000) == 0
-    assert tasks.held_text_bytes(1_000_000) == 24_000_000
-    assert tasks.held_text_bytes(1 << 40) == tasks.held_text_bytes(16 << 20)
+    assert questions.held_text_bytes(200_000) == 0
+    assert questions.held_text_bytes(1_000_000) == 24_000_000
+    assert questions.held_text_bytes(1 << 40) == questions.held_text_bytes(16 << 20)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.corpus import readingflags, steps
+from lowtide.corpus import readingflags, usersteps
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_preparation
@@ -66,7 +66,7 @@ def test_what_the_function_says_is_done_and_counted(corpus: list[str]) -> None:
     assert rules["step_changed"]["count"] == 16
     assert result.report["documents_in"] == 120
     assert "documents removed: by --step" in describe_preparation(result)
-    assert not steps._idle  # no process is left
+    assert not usersteps._idle  # no process is left
 
 
 def test_the_same_bytes_however_it_is_run(corpus: list[str]) -> None:

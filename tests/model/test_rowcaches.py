@@ -8,7 +8,7 @@ from lowtide import _native
 from lowtide.model.config import GPTConfig
 from lowtide.model.families import FAMILIES
 from lowtide.model.gpt import GPT
-from lowtide.model.steps import RowCache, Steps
+from lowtide.model.rowcaches import RowCache, Steps
 
 LENGTHS = (5, 1, 11)
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lowtide.corpus import pages, reading
+from lowtide.corpus import parquetpages, reading
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.pages import ColumnPages, PageError, read_column_pages
+from lowtide.corpus.parquetpages import ColumnPages, PageError, read_column_pages
 from lowtide.errors import BudgetError
 
 MIB = 1 << 20
@@ -124,14 +124,14 @@ def varint(number: int) -> bytes:
 def test_fields_of_every_kind_are_read_or_passed_by(kind: int, value: bytes, read: object) -> None:
     """Before the sizes of a page, whose fields are 2 and 3: the next one is found after each."""
     header = bytes([16 | kind]) + value + b"\x15" + varint(200) + b"\x15" + varint(180) + b"\0rest"
-    fields, end = pages._read_header(io.BytesIO(header), 0)
+    fields, end = parquetpages._read_header(io.BytesIO(header), 0)
     assert fields == {1: read, 2: 100, 3: 90}
     assert header[end:] == b"rest"
 
 
 def test_a_field_may_name_its_number() -> None:
     header = b"\x05" + varint(4) + varint(8) + b"\x05" + varint(6) + varint(10) + b"\0"
-    assert pages._read_header(io.BytesIO(header), 0) == ({2: 4, 3: 5}, len(header))
+    assert parquetpages._read_header(io.BytesIO(header), 0) == ({2: 4, 3: 5}, len(header))
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_a_field_may_name_its_number() -> None:
     ],
 )
 def test_what_is_no_header_is_refused(header: bytes) -> None:
-    with pytest.raises(pages.PageError, match="no page header"):
-        pages._read_header(io.BytesIO(header), 0)
+    with pytest.raises(parquetpages.PageError, match="no page header"):
+        parquetpages._read_header(io.BytesIO(header), 0)
 
 
 def test_a_long_header_is_read_whole() -> None:
-    size = pages._HEADER_BYTES + 100
+    size = parquetpages._HEADER_BYTES + 100
     header = (
         b"\x18" + varint(size) + b"s" * size + b"\x15" + varint(4) + b"\x15" + varint(8) + b"\0"
     )
-    assert pages._read_header(io.BytesIO(header), 0)[0] == {1: None, 2: 2, 3: 4}
+    assert parquetpages._read_header(io.BytesIO(header), 0)[0] == {1: None, 2: 2, 3: 4}

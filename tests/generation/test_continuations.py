@@ -5,9 +5,10 @@ import torch
 
 from lowtide.errors import UsageError
 from lowtide.files import write_json
-from lowtide.generation.decoding import generate, generate_text, iter_tokens, stream_text
+from lowtide.generation.continuations import Rows
+from lowtide.generation.decoding import generate_text, iter_tokens, stream_text
+from lowtide.generation.generating import generate
 from lowtide.generation.prompts import Prompt, longest_prompt
-from lowtide.generation.rows import Rows
 from lowtide.generation.settings import GenerateSettings, SamplingSettings
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
@@ -121,7 +122,7 @@ def test_the_command_prints_texts_in_the_order_of_their_prompts(run, tmp_path, c
 
 
 def test_fewer_rows_keep_a_small_budget(run, monkeypatch, capsys):
-    monkeypatch.setattr("lowtide.generation.decoding.fit_rows", lambda *_, **__: 2)
+    monkeypatch.setattr("lowtide.generation.generating.fit_rows", lambda *_, **__: 2)
     options = {"model_name": str(run), "max_new_tokens": 4, "seed": 2, "num_samples": 5}
     assert "".join(generate(**options, prompt="ab")).count("---") == 5
     assert "2 texts at once keep the budget" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from lowtide.corpus.cutting import read_at
-from lowtide.corpus.streams import read_zstd_frame
+from lowtide.corpus.decompression import read_zstd_frame
 from lowtide.packages import import_package
 
 __all__ = ["ColumnPages", "Page", "PageError", "iter_pages", "read_column_pages"]

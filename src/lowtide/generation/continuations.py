@@ -5,7 +5,7 @@ Out:     the next id of every row, step by step
 Memory:  a cache of keys and values for the rows, as long as the longest of them
 
 A text is the same alone and beside others: prompts are read one by one, a step computes each row by
-itself (model/steps.py), and every row draws from its own generator.
+itself (model/rowcaches.py), and every row draws from its own generator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import SamplingSettings
 from lowtide.model.gpt import GPT
-from lowtide.model.steps import Steps
+from lowtide.model.rowcaches import Steps
 
 __all__ = ["Rows"]
 
@@ -98,7 +98,7 @@ class Rows:
         return slot
 
     def end(self, slot: int) -> None:
-        """Give a row back."""
+        """Make a row free for another text."""
         self._rows[slot] = None
 
     @torch.inference_mode()

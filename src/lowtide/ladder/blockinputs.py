@@ -45,9 +45,11 @@ class HostInputs(Inputs):
         self._leaving: list[tuple[Any, Tensor]] = []
         self._ahead: dict[tuple[int, int], tuple[Tensor, Any]] = {}
         self._micro_batches = 0
+        self._device: torch.device
 
     def keep(self, key: tuple[int, int], x: Tensor) -> None:
         if self._outward is None:
+            self._device = x.device
             self._outward, self._inward = torch.cuda.Stream(x.device), torch.cuda.Stream(x.device)
         size = x.numel() * x.element_size()
         if key not in self._memory or self._memory[key].bytes.numel() != size:
@@ -64,30 +66,29 @@ class HostInputs(Inputs):
         while len(self._leaving) > 2:
             self._leaving.pop(0)[0].synchronize()
 
-    def _begin(self, key: tuple[int, int], device: torch.device) -> None:
+    def _begin(self, key: tuple[int, int]) -> None:
         if key in self._ahead or key not in self._shapes:
             return
         shape, dtype = self._shapes.pop(key)
         with torch.cuda.stream(self._inward):
             self._inward.wait_stream(self._outward)
-            x = torch.empty(shape, dtype=dtype, device=device)
+            x = torch.empty(shape, dtype=dtype, device=self._device)
             x.copy_(self._memory[key].bytes.view(dtype).view(shape), non_blocking=True)
             event = torch.cuda.Event()
             event.record()
         self._ahead[key] = x, event
 
     def get(self, key: tuple[int, int]) -> Tensor:
-        device = torch.device("cuda", torch.cuda.current_device())
         while self._leaving:
             self._leaving.pop(0)[0].synchronize()
-        self._begin(key, device)
+        self._begin(key)
         x, event = self._ahead.pop(key)
-        current = torch.cuda.current_stream()
+        current = torch.cuda.current_stream(self._device)
         current.wait_event(event)
         x.record_stream(current)
         number, k = key
         following = (number, k + 1) if k + 1 < self._micro_batches else (number - 1, 0)
-        self._begin(following, device)
+        self._begin(following)
         return x
 
     def clear(self) -> None:

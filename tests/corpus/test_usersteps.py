@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.corpus import steps
-from lowtide.corpus.steps import (
+from lowtide.corpus import usersteps
+from lowtide.corpus.usersteps import (
     StepError,
     apply_step,
     canonical_step,
@@ -54,7 +54,7 @@ def test_what_a_function_does(step: str, monkeypatch: pytest.MonkeyPatch) -> Non
     texts = [b"stays", b"drop it", "loud \u00e9".encode(), b""]
     expected = [b"stays", None, "LOUD \u00c9".encode(), b""]
     assert run(step, texts) == expected
-    monkeypatch.setattr(steps, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(usersteps, "_BATCH_BYTES", 1)
     assert run(step, texts) == expected
     assert run(step, []) == []
 
@@ -127,6 +127,6 @@ def test_the_checksum_is_of_source_and_name(step: str, tmp_path: Path) -> None:
 
 def test_what_a_process_takes_is_measured(step: str) -> None:
     assert 5 << 20 < step_bytes(step) < 200 << 20
-    assert sum(map(len, steps._idle.values())) == 1
+    assert sum(map(len, usersteps._idle.values())) == 1
     stop_steps()
-    assert not steps._idle
+    assert not usersteps._idle

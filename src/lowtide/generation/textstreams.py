@@ -8,14 +8,24 @@ Memory:  what might still become a stop text
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lowtide.errors import warn
 from lowtide.generation.prompts import Prompt, encode_end
 from lowtide.tokenizer import UNKNOWN, Tokenizer
 
-__all__ = ["TextStream", "encode_prompt", "ends", "iter_texts", "not_text", "note_unknown"]
+__all__ = [
+    "Start",
+    "TextStream",
+    "encode_prompt",
+    "ends",
+    "iter_starts",
+    "iter_texts",
+    "not_text",
+    "note_unknown",
+]
 
 
 def iter_texts(
@@ -115,3 +125,31 @@ def note_unknown(tokenizer: Tokenizer, prompt: Prompt) -> None:
     if strange:
         shown = " ".join(strange[:20]) + (" …" if len(strange) > 20 else "")
         warn(f"note: not in the model's vocabulary, read as {UNKNOWN}: {shown}")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a text begins with."""
+
+    ids: list[int]
+    seed: int | None
+    is_empty: bool
+    """Nothing is said."""
+
+
+def iter_starts(
+    tokenizer: Tokenizer,
+    prompts: Iterable[Prompt],
+    *,
+    num_samples: int,
+    context: int,
+    begin: int | None,
+    seed: int | None,
+) -> Iterator[Start]:
+    """Yield what the model reads of each prompt, once for each of its samples."""
+    for prompt in prompts:
+        ids = encode_prompt(tokenizer, prompt, context)
+        if begin is not None and len(ids) < context:  # one that is cut does not show its beginning
+            ids = [begin, *ids] if prompt else [begin]
+        for sample in range(num_samples):
+            yield Start(ids, None if seed is None else seed + sample, not prompt)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from lowtide.corpus import streams
+from lowtide.corpus import decompression
+from lowtide.corpus.decompression import open_stream, window_bytes
 from lowtide.corpus.inputs import InputFile, expand_inputs
-from lowtide.corpus.streams import open_stream, window_bytes
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError
 
@@ -113,7 +113,7 @@ def zstd_header(*, window=None, content=None, dictionary=b"", checksum=False, si
 def test_headers_of_zstd_frames_of_every_shape(options, needed, checksum):
     header = zstd_header(**options, checksum=checksum)
     file = io.BytesIO(header + b"block")
-    frame = streams.read_zstd_frame(file)
+    frame = decompression.read_zstd_frame(file)
     assert (frame.header, frame.window_bytes, frame.has_checksum) == (header, needed, checksum)
     assert file.read() == b"block"
 
@@ -121,9 +121,9 @@ def test_headers_of_zstd_frames_of_every_shape(options, needed, checksum):
 def test_skippable_frames_are_skipped_and_strangers_refused():
     header = zstd_header(window=0)
     skipped = (0x184D2A53).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"12345"
-    assert streams.read_zstd_frame(io.BytesIO(skipped + header)).header == header
-    assert streams.read_zstd_frame(io.BytesIO(b"")) is None
-    assert streams.read_zstd_frame(io.BytesIO(skipped)) is None
+    assert decompression.read_zstd_frame(io.BytesIO(skipped + header)).header == header
+    assert decompression.read_zstd_frame(io.BytesIO(b"")) is None
+    assert decompression.read_zstd_frame(io.BytesIO(skipped)) is None
     for wrong in (b"abcd", b"\x28\xb5", (0x184D2A60).to_bytes(4, "little") + header):
         with pytest.raises((ValueError, EOFError)):
-            streams.read_zstd_frame(io.BytesIO(wrong))
+            decompression.read_zstd_frame(io.BytesIO(wrong))

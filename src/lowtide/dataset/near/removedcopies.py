@@ -31,11 +31,12 @@ _STEP_ROWS = 1 << 12
 
 
 class NearRemovals:
-    """Which documents of which block go."""
+    """Which documents of which block go; blocks are counted from `first_block` on."""
 
-    def __init__(self, records: Records, options: Likeness) -> None:
+    def __init__(self, records: Records, options: Likeness, *, first_block: int = 0) -> None:
         self._records = records
         self._options = options
+        self._first = first_block
 
     @cached_property
     def _output(self) -> Output:
@@ -47,7 +48,7 @@ class NearRemovals:
 
     def _rows(self, block: int) -> Any:
         """A row for each document of a block that goes."""
-        begin, end = self._starts[block], self._starts[block + 1]
+        begin, end = self._starts[self._first + block : self._first + block + 2]
         data = b""
         if begin < end:
             data = self._output.read("removed", begin=begin * _ROW_BYTES, end=end * _ROW_BYTES)
@@ -59,7 +60,7 @@ class NearRemovals:
         return (rows | np.uint32(_native.NEAR_COPY_MARK)).tobytes()
 
     def leave_out(self, block: int, hashes: memoryview) -> memoryview:
-        """Hashes of a block without those of documents that go: what they say was not said."""
+        """Hashes of a block without those of documents that go: no later text is a copy of them."""
         rows = self._rows(block)
         if not len(rows) or not len(hashes):
             return hashes
@@ -97,18 +98,19 @@ class NearRemovals:
             f"largest of {found['largest']:,}: each was compared with some of them, not with all"
         ]
 
-    def write_log(self, root: Path) -> dict[str, Any]:
+    def write_log(self, root: Path, name: str = LOG_NAME) -> dict[str, Any]:
         """Write which document went for which; return the metadata's row of it all."""
-        path = root / LOG_NAME
+        path = root / name
         digest = xxhash.xxh3_128()
         with files.atomic_file(path) as file:
             for begin in range(0, self._starts[-1], _STEP_ROWS):
                 end = min(begin + _STEP_ROWS, self._starts[-1])
                 data = self._output.read("removed", begin=begin * _ROW_BYTES, end=end * _ROW_BYTES)
-                text = b"".join(map(_log_line, np.frombuffer(data, dtype=_LOG_ROW).tolist()))
+                rows = np.frombuffer(data, dtype=_LOG_ROW).tolist()
+                text = b"".join(_log_line(row, self._first) for row in rows)
                 digest.update(text)
                 file.write(text)
-        return {**self.describe(), "file": LOG_NAME, "xxh3_128": digest.hexdigest()}
+        return {**self.describe(), "file": name, "xxh3_128": digest.hexdigest()}
 
 
 _LOG_ROW = [
@@ -123,10 +125,11 @@ _LOG_ROW = [
 ]
 
 
-def _log_line(row: tuple[Any, ...]) -> bytes:
-    _, _, similarity, _, number, ordinal, kept_number, kept_ordinal = row
+def _log_line(row: tuple[Any, ...], first_block: int) -> bytes:
+    """A document that was there before `first_block` has no input any more, only its number."""
+    _, kept, similarity, _, number, ordinal, kept_number, kept_ordinal = row
     line = {
-        "kept": [kept_number, kept_ordinal],
+        "kept": [kept_number if kept >> 32 >= first_block else None, kept_ordinal],
         "removed": [number, ordinal],
         "similarity": round(similarity, 6),
     }

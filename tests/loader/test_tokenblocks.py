@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lowtide.loader.blocks import BlockStart, TokenBlock, Windowing, windows_before
+from lowtide.loader.tokenblocks import (
+    BlockStart,
+    TokenBlock,
+    Windowing,
+    _HeldTokens,
+    windows_before,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +61,19 @@ def test_a_start_is_the_same_after_a_file(start: BlockStart) -> None:
     assert BlockStart.from_json(values) == start
     assert list(values) == ["number", "place", "skip_tokens", "documents"]
     assert not isinstance(values["place"], tuple)  # JSON has none
+
+
+def test_a_block_begins_in_the_text_its_first_token_is_of() -> None:
+    held = _HeldTokens(BlockStart())
+    for number in range(4):  # texts of 10 tokens: 0 to 9, 10 to 19, ...
+        ids = np.arange(10 * number, 10 * number + 10, dtype=np.uint32)
+        held.append(ids, (number, 0, 0), ends_document=True)
+    windowing = Windowing(seq_len=4, stride=4, buffer_windows=3)
+    first = held.cut(windowing, seed=0, num_windows=3)
+    assert first.start == BlockStart() and first.tokens.tolist() == list(range(13))
+    assert held.start == BlockStart(number=1, place=(1, 0, 0), skip_tokens=2, documents=1)
+    second = held.cut(windowing, seed=0, num_windows=2)
+    assert second.tokens.tolist() == list(range(12, 21))
+    assert held.start == BlockStart(number=2, place=(2, 0, 0), skip_tokens=0, documents=2)
+    rest = held.cut(windowing, seed=0, num_windows=None)
+    assert rest.tokens.tolist() == list(range(20, 40)) and rest.num_windows == 5

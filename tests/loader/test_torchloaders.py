@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from lowtide.loader.tensors import (  # noqa: E402
+from lowtide.loader.torchloaders import (  # noqa: E402
     LocalDataModule,
     LocalTokenizedDataset,
     LocalTokenizedDatasetFixed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowtide.reporting.records import MAX_SAMPLES, Evaluation, RunRecord
+from lowtide.reporting.runcurves import MAX_SAMPLES, Evaluation, RunRecord
 
 from .conftest import eval_row, step_row
 

@@ -1,0 +1,128 @@
+"""What `append` leaves out of new text: near copies of what is there, and evaluation items.
+
+In:      clean blocks of the new text; the dataset's own documents, decoded; counts that it keeps
+Out:     Findings: what goes, block by block; logs with names of their own for each append
+Memory:  as near copies and contamination say
+
+New documents are compared with those of the dataset as they stand in it, and these stay, whatever
+they are like: nothing that is there is ever moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowtide.corpus.blocktable import BlockTable
+from lowtide.corpus.evaluations import load_items
+from lowtide.corpus.workers import WorkerPool
+from lowtide.dataset.removed import Finder, list_finders
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.progress import Progress
+
+if TYPE_CHECKING:
+    from lowtide.dataset.contamination import Contamination
+    from lowtide.dataset.near.removedcopies import NearRemovals
+
+__all__ = ["AddedText", "Findings", "log_names", "read_stored_counts"]
+
+
+def log_names(number: int) -> tuple[str, str, str]:
+    """Names of an append's files: near copies, items that were met, counts of their n-grams."""
+    name = f"decontamination_{number:05d}"
+    return f"near_duplicates_{number:05d}.jsonl", f"{name}.jsonl", f"{name}.counts"
+
+
+def read_stored_counts(root: Path, metadata: Mapping[str, Any], stored: PrepareSettings) -> Path:
+    """The file of counts that the dataset keeps of items' n-grams; an error if there is none."""
+    from lowtide.dataset.contamination import read_counts  # not for those who do without
+
+    rows = [metadata, *metadata.get("appended", [])]
+    last = next((row for row in reversed(rows) if "decontamination" in row), {})
+    return read_counts(root, last.get("decontamination", {}), load_items(stored.item_files))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found in the new text; blocks are those of the new text, from 0 on."""
+
+    near: NearRemovals | None
+    contamination: Contamination | None
+
+    @property
+    def finders(self) -> list[Finder]:
+        """Those who looked for something."""
+        return list_finders(self.near, self.contamination)
+
+    def notices(self) -> list[str]:
+        """What people should know of it."""
+        return list(chain(*(finder.notices() for finder in self.finders)))
+
+    def write_logs(self, root: Path, number: int) -> dict[str, Any]:
+        """Write what was found; return the rows that the event's metadata has of it."""
+        logs: dict[str, Any] = {}
+        near_name, report_name, counts_name = log_names(number)
+        if self.near is not None:
+            logs["near_duplicates"] = self.near.write_log(root, near_name)
+        if self.contamination is not None:
+            logs["decontamination"] = self.contamination.write_report(
+                root, report_name, counts_name
+            )
+        return logs
+
+
+@dataclass(frozen=True)
+class AddedText:
+    """New text for a dataset, clean."""
+
+    table: BlockTable
+    stored: PrepareSettings
+    """What the dataset was prepared with."""
+    root: Path
+    metadata: Mapping[str, Any]
+    folder: Path
+    table_bytes: int
+
+    def find(
+        self, load_existing: Callable[[], BlockTable], pool: WorkerPool, progress: Progress
+    ) -> Findings:
+        """Look for all that the dataset was prepared without; `load_existing` decodes it."""
+        near = contamination = None
+        if self.stored.near is not None:
+            near = self._find_near_copies(load_existing(), pool, progress)
+        if self.stored.decontaminate:
+            contamination = self._find_contamination(pool, progress)
+        return Findings(near, contamination)
+
+    def _find_near_copies(
+        self, there: BlockTable, pool: WorkerPool, progress: Progress
+    ) -> NearRemovals:
+        from lowtide.dataset.near.running import find_near_copies  # not for those who do without
+
+        assert self.stored.near is not None
+        return find_near_copies(
+            self.table.after(there),
+            self.folder,
+            self.stored.near,
+            pool,
+            progress,
+            table_bytes=self.table_bytes,
+            leave_copies=self.stored.dedup,
+            first_block=len(there),
+        )
+
+    def _find_contamination(self, pool: WorkerPool, progress: Progress) -> Contamination:
+        from lowtide.dataset.near.running import find_contamination
+
+        return find_contamination(
+            self.table,
+            self.folder,
+            load_items(self.stored.item_files),
+            pool,
+            progress,
+            cuts=self.stored.decontaminate_by == "cut",
+            counts_before=read_stored_counts(self.root, self.metadata, self.stored),
+        )

@@ -1,0 +1,62 @@
+"""The inputs of a preparation, for any engine: found, measured against the budget, and chosen.
+
+In:      PrepareSettings
+Out:     FoundInputs with the shares of the budget; then the inputs to read, without copies
+Memory:  the list of inputs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.corpus.inputs import InputList, expand_inputs
+from lowtide.corpus.ranking import require_rereadable
+from lowtide.corpus.reading import ReadingSettings
+from lowtide.corpus.usersteps import STEP_NOTICE
+from lowtide.dataset.identity import drop_copies
+from lowtide.dataset.resources import Inputs, Shares, plan_shares
+from lowtide.dataset.sampling import require_some_kept
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.memory import MemoryBudget
+from lowtide.progress import Progress
+
+__all__ = ["FoundInputs", "choose_inputs", "find_inputs"]
+
+
+@dataclass(frozen=True)
+class FoundInputs:
+    """What the settings name, and how the budget is divided for it."""
+
+    inputs: InputList
+    budget: MemoryBudget
+    shares: Shares
+    notices: list[str]
+
+
+def find_inputs(settings: PrepareSettings) -> FoundInputs:
+    """Find the inputs and divide the budget; what cannot be prepared is refused."""
+    notices: list[str] = []
+    inputs = expand_inputs(settings.input_files, on_notice=notices.append)
+    if settings.keep_top is not None:
+        require_rereadable(inputs)
+    if settings.step:
+        notices.append(STEP_NOTICE)
+    needs = Inputs.of(inputs, settings)  # before the budget: what it imports is part of the program
+    budget = MemoryBudget.from_setting(settings.memory)
+    return FoundInputs(inputs, budget, plan_shares(settings, budget, needs), notices)
+
+
+def choose_inputs(
+    found: FoundInputs, settings: PrepareSettings, progress: Progress
+) -> tuple[InputList, ReadingSettings]:
+    """The inputs to read, and how; rules that would leave nothing of them are refused."""
+    for notice in found.notices:
+        progress.note(notice)
+    reading = settings.reading(
+        reader_bytes=found.shares.reader_bytes, budget_bytes=found.budget.total_bytes
+    )
+    inputs = found.inputs
+    if settings.dedup:
+        inputs = drop_copies(inputs, reading, on_notice=progress.note)
+    require_some_kept(settings, inputs, reading, on_notice=progress.note)
+    return inputs, reading

@@ -1,0 +1,165 @@
+"""`lowtide generate`: prompts and their continuations, computed by torch or by JAX.
+
+In:      GenerateSettings
+Out:     pieces of text to print
+Memory:  the network, a cache of keys and values, texts that wait for an earlier one
+
+Neither backend is imported here: a machine needs only the one that is installed on it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, longest_prompt
+from lowtide.generation.settings import GenerateSettings
+from lowtide.generation.textstreams import note_unknown
+from lowtide.keywords import takes_keywords
+from lowtide.model.companions import require_vocabulary
+from lowtide.model.config import find_model_dir, load_config
+from lowtide.model.inference import budget_of, fit_context, fit_rows
+from lowtide.model.program import program_here
+from lowtide.model.templates import begin_token, read_sections
+from lowtide.packages import naming_missing_packages
+from lowtide.progress import Phase, Progress, run_metrics_path
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["Writer", "generate"]
+
+_MODULES = {"torch": "lowtide.generation.decoding", "jax": "lowtide.jaxtraining.generation"}
+
+
+class Writer(Protocol):
+    """What a backend does for this command."""
+
+    @property
+    def most_rows(self) -> int:
+        """Texts that it writes at once, at most."""
+        ...
+
+    def open(self, device: str) -> Any:
+        """The devices that a setting means; those that are not there are refused."""
+        ...
+
+    def is_cpu(self, place: Any) -> bool:
+        """True if host memory is what generating takes."""
+        ...
+
+    def device_memory(self, place: Any) -> Callable[[], tuple[int, int]] | None:
+        """A function that tells what is held on a GPU, and its size; None on a CPU."""
+        ...
+
+    def load(self, folder: Path, place: Any) -> Any:
+        """The network of a folder."""
+        ...
+
+    def stream(
+        self, model: Any, tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any
+    ) -> Iterator[tuple[int, str]]:
+        """Pieces of texts with the texts' numbers; an empty one follows the last of each."""
+        ...
+
+
+def _open_writer(settings: GenerateSettings) -> Writer:
+    with naming_missing_packages("generating"):
+        return importlib.import_module(_MODULES[settings.chosen_backend()]).WRITER
+
+
+@takes_keywords(GenerateSettings)
+def generate(settings: GenerateSettings) -> Iterator[str]:
+    """Yield pieces of text to print: each prompt, then its continuation as it is written."""
+    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    folder = run_dir / "best" if settings.best else run_dir
+    writer = _open_writer(settings)
+    place = writer.open(settings.device)
+    backend = settings.chosen_backend()
+    num_prompts = count_prompts(settings)
+    budget = budget_of(settings.memory)
+    # On a terminal the text itself is the progress; a line between its words would tear it apart.
+    stream = None if sys.stdout.isatty() else "stderr"
+    with Progress(
+        "generate",
+        budget_bytes=budget,
+        metrics_path=run_metrics_path(run_dir),
+        device_memory=writer.device_memory(place),
+        stream=stream,
+    ) as progress:
+        program = program_here(0, device=settings.device, backend=backend)
+        tokenizer = Tokenizer.load(folder)
+        config = load_config(run_dir)
+        require_vocabulary(tokenizer, config, folder)
+        begin = begin_token(read_sections(tokenizer, folder))
+        context = config.context_length
+        if writer.is_cpu(place):
+            context = fit_context(config, budget, program=program, backend=backend)
+            if context < config.context_length:
+                progress.note(f"{context:,} tokens of {config.context_length:,} keep the budget")
+        total = num_prompts * settings.num_samples
+        wanted = rows = min(settings.batch_size, total, writer.most_rows)
+        if writer.is_cpu(place) and rows > 1:
+            tokens = min(context, longest_prompt(settings) + settings.max_new_tokens)
+            rows = fit_rows(
+                config,
+                rows,
+                budget,
+                tokens=tokens,
+                program=program,
+                is_running=True,
+                generates=True,
+                backend=backend,
+            )
+            if rows < wanted:
+                progress.note(f"{rows} texts at once keep the budget")
+        model = writer.load(folder, place)
+        with progress.phase("generate", total=total, unit="texts") as phase:
+            pieces = writer.stream(
+                model,
+                tokenizer,
+                _told(tokenizer, iter_prompts(settings)),
+                num_samples=settings.num_samples,
+                max_new_tokens=settings.max_new_tokens,
+                sampling=settings.sampling(),
+                stop=settings.stop,
+                seed=settings.seed,
+                context=context,
+                begin=begin,
+                batch_size=max(1, rows),
+            )
+            yield from _in_order(pieces, iter_prompts(settings), settings.num_samples, phase)
+
+
+def _told(tokenizer: Tokenizer, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
+    for prompt in prompts:
+        note_unknown(tokenizer, prompt)
+        yield prompt
+
+
+def _in_order(
+    pieces: Iterator[tuple[int, str]], prompts: Iterator[Prompt], num_samples: int, phase: Phase
+) -> Iterator[str]:
+    """Yield prompts and texts one after the other: the first as it is written, later ones held."""
+    held: dict[int, list[str]] = {}
+    over: set[int] = set()
+    number = 0
+    for position, prompt in enumerate(prompts):
+        for sample in range(num_samples):
+            if num_samples > 1:
+                yield f"--- {position + 1}.{sample + 1}\n"
+            yield from prompt.iter_text()
+            yield from held.pop(number, [])
+            while number not in over:
+                found, text = next(pieces)
+                if not text:
+                    over.add(found)
+                elif found == number:
+                    yield text
+                else:
+                    held.setdefault(found, []).append(text)
+            over.remove(number)
+            yield "\n"
+            phase.advance()
+            number += 1

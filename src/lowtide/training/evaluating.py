@@ -1,0 +1,232 @@
+"""`lowtide evaluate`: losses on datasets and answers to questions, computed by torch or by JAX.
+
+In:      EvaluateSettings
+Out:     EvalResult per dataset, TaskResult per file of questions
+Memory:  the network, some rows at once, logits in chunks
+
+Neither backend is imported here: a machine needs only the one that is installed on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lowtide.counts import counted
+from lowtide.errors import DataError, UsageError
+from lowtide.keywords import takes_keywords
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.companions import require_vocabulary
+from lowtide.model.config import GPTConfig, find_model_dir, load_config
+from lowtide.model.inference import budget_of, fit_rows, usual_tokens
+from lowtide.model.program import program_here
+from lowtide.notebooks import ResultDict
+from lowtide.packages import naming_missing_packages
+from lowtide.progress import Progress, run_metrics_path
+from lowtide.stores.extents import buffer_bytes
+from lowtide.stores.urls import is_store_url
+from lowtide.tokenizer import Tokenizer
+from lowtide.training.likelihood import (
+    Scorer,
+    TaskResult,
+    TaskSize,
+    answer_questions,
+    measure_questions,
+)
+from lowtide.training.questions import held_text_bytes, iter_questions, longest_line
+from lowtide.training.results import (
+    EvalResult,
+    EvalSums,
+    evaluate_windows,
+    require_same_tokenizer,
+)
+from lowtide.training.settings import EVAL_BATCH_ROWS, EvaluateSettings
+
+__all__ = ["Evaluator", "evaluate", "fetched_bytes"]
+
+_MODULES = {"torch": "lowtide.training.evaluation", "jax": "lowtide.jaxtraining.evaluation"}
+
+
+class Evaluator(Protocol):
+    """What a backend does for this command."""
+
+    def open(self, device: str) -> Any:
+        """The devices that a setting means; those that are not there are refused."""
+        ...
+
+    def is_cpu(self, place: Any) -> bool:
+        """True if host memory is what evaluating takes."""
+        ...
+
+    def device_memory(self, place: Any) -> Callable[[], tuple[int, int]] | None:
+        """A function that tells what is held on a GPU, and its size; None on a CPU."""
+        ...
+
+    def load(self, folder: Path, place: Any) -> Any:
+        """The network of a folder."""
+        ...
+
+    def sums(self, model: Any, place: Any, tokenizer: Tokenizer, *, batch_size: int) -> EvalSums:
+        """Losses of windows, added up where they are computed."""
+        ...
+
+    def scorer(self, model: Any, place: Any, *, batch_size: int) -> Scorer:
+        """A function that scores the last ids of some texts, at most `batch_size` at once."""
+        ...
+
+
+def _open_evaluator(settings: EvaluateSettings) -> Evaluator:
+    with naming_missing_packages("evaluating"):
+        return importlib.import_module(_MODULES[settings.chosen_backend()]).EVALUATOR
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A file of questions, and how it is computed."""
+
+    path: Path
+    size: TaskSize
+    rows: int
+
+
+@takes_keywords(EvaluateSettings)
+def evaluate(settings: EvaluateSettings) -> dict[str, EvalResult | TaskResult]:
+    """Evaluate a model on datasets; return a result per name."""
+    run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
+    evaluator = _open_evaluator(settings)
+    place = evaluator.open(settings.device)
+    with Progress(
+        "evaluate",
+        budget_bytes=budget_of(settings.memory),
+        metrics_path=run_metrics_path(run_dir),
+        device_memory=evaluator.device_memory(place),
+    ) as progress:
+        folder = run_dir / "best" if settings.best else run_dir
+        return _evaluate_all(settings, folder, evaluator, place, progress)
+
+
+def _evaluate_all(
+    settings: EvaluateSettings, folder: Path, evaluator: Evaluator, place: Any, progress: Progress
+) -> dict[str, EvalResult | TaskResult]:
+    config = load_config(folder)
+    fit = _fitter(settings, config, evaluator, place, progress)
+    tokenizer = Tokenizer.load(settings.tokenization or folder)
+    require_vocabulary(tokenizer, config, folder)
+    if settings.dataset_dir and (settings.seq_len or 0) > config.context_length:
+        raise UsageError(
+            f"{settings.seq_len} tokens do not fit a context of {config.context_length}",
+            next_step=f"give --seq-len {config.context_length} or less, or leave it out",
+        )
+    tasks = _measure_tasks(settings, tokenizer, config, fit)
+    rows = settings.batch_size
+    if settings.dataset_dir:
+        rows = fit(rows, settings.seq_len or usual_tokens(config), fetched_bytes(settings))
+        if rows < settings.batch_size:
+            progress.note(f"{counted(rows, 'row')} at once keep the budget")
+    model = evaluator.load(folder, place)
+    results: dict[str, EvalResult | TaskResult] = ResultDict()
+    for entry in settings.dataset_dir:
+        name, equals, path = entry.partition("=")
+        name, path = (name, path) if equals else (Path(entry).name, entry)
+        dataset = TokenDataset(
+            path,
+            split=settings.split,
+            seq_len=settings.seq_len or usual_tokens(config),
+            dtype=settings.dtype,
+            vocab_size=tokenizer.vocab_size,
+            eval_only=settings.split == "val" and Path(path).is_dir(),
+        )
+        require_same_tokenizer(dataset, tokenizer, f"model {settings.model_name}")
+        wanted = settings.eval_iters and settings.eval_iters * EVAL_BATCH_ROWS
+        num_windows = min(wanted or len(dataset), len(dataset))
+        with progress.phase(name, total=num_windows, unit="windows") as phase:
+            results[name] = evaluate_windows(
+                evaluator.sums(model, place, tokenizer, batch_size=rows),
+                dataset,
+                batch_size=rows,
+                num_windows=wanted,
+                on_windows=phase.advance,
+            )
+    for name, task in tasks.items():
+        with progress.phase(name, total=task.size.questions, unit="questions") as phase:
+            result = answer_questions(
+                evaluator.scorer(model, place, batch_size=task.rows),
+                tokenizer,
+                iter_questions(task.path),
+                rows=task.rows,
+                max_tokens=task.size.tokens,
+                on_questions=phase.advance,
+            )
+        row = {"event": "task", "task": name, **dataclasses.asdict(result)}
+        progress.write_metrics(row)
+        results[name] = result
+    return results
+
+
+def fetched_bytes(settings: EvaluateSettings) -> int:
+    """What reading datasets from an object store holds; 0 where none lies in one."""
+    return buffer_bytes() if any(map(is_store_url, settings.dataset_dir)) else 0
+
+
+_Fit = Callable[[int, int, int], int]
+"""Returns how many rows the budget holds: of rows at most, of tokens each, beside other bytes."""
+
+
+def _fitter(
+    settings: EvaluateSettings,
+    config: GPTConfig,
+    evaluator: Evaluator,
+    place: Any,
+    progress: Progress,
+) -> _Fit:
+    """Measure the program now, before anything is loaded that is counted beside it."""
+    if not evaluator.is_cpu(place):
+        return lambda rows, tokens, other_bytes: rows
+    backend = settings.chosen_backend()
+    program = program_here(0, device=settings.device, backend=backend)
+
+    def fit(rows: int, tokens: int, other_bytes: int) -> int:
+        return fit_rows(
+            config,
+            rows,
+            progress.budget_bytes or 0,
+            tokens=tokens,
+            program=program,
+            is_running=True,
+            text_bytes=other_bytes,
+            backend=backend,
+        )
+
+    return fit
+
+
+def _measure_tasks(
+    settings: EvaluateSettings, tokenizer: Tokenizer, config: GPTConfig, fit: _Fit
+) -> dict[str, _Task]:
+    """Look through all questions, and choose how many choices are computed at once.
+
+    What the largest of all files needs is asked for first, so that a refusal names all of it.
+    """
+    longest = min(settings.seq_len or config.context_length, config.context_length)
+    held = {
+        name: held_text_bytes(longest_line(path)) for name, path in settings.task_files().items()
+    }
+    if any(held.values()):  # before it is read; so long a text fills the context
+        fit(1, longest, max(held.values()))
+    sizes: dict[str, TaskSize] = {}
+    for name, path in settings.task_files().items():
+        sizes[name] = measure_questions(tokenizer, iter_questions(path), max_tokens=longest)
+        if sizes[name].questions == 0:
+            raise DataError("there are no questions in it", path=path)
+    if sizes:
+        rows_of_data = [settings.seq_len or usual_tokens(config)] if settings.dataset_dir else []
+        most = max(*rows_of_data, *(size.tokens for size in sizes.values()), 0)
+        fit(1, most, max(*held.values(), fetched_bytes(settings)))
+    return {
+        name: _Task(path, sizes[name], fit(settings.batch_size, sizes[name].tokens, held[name]))
+        for name, path in settings.task_files().items()
+    }

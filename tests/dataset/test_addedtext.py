@@ -1,0 +1,218 @@
+"""Append to datasets prepared with near copies removed and without evaluation items."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.corpus import readingflags
+from lowtide.dataset import rehashing
+from lowtide.dataset.appendable import AppendResult
+from lowtide.dataset.appending import append_to_dataset
+from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.verification import verify_dataset
+from lowtide.errors import DataError, UsageError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import SEPARATOR, read_documents, snapshot
+
+WORDS = [f"word{number}" for number in range(3000)]
+QUESTION = "which of these tides comes twice a day at the coast where the old boat lies ashore"
+
+
+def make_texts(count: int = 180) -> list[str]:
+    """Texts of random words; of each up to three copies, in which some words are others."""
+    chooser = random.Random(4)
+    texts: list[str] = []
+    for number in range(count):
+        words = chooser.choices(WORDS, k=chooser.choice((20, 40, 60)))
+        texts.append(" ".join(words))
+        for _ in range(number % 4):
+            copy = list(words)
+            for _ in range(chooser.randrange(1, 2 + len(words) // 20)):
+                copy[chooser.randrange(len(copy))] = chooser.choice(WORDS)
+            texts.append(" ".join(copy))
+    chooser.shuffle(texts)
+    return texts
+
+
+@cache
+def gram_set(text: str) -> frozenset[tuple[str, ...]]:
+    words = text.split()
+    return frozenset(tuple(words[at : at + 5]) for at in range(len(words) - 4))
+
+
+def similarity(a: str, b: str) -> float:
+    return len(gram_set(a) & gram_set(b)) / len(gram_set(a) | gram_set(b))
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 8 << 10)
+    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 20_000)
+    monkeypatch.chdir(tmp_path)
+    made = make_texts()
+    half = len(made) * 3 // 5
+    Path("a.txt").write_text(SEPARATOR.join(made[:half]))
+    Path("b.txt").write_text(SEPARATOR.join(made[half:]))
+    Path("evals.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
+    return made
+
+
+def prepare(*paths: str, out_dir: str = "out", **more: Any) -> None:
+    prepare_dataset(
+        input_files=list(paths),
+        out_dir=out_dir,
+        **{"tokenization": "char", "near_dedup": 0.8, "val_fraction": 0.2, **more},
+    )
+
+
+def append(*paths: str, out_dir: str = "out", **more: Any) -> AppendResult:
+    return append_to_dataset(dataset_dir=out_dir, input_files=list(paths), **more)
+
+
+def all_documents(out_dir: str = "out") -> list[str]:
+    return sorted(read_documents(Path(out_dir), "train") + read_documents(Path(out_dir), "val"))
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+def test_appending_keeps_what_one_preparation_keeps(texts: list[str], dedup: bool) -> None:
+    prepare("a.txt", "b.txt", out_dir="one", dedup=dedup)
+    prepare("a.txt", dedup=dedup)
+    there = read_documents(Path("out"), "val")
+    result = append("b.txt")
+    assert result.report["rules"]["near_copy"]["count"] > 10
+    assert all_documents() == all_documents("one")
+    assert sorted(read_documents(Path("out"), "val")) == sorted(read_documents(Path("one"), "val"))
+    assert set(there) <= set(read_documents(Path("out"), "val")), "a document changed its side"
+    train, val = (read_documents(Path("out"), split) for split in ("train", "val"))
+    assert not any(similarity(a, b) >= 0.8 for a in val for b in train)
+    assert verify_dataset(dataset_dir="out").problems == []
+    before = snapshot(Path("out"))
+    assert append("b.txt").was_there
+    assert snapshot(Path("out")) == before
+
+
+def test_the_log_says_for_which_document_each_went(texts: list[str]) -> None:
+    prepare("a.txt", dedup=False, val_fraction=0)
+    there = read_documents(Path("out"), "train")
+    result = append("b.txt")
+    row = result.info.metadata["appended"][-1]["near_duplicates"]
+    log = [json.loads(line) for line in Path("out", row["file"]).read_text().splitlines()]
+    assert len(log) == row["removed"] == result.report["rules"]["near_copy"]["count"]
+    starts: dict[int, str] = {}
+    for text in texts[len(texts) * 3 // 5 :]:
+        starts[sum(len(other) + len(SEPARATOR) for other in starts.values())] = text
+    places = {None: dict(enumerate(there)), 1: starts}
+    assert {line["kept"][0] for line in log} == {None, 1}
+    for line in log:
+        kept, removed = (places[where][place] for where, place in (line["kept"], line["removed"]))
+        assert line["similarity"] == pytest.approx(similarity(kept, removed), abs=1e-6)
+    Path("out", row["file"]).write_text("")
+    assert any(row["file"] in problem for problem in verify_dataset(dataset_dir="out").problems)
+
+
+def test_documents_that_are_too_long_are_not_compared(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = " ".join(WORDS[:2500])
+    Path("a.txt").write_text(SEPARATOR.join([texts[0], long, texts[1]]))
+    Path("b.txt").write_text(SEPARATOR.join([" ".join(WORDS[:1000]), texts[1] + " more"]))
+    prepare("a.txt", dedup=False, val_fraction=0, shuffle=False)
+    monkeypatch.setattr(rehashing, "_HELD_BYTES", 8 << 10)
+    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 3000)
+    row = append("b.txt").info.metadata["appended"][-1]["near_duplicates"]
+    (line,) = Path("out", row["file"]).read_text().splitlines()
+    assert json.loads(line)["kept"] == [None, 2]
+
+
+def test_the_same_bytes_for_any_workers_and_after_any_kill(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare("a.txt", decontaminate=["evals.jsonl"], out_dir="before")
+    Path("b.txt").write_text(SEPARATOR.join([*texts[60:110], f"so {QUESTION} then"]))
+    shutil.copytree("before", "out")
+    assert append("b.txt", processes=1).report["rules"]["document_contaminated"]["count"] == 1
+    expected = snapshot(Path("out"))
+
+    class Killed(BaseException):
+        pass
+
+    real, kills = os.replace, 0
+    for limit in (3, 12, 18, 24):
+        shutil.rmtree("out")
+        shutil.copytree("before", "out")
+        count = 0
+
+        def counted(source: Any, target: Any, limit: int = limit) -> None:
+            nonlocal count
+            count += 1
+            if count == limit:
+                raise Killed
+            real(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", lambda self, target: counted(self, target))
+            with contextlib.suppress(Killed):
+                append("b.txt", processes=2, memory="300MiB")
+        kills += count >= limit
+        if Path("out/.work").exists():
+            append("b.txt", processes=2)
+        assert snapshot(Path("out")) == expected, f"after rename {limit}"
+    assert kills >= 2, "hardly anything was killed"
+
+
+def say(number: int, count: int) -> str:
+    """Documents of random words that all say the question."""
+    chooser = random.Random(number)
+    return SEPARATOR.join(
+        " ".join([*chooser.choices(WORDS, k=30), QUESTION, *chooser.choices(WORDS, k=9)])
+        for _ in range(count)
+    )
+
+
+def test_items_are_judged_by_all_text_that_was_ever_looked_at(texts: list[str]) -> None:
+    Path("a.txt").write_text(SEPARATOR.join([*texts[:9], say(0, 4)]))
+    for number, count in enumerate((5, 3, 1), 1):
+        Path(f"{number}.txt").write_text(say(number, count))
+    prepare("a.txt", decontaminate=["evals.jsonl"], near_dedup=0, val_fraction=0)
+    assert len(all_documents()) == 9
+    append("1.txt")
+    assert len(all_documents()) == 9, "9 documents say it"
+    event = append("2.txt").info.metadata["appended"][-1]
+    assert len(all_documents()) == 12, "12 do: it is a common phrase"
+    assert event["decontamination"]["documents"] == 0
+    assert event["decontamination"]["common"] > 0
+    append("3.txt")
+    assert len(all_documents()) == 13
+    assert verify_dataset(dataset_dir="out").problems == []
+
+
+def test_counts_that_are_lost_and_items_that_changed_are_named(texts: list[str]) -> None:
+    prepare("a.txt", decontaminate=["evals.jsonl"], near_dedup=0)
+    counts = Path("out/decontamination.counts")
+    data = counts.read_bytes()
+    counts.write_bytes(data + b"12345678")
+    assert verify_dataset(dataset_dir="out").problems
+    with pytest.raises(DataError, match="missing or damaged"):
+        append("b.txt")
+    counts.write_bytes(data)
+    Path("evals.jsonl").write_text(json.dumps({"question": QUESTION + " now"}) + "\n")
+    with pytest.raises(UsageError, match="with other content"):
+        append("b.txt", restart=True)
+    Path("evals.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
+    path = Path("out/dataset_metadata.json")
+    metadata = json.loads(path.read_text())
+    del metadata["decontamination"]["counts"]
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(UsageError, match="by another version"):
+        append("b.txt", restart=True)

@@ -1,0 +1,71 @@
+"""What blocks were given comes back, from the device or from the host, once and in any size."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lowtide.ladder.blockinputs import HostInputs, Inputs
+
+sys.path.insert(0, str(Path(__file__).parent))
+from late_streams import use_late_streams
+
+
+def given(step: int, number: int, micro: int) -> torch.Tensor:
+    rows = 3 if micro == 0 else 2
+    return torch.arange(rows * 4.0).view(rows, 4) + 1000 * step + 100 * number + 10 * micro
+
+
+@pytest.mark.parametrize("kind", [Inputs, HostInputs])
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_every_block_gets_back_what_it_was_given(
+    kind: type[Inputs], micro_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_late_streams(monkeypatch)
+    inputs = kind()
+    for step in range(2):  # the second one in the first one's memory
+        for number in range(3):
+            for micro in range(micro_batches):
+                x = given(step, number, micro)
+                inputs.keep((number, micro), x)
+        for number in reversed(range(3)):
+            for micro in range(micro_batches):
+                assert inputs.get((number, micro)).equal(given(step, number, micro))
+        with pytest.raises(KeyError):
+            inputs.get((0, 0))  # once
+        inputs.clear()
+
+
+def test_the_next_one_is_on_its_way_while_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_late_streams(monkeypatch)
+    inputs = HostInputs()
+    keys = [(number, micro) for number in range(2) for micro in range(2)]
+    for key in keys:
+        inputs.keep(key, given(0, *key))
+    inputs.get((1, 0))
+    assert list(inputs._ahead) == [(1, 1)]
+    inputs.get((1, 1))
+    assert list(inputs._ahead) == [(0, 0)]
+    inputs.clear()
+    assert not inputs._ahead
+
+
+def test_memory_on_the_device_is_held_for_two_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_late_streams(monkeypatch)
+    inputs = HostInputs()
+    for number in range(5):
+        inputs.keep((number, 0), given(0, number, 0))
+        assert len(inputs._leaving) == min(number + 1, 2)
+
+
+def test_another_size_takes_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_late_streams(monkeypatch)
+    inputs = HostInputs()
+    for rows in (4, 2, 8):
+        x = torch.arange(rows * 4.0).view(rows, 4)
+        inputs.keep((0, 0), x)
+        assert inputs.get((0, 0)).equal(x)
+        assert inputs._memory[0, 0].bytes.numel() == rows * 16

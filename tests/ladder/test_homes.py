@@ -1,0 +1,67 @@
+"""Records in host memory while nothing overtakes anything: streams that do their work late."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lowtide.ladder.homes import HostHome
+
+sys.path.insert(0, str(Path(__file__).parent))
+from late_streams import use_late_streams
+
+CPU = torch.device("cpu")
+SIZES = {"a": 8, "b": 5, "c": 8, "d": 3}
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> HostHome:
+    use_late_streams(monkeypatch)
+    home = HostHome(SIZES, CPU, slots=2)
+    for number, (key, size) in enumerate(SIZES.items()):
+        home.write(key, torch.full((size,), 10 * number, dtype=torch.uint8))
+    return home
+
+
+def test_records_are_read_as_they_were_put_in_any_order(home: HostHome) -> None:
+    expected = {key: 10 * number for number, key in enumerate(SIZES)}
+    dice = random.Random(4)
+    keys = [dice.choice("abcd") for _ in range(200)]
+    for now, then in zip(keys, [*keys[1:], "a"], strict=True):
+        record = home.get(now)
+        assert record.tolist() == [expected[now]] * SIZES[now]
+        if then != now:
+            home.begin(then)  # ahead, while this one is used
+        if dice.random() < 0.6:
+            record += 1
+            expected[now] = (expected[now] + 1) % 256
+            home.put(now)
+        else:
+            home.drop(now)
+    home.drop_all()
+    for key, value in expected.items():
+        assert home.read(key).tolist() == [value] * SIZES[key]
+
+
+def test_a_room_waits_for_what_leaves_it(home: HostHome) -> None:
+    for value, key in enumerate("abcd", 1):
+        home.room(key).fill_(value)
+        home.put(key)
+    home.wait()
+    assert {key: home.read(key).tolist() for key in SIZES} == {
+        key: [value] * size for value, (key, size) in enumerate(SIZES.items(), 1)
+    }
+
+
+def test_more_records_in_use_than_slots_are_a_fault_of_ours(home: HostHome) -> None:
+    home.begin("a")
+    home.begin("b")
+    home.begin("a")  # which it has
+    with pytest.raises(AssertionError, match="more records in use than slots"):
+        home.begin("c")
+    home.drop_all()
+    assert home.get("c").tolist() == [20] * 8

@@ -1,0 +1,29 @@
+"""What running a network takes: rows that JAX fills up are counted as they are computed."""
+
+import pytest
+
+from lowtide.model.config import GPTConfig
+from lowtide.model.inference import filled_tokens, planned_bytes
+from lowtide.model.program import Program
+
+CONFIG = GPTConfig(vocab_size=100, context_length=4096, num_layers=1, width=64, num_heads=16)
+
+
+@pytest.mark.parametrize("context", [16, 1000, 4096])
+def test_rows_are_filled_to_few_lengths_within_the_context(context):
+    lengths = {filled_tokens(tokens, context) for tokens in range(1, context + 1)}
+    assert len(lengths) <= 32 and max(lengths) == context
+    for tokens in range(1, context + 1):
+        assert tokens <= filled_tokens(tokens, context) <= max(64, 1.25 * tokens + 16)
+    assert filled_tokens(context + 5, context) == context + 5  # which is refused elsewhere
+
+
+def test_attention_of_jax_is_counted_over_what_is_filled():
+    def need(tokens, backend):
+        return planned_bytes(
+            CONFIG, rows=1, tokens=tokens, program=Program(0, 0), backend=backend
+        ).working
+
+    filled = filled_tokens(2061, 4096)
+    assert need(2061, "jax") == need(filled, "jax")
+    assert need(filled, "jax") - need(filled, "torch") == 3 * 4 * 16 * filled**2
