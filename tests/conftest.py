@@ -140,20 +140,30 @@ def ordinary_user() -> Iterator[None]:
     assert libc.capset(header, before) == 0
 
 
-@pytest.fixture(autouse=True)
-def ordinary_process(monkeypatch: pytest.MonkeyPatch) -> None:
+# As they are, and what is taken off what they measure.
+_measure_tree, _measure_peak = memory.tree_resident_bytes, memory.process_peak_bytes
+_surplus = {"tree": 0, "own": 0}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Measure this process before each test, and before what tests share is made for the first."""
+    _surplus["tree"] = max(0, _measure_tree() - _ORDINARY_BYTES)
+    _surplus["own"] = max(0, memory.resident_bytes() - _ORDINARY_BYTES)  # not what runs beside it
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ordinary_process() -> Iterator[None]:
     """A budget finds a program of ordinary size, whatever earlier tests left in this process.
 
     Hundreds of tests share one process, and the libraries they import stay: it grows beyond the
     budgets that a test gives. Programs that a test starts measure themselves.
     """
-    measure = memory.tree_resident_bytes
-    surplus = max(0, measure() - _ORDINARY_BYTES)
-    for module in (memory, progress):
-        monkeypatch.setattr(module, "tree_resident_bytes", lambda: measure() - surplus)
-    measure_peak = memory.process_peak_bytes
-    own = max(0, memory.resident_bytes() - _ORDINARY_BYTES)  # without what runs beside it
-    monkeypatch.setattr(memory, "process_peak_bytes", lambda: measure_peak() - own)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (memory, progress):
+            patch.setattr(module, "tree_resident_bytes", lambda: _measure_tree() - _surplus["tree"])
+        patch.setattr(memory, "process_peak_bytes", lambda: _measure_peak() - _surplus["own"])
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
