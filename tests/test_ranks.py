@@ -1,4 +1,4 @@
-"""Which process this is, as torchrun says it."""
+"""Which process this is, as torchrun says it, or who starts several of JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lowtide import ranks
 
 
 def test_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", *ranks.JAX_NAMES):
         monkeypatch.delenv(name, raising=False)
     assert not ranks.is_launched() and ranks.is_first()
     assert (ranks.rank(), ranks.local_rank(), ranks.world_size()) == (0, 0, 1)
@@ -21,3 +21,21 @@ def test_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ranks.is_launched() and not ranks.is_first()
     assert (ranks.rank(), ranks.local_rank(), ranks.world_size()) == (5, 1, 8)
     assert ranks.alone(given) == {"HOME": "/"}
+
+
+def test_one_of_several_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = dict(zip(ranks.JAX_NAMES, ("10.0.0.1:29400", "4", "3"), strict=True))
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert ranks.is_launched() and not ranks.by_torchrun() and not ranks.is_first()
+    assert (ranks.rank(), ranks.world_size()) == (3, 4)
+    assert ranks.alone(given) == {}
+    monkeypatch.setenv("RANK", "0")  # torchrun knows better
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert ranks.by_torchrun() and (ranks.rank(), ranks.world_size()) == (0, 2)
+
+
+def test_what_is_no_number_is_left_to_who_joins_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
+    monkeypatch.setenv("JAX_PROCESS_ID", "-1")
+    assert ranks.is_launched() and (ranks.rank(), ranks.world_size()) == (0, 1)

@@ -1,6 +1,7 @@
-"""Which of the processes that torchrun started this is; without torchrun it is alone.
+"""Which of the processes that train together this is; where nothing says so, it is alone.
 
-In:      RANK, WORLD_SIZE and LOCAL_RANK in the environment
+In:      RANK, WORLD_SIZE and LOCAL_RANK in the environment, which torchrun sets; or JAX_PROCESS_ID
+         and JAX_NUM_PROCESSES, which whoever starts several processes of JAX sets (docs/jax.md)
 Out:     numbers; an environment without them, for a process that is to be alone
 """
 
@@ -9,19 +10,35 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["alone", "is_first", "is_launched", "local_rank", "rank", "world_size"]
+__all__ = [
+    "JAX_NAMES",
+    "alone",
+    "by_torchrun",
+    "is_first",
+    "is_launched",
+    "local_rank",
+    "rank",
+    "world_size",
+]
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+JAX_NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+"""Where the first process of JAX listens, how many there are, and which this is."""
+
+
+def by_torchrun() -> bool:
+    """True under torchrun, also with one process."""
+    return "RANK" in os.environ or "WORLD_SIZE" in os.environ
 
 
 def is_launched() -> bool:
-    """True under torchrun, also with one process."""
-    return "RANK" in os.environ
+    """True where something has started this process as one of a group."""
+    return by_torchrun() or JAX_NAMES[1] in os.environ
 
 
 def rank() -> int:
     """The number of this process among all of them."""
-    return int(os.environ.get("RANK", "0"))
+    return int(os.environ.get("RANK", "0")) if by_torchrun() else _jax_number(JAX_NAMES[2], 0)
 
 
 def is_first() -> bool:
@@ -31,7 +48,9 @@ def is_first() -> bool:
 
 def world_size() -> int:
     """How many processes there are, on all machines."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    if by_torchrun():
+        return int(os.environ.get("WORLD_SIZE", "1"))
+    return _jax_number(JAX_NAMES[1], 1)
 
 
 def local_rank() -> int:
@@ -41,4 +60,11 @@ def local_rank() -> int:
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment for a process that belongs to no group, whatever started this one."""
-    return {name: value for name, value in environment.items() if name not in _NAMES}
+    names = (*_NAMES, *JAX_NAMES)
+    return {name: value for name, value in environment.items() if name not in names}
+
+
+def _jax_number(name: str, otherwise: int) -> int:
+    """A number of the environment; what is none is refused where the processes are joined."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else otherwise

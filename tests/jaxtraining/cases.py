@@ -26,6 +26,10 @@ STEPS = {"qwen3-adamw": 100, "qwen3-muon": 40, "gpt2-adamw": 40, "gpt2-muon": 10
 """Steps of the compared runs: each layout and each optimizer once for a hundred."""
 
 
+PAIR = {"max_iters": 6, "save_interval": 2, "eval_interval": 2, "optimizer": "adamw"}
+"""Options of runs that two processes train together, beside one."""
+
+
 def batches(count):
     """Ids that mostly follow a rule."""
     dice = np.random.default_rng(3)

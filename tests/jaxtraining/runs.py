@@ -5,6 +5,7 @@ have JAX's threads; one process for all, so that what is compiled once serves ev
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 from cases import (
     MORE,
+    PAIR,
     RATES,
     ROWS,
     SHAPES,
@@ -23,10 +25,13 @@ from cases import (
     trainer_options,
 )
 
+from lowtide import ranks
+from lowtide.errors import UsageError
 from lowtide.generation.settings import SamplingSettings
 from lowtide.jaxtraining.backend import BACKEND as JAX
 from lowtide.jaxtraining.engine import compute_gradients
 from lowtide.jaxtraining.generation import iter_tokens
+from lowtide.jaxtraining.processes import join
 from lowtide.jaxtraining.trees import JaxGPT, iter_named
 from lowtide.training.state import RunState
 from lowtide.training.trainer import Trainer
@@ -105,6 +110,32 @@ def divided():
     return {"losses": losses, "shape": list(matrix.shape), "parts": parts}
 
 
+def half_given():
+    """What is said where the settings of several processes are not whole."""
+    whole = dict(zip(ranks.JAX_NAMES, ("127.0.0.1:1", "2", "1"), strict=True))
+    address, count, own = whole
+    cases = (
+        {address: "127.0.0.1:1"},
+        {count: "2", own: "0"},
+        {**whole, own: "2"},
+        {**whole, count: "two"},
+        {**whole, address: "127.0.0.1"},
+        {"RANK": "1", "WORLD_SIZE": "2"},
+        {**whole, count: "1", own: "0"},
+        {},
+    )
+    said = []
+    for case in cases:
+        os.environ.update(case)
+        try:
+            said.append(join())
+        except UsageError as error:
+            said.append(f"{error.message} | {error.next_step}")
+        for name in case:
+            del os.environ[name]
+    return said
+
+
 def make_trainer(folder, name, *, layout="qwen3", **options):
     return Trainer(JaxGPT(SHAPES[layout]), **trainer_options(folder, name, **options))
 
@@ -140,13 +171,14 @@ def main(folder):
         "temporary": [temporary_bytes(), temporary_bytes(activation_checkpointing=True)],
         "skipped": skipped(),
         "counted": counted(),
+        "half_given": half_given(),
     }  # fmt: skip
     for layout in SHAPES:
         gradients(layout, folder)
     make_trainer(folder, "whole", max_iters=12).fit()
     make_trainer(folder, "parts", max_iters=6).fit()
     make_trainer(folder, "parts", max_iters=12).fit()
-    make_trainer(folder, "killed", max_iters=12).fit()  # which another process has begun
+    make_trainer(folder, "one", **PAIR).fit()
     make_trainer(folder, "torch", max_iters=12).fit()
     make_trainer(folder, "torch8", max_iters=12, optimizer="auto", use_8bit_optimizer=True).fit()
     make_trainer(folder, "jax8", max_iters=6, optimizer="auto", use_8bit_optimizer=True).fit()

@@ -33,12 +33,46 @@ def newest(folder, name, file):
 
 
 @pytest.mark.usefixtures("found")
-@pytest.mark.parametrize("name", ["parts", "killed"])
-def test_a_run_that_was_stopped_or_killed_ends_with_the_same_bytes(folder, name):
+@pytest.mark.parametrize(
+    ("name", "whole", "steps"), [("parts", "whole", 12), ("pair", "pair-whole", 6)]
+)
+def test_a_run_that_was_stopped_or_killed_ends_with_the_same_bytes(folder, name, whole, steps):
+    """`parts` was stopped, `pair` killed in both of its processes."""
     for file in ("model.safetensors", "state.safetensors"):
-        assert newest(folder, name, file).read_bytes() == newest(folder, "whole", file).read_bytes()
-    assert losses(folder, name) == losses(folder, "whole")
-    assert len(losses(folder, name)) == 12
+        assert newest(folder, name, file).read_bytes() == newest(folder, whole, file).read_bytes()
+    assert losses(folder, name) == losses(folder, whole)
+    assert len(losses(folder, name)) == steps
+
+
+def test_two_processes_have_the_losses_of_one(found, folder):
+    (first, out, errors), (second, other, _) = found["pair"]
+    assert (first, second) == (0, 0), errors[-3000:]
+    assert out.splitlines()[-1] == other.splitlines()[-1]  # all know how it ended
+    assert "going on from step 2" in errors
+    assert "2 devices (cpu) of 2 processes: rows divided, weights divided" in errors
+    for of in (losses, val_losses):
+        alone = of(folder, "one")
+        for name, steps in (("pair", 6), ("pair-divided", 4)):
+            pair = of(folder, name)
+            assert list(pair) == [step for step in alone if step <= steps]
+            assert max(abs(pair[step] - alone[step]) for step in pair) < 5e-6
+    ours, wanted = (load_file(newest(folder, n, "model.safetensors")) for n in ("pair", "one"))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(ours[name], value, atol=1e-4, err_msg=name)
+
+
+def test_settings_of_several_processes_are_whole(found):
+    only, without, own, count, address, torchrun, alone, none = found["half_given"]
+    assert only == (
+        "JAX_COORDINATOR_ADDRESS is set, JAX_NUM_PROCESSES and JAX_PROCESS_ID are not | "
+        "set all three in every process, or none to train in one process"
+    )
+    assert "JAX_NUM_PROCESSES and JAX_PROCESS_ID are set, JAX_COORDINATOR_ADDRESS is not" in without
+    assert "JAX_PROCESS_ID is '2' and JAX_NUM_PROCESSES '2'" in own
+    assert "JAX_NUM_PROCESSES 'two'" in count
+    assert "'127.0.0.1', expected HOST:PORT" in address
+    assert "torchrun has started 2 processes" in torchrun and "JAX_PROCESS_ID" in torchrun
+    assert alone is none is False
 
 
 @pytest.mark.usefixtures("found")

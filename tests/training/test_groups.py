@@ -27,9 +27,14 @@ class FakeDist:
     def __init__(self, *, initialized=False):
         self.calls, self.initialized = [], initialized
 
-    def all_reduce(self, value):
+    ReduceOp = torch.distributed.ReduceOp
+
+    def all_reduce(self, value, op=None):
         self.calls.append("all_reduce")
-        value += value.clone()
+        if op == self.ReduceOp.MIN:
+            value.clamp_(max=5)  # the other has 5
+        else:
+            value += value.clone()
 
     def broadcast_object_list(self, box, src):
         self.calls.append(("broadcast", src))
@@ -74,9 +79,10 @@ def test_among_others_everything_is_asked(dist):
     assert not group.is_first
     assert group.mean(value).item() == 3.0 and value.item() == 3.0
     assert group.any(True) is True and group.any(False) is False
+    assert (group.least(8), group.least(3)) == (5, 3)
     assert group.first_says("mine") == "the first's"
     group.wait()
-    assert dist.calls == ["all_reduce"] * 3 + [("broadcast", 0), "barrier"]
+    assert dist.calls == ["all_reduce"] * 5 + [("broadcast", 0), "barrier"]
 
 
 @pytest.mark.parametrize("initialized", [False, True])
@@ -91,6 +97,13 @@ def test_a_group_is_joined_and_left_unless_it_was_there(dist, monkeypatch, initi
     with open_process_group("cpu") as alone:
         assert (alone.rank, alone.world_size) == (0, 1)
     assert len(dist.calls) == (0 if initialized else 2)
+
+
+def test_processes_of_jax_are_none_of_torch(dist, monkeypatch):
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    with pytest.raises(UsageError, match="JAX_NUM_PROCESSES is 2, and --backend is torch"):
+        open_process_group("cpu").__enter__()
+    assert dist.calls == []
 
 
 def test_a_group_is_left_after_an_error_too(dist, monkeypatch):

@@ -1,7 +1,8 @@
 """Devices of JAX: which a setting means, rows divided over all of them, weights copied or divided.
 
-In:      a name such as auto, cpu, gpu, cuda:1 or tpu; --parallel ddp or fsdp
-Out:     JaxGroup: a mesh with one axis, and where arrays lie on it
+In:      a name such as auto, cpu, gpu, cuda:1 or tpu; --parallel ddp or fsdp; who this process is
+         among several (ranks.py)
+Out:     JaxGroup: a mesh with one axis over the devices of all processes, and where arrays lie on it
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lowtide import ranks
 from lowtide.errors import UsageError
+from lowtide.jaxtraining import processes
 from lowtide.jaxtraining.trees import LAYERS
 
 __all__ = ["JaxGroup", "memory_of", "open_group", "pick_devices"]
@@ -34,14 +37,25 @@ _NAMES = {"cuda": "gpu", "gpu": "gpu", "cpu": "cpu", "tpu": "tpu"}
 
 @dataclass(frozen=True)
 class JaxGroup:
-    """This process and the devices it computes on."""
+    """This process among the others, and the devices that all of them compute on."""
 
     devices: tuple[Any, ...]
+    """Of all processes, those of each together."""
+    rank: int = 0
+    world_size: int = 1
 
-    rank = 0
-    world_size = 1
-    is_first = True
     pins_memory = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+    @property
+    def own_devices(self) -> tuple[Any, ...]:
+        """Those of this process."""
+        count = len(self.devices) // self.world_size
+        return self.devices[self.rank * count :][:count]
 
     @property
     def platform(self) -> str:
@@ -60,14 +74,26 @@ class JaxGroup:
 
     def any(self, flag: bool) -> bool:
         """Return whether any process says yes."""
-        return flag
+        return flag if self.world_size == 1 else any(processes.all_say(flag))
+
+    def least(self, value: int) -> int:
+        """Return the smallest number of all processes."""
+        return value if self.world_size == 1 else min(processes.all_say(value))
+
+    def total(self, values: list[int]) -> list[int]:
+        """Return the sums of numbers over all processes."""
+        if self.world_size == 1:
+            return values
+        return [sum(parts) for parts in zip(*processes.all_say(values), strict=True)]
 
     def first_says(self, value: Any) -> Any:
-        """Return to all processes what the first one has."""
-        return value
+        """Return to all processes what the first one has: an array, or what JSON can say."""
+        return value if self.world_size == 1 else processes.first_says(value, is_first=self.is_first)
 
     def wait(self) -> None:
         """Wait until all processes are here."""
+        if self.world_size > 1:
+            processes.all_say(None)
 
     @property
     def mesh(self) -> Mesh:
@@ -77,6 +103,22 @@ class JaxGroup:
     def rows_sharding(self, axis: int) -> NamedSharding:
         """Where a batch lies: its rows, which are at `axis`, divided over the devices."""
         return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, _AXIS))
+
+    def place_rows(self, rows: Any, *, axis: int) -> Any:
+        """Give this process's rows to its devices: a part of the batch of all processes."""
+        places = self.rows_sharding(axis)
+        if self.world_size == 1:
+            # A copy: on a CPU JAX would go on using the memory of the array it is given.
+            return jax.device_put(jnp.array(rows), places)
+        return jax.make_array_from_process_local_data(places, np.array(rows))
+
+    def place(self, value: Any, places: NamedSharding) -> Any:
+        """Give an array that every process has to the devices, whole or in parts."""
+        if self.world_size == 1:
+            return jax.device_put(jnp.array(value), places)
+        return jax.make_array_from_callback(
+            value.shape, places, lambda where: jnp.array(value[where])
+        )
 
     def weight_sharding(self, name: str, shape: tuple[int, ...], *, divided: bool) -> NamedSharding:
         """Where a tensor lies: whole on every device, or its longest axis divided over them."""
@@ -110,19 +152,30 @@ def pick_devices(name: str) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def open_group(device: str) -> Generator[JaxGroup]:
-    """Take the devices of this process; several processes are refused."""
-    if ranks.world_size() > 1:
+    """Take the devices of this process, and with them those of the others where there are any."""
+    if not processes.join():
+        yield JaxGroup(pick_devices(device))
+        return
+    if ":" in device:
         raise UsageError(
-            "--backend jax trains in one process, on all devices of this machine; torchrun has "
-            f"started {ranks.world_size()}",
-            next_step="start it without torchrun",
+            f"device is {device!r}, and there are several processes, each with all its devices",
+            next_step="leave the number out; JAX_LOCAL_DEVICE_IDS=1 leaves a process one device",
         )
-    yield JaxGroup(pick_devices(device))
+    kind = pick_devices(device)[0].platform
+    found = sorted(jax.devices(kind), key=lambda one: (one.process_index, one.id))
+    counts = {jax.local_device_count(kind), len(found) // jax.process_count()}
+    if len(counts) > 1:
+        raise UsageError(
+            f"this process has {jax.local_device_count(kind)} of {len(found)} devices, and there "
+            f"are {jax.process_count()} processes: all need as many",
+            next_step="start them on machines that are alike, or set JAX_LOCAL_DEVICE_IDS",
+        )
+    yield JaxGroup(tuple(found), jax.process_index(), jax.process_count())
 
 
 def memory_of(group: JaxGroup) -> Callable[[], tuple[int, int]] | None:
     """Return a function that tells what the first device holds, and its size; None on a CPU."""
-    device = group.devices[0]
+    device = group.own_devices[0]
     if group.on_cpu or not device.memory_stats():
         return None
     return lambda: (

@@ -138,8 +138,7 @@ class JaxEngine:
         self._last: Any = None
 
     def _put(self, name: str, value: Any) -> Array:
-        # A copy: on a CPU JAX would go on using the memory of the array it is given.
-        return jax.device_put(jnp.array(value), self._places(name, value.shape))
+        return self._group.place(value, self._places(name, value.shape))
 
     def _put_moments(self, moments: Any) -> Any:
         def put(name: str, value: Any) -> Array:
@@ -167,7 +166,9 @@ class JaxEngine:
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
-            can_halve = self.state.micro_batch > len(self._group.devices)
+            # Several processes compute as many rows each: one alone cannot take fewer.
+            group = self._group
+            can_halve = group.world_size == 1 and self.state.micro_batch > len(group.devices)
             halve_micro_batch(
                 self.state, self._settings, rows=self._rows, can_halve=can_halve, note=self._note
             )
@@ -186,12 +187,15 @@ class JaxEngine:
         return loss
 
     def _micro_batches(self, inputs: Any, targets: Any) -> tuple[Any, Any, Any]:
-        """Cut a batch into equal micro-batches [M, B, …]; rows that fill the last weigh nothing."""
+        """Cut a batch into equal micro-batches [M, B, …]; rows that fill the last weigh nothing.
+
+        They are this process's rows: those of all processes together weigh 1.
+        """
         rows, tokens = inputs.shape
-        micro = _rounded_up(min(self.state.micro_batch, rows), len(self._group.devices))
+        micro = _rounded_up(min(self.state.micro_batch, rows), len(self._group.own_devices))
         whole = _rounded_up(rows, micro)
         weights = np.zeros(whole, np.float32)
-        weights[:rows] = 1 / (rows * tokens)
+        weights[:rows] = 1 / (rows * self._group.world_size * tokens)
         return (
             _filled(inputs, whole).reshape(-1, micro, tokens),
             _filled(targets, whole).reshape(-1, micro, tokens),
@@ -199,8 +203,7 @@ class JaxEngine:
         )
 
     def _on_devices(self, *arrays: Any) -> tuple[Array, ...]:
-        places = self._group.rows_sharding(1)
-        return tuple(jax.device_put(jnp.array(array), places) for array in arrays)
+        return tuple(self._group.place_rows(array, axis=1) for array in arrays)
 
     def update(self, loss: Array, learning_rate_factor: float) -> tuple[Array, Array]:
         """Take the step if all of it is finite; return the gradient's norm and 1 if it was not."""
@@ -229,12 +232,13 @@ class JaxEngine:
 
     @property
     def notes(self) -> list[str]:
-        """On how many devices it runs."""
-        devices = self._group.devices
+        """On how many devices it runs, of how many processes."""
+        devices, processes = self._group.devices, self._group.world_size
         how = "divided" if self._constraint is not None else "a copy on each"
         if len(devices) == 1:
             return []
-        return [f"{len(devices)} devices ({devices[0].platform}): rows divided, weights {how}"]
+        of = f" of {processes} processes" if processes > 1 else ""
+        return [f"{len(devices)} devices ({devices[0].platform}){of}: rows divided, weights {how}"]
 
     def weights(self) -> dict[str, Any]:
         """The weights under our names."""
@@ -246,7 +250,7 @@ class JaxEngine:
 
     def numbers(self) -> dict[str, Any]:
         """What of the state is no tensor; there is no loss scale in bfloat16."""
-        steps = int(self.optimizer_state["steps"][""].item())
+        steps = int(np.asarray(self.optimizer_state["steps"][""]))
         return {
             "loss_scale": {"value": 1.0, "good_steps": 0.0},
             "optimizers": optimizers.optimizer_rows(self.rules, steps),
@@ -270,7 +274,7 @@ class JaxEngine:
         """Continue the run's sample prompt; the run's own random numbers are not touched."""
         settings = self._settings
         return generate_text(
-            self.model,
+            self.model if self._group.world_size == 1 else self.model.here(),
             tokenizer,
             settings.output.sample_prompt,
             max_new_tokens=settings.output.sample_tokens,
@@ -279,7 +283,7 @@ class JaxEngine:
 
     def device_peak_bytes(self) -> int | None:
         """The most that was held on the first device; None on a CPU."""
-        stats = None if self._group.on_cpu else self._group.devices[0].memory_stats()
+        stats = None if self._group.on_cpu else self._group.own_devices[0].memory_stats()
         return None if not stats else int(stats.get("peak_bytes_in_use", 0))
 
     def wait(self) -> None:
@@ -316,7 +320,7 @@ class Counters:
 
     def add(self, loss: Array, norm: Array, skip: Array) -> None:
         """Take note of a step; a skipped one counts as bad, not towards the loss."""
-        self._values = _count(self._values, loss, norm, skip)
+        self._values = _count(self._values, *map(_here, (loss, norm, skip)))
 
     def mean_loss(self, group: JaxGroup) -> float:
         """Return the mean loss of the steps since the last row."""
@@ -333,6 +337,11 @@ class Counters:
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Take them back."""
         self._values = jnp.array([state[name] for name in self._NAMES], jnp.float32)
+
+
+def _here(value: Array) -> Array:
+    """A number that all devices have, as this process's; where it is alone they stay as they are."""
+    return value if value.is_fully_addressable else value.addressable_data(0)
 
 
 @jax.jit

@@ -54,28 +54,33 @@ class LossSums:
         # Whatever the run does in training: one compiled function serves all evaluations.
         self._params, self._form = params, dataclasses.replace(form, dropout=0.0, again=False)
         self._group = group
-        self._rows = -(-batch_size // len(group.devices)) * len(group.devices)
+        devices = len(group.own_devices)
+        self._rows = -(-batch_size // devices) * devices
         self._counts = None if tokenizer is None else token_bytes(tokenizer)
         self._losses: list[tuple[Array, int]] = []
         self._nats, self._tokens, self._bytes = 0.0, 0, 0
 
     def add(self, inputs: Any, targets: Any, *, counted: bool) -> None:
-        """Compute the loss of some windows; a smaller batch is filled with rows of no weight."""
-        rows, size = inputs.shape[0], inputs.size
+        """Compute the loss of some windows; a smaller batch is filled with rows of no weight.
+
+        Of several processes each has windows of its own, and the loss is that of all of them.
+        """
+        rows, tokens = inputs.shape
+        size = self._rows * tokens
         weights = np.zeros(self._rows, np.float32)
-        weights[:rows] = 1 / size
-        places = self._group.rows_sharding(0)
+        weights[: rows if counted else 0] = 1 / size
         batch = [
             np.pad(part.astype(np.int32), ((0, self._rows - rows), (0, 0)))
             for part in (inputs, targets)
         ]
-        arrays = [jax.device_put(jnp.array(part), places) for part in (*batch, weights)]
+        arrays = [self._group.place_rows(part, axis=0) for part in (*batch, weights)]
         loss = _loss(self._params, *arrays, form=self._form)
-        if counted:
+        if counted or self._group.world_size > 1:
             self._losses.append((loss, size))
             if len(self._losses) == _PENDING:
                 self._collect()
-            self._tokens += size
+        if counted:
+            self._tokens += inputs.size
             self._bytes += 0 if self._counts is None else int(self._counts[targets].sum())
 
     def _collect(self) -> None:
@@ -84,9 +89,10 @@ class LossSums:
         self._losses.clear()
 
     def totals(self) -> tuple[float, float, float]:
-        """Return nats, tokens and bytes."""
+        """Return nats, tokens and bytes, over all processes."""
         self._collect()
-        return self._nats, float(self._tokens), float(self._bytes)
+        tokens, num_bytes = self._group.total([self._tokens, self._bytes])
+        return self._nats, float(tokens), float(num_bytes)
 
 
 _hidden = functools.partial(jax.jit, static_argnames=("form",))(hidden_states)

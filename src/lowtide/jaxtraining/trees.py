@@ -7,6 +7,7 @@ Memory:  one set of weights; a layer is cut out of its stack as a view
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from lowtide.errors import DataError, UsageError
 from lowtide.model.arrayfiles import iter_weights
@@ -61,12 +63,26 @@ def stacked_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
 def iter_named(tree: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
     """Yield (our name, array on the host) of every parameter, layer by layer."""
     for name, value in tree.items():
-        whole = np.asarray(value)
+        whole = _on_host(value)
         if not name.startswith(LAYERS):
             yield name, whole
             continue
         for layer in range(len(whole)):
             yield name.replace("*", str(layer), 1), whole[layer]
+
+
+def _on_host(value: Any) -> Array:
+    """An array as NumPy's; one that processes have divided is gathered, and all of them must ask."""
+    if isinstance(value, jax.Array) and not (
+        value.is_fully_addressable or value.is_fully_replicated
+    ):
+        value = _gathering(value.sharding.mesh)(value)
+    return np.asarray(value)
+
+
+@functools.cache
+def _gathering(mesh: Any) -> Any:
+    return jax.jit(lambda value: value, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _require_known(config: GPTConfig) -> None:
@@ -134,6 +150,13 @@ class JaxGPT:
                 f"{name} is {value.shape}, config.json says {target[rows].shape}", path=folder
             )
         target[rows] = value
+
+    def here(self) -> JaxGPT:
+        """The same network on the first device of this process, which has a copy of all weights."""
+        model = JaxGPT.__new__(JaxGPT)
+        model.config = self.config
+        model.params = {name: value.addressable_data(0) for name, value in self.params.items()}
+        return model
 
     def state_dict(self) -> dict[str, Array]:
         """The weights under our names, on the host: views, where they are there already."""

@@ -79,6 +79,14 @@ class ProcessGroup:
         dist.all_reduce(votes)
         return bool(votes.item())
 
+    def least(self, value: int) -> int:
+        """Return the smallest number of all processes."""
+        if self.world_size == 1:
+            return value
+        smallest = torch.tensor(value, device=self.device)
+        dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+        return int(smallest.item())
+
     def first_says(self, value: Any) -> Any:
         """Return to all processes what the first one has."""
         if self.world_size == 1:
@@ -100,6 +108,12 @@ def open_process_group(device_name: str) -> Generator[ProcessGroup]:
     if world_size == 1:
         yield ProcessGroup(0, 1, pick_device(device_name))
         return
+    if not ranks.by_torchrun():
+        raise UsageError(
+            f"{ranks.JAX_NAMES[1]} is {world_size}, and --backend is torch, whose processes "
+            "torchrun starts",
+            next_step=f"unset {', '.join(ranks.JAX_NAMES)}, or give --backend jax",
+        )
     device = pick_device(device_name)
     if device.type == "cuda":
         device = torch.device("cuda", ranks.local_rank())

@@ -347,7 +347,9 @@ class Trainer:
                 budget_bytes=budget,
                 has_own_optimizer=self._given_optimizer is not None,
             )
-        if rows is not None and rows < state.micro_batch:
+        # Processes compute together: none has more micro-batches than another.
+        rows = group.least(state.micro_batch if rows is None else min(rows, state.micro_batch))
+        if rows < state.micro_batch:
             state.micro_batch = rows
             self._tell(
                 f"micro-batches of {counted(rows, 'row')} keep the budget; a step still sees "
