@@ -24,7 +24,8 @@ def test_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_of_several_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = dict(zip(ranks.JAX_NAMES, ("10.0.0.1:29400", "4", "3"), strict=True))
+    values = ("10.0.0.1:29400", "4", "3")
+    given: dict[str, str] = dict(zip(ranks.JAX_NAMES, values, strict=True))
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     assert ranks.is_launched() and not ranks.by_torchrun() and not ranks.is_first()

@@ -15,6 +15,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_JaxBackend.new_model(zero_init)": False,
         "_JaxBackend.load_weights(verify)": True,
     },
+    "jaxtraining.devices": {"JaxGroup.rank": 0, "JaxGroup.world_size": 1},
     "jaxtraining.eightbit": {"_BLOCK": 256, "_SMALLEST": 4_096, "_EXPONENTS": 7},
     "jaxtraining.engine": {"JaxEngine.compute(share_done)": 0.0},
     "jaxtraining.evaluation": {"_PENDING": 64},
@@ -42,6 +43,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Rules.grad_clip": 1.0,
         "Rules.half": False,
     },
+    "jaxtraining.processes": {"_SHUTDOWN_SECONDS": 20},
     "jaxtraining.trees": {
         "JaxGPT.__init__(seed)": 1_337,
         "JaxGPT.__init__(zero_init)": False,

@@ -2,7 +2,7 @@
 
 In:      a name such as auto, cpu, gpu, cuda:1 or tpu; --parallel ddp or fsdp; who this process is
          among several (ranks.py)
-Out:     JaxGroup: a mesh with one axis over the devices of all processes, and where arrays lie on it
+Out:     JaxGroup: a mesh of one axis over the devices of all processes, where arrays lie on it
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class JaxGroup:
 
     def first_says(self, value: Any) -> Any:
         """Return to all processes what the first one has: an array, or what JSON can say."""
-        return value if self.world_size == 1 else processes.first_says(value, is_first=self.is_first)
+        return (
+            value if self.world_size == 1 else processes.first_says(value, is_first=self.is_first)
+        )
 
     def wait(self) -> None:
         """Wait until all processes are here."""
@@ -162,7 +164,7 @@ def open_group(device: str) -> Generator[JaxGroup]:
             next_step="leave the number out; JAX_LOCAL_DEVICE_IDS=1 leaves a process one device",
         )
     kind = pick_devices(device)[0].platform
-    found = sorted(jax.devices(kind), key=lambda one: (one.process_index, one.id))
+    found = sorted(jax.devices(kind), key=_place_of)
     counts = {jax.local_device_count(kind), len(found) // jax.process_count()}
     if len(counts) > 1:
         raise UsageError(
@@ -171,6 +173,10 @@ def open_group(device: str) -> Generator[JaxGroup]:
             next_step="start them on machines that are alike, or set JAX_LOCAL_DEVICE_IDS",
         )
     yield JaxGroup(tuple(found), jax.process_index(), jax.process_count())
+
+
+def _place_of(device: Any) -> tuple[int, int]:
+    return device.process_index, device.id
 
 
 def memory_of(group: JaxGroup) -> Callable[[], tuple[int, int]] | None:

@@ -340,7 +340,7 @@ class Counters:
 
 
 def _here(value: Array) -> Array:
-    """A number that all devices have, as this process's; where it is alone they stay as they are."""
+    """A number that all devices have, as this process has it."""
     return value if value.is_fully_addressable else value.addressable_data(0)
 
 

@@ -20,7 +20,7 @@ from lowtide.errors import UsageError
 
 __all__ = ["all_say", "first_says", "join"]
 
-_SHUTDOWN_SECONDS = 60
+_SHUTDOWN_SECONDS = 20
 """How long a process that ends waits for the others: one that failed keeps nobody for long."""
 
 
@@ -78,8 +78,8 @@ def _require_whole(given: dict[str, str]) -> None:
         )
     if not (count.isdecimal() and own.isdecimal() and int(own) < int(count)):
         raise UsageError(
-            f"{ranks.JAX_NAMES[2]} is {own!r} and {ranks.JAX_NAMES[1]} {count!r}, expected a number "
-            "from 0 and one above it",
+            f"{ranks.JAX_NAMES[2]} is {own!r} and {ranks.JAX_NAMES[1]} {count!r}, expected a "
+            "number from 0 and one above it",
             next_step="the first of two processes is 0 of 2, the second 1 of 2",
         )
 

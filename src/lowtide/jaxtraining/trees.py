@@ -72,17 +72,20 @@ def iter_named(tree: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
 
 
 def _on_host(value: Any) -> Array:
-    """An array as NumPy's; one that processes have divided is gathered, and all of them must ask."""
-    if isinstance(value, jax.Array) and not (
-        value.is_fully_addressable or value.is_fully_replicated
-    ):
-        value = _gathering(value.sharding.mesh)(value)
+    """An array as NumPy's; one that processes have divided is gathered, and all must ask for it."""
+    places: Any = getattr(value, "sharding", None)
+    if places is not None and not (value.is_fully_addressable or value.is_fully_replicated):
+        value = _gathering(places.mesh)(value)
     return np.asarray(value)
 
 
 @functools.cache
 def _gathering(mesh: Any) -> Any:
-    return jax.jit(lambda value: value, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return jax.jit(_itself, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _require_known(config: GPTConfig) -> None:
