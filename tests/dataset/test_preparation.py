@@ -396,6 +396,27 @@ def test_an_input_that_changes_under_way_is_refused(
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
 
 
+def test_an_input_that_grows_before_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is read, but it is not the file that the dataset would be a record of."""
+    path = write_corpus(tmp_path / "a.txt", make_documents(50))
+    real = phases.clean_corpus
+
+    def grow_input(*given: Any, **options: Any) -> Any:
+        with path.open("ab") as file:
+            file.write(b"<|endoftext|>one more document")
+        return real(*given, **options)
+
+    monkeypatch.setattr(phases, "clean_corpus", grow_input)
+    with pytest.raises(DataError, match="this file was changed while it was read: it had"):
+        prepare([path], tmp_path / "out")
+    monkeypatch.undo()
+    prepare([path], tmp_path / "out")
+    prepare([path], tmp_path / "fresh")
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+
+
 def test_a_copy_of_a_long_input_adds_no_short_lines(tmp_path: Path, small_blocks: None) -> None:
     verse = "\n".join(f"line {number}" for number in range(900))
     for name in ("a.txt", "b.txt"):

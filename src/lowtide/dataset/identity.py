@@ -185,5 +185,11 @@ def require_unchanged(
     for source in inputs:
         if not has_changed(source):
             continue
-        if not source.path.is_file() or contents.get(source.index) != hash_input(source, reading):
+        # One of another size is refused though all of it was read: the dataset's record has the
+        # size, and would not know the file again.
+        if (
+            not source.path.is_file()
+            or source.path.stat().st_size != source.size_bytes
+            or contents.get(source.index) != hash_input(source, reading)
+        ):
             raise changed_input(source)
