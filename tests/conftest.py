@@ -167,6 +167,18 @@ def ordinary_process() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """What is flushed is not waited for: tests end by kills, and none by a power cut.
+
+    Tens of thousands of files are written whole, each with two waits of milliseconds. Tests of what
+    is flushed, and when, have stand-ins of their own; programs that a test starts wait.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which refuses what is no open file, too
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def quick_clock() -> Iterator[None]:
     """What reads batches for two seconds, to say how many, reads them for a fiftieth of that."""
     clock = SimpleNamespace(perf_counter=lambda: 50 * time.perf_counter())
@@ -186,6 +198,7 @@ import torch
 if importlib.util.find_spec("triton"):
     import triton, triton.language
 import lowtide.cli, lowtide.training.trainer
+os.fsync = os.fstat
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 _MARK = "-- a command ended: "
 _RUN = f"""
-import json, sys
+import json, os, sys
 from pathlib import Path
 from lowtide.cli import main
+os.fsync = os.fstat  # nothing is waited for: no power is cut here
 held = []
 for before, words in json.loads(sys.argv[1]):
     exec(before)
