@@ -512,7 +512,8 @@ def prepare_dataset(
         input_files: Required. Files, folders or globs, also of s3://, gs:// or az://: txt and
             jsonl, plain or .gz, .zst, .xz, and parquet; or hf://NAME:SPLIT, a Hugging Face
             dataset by its name or local folder.
-        out_dir: Required. The dataset's folder.
+        out_dir: Required. The dataset's folder; with --engine files and ray also s3://, gs://
+            or az://.
         tokenization: gpt2, char (a vocabulary of all characters of the corpus), or a
             tokenizer's folder.
         tokens_per_shard: Every shard but the last of a split has exactly this many tokens.
@@ -577,10 +578,11 @@ def prepare_dataset(
         dry_run: Read, clean and count, and report what would be written, but write no dataset.
         restart: Throw away unfinished work of an earlier command in this folder.
         engine: threads: this process. files: any number of processes on machines that share a
-            disk, each started with this same command; they meet in --work-dir. ray: a worker on
-            every node of a Ray cluster whose nodes share a disk. The result is the same.
-        work_dir: Where workers of --engine files and ray meet, on the shared disk; default:
-            OUT_DIR.work.
+            disk or an object store, each started with this same command; they meet in
+            --work-dir. ray: a worker on every node of a Ray cluster whose nodes share one. The
+            result is the same.
+        work_dir: Where workers of --engine files and ray meet, a folder of the shared disk or a
+            prefix as s3://bucket/work; default: OUT_DIR.work.
         ray_address: The cluster of --engine ray, as HOST:PORT, or auto for the one this machine
             is part of; default: one on this machine, for as long as the command runs.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
@@ -1068,8 +1070,8 @@ def train_tokenizer(
         engine: threads: this process. files: any number of processes on machines that share a
             disk, each started with this same command; they count together in --work-dir. The
             result is the same.
-        work_dir: Where workers of --engine files meet, on the shared disk; default:
-            OUT_DIR.work.
+        work_dir: Where workers of --engine files meet, on the shared disk, or a prefix as
+            s3://bucket/work; default: OUT_DIR.work.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
         progress: False leaves out progress and notices.
     """

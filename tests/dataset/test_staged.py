@@ -272,7 +272,8 @@ def test_a_flipped_bit_in_any_result_is_found(corpus: Path) -> None:
             try:
                 for stage in later[:-1]:
                     stage.run(0)
-                later[-1]._collect(later[-1]._gather.list_shards())
+                root = settings.out_dir
+                later[-1]._collect(root, later[-1]._gather.list_shards(root))
             except DataError as error:
                 assert "are not those that were written" in error.message, (path.name, name)
             else:

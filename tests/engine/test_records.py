@@ -73,7 +73,7 @@ def test_two_results_are_an_error_that_names_the_task(
 def test_a_file_of_another_size_than_its_record_is_refused(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.commit(TASK, writer())
-    with records.output_path(TASK).open("ab") as file:
+    with records.record_path(TASK).with_suffix(".out").open("ab") as file:
         file.write(b"x")
     with pytest.raises(DataError, match="but the record of task count-0000003 says"):
         records.open(TASK)

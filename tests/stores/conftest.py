@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
+import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,13 +25,19 @@ SMALL_EXTENT = 8176  # with its checksum two blocks of the disk
 
 
 class RangeServer:
-    """Speaks as much of S3 as reading takes: HEAD, GET of ranges under If-Match, lists in pages."""
+    """Speaks as much of S3 as lowtide needs: HEAD, GET of ranges under If-Match, lists in pages,
+    and PUT of whole objects, with and without conditions."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.faults: deque[str] = deque()
-        """What happens to the next requests of objects: drop, cut, or a status."""
+        """What happens to the next requests of objects: drop, cut, or a status; `lose` stores what
+        was sent, and never says so."""
+        self.obeys = True
+        """Whether conditions of a PUT are heeded."""
+        self.denies = False
+        """Whether a PUT is denied."""
         self.page = 1000
         self._tags: dict[int, tuple[bytes, str]] = {}
         self.before: Callable[[str], None] = lambda key: None
@@ -115,6 +123,33 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return self._answer(status, data, **{**more, "length": str(len(data))})
 
+    def do_PUT(self) -> None:
+        key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")[2]
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        store = self.store
+        store.requests.append(f"PUT bucket/{key}")
+        if store.denies:
+            return self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+        fault = store.faults.popleft() if store.faults else ""
+        wanted = self.headers.get("If-Match")
+        is_new = self.headers.get("If-None-Match") is None or key not in store.objects
+        is_known = wanted is None or (key in store.objects and wanted == f'"{store.etag(key)}"')
+        if store.obeys and not (is_new and is_known):
+            return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+        store.objects[key] = data
+        if fault == "lose":
+            self.close_connection = True
+            return None
+        return self._answer(200, ETag=f'"{store.etag(key)}"')
+
+    def do_POST(self) -> None:  # several objects are removed by one request
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        keys = re.findall("<Key>([^<]*)</Key>", body)
+        for key in keys:
+            self.store.objects.pop(key, None)
+        rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        self._answer(200, f"<DeleteResult>{rows}</DeleteResult>".encode())
+
     def _list(self, query: dict[str, list[str]]) -> None:
         prefix = query.get("prefix", [""])[0]
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
@@ -152,7 +187,8 @@ def server(
     _server.objects.clear()
     _server.requests.clear()
     _server.faults.clear()
-    _server.page, _server.before = 1000, lambda key: None
+    _server.page, _server.before, _server.obeys = 1000, lambda key: None, True
+    _server.denies = False
     for name, value in {
         "AWS_ACCESS_KEY_ID": "test-id",
         "AWS_SECRET_ACCESS_KEY": "test-secret-of-nobody",
@@ -166,6 +202,26 @@ def server(
     yield _server
     _server.faults.clear()
     extents.close_caches()
+
+
+@pytest.fixture(scope="session")
+def _moto() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def moto(_moto: str, server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of moto's S3, with an empty bucket and the environment that leads to it."""
+    urllib.request.urlopen(urllib.request.Request(f"{_moto}/moto-api/reset", method="POST")).close()
+    urllib.request.urlopen(urllib.request.Request(f"{_moto}/bucket", method="PUT")).close()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", _moto)
+    return _moto
 
 
 @pytest.fixture

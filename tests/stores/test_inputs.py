@@ -177,14 +177,10 @@ def test_outputs_are_not_written_to_an_address(texts: Path, tmp_path: Path) -> N
     with contextlib.chdir(tmp_path):
         for call in (
             lambda: prepare_dataset(input_files=[text], out_dir=out),
-            lambda: prepare_dataset(input_files=[text], out_dir=out, engine="files"),
-            lambda: prepare_dataset(
-                input_files=[text], out_dir="x", engine="files", work_dir="s3://bucket/w"
-            ),
             lambda: train_tokenizer(input=[text], out_dir=out, vocab_size=300),
             lambda: pretokenize_files(file=[text], out_path="s3://bucket/out.npy"),
         ):
-            with pytest.raises(UsageError, match=r"s3://bucket/(out|w).* is an address"):
+            with pytest.raises(UsageError, match=r"s3://bucket/out.* is an address"):
                 call()
         assert not Path("s3:").exists()
     with pytest.raises(UsageError, match="copy it to a disk first"):

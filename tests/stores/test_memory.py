@@ -1,4 +1,4 @@
-"""Reading from a store takes what `buffer_bytes` says, however much is read."""
+"""Memory of reading from a store, and of preparing into one."""
 
 from __future__ import annotations
 
@@ -45,3 +45,26 @@ def test_memory_does_not_grow_with_what_is_read(server: Any, tmp_path: Path) -> 
         command = [sys.executable, "-c", _READ, "s3://bucket/data", str(tmp_path / order), order]
         result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
         assert int(result.stdout) < buffer_bytes() + batches + (4 << 20), order
+
+
+_PREPARE = """
+import sys
+from lowtide import prepare_dataset
+result = prepare_dataset(
+    input_files=sys.argv[1:2], out_dir="s3://bucket/data", engine="files", tokenization="char",
+    memory="256MiB", num_workers=2, tokens_per_shard=8_000_000, progress=False,
+)
+print(result.peak_bytes)
+"""
+
+
+def test_preparing_into_a_store_keeps_the_budget(moto: str, tmp_path: Path) -> None:
+    """Its results and its shards are larger than a part of an upload."""
+    random = np.random.default_rng(0)
+    letters = random.integers(97, 123, size=24 << 20, dtype=np.uint8)
+    letters[random.integers(0, len(letters), size=len(letters) // 6)] = 32
+    letters[random.integers(0, len(letters), size=len(letters) // 80)] = 10
+    (tmp_path / "a.txt").write_bytes(letters.tobytes())
+    command = [sys.executable, "-c", _PREPARE, str(tmp_path / "a.txt")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    assert int(result.stdout) < 256 << 20

@@ -7,7 +7,7 @@ import pytest
 
 from lowtide import packages
 from lowtide.errors import DataError, UsageError
-from lowtide.stores import objects
+from lowtide.stores import credentials, objects
 from lowtide.stores.objects import ObjectChangedError, ObjectMissingError, Store
 from lowtide.stores.urls import StoreURL
 
@@ -126,7 +126,7 @@ def test_a_forked_process_is_refused_instead_of_waiting_for_ever(
 def test_a_profile_needs_boto3(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_PROFILE", "work")
-    monkeypatch.setattr(objects, "has_package", lambda name: False)
+    monkeypatch.setattr(credentials, "has_package", lambda name: False)
     with pytest.raises(DataError, match=r"profile work is read by the package boto3"):
         Store(ROOT)
 

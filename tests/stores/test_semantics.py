@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import obstore
@@ -20,22 +17,8 @@ from lowtide.stores.urls import StoreURL
 ROOT = StoreURL("s3", "bucket", "")
 
 
-@pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT")).close()
-    yield url
-    server.stop()
-
-
 @pytest.fixture
-def store(moto: str, server: Any, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
+def store(moto: str) -> Store:
     return Store(ROOT)
 
 

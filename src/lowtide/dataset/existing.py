@@ -19,11 +19,13 @@ from lowtide.dataset.finishing import find_other_setting, plan_settings
 from lowtide.dataset.identity import drop_copies, find_other_source
 from lowtide.dataset.resources import Inputs, plan_shares
 from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.storeddatasets import load_any_info
 from lowtide.dataset.workfolder import has_plan, remove_work
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, WORK_NAME
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
+from lowtide.stores.paths import is_stored
 
 __all__ = ["PrepareResult", "is_finished", "refuse_strangers", "require_same"]
 
@@ -63,7 +65,7 @@ def require_same(
     and not every worker looks at them again.
     """
     root = settings.out_dir
-    info = layout.load_dataset_info(root)
+    info = load_any_info(root)
     metadata = info.metadata
     difference = _find_difference(settings, metadata, reading)
     if difference is not None:
@@ -74,7 +76,7 @@ def require_same(
         )
     if reading is None:
         require_whole(info)
-    if (root / WORK_NAME).is_dir() and not has_plan(root, verb="append"):
+    if not is_stored(root) and (root / WORK_NAME).is_dir() and not has_plan(root, verb="append"):
         remove_work(root)  # a kill came while its work files were removed
     report, notices = metadata["cleaning"], metadata["notices"]
     return PrepareResult(info, report, notices, 0.0, 0, 0, was_there=True)

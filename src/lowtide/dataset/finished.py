@@ -12,11 +12,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lowtide import files
 from lowtide.dataset import layout
 from lowtide.dataset.seen import ROW_BYTES
+from lowtide.dataset.storeddatasets import open_small_files
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
+from lowtide.stores.paths import checksum_path
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["check_seen", "check_tokenizer", "require_whole"]
@@ -55,7 +56,8 @@ def require_whole(info: layout.DatasetInfo) -> None:
 
 def check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
     try:
-        tokenizer = Tokenizer.load(root)
+        with open_small_files(root) as folder:
+            tokenizer = Tokenizer.load(folder)
     except DataError as error:
         return [f"{TOKENIZER_NAME}: {error.message}"]
     problems: list[str] = []
@@ -98,6 +100,6 @@ def _compare_files(root: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         if not (root / name).is_file():
             problems.append(f"{name}: missing")
-        elif files.checksum_file(root / name) != checksum:
+        elif checksum_path(root / name) != checksum:
             problems.append(f"{name}: another checksum than {METADATA_NAME} says")
     return problems

@@ -188,9 +188,9 @@ def write_dataset(
     reading: ReadingSettings,
     tokenizer: Tokenizer,
     made: Made,
-) -> layout.DatasetInfo:
+) -> None:
     """Write the metadata, after which there is a dataset."""
-    return layout.write_metadata(
+    layout.write_metadata_file(
         settings.out_dir,
         shards=made.shards,
         vocab_size=tokenizer.vocab_size,

@@ -27,6 +27,7 @@ from lowtide.dataset.threaded import Preparation
 from lowtide.keywords import takes_keywords
 from lowtide.progress import Progress
 from lowtide.scratch import ScratchFolder
+from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["prepare_dataset", "run_preparation"]
@@ -111,7 +112,7 @@ def _prepare(
 @contextlib.contextmanager
 def _folder_beside(path: Path) -> Generator[Path]:
     """Return a folder on the same disk for what a dry run keeps meanwhile; nothing of it stays."""
-    place = path.absolute()
+    place = Path.cwd() if is_stored(path) else path.absolute()
     while not (place.is_dir() and os.access(place, os.W_OK)) and place != place.parent:
         place = place.parent
     try:

@@ -26,6 +26,8 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
 from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_cores
 from lowtide.progress import Progress
+from lowtide.stores.objects import UPLOAD_BYTES
+from lowtide.stores.paths import READER_BYTES, is_stored
 from lowtide.tokenizer.needs import NO_PACKAGE, PackageNeeds, package_needs
 from lowtide.tokenizer.scanning import CHARACTER_BYTES, count_characters
 from lowtide.tokenizer.stretches import unseen_words
@@ -47,6 +49,7 @@ __all__ = [
 ]
 
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
+_STORED_BYTES = UPLOAD_BYTES + READER_BYTES  # of a worker whose results lie in a store
 _SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
 LINE_BYTES = 200  # of English prose; lines of code are shorter
 _PROGRAM_BYTES = 25 << 20  # the interpreter and what it imports for this
@@ -136,6 +139,8 @@ def plan_shares(
     held = BLOCK_BYTES_HELD + (RULES_BYTES_HELD if settings.rules else 0)
     block = settings.reading().block_bytes * held + inputs.package.thread_bytes
     block += inputs.step_bytes
+    if any(path is not None and is_stored(path) for path in (settings.out_dir, settings.work_dir)):
+        block += _STORED_BYTES
     smallest = _smallest_shares(block, inputs)
     remark = ""
     if sum(smallest.values()) > budget.remaining_bytes and settings.tokenization == "char":

@@ -14,6 +14,8 @@ from lowtide.corpus.settings import CleaningSettings
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.errors import UsageError
 from lowtide.settings import import_when_used
+from lowtide.stores.paths import input_path, is_stored
+from lowtide.stores.urls import store_url
 
 if TYPE_CHECKING:
     import tyro
@@ -41,7 +43,7 @@ class _PrepareInputs:
     """Files, folders or globs, also of s3://, gs:// or az://: txt and jsonl, plain or .gz, .zst,
     .xz, and parquet; or hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
     out_dir: Path
-    """The dataset's folder."""
+    """The dataset's folder; with --engine files and ray also s3://, gs:// or az://."""
     tokenization: str = "gpt2"
     """gpt2, char (a vocabulary of all characters of the corpus), or a tokenizer's folder."""
     tokens_per_shard: int = 10_000_000
@@ -83,11 +85,12 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
     restart: bool = False
     """Throw away unfinished work of an earlier command in this folder."""
     engine: Literal["threads", "files", "ray"] = "threads"
-    """threads: this process. files: any number of processes on machines that share a disk, each
-    started with this same command; they meet in --work-dir. ray: a worker on every node of a Ray
-    cluster whose nodes share a disk. The result is the same."""
+    """threads: this process. files: any number of processes on machines that share a disk or an
+    object store, each started with this same command; they meet in --work-dir. ray: a worker on
+    every node of a Ray cluster whose nodes share one. The result is the same."""
     work_dir: Path | None = None
-    """Where workers of --engine files and ray meet, on the shared disk; default: OUT_DIR.work."""
+    """Where workers of --engine files and ray meet, a folder of the shared disk or a prefix as
+    s3://bucket/work; default: OUT_DIR.work."""
     ray_address: str | None = None
     """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
     default: one on this machine, for as long as the command runs."""
@@ -95,12 +98,12 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.work_dir is not None:
-            object.__setattr__(self, "work_dir", Path(self.work_dir))
+            object.__setattr__(self, "work_dir", input_path(self.work_dir))
+        object.__setattr__(self, "out_dir", input_path(self.out_dir))
         self._check_engine()
         self._check_near_copies()
         object.__setattr__(self, "decontaminate", tuple(map(str, as_sequence(self.decontaminate))))
         object.__setattr__(self, "input_files", tuple(map(str, as_sequence(self.input_files))))
-        object.__setattr__(self, "out_dir", Path(self.out_dir))
         self.check_reading()
         if not 0 <= self.val_fraction < 1:
             raise UsageError(
@@ -144,6 +147,15 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
             raise UsageError(f"--engine {self.engine!r} is not one of {', '.join(_ENGINES)}")
         if self.ray_address is not None and self.engine != "ray":
             raise UsageError("--ray-address is for --engine ray", next_step="add --engine ray")
+        for path in (self.out_dir, self.work_dir):
+            if path is not None and (url := store_url(path)) is not None and not url.key:
+                raise UsageError(f"{url} is a whole bucket", next_step=f"name a prefix: {url}/mine")
+        if self.engine == "threads" and is_stored(self.out_dir) and not self.dry_run:
+            raise UsageError(
+                f"{self.out_dir} is an address, and --engine threads writes to a disk",
+                next_step="add --engine files, whose workers upload what they make; or name a "
+                "folder of this machine, and copy it there when it is finished",
+            )
         if self.engine == "threads" and self.work_dir is not None:
             raise UsageError(
                 "--work-dir is where workers of --engine files and ray meet",

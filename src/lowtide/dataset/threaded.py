@@ -307,7 +307,7 @@ class Preparation:
         seen = None
         if settings.dedup:
             seen = write_seen(settings.out_dir, 0, table.paths, paths)
-        return write_dataset(
+        write_dataset(
             settings,
             self.inputs,
             self.reading,
@@ -324,3 +324,4 @@ class Preparation:
                 contamination,
             ),
         )
+        return layout.load_dataset_info(settings.out_dir)

@@ -22,7 +22,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lowtide import files
+from lowtide.engine.folders import Lease, SeenLease, open_folder
 from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
@@ -50,6 +50,9 @@ MOST_LOSSES = 20
 a task that needs more memory than there is kills every worker that tries."""
 
 
+_LEASE = ".lease"
+
+
 @dataclass
 class _Sight:
     """What a lease held when it was last looked at, and since when it has."""
@@ -64,7 +67,7 @@ class Leases:
 
     records: Records
     seconds: float = LEASE_SECONDS
-    _held: dict[Task, int] = field(default_factory=dict)
+    _held: dict[Task, Lease] = field(default_factory=dict)
     _seen: dict[Task, _Sight] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -72,7 +75,6 @@ class Leases:
     _beats: int = 0
 
     def __enter__(self) -> Leases:
-        (self.records.folder / "leases").mkdir(parents=True, exist_ok=True)
         self._thread = threading.Thread(target=self._renew, name="lowtide-leases", daemon=True)
         self._thread.start()
         return self
@@ -83,55 +85,41 @@ class Leases:
         for task in list(self._held):
             self.release(task)
 
-    def _path(self, task: Task) -> Path:
-        return self.records.folder / "leases" / f"{task.name}.lease"
-
     def take(self, task: Task) -> bool:
         """Take a task, if nobody alive has it."""
-        path = self._path(task)
-        try:
-            descriptor = files.create_file(path)
-        except FileExistsError:
-            if not self._may_take_over(task, path):
-                return False
-            descriptor = self._replace(path)
+        place, name = self.records.place, _lease_name(task)
+        lease = place.create_lease(name, self._content())
+        if lease is None:
+            seen = self._may_take_over(task, name)
+            lease = None if seen is None else place.replace_lease(name, self._content(), seen)
+        if lease is None:
+            return False
         with self._lock:
-            self._held[task] = descriptor
-            self._write(descriptor)
+            self._held[task] = lease
         return True
 
-    def _replace(self, path: Path) -> int:
-        partial = files.unused_name(path, "partial")
-        descriptor = files.create_file(partial)
-        partial.replace(path)
-        return descriptor
-
-    def _may_take_over(self, task: Task, path: Path) -> bool:
-        """Return whether a lease is a dead worker's, and this worker the one to take it over."""
-        try:
-            content = path.read_bytes()
-        except OSError:  # released, or replaced on a network disk: look again later
+    def _may_take_over(self, task: Task, name: str) -> SeenLease | None:
+        """A lease that is a dead worker's, if this worker is the one to take it over."""
+        found = self.records.place.read_lease(name)
+        if found is None:  # released: look again later
             self._seen.pop(task, None)
-            return False
+            return None
         now = time.monotonic()
         sight = self._seen.get(task)
-        if sight is None or sight.content != content:
-            sight = self._seen[task] = _Sight(content, now)
+        if sight is None or sight.content != found.content:
+            sight = self._seen[task] = _Sight(found.content, now)
         waited = now - sight.since
-        if waited < self.seconds and not _is_of_dead_process(content):
-            return False
+        if waited < self.seconds and not _is_of_dead_process(found.content):
+            return None
         # Of many that notice at once the first takes it; the others only if that one died as well.
-        return note_loss(self.records, task, content) or waited >= 2 * self.seconds
+        is_first = note_loss(self.records, task, found.content)
+        return found if is_first or waited >= 2 * self.seconds else None
 
     def release(self, task: Task) -> None:
         """Release a task, done or not."""
         with self._lock:
-            descriptor = self._held.pop(task)
-        path = self._path(task)
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(descriptor), path.stat()):  # not that of a new owner
-                path.unlink()
-        os.close(descriptor)
+            lease = self._held.pop(task)
+        lease.release()
 
     @contextlib.contextmanager
     def hold(self, task: Task) -> Generator[bool]:
@@ -146,12 +134,16 @@ class Leases:
 
     def _renew(self) -> None:
         while not self._stop.wait(self.seconds / 3):
+            self._beats += 1
             with self._lock:
-                self._beats += 1
-                for descriptor in self._held.values():
-                    self._write(descriptor)
+                held = list(self._held.items())
+            for task, lease in held:
+                with self._lock:
+                    if self._held.get(task) is not lease:
+                        continue  # released meanwhile, its descriptor perhaps another file's
+                    lease.renew(self._content())
 
-    def _write(self, descriptor: int) -> None:
+    def _content(self) -> bytes:
         row = {
             "worker": describe_worker(),
             "machine": _find_machine(),
@@ -159,8 +151,11 @@ class Leases:
             "nonce": self._nonce,
             "beat": f"{self._beats:08d}",
         }
-        with contextlib.suppress(OSError):  # a full disk: the lease will look dead, no more
-            os.pwrite(descriptor, json.dumps(row).encode(), 0)
+        return json.dumps(row).encode()
+
+
+def _lease_name(task: Task) -> str:
+    return f"leases/{task.name}{_LEASE}"
 
 
 def _find_machine() -> str | None:
@@ -184,16 +179,21 @@ def _is_of_dead_process(content: bytes) -> bool:
 
 def list_leases(folder: Path) -> dict[str, str]:
     """Tasks in work, with who has them."""
+    place = open_folder(folder)
     found: dict[str, str] = {}
-    for path in sorted((folder / "leases").glob("*.lease")):
+    for name in place.list_names("leases"):
+        if not name.endswith(_LEASE):
+            continue
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found[path.stem] = str(json.loads(path.read_bytes())["worker"])
+            row = json.loads(place.read(f"leases/{name}"))
+            found[name.removesuffix(_LEASE)] = str(row["worker"])
     return found
 
 
 def note_failure(records: Records, task: Task, message: str) -> int:
     """Keep that a task failed; returns how often it has."""
-    row = json.dumps({"by": describe_worker(), "message": message}).encode()
+    own = secrets.token_hex(8)
+    row = json.dumps({"by": describe_worker(), "message": message, "nonce": own}).encode()
     for number in range(1, 1 + MOST_FAILURES):
         if records.create(f"failures/{task.name}-{number}", row):
             return number
@@ -206,23 +206,25 @@ def note_loss(records: Records, task: Task, lease: bytes) -> bool:
         nonce = str(json.loads(lease)["nonce"])
     except (ValueError, KeyError, TypeError):  # it died before it wrote all of it
         nonce = checksum_bytes(lease)[:16]
-    return records.create(f"losses/{task.name}-{nonce}", lease)
+    row = {"by": describe_worker(), "nonce": secrets.token_hex(8)}
+    return records.create(f"losses/{task.name}-{nonce}", json.dumps(row).encode())
 
 
 def list_failures(folder: Path) -> dict[str, tuple[int, str]]:
     """Tasks that failed: how often, and the last message."""
+    place = open_folder(folder)
     found: dict[str, tuple[int, str]] = {}
-    for path in sorted((folder / "failures").glob("[!.]*-*-*")):
-        name, _, number = path.name.rpartition("-")
+    for name in place.list_names("failures"):
+        task, _, number = name.rpartition("-")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            row = json.loads(path.read_bytes())
-            found[name] = (int(number), f"{row['by']}: {row['message']}")
+            row = json.loads(place.read(f"failures/{name}"))
+            found[task] = (int(number), f"{row['by']}: {row['message']}")
     return found
 
 
 def count_losses(folder: Path) -> Counter[str]:
     """Tasks whose worker was lost, and how often."""
-    return Counter(path.name.rpartition("-")[0] for path in (folder / "losses").glob("[!.]*-*-*"))
+    return Counter(name.rpartition("-")[0] for name in open_folder(folder).list_names("losses"))
 
 
 def require_no_hopeless_task(folder: Path) -> None:

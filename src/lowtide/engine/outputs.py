@@ -19,6 +19,7 @@ checksums need none themselves: one that is damaged does not fit its page.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
@@ -31,6 +32,7 @@ import xxhash
 
 from lowtide import files
 from lowtide.errors import DataError
+from lowtide.stores.paths import is_stored
 
 __all__ = ["OUTPUT_FORMAT", "Output", "OutputWriter", "open_output"]
 
@@ -41,6 +43,8 @@ _MAGIC = OUTPUT_FORMAT.encode()
 _PAGE_BYTES = 4096
 _SUM_BYTES = 8
 _STEP_BYTES = 1 << 18
+_COPY_BYTES = 2 << 20
+_TAIL_BYTES = 8 << 10
 _ALIGNMENT = 8
 _START_OVER = "remove the work folder, and give the command again: it starts over"
 _TRAILER = struct.Struct("<8sQQ16s")  # magic, where the header begins, its size, its xxh3-128
@@ -130,14 +134,14 @@ class Output:
     def read(self, name: str, *, begin: int = 0, end: int | None = None) -> memoryview:
         """Read bytes `begin` to `end` of a section; damage is an error."""
         with self.path.open("rb", buffering=0) as file:
-            return self.read_from(file.fileno(), name, begin=begin, end=end)
+            return self.read_from(file, name, begin=begin, end=end)
 
     def read_from(
-        self, descriptor: int, name: str, *, begin: int = 0, end: int | None = None
+        self, file: IO[bytes], name: str, *, begin: int = 0, end: int | None = None
     ) -> memoryview:
         """The same, from a file that is open already."""
         first, last = self._place(name, begin, end)
-        return self._read_pages(descriptor, first, last) if first < last else memoryview(b"")
+        return self._read_pages(file, first, last) if first < last else memoryview(b"")
 
     def check(self, name: str, *, begin: int = 0, end: int | None = None) -> None:
         """Compare bytes that native code is going to read by itself."""
@@ -146,7 +150,16 @@ class Output:
         with self.path.open("rb", buffering=0) as file:
             while first < last:
                 stop = min(first - first % _PAGE_BYTES + _STEP_BYTES, last)
-                self._read_pages(file.fileno(), first, stop, room)
+                self._read_pages(file, first, stop, room)
+                first = stop
+
+    def copy(self, name: str, target: IO[bytes], *, begin: int = 0, end: int | None = None) -> None:
+        """Copy bytes that lie in a store to where native code can read them."""
+        first, last = self._place(name, begin, end)
+        with self.path.open("rb", buffering=0) as file:
+            while first < last:
+                stop = min(first - first % _PAGE_BYTES + _COPY_BYTES, last)
+                target.write(self._read_pages(file, first, stop))
                 first = stop
 
     def _place(self, name: str, begin: int, end: int | None) -> tuple[int, int]:
@@ -158,7 +171,7 @@ class Output:
         return offset + begin, offset + end
 
     def _read_pages(
-        self, descriptor: int, first: int, last: int, room: memoryview | None = None
+        self, file: IO[bytes], first: int, last: int, room: memoryview | None = None
     ) -> memoryview:
         """Read the pages that a stretch is in, compare them, and return the stretch."""
         page, after = first // _PAGE_BYTES, -(-last // _PAGE_BYTES)
@@ -167,9 +180,9 @@ class Output:
             # The stretch begins where native code can find rows of numbers.
             pad = (begin - first) % _ALIGNMENT
             room = memoryview(bytearray(pad + end - begin))[pad:]
-        data = _fill(room[: end - begin], descriptor, begin, self.path)
+        data = _fill(room[: end - begin], file, begin, self.path)
         sums = _read_exactly(
-            descriptor, self.num_bytes + page * _SUM_BYTES, (after - page) * _SUM_BYTES, self.path
+            file, self.num_bytes + page * _SUM_BYTES, (after - page) * _SUM_BYTES, self.path
         )
         if _sum_pages(data) != bytes(sums):
             raise DataError(
@@ -180,14 +193,18 @@ class Output:
         return data[first - begin : last - begin]
 
 
-def _read_exactly(descriptor: int, offset: int, size: int, path: Path) -> memoryview:
-    return _fill(memoryview(bytearray(size)), descriptor, offset, path)
+def _read_exactly(file: IO[bytes], offset: int, size: int, path: Path) -> memoryview:
+    return _fill(memoryview(bytearray(size)), file, offset, path)
 
 
-def _fill(room: memoryview, descriptor: int, offset: int, path: Path) -> memoryview:
+def _fill(room: memoryview, file: Any, offset: int, path: Path) -> memoryview:
     done = 0
     while done < room.nbytes:
-        count = os.preadv(descriptor, [room[done:]], offset + done)
+        if isinstance(file, io.FileIO):
+            count = os.preadv(file.fileno(), [room[done:]], offset + done)
+        else:  # an object
+            file.seek(offset + done)
+            count = file.readinto(room[done:])
         if count == 0:
             raise _damaged(path)
         done += count
@@ -204,17 +221,20 @@ def _damaged(path: Path) -> DataError:
 
 def open_output(path: Path) -> Output:
     """Read a file's header; one that is damaged is refused."""
-    with files.open_file(path) as file:
-        descriptor = file.fileno()
-        end = os.fstat(descriptor).st_size - _TRAILER.size
-        if end < 0:
+    with path.open("rb", buffering=0) if is_stored(path) else files.open_file(path) as file:
+        total = file.seek(0, os.SEEK_END)
+        if total < _TRAILER.size:
             raise _damaged(path)
-        magic, begin, size, digest = _TRAILER.unpack(
-            _read_exactly(descriptor, end, _TRAILER.size, path)
-        )
+        # One request for most of them: the header stands right before the trailer.
+        tail = _read_exactly(file, max(total - _TAIL_BYTES, 0), min(total, _TAIL_BYTES), path)
+        magic, begin, size, digest = _TRAILER.unpack(tail[-_TRAILER.size :])
+        end = total - _TRAILER.size
         if magic != _MAGIC or begin + size != end:
             raise _damaged(path)
-        text = _read_exactly(descriptor, begin, size, path)
+        inside = begin - (total - len(tail))
+        text = tail[inside : inside + size]
+        if inside < 0:
+            text = _read_exactly(file, begin, size, path)
     if xxhash.xxh3_128_digest(text) != digest:
         raise _damaged(path)
     value = json.loads(text.tobytes())  # what the digest is of

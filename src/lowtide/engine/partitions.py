@@ -121,7 +121,7 @@ class PartitionReader:
                 for places in _join_stretches(ends, _COPY_BYTES // row_bytes):
                     begin, end = places[0], places[-1]
                     rows = output.read_from(
-                        file.fileno(), name, begin=begin * row_bytes, end=end * row_bytes
+                        file, name, begin=begin * row_bytes, end=end * row_bytes
                     )
                     for first, last in pairwise(places):
                         yield rows[(first - begin) * row_bytes : (last - begin) * row_bytes]

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lowtide import files
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.errors import DataError, LowtideError, UsageError
@@ -27,7 +26,7 @@ def read_plan(records: Records) -> dict[str, Any] | None:
     """The plan of a work folder as JSON; None where there is none yet."""
     path = records.folder / PLAN_NAME
     try:
-        value: Any = json.loads(files.read_whole(path))
+        value: Any = json.loads(records.place.read(PLAN_NAME))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -74,7 +73,6 @@ def _create_or_read(records: Records, data: bytes) -> dict[str, Any] | None:
     """
     for _ in range(_MOST_LOOKS):
         try:
-            records.folder.mkdir(parents=True, exist_ok=True)
             if records.create(PLAN_NAME, data):
                 return None
         except FileNotFoundError:

@@ -2,11 +2,11 @@
 
 In:      a task's result, written to a hidden file
 Out:     FOLDER/STAGE/NAME.out and then FOLDER/STAGE/NAME.done: a record of names, sizes, checksums
-Memory:  one record
+Memory:  one record; in a store the headers of 256 results
 
-The record is the truth: a task is done when it has one. Both are created, never replaced (link is
-atomic, on network disks too), so two workers on one task cannot tear anything: the second finds the
-first one's bytes, and stops if they are not its own.
+The record is the truth: a task is done when it has one. Both are created, never replaced (folders),
+so two workers on one task cannot tear anything: the second finds the first one's bytes, and stops
+if they are not its own.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
-import shutil
 import socket
-from collections.abc import Callable, Collection, Generator, Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from lowtide import files
+from lowtide.engine.folders import open_folder
 from lowtide.engine.outputs import Output, OutputWriter, open_output
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError, UsageError
+from lowtide.stores.paths import is_stored
 
 __all__ = ["PLAN_NAME", "Records", "describe_worker"]
 
@@ -32,7 +34,7 @@ _DONE = ".done"
 _COUNT = "count"
 PLAN_NAME = "plan.json"
 """What all workers agree on; a stage says what it holds."""
-_BUFFER_BYTES = 1 << 20
+_OUTPUTS_KEPT = 256
 
 
 def describe_worker() -> str:
@@ -45,41 +47,32 @@ def describe_worker() -> str:
 
 
 class Records:
-    """What tasks have left in a work folder."""
+    """What tasks have left in a work folder, of a disk or of a store."""
 
     def __init__(self, folder: Path) -> None:
-        files.require_local(folder)
+        self.place = open_folder(folder)
         self.folder = folder
+        self._outputs: OrderedDict[Path, Output] = OrderedDict()
+        self._lock = threading.Lock()
 
     def record_path(self, task: Task) -> Path:
         """Where a task's record is."""
-        return self.folder / task.stage / f"{task.name}{_DONE}"
-
-    def output_path(self, task: Task) -> Path:
-        """Where a task's file is."""
-        return self.folder / task.stage / f"{task.name}.out"
+        return self.folder / _record_name(task)
 
     def is_done(self, task: Task) -> bool:
         """Return whether a task has its record."""
-        return self.record_path(task).exists()
+        return self.place.exists(_record_name(task))
 
     def list_done(self, stage: str) -> set[int]:
         """The numbers of a stage's tasks that are done; a listing may lag behind."""
-        done: set[int] = set()
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder / stage) as entries:
-            for entry in entries:
-                number = entry.name.removesuffix(_DONE).rpartition("-")[2]
-                if entry.name.endswith(_DONE) and entry.name[0] != "." and number.isdecimal():
-                    done.add(int(number))
-        return done
+        names = (name for name in self.place.list_names(stage) if name.endswith(_DONE))
+        numbers = (name.removesuffix(_DONE).rpartition("-")[2] for name in names)
+        return {int(number) for number in numbers if number.isdecimal()}
 
     def read(self, task: Task) -> dict[str, Any]:
         """What a finished task's record says: `facts` of its stage, and its files."""
         path = self.record_path(task)
-        try:
-            record: Any = files.read_json(path)
-        except DataError as error:
-            raise _damaged_record(str(error.message), path) from None
+        record = self._read_json(_record_name(task))
         if not isinstance(record, dict) or record.get("task") != task.name:
             raise _damaged_record(f"expected the record of task {task.name}", path)
         checksum = record.pop("checksum", None)
@@ -87,14 +80,36 @@ class Records:
             raise _damaged_record(f"the record of task {task.name} is damaged", path)
         return record
 
+    def _read_json(self, name: str) -> Any:
+        path = self.folder / name
+        try:
+            return json.loads(self.place.read(name))
+        except FileNotFoundError:
+            raise _damaged_record("file not found", path) from None
+        except (ValueError, RecursionError) as error:
+            raise _damaged_record(f"not JSON: {error}", path) from None
+
     def open(self, task: Task) -> Output:
         """The file of a finished task, if it is as its record says."""
-        path = self.output_path(task)
-        expected = self.read(task)["files"][path.name]["bytes"]
+        ((name, row),) = self.read(task)["files"].items()
+        path = self.place.output_path(task.stage, name)
+        if not is_stored(path):
+            return self._open(task, path, row)
+        # An object of this name never changes: asking for its header once is enough.
+        with self._lock:
+            output = self._outputs.pop(path, None)
+        output = output or self._open(task, path, row)
+        with self._lock:
+            self._outputs[path] = output
+            while len(self._outputs) > _OUTPUTS_KEPT:
+                self._outputs.popitem(last=False)
+        return output
+
+    def _open(self, task: Task, path: Path, row: Mapping[str, Any]) -> Output:
         size = path.stat().st_size
-        if size != expected:
+        if size != row["bytes"]:
             raise DataError(
-                f"{size} bytes, but the record of task {task.name} says {expected}",
+                f"{size} bytes, but the record of task {task.name} says {row['bytes']}",
                 path=path,
                 next_step="remove the work folder, and give the command again: it starts over",
             )
@@ -108,17 +123,16 @@ class Records:
         facts: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """Write a task's file and its record; `write` returns the file's header."""
-        path = self.output_path(task)
-        with self._scratch(path) as (partial, file):
+        with self.place.scratch_file(task.stage) as (partial, file):
             writer = OutputWriter(file)
             checksum = writer.finish(write(writer))
             file.flush()
-            os.fsync(file.fileno())
             size = file.tell()
-            if not _create(partial, path):
-                _require_same_file(partial, path, task)
+            name = self.place.publish(partial, task.stage, task.name, checksum)
+        if name is None:
+            raise _other_result(task, self.record_path(task))
         row = {"bytes": size, "xxh3": checksum}
-        self.commit_record(task, facts=facts(), outputs={path.name: row})
+        self.commit_record(task, facts=facts(), outputs={name: row})
 
     def commit_record(
         self,
@@ -129,44 +143,26 @@ class Records:
     ) -> None:
         """Say that a task is done; one that is done already must have had the same result."""
         record = {"task": task.name, "facts": dict(facts), "files": dict(outputs or {})}
-        path = self.record_path(task)
-        with self._scratch(path) as (partial, file):
-            record = {**record, "by": describe_worker()}
-            file.write(files.json_bytes({**record, "checksum": _checksum_record(record)}))
-            file.flush()
-            os.fsync(file.fileno())
-            if _create(partial, path):
-                return
+        signed = {**record, "by": describe_worker()}
+        data = files.json_bytes({**signed, "checksum": _checksum_record(signed)})
+        if self.place.create(_record_name(task), data):
+            return
         before = self.read(task)
-        same = ("task", "facts", "files")
-        if any(before.get(key) != json.loads(json.dumps(record[key])) for key in same):
-            raise _other_result(task, path)
-
-    @contextlib.contextmanager
-    def _scratch(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
-        """A hidden file beside `path`, which is gone afterwards."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = files.unused_name(path, "partial")
-        try:
-            with os.fdopen(files.create_file(partial), "w+b", buffering=_BUFFER_BYTES) as file:
-                yield partial, file
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink()
+        if any(before.get(key) != json.loads(json.dumps(record[key])) for key in record):
+            raise _other_result(task, self.record_path(task))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small file in the folder; False if it is there already, as it was."""
-        path = self.folder / name
-        with self._scratch(path) as (partial, file):
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            return _create(partial, path)
+        """Create a small file in the folder; False if it is there already, as it was.
+
+        Where it matters who was first, `data` has to be this worker's own: a store that is asked
+        again after a lost answer cannot tell whose bytes are there but by looking at them.
+        """
+        return self.place.create(name, data)
 
     def agree_on_count(self, stage: str, count: int) -> None:
         """Say how many tasks a stage has; workers that count otherwise do not belong together."""
         self.create(f"{stage}/{_COUNT}", json.dumps(count).encode())
-        stored = _read_count(self.folder / stage / _COUNT)
+        stored = self._read_count(stage)
         if stored != count:
             raise UsageError(
                 f"stage {stage} has {stored} tasks for other workers, {count} for this one",
@@ -174,56 +170,54 @@ class Records:
                 next_step="start every worker with the same command, inputs and version",
             )
 
+    def _read_count(self, stage: str) -> int:
+        name = f"{stage}/{_COUNT}"
+        count: Any = self._read_json(name)
+        if type(count) is not int:
+            raise _damaged_record("expected how many tasks there are", self.folder / name)
+        return count
+
     def list_stages(self) -> list[tuple[str, int]]:
         """The stages that were begun, in that order, with how many tasks they have."""
-        found = sorted(self.folder.glob(f"*/{_COUNT}"), key=lambda path: path.stat().st_mtime_ns)
-        return [(path.parent.name, _read_count(path)) for path in found]
+        found: list[tuple[float, str]] = []
+        for stage in self.place.list_names():
+            name = f"{stage}/{_COUNT}"
+            if self.place.exists(name):
+                found.append((self.place.find_time(name), stage))
+        return [(stage, self._read_count(stage)) for _, stage in sorted(found)]
+
+    def find_begin(self, stage: str) -> float:
+        """When a stage was begun, in seconds by the folder's clock."""
+        return self.place.find_time(f"{stage}/{_COUNT}")
 
     def refuse_strangers(self, stages: Collection[str]) -> None:
         """Refuse a folder that holds what workers on these stages have not made."""
-        with contextlib.suppress(FileNotFoundError):
-            for path in sorted(self.folder.iterdir()):
-                if path.name not in _own_names(stages) and not path.name.startswith("."):
-                    raise UsageError(
-                        f"{path.name} is here, which no worker made",
-                        path=self.folder,
-                        next_step="give a folder of its own as --work-dir",
-                    )
+        for name in self.place.list_names():
+            if name not in self._own_names(stages):
+                raise UsageError(
+                    f"{name} is here, which no worker made",
+                    path=self.folder,
+                    next_step="give a folder of its own as --work-dir",
+                )
 
     def remove(self, stages: Collection[str]) -> None:
         """Remove what workers on these stages left, and the folder if it is empty then."""
-        for name in _own_names(stages):
-            path = self.folder / name
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
+        self.place.remove(self._own_names(stages))
 
-    @contextlib.contextmanager
-    def scratch_folder(self) -> Generator[Path]:
+    def _own_names(self, stages: Collection[str]) -> list[str]:
+        return [PLAN_NAME, *stages, "leases", "failures", "losses", *self.place.more_names]
+
+    def scratch_folder(self) -> contextlib.AbstractContextManager[Path]:
         """A folder of this task's own, for what it needs only meanwhile."""
-        folder = self.folder / "scratch" / secrets.token_hex(8)
-        folder.mkdir(parents=True)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        return self.place.scratch_folder()
+
+
+def _record_name(task: Task) -> str:
+    return f"{task.stage}/{task.name}{_DONE}"
 
 
 def _checksum_record(record: Mapping[str, Any]) -> str:
     return files.checksum_bytes(json.dumps(record, sort_keys=True).encode())
-
-
-def _read_count(path: Path) -> int:
-    try:
-        count: Any = files.read_json(path)
-    except DataError as error:
-        raise _damaged_record(str(error.message), path) from None
-    if type(count) is not int:
-        raise _damaged_record("expected how many tasks there are", path)
-    return count
 
 
 def _damaged_record(message: str, path: Path) -> DataError:
@@ -232,28 +226,6 @@ def _damaged_record(message: str, path: Path) -> DataError:
         path=path,
         next_step="remove the work folder, and give the command again: it starts over",
     )
-
-
-def _own_names(stages: Collection[str]) -> list[str]:
-    return [PLAN_NAME, *stages, "leases", "failures", "losses", "scratch"]
-
-
-def _create(partial: Path, path: Path) -> bool:
-    """Give a finished file its name; False if another file has it."""
-    try:
-        os.link(partial, path)
-    except FileExistsError:
-        # A network disk may repeat a request that had succeeded: then the file has both names.
-        return os.path.samestat(partial.stat(), path.stat())
-    files.sync_directory(path.parent)
-    return True
-
-
-def _require_same_file(mine: Path, other: Path, task: Task) -> None:
-    if mine.stat().st_size != other.stat().st_size or files.checksum_file(
-        mine
-    ) != files.checksum_file(other):
-        raise _other_result(task, other)
 
 
 def _other_result(task: Task, path: Path) -> DataError:

@@ -24,10 +24,10 @@ from lowtide.engine.leases import (
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import LowtideError, from_os_error
+from lowtide.stores.objects import StoreDownError
 
 __all__ = ["run_shared"]
 
-_LONGEST_PAUSE = 1.0
 _SHORTEST_PAUSE = 0.01
 _OF_THIS_MACHINE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM, errno.EMFILE}
@@ -126,7 +126,7 @@ class _StageRun:
                 continue
             # All that is left is in work elsewhere.
             self.news.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, self.records.place.longest_pause)
             self.look()
             require_no_hopeless_task(self.records.folder)
 
@@ -165,6 +165,8 @@ class _StageRun:
     def attempt(self, task: Task) -> None:
         try:
             self.stage.run(task.index)
+        except StoreDownError:
+            raise
         except OSError as error:
             if error.errno in _OF_THIS_MACHINE:
                 raise

@@ -19,7 +19,8 @@ __all__ = ["describe_work", "is_work_folder"]
 
 def is_work_folder(folder: Path) -> bool:
     """Return whether workers meet in a folder."""
-    return (folder / PLAN_NAME).is_file() and bool(list(folder.glob("*/count")))
+    records = Records(folder)
+    return records.place.exists(PLAN_NAME) and bool(records.list_stages())
 
 
 def describe_work(folder: Path) -> str:
@@ -43,7 +44,7 @@ def describe_work(folder: Path) -> str:
 
 
 def _describe_rate(records: Records, stage: str, done: int, count: int) -> str:
-    seconds = time.time() - (records.folder / stage / "count").stat().st_mtime
+    seconds = time.time() - records.find_begin(stage)
     if not done or seconds <= 0:  # nothing yet, or the disk's clock is ahead of ours
         return ""
     left = (count - done) * seconds / done

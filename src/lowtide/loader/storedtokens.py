@@ -8,27 +8,21 @@ Memory:  a row of about 600 bytes per shard; the list of objects a page at a tim
 from __future__ import annotations
 
 import itertools
-import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowtide.dataset.layout import (
-    SPLITS,
-    DatasetInfo,
-    ShardInfo,
-    load_dataset_info,
-    shard_from_row,
-)
-from lowtide.dataset.tokenfiles.shards import DOCUMENTS_SUFFIX, ID_BYTES
-from lowtide.errors import DataError, UsageError
+from lowtide.dataset.layout import DatasetInfo, ShardInfo, load_dataset_info, shard_from_row
+from lowtide.dataset.storeddatasets import ShardObjects, match_objects, no_dataset
+from lowtide.dataset.tokenfiles.shards import ID_BYTES
+from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.memory import parse_size
 from lowtide.stores.extentfiles import CachedObject, Extent
 from lowtide.stores.extents import ExtentCache, open_cache
-from lowtide.stores.objects import ObjectInfo, ObjectMissingError, Store, open_store
+from lowtide.stores.objects import ObjectMissingError, Store, open_store
 from lowtide.stores.urls import StoreURL
 
 __all__ = [
@@ -133,7 +127,8 @@ def open_stored_dataset(url: StoreURL, settings: CacheSettings) -> StoredDataset
 
     def find_shards(split: str, metadata: Mapping[str, Any]) -> Iterator[ShardInfo]:
         rows = [shard_from_row(root, row) for row in metadata["shards"].get(split, [])]
-        found[split] = tuple(_match(store, url / split, rows, ID_BYTES[metadata["dtype"]]))
+        matched = match_objects(store, url / split, rows, ID_BYTES[metadata["dtype"]])
+        found[split] = tuple(map(_stored_shard, matched))
         return iter(rows)
 
     return StoredDataset(load_dataset_info(root, find_shards=find_shards), found)
@@ -154,78 +149,15 @@ def _keep_metadata(store: Store, cache: ExtentCache, url: StoreURL) -> Path:
     try:
         path = cache.folder.keep_file(store, url / METADATA_NAME, most_bytes=_MOST_METADATA_BYTES)
     except ObjectMissingError:
-        raise _no_dataset(store, url) from None
+        raise no_dataset(store, url) from None
     return path.parent
 
 
-def _no_dataset(store: Store, url: StoreURL) -> DataError:
-    """Say what is there instead of a dataset."""
-    first = next(store.iter_objects(url), None)
-    if first is None:
-        return DataError(
-            "nothing is stored under this prefix",
-            path=str(url),
-            next_step="check the URL for typing errors; a dataset comes there with: "
-            f"aws s3 cp --recursive DATASET {url}",
-        )
-    parent = url.key.rpartition("/")[0]
-    up = StoreURL(url.scheme, url.bucket, parent)
-    return DataError(
-        f"no dataset here: {METADATA_NAME} is missing, the first object is {first.url.name}",
-        path=str(url),
-        next_step=f"did you mean {up}?"
-        if url.name in SPLITS
-        else "name the prefix that holds it; text is prepared first (lowtide prepare)",
-    )
-
-
-def _match(
-    store: Store, prefix: StoreURL, rows: list[ShardInfo], item_bytes: int
-) -> Iterator[StoredShard]:
-    """Find the object of each row; all of a split are listed, a thousand in a request."""
-    objects: dict[str, ObjectInfo] = {}
-    wanted = {shard.path.name for shard in rows}
-    for info in store.iter_objects(prefix):
-        name = info.url.key.removeprefix(prefix.key + "/")
-        if "/" in name or name.startswith("."):
-            continue
-        if name.endswith(".bin") and name not in wanted:
-            raise DataError(
-                f"{name} lies beside the shards, but {METADATA_NAME} does not describe it",
-                path=str(info.url),
-                next_step="take it out; shards are moved in on a local disk, where they can be "
-                "read whole, or added as text with lowtide append",
-            )
-        if name.endswith((".bin", DOCUMENTS_SUFFIX)):
-            objects[name] = info
-    for shard in rows:
-        yield _stored_shard(prefix, shard, objects, item_bytes)
-
-
-def _stored_shard(
-    prefix: StoreURL, shard: ShardInfo, objects: Mapping[str, ObjectInfo], item_bytes: int
-) -> StoredShard:
-    name = shard.path.name
-    info = objects.get(name)
-    if info is None or info.size != shard.num_tokens * item_bytes:
-        seen = "is missing" if info is None else f"has {info.size} bytes"
-        raise DataError(
-            f"{name} {seen}, {METADATA_NAME} says {shard.num_tokens * item_bytes} bytes",
-            path=str(prefix / name),
-            next_step="copy the dataset to the store again, all of it; the metadata last",
-        )
-    ends_name = os.path.splitext(name)[0] + DOCUMENTS_SUFFIX  # noqa: PTH122
-    ends = objects.get(ends_name) if shard.num_documents else None
-    if shard.num_documents and (ends is None or ends.size != 8 * shard.num_documents):
-        raise DataError(
-            f"{ends_name} is {'missing' if ends is None else 'of another size'}, "
-            f"{METADATA_NAME} says that it has {shard.num_documents} documents",
-            path=str(prefix / ends_name),
-            next_step="copy the dataset to the store again, all of it",
-        )
+def _stored_shard(row: ShardObjects) -> StoredShard:
+    shard = row.shard
     return StoredShard(
-        tokens=CachedObject(info, head_checksum=shard.head, checksum=shard.checksum),
+        tokens=CachedObject(row.tokens, head_checksum=shard.head, checksum=shard.checksum),
         num_tokens=shard.num_tokens,
-        documents=None if ends is None else CachedObject(ends),
+        documents=None if row.documents is None else CachedObject(row.documents),
         num_documents=shard.num_documents,
     )

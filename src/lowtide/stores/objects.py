@@ -1,12 +1,16 @@
 """Objects by ranges, through obstore: retried with growing waits, and named when they fail.
 
 In:      URLs; credentials from the environment, the instance or a profile, never from a flag
-Out:     sizes and tags of objects, lists of them, ranges of bytes
-Memory:  what is asked for; a page of a list (1,000 names) at a time; about 5 MiB for obstore
+Out:     sizes and tags of objects, lists of them, ranges of bytes; objects created and uploaded
+Memory:  what is asked for; a page of a list (1,000 names) at a time; UPLOAD_BYTES while a file is
+         uploaded; about 5 MiB for obstore
 
 A range is asked for under the tag the object had when it was opened, so that one that changed
 meanwhile is refused instead of mixed. Errors of a store come as text: which of them pass with time
 (lost connections, 429, 5xx) and which do not is decided here, in one place.
+
+A store gives the same answer to whoever was second and to whoever was first but did not hear of it
+and asked again. So `create` looks at what is there, and compares.
 """
 
 from __future__ import annotations
@@ -15,27 +19,34 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lowtide.errors import DataError, LowtideError, UsageError, warn
-from lowtide.packages import has_package, import_package
+from lowtide.packages import import_package
+from lowtide.stores.credentials import how_to_sign_in, needs_profile, profile_credentials
 from lowtide.stores.urls import StoreURL
 
 __all__ = [
+    "UPLOAD_BYTES",
     "ObjectChangedError",
     "ObjectInfo",
     "ObjectMissingError",
     "Store",
+    "StoreDownError",
     "open_store",
 ]
 
 ResultT = TypeVar("ResultT")
 
 _ATTEMPTS = 10
+_PART_BYTES = 5 << 20  # the least that S3 takes
+_MOST_PARTS = 9000  # S3 takes 10,000
+UPLOAD_BYTES = 3 * _PART_BYTES
+"""What uploading a file holds: the part that is read, and the one that is sent."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 30.0
 _TOLD_WAIT_S = 3.0
 _REQUEST_S = 60
@@ -52,6 +63,10 @@ class ObjectMissingError(DataError):
 
 class ObjectChangedError(DataError):
     """An object is not the one that was opened."""
+
+
+class StoreDownError(DataError):
+    """The store denies access, or does not answer: no fault of what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +94,8 @@ class Store:
         if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"):
             options["allow_http"] = True  # obstore forgets it where other options are given
         more: dict[str, Any] = {}
-        if root.scheme in ("s3", "s3a") and _needs_profile():
-            more["credential_provider"] = _profile_credentials(root)
+        if root.scheme in ("s3", "s3a") and needs_profile():
+            more["credential_provider"] = profile_credentials(root)
         return stores.from_url(
             root.root,
             client_options=options,
@@ -114,12 +129,84 @@ class Store:
 
     def read_whole(self, url: StoreURL, *, most_bytes: int) -> tuple[ObjectInfo, Any]:
         """Return a small object."""
-        info = self.head(url)
-        if info.size > most_bytes:
-            raise DataError(
-                f"an object of {info.size} bytes, expected {most_bytes} at most", path=str(url)
-            )
-        return info, self.read(info, 0, info.size)
+
+        def ask() -> tuple[ObjectInfo, Any]:
+            found = self._obstore.get(self._client, url.key)
+            info = _info(url, found.meta)
+            if info.size > most_bytes:
+                raise DataError(
+                    f"an object of {info.size} bytes, expected {most_bytes} at most", path=str(url)
+                )
+            data = found.bytes()
+            if len(data) != info.size:
+                raise ConnectionError(f"{len(data)} of {info.size} bytes came")
+            return info, data
+
+        return self._retrying(url, ask)
+
+    def create(self, url: StoreURL, data: bytes) -> str | None:
+        """Create a small object and return its tag; None if another one is there.
+
+        One that holds the same bytes is taken for our own: where it matters who was first, the
+        bytes of two writers have to differ.
+        """
+        exists = self._obstore.exceptions.AlreadyExistsError
+
+        def ask() -> str | None:
+            try:
+                return _tag(self._obstore.put(self._client, url.key, data, mode="create"))
+            except exists:
+                return None
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            tag = self._retrying(url, ask, writes=True)
+            if tag is not None:
+                return tag
+            try:
+                info, found = self.read_whole(url, most_bytes=max(len(data), 1 << 20))
+                return info.tag if bytes(found) == data else None
+            except ObjectMissingError:  # two at once, and neither came through; or removed again
+                _wait(attempt, url, "created elsewhere at the same moment")
+        raise DataError("this object comes and goes", path=str(url))
+
+    def replace(self, url: StoreURL, data: bytes, tag: str) -> str | None:
+        """Replace a small object that has this tag; return the new one, None if it had another.
+
+        It is asked for once: whoever renews a lease asks again soon.
+        """
+        mode: Any = {"e_tag": f'"{tag}"'}
+
+        def ask() -> str | None:
+            try:
+                return _tag(self._obstore.put(self._client, url.key, data, mode=mode))
+            except (FileNotFoundError, self._obstore.exceptions.PreconditionError):
+                return None
+
+        return self._retrying(url, ask, writes=True, attempts=1)
+
+    def upload(self, url: StoreURL, path: Path) -> None:
+        """Store a file of any size; the object appears when all of it is there."""
+        size = path.stat().st_size
+        options: dict[str, Any] = {"use_multipart": False}
+        if size > _PART_BYTES:
+            part = max(_PART_BYTES, -(-size // _MOST_PARTS))
+            options = {"use_multipart": True, "chunk_size": part, "max_concurrency": 1}
+
+        def ask() -> None:
+            self._obstore.put(self._client, url.key, path, **options)
+
+        self._retrying(url, ask, writes=True)
+
+    def delete(self, urls: Sequence[StoreURL]) -> None:
+        """Remove objects; those that are not there are no error."""
+        keys = [url.key for url in urls]
+        for first in range(0, len(keys), 1000):
+            some = keys[first : first + 1000]
+
+            def ask(some: list[str] = some) -> None:
+                self._obstore.delete(self._client, some)
+
+            self._retrying(urls[first], ask, writes=True)
 
     def iter_objects(self, prefix: StoreURL) -> Iterator[ObjectInfo]:
         """Yield the objects under a prefix in order of their names, a page at a time."""
@@ -145,23 +232,45 @@ class Store:
                 last = str(row["path"])
                 yield _info(StoreURL(prefix.scheme, prefix.bucket, last), row)
 
-    def _retrying(self, url: StoreURL, ask: Callable[[], ResultT]) -> ResultT:
+    def list_names(self, prefix: StoreURL) -> list[str]:
+        """The names right under a prefix: of objects, and of longer prefixes."""
+
+        def ask() -> Any:
+            return self._obstore.list_with_delimiter(self._client, prefix.key or None)
+
+        found = self._retrying(prefix, ask)
+        paths = [*found["common_prefixes"], *(row["path"] for row in found["objects"])]
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in paths)
+
+    def find_time(self, url: StoreURL) -> float:
+        """When an object was stored, in seconds by the store's clock."""
+        row = self._retrying(url, lambda: self._obstore.head(self._client, url.key))
+        return row["last_modified"].timestamp()
+
+    def _retrying(
+        self,
+        url: StoreURL,
+        ask: Callable[[], ResultT],
+        *,
+        writes: bool = False,
+        attempts: int = _ATTEMPTS,
+    ) -> ResultT:
         """Call `ask` until it answers; what will not pass is raised at once, in our words."""
         began, reason = time.monotonic(), ""
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, attempts + 1):
             try:
                 return ask()
             except LowtideError:
                 raise
             except Exception as error:  # obstore's own share no narrower class with OSError
-                refusal = _refusal(error, url)
+                refusal = _refusal(error, url, writes=writes)
                 if refusal is not None:
                     raise refusal from None
                 reason = _reason(error)
-            if attempt < _ATTEMPTS:
+            if attempt < attempts:
                 _wait(attempt, url, reason)
-        raise DataError(
-            f"no answer from the store in {_ATTEMPTS} attempts over "
+        raise StoreDownError(
+            f"no answer from the store in {attempts} attempts over "
             f"{time.monotonic() - began:.0f} s: {reason}",
             path=str(url),
             next_step="check the network and that the store is up, then give the same command "
@@ -195,6 +304,11 @@ def _info(url: StoreURL, row: Any) -> ObjectInfo:
     return ObjectInfo(url, int(row["size"]), str(etag).strip('"'))  # lists may leave quotes out
 
 
+def _tag(row: Any) -> str:
+    """The tag of an object that was just stored; empty where the store does not say."""
+    return str(row["e_tag"] or "").strip('"')
+
+
 def _changed(url: StoreURL) -> ObjectChangedError:
     return ObjectChangedError(
         "this object changed while it was read",
@@ -215,18 +329,18 @@ def _wait(attempt: int, url: StoreURL, reason: str) -> None:
     _sleep(seconds)
 
 
-def _refusal(error: Exception, url: StoreURL) -> DataError | None:
+def _refusal(error: Exception, url: StoreURL, *, writes: bool = False) -> DataError | None:
     """The error to raise for what waiting does not mend; None where it may."""
     text = str(error)
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0
     path = str(url)
     if any(place in text for place in _INSTANCE) or "Account must be specified" in text:
-        return DataError(
+        return StoreDownError(
             "no credentials for this store: none in the environment, and this machine has none of "
             "its own",
             path=path,
-            next_step=_CREDENTIALS.get(url.scheme, _CREDENTIALS["az"]),
+            next_step=how_to_sign_in(url.scheme),
         )
     if "NoSuchBucket" in text:
         return DataError(
@@ -238,11 +352,13 @@ def _refusal(error: Exception, url: StoreURL) -> DataError | None:
             "no such object", path=path, next_step="check the URL for typing errors"
         )
     if status in (401, 403) or "PermissionDenied" in type(error).__name__:
-        return DataError(
-            f"the store denies access ({_reason(error)})",
+        return StoreDownError(
+            f"the store denies {'writing' if writes else 'access'} ({_reason(error)})",
             path=path,
-            next_step="check that these credentials may read (and list) this prefix; a public "
-            "bucket is read without any with AWS_SKIP_SIGNATURE=true",
+            next_step="check that these credentials may write and delete under this prefix"
+            if writes
+            else "check that these credentials may read (and list) this prefix; a public bucket "
+            "is read without any with AWS_SKIP_SIGNATURE=true",
         )
     if status in (412, 416):
         return _changed(url)
@@ -259,21 +375,6 @@ def _refusal(error: Exception, url: StoreURL) -> DataError | None:
     return None
 
 
-_OTHER_CREDENTIALS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-_CREDENTIALS = {
-    "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, or AWS_PROFILE with boto3 "
-    "installed; for a public bucket AWS_SKIP_SIGNATURE=true",
-    "s3a": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or: gcloud auth application-default login",
-    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or: az login",
-}
-
-
 def _reason(error: Exception) -> str:
     """What a store said, in a line, without the query of a URL, which may hold a signature."""
     text = str(error)
@@ -283,26 +384,3 @@ def _reason(error: Exception) -> str:
     lines = text.splitlines()
     line = lines[0] if lines else type(error).__name__
     return re.sub(r"\?\S+", "", line.rpartition(" - ")[2])[:200]
-
-
-def _needs_profile() -> bool:
-    """True where credentials are in a profile's files, which obstore does not read by itself."""
-    if os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true"):
-        return False
-    if any(os.environ.get(name) for name in _OTHER_CREDENTIALS):
-        return False
-    if os.environ.get("AWS_PROFILE"):
-        return True
-    shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials"
-    return has_package("boto3") and Path(shared).is_file()
-
-
-def _profile_credentials(root: StoreURL) -> Any:
-    if not has_package("boto3"):
-        raise DataError(
-            f"the profile {os.environ.get('AWS_PROFILE')} is read by the package boto3, which is "
-            "not installed",
-            path=str(root),
-            next_step="pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-        )
-    return import_package("obstore.auth.boto3", "AWS_PROFILE").Boto3CredentialProvider()

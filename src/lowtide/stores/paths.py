@@ -88,6 +88,14 @@ class StorePath(PosixPath):
         """Itself."""
         return self
 
+    def relative_to(self, *other: Any) -> Path:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """What follows a prefix, which is no address."""
+        return Path(*super().relative_to(*other).parts)
+
+    def absolute(self) -> StorePath:
+        """Itself."""
+        return self
+
     def open(self, mode: str = "rb", buffering: int = -1, *_: Any, **__: Any) -> Any:
         """Open the object for reading, in binary."""
         if mode != "rb":
@@ -212,7 +220,7 @@ def is_stored(path: Path) -> bool:
     return isinstance(path, StorePath)
 
 
-def input_path(text: str) -> Path:
+def input_path(text: str | os.PathLike[str]) -> Path:
     """A path of this machine, or of a store."""
     return Path(text) if store_url(text) is None else StorePath(text)
 

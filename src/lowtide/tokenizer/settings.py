@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.encodings import check_encoding
 from lowtide.errors import UsageError
+from lowtide.stores.paths import input_path
 from lowtide.tokenizer.learning import TieBreak
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
@@ -53,9 +54,12 @@ class TokenizerTrainingSettings:
     """threads: this process. files: any number of processes on machines that share a disk, each
     started with this same command; they count together in --work-dir. The result is the same."""
     work_dir: Path | None = None
-    """Where workers of --engine files meet, on the shared disk; default: OUT_DIR.work."""
+    """Where workers of --engine files meet, on the shared disk, or a prefix as s3://bucket/work;
+    default: OUT_DIR.work."""
 
     def __post_init__(self) -> None:
+        if self.work_dir is not None:
+            object.__setattr__(self, "work_dir", input_path(self.work_dir))
         self._check_engine()
         smallest = 256 + len(set(self.special_tokens))
         if self.kind == "bpe" and self.vocab_size < smallest:

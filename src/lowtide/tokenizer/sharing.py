@@ -23,6 +23,7 @@ from lowtide.corpus.contents import PART_BYTES, fold_parts, hash_parts
 from lowtide.corpus.cutting import PROBE_BYTES
 from lowtide.corpus.inputs import InputFile, InputList
 from lowtide.corpus.reading import ReadingSettings, is_plain_text, is_text
+from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
@@ -142,15 +143,18 @@ class SharedCounting:
             size = int(str(error).split()[0])
             raise refuse_stretch(size, source, self.options, self.needs) from None
 
-    def add_up(self, counter: _native.PieceCounter) -> dict[str, Any]:
-        """Add the counts of all parts to a counter; return how much text they are of."""
+    def add_up(self, counter: _native.PieceCounter, folder: Path) -> dict[str, Any]:
+        """Add the counts of all parts to a counter; return how much text they are of.
+
+        `folder` is for copies of counts that lie in a store.
+        """
         totals = {"bytes": 0, "pieces": 0}
+        copies = LocalCopies(folder)
         for task, facts in self._iter_facts():
             output = self.records.open(task)
-            output.check("counts")
-            begin, _ = output.sections["counts"]
+            path, begin = copies.find(output, "counts")
             ends = output.read("ends").cast("Q").tolist()
-            counter.add_saved(str(output.path), begin, ends, facts["longest"])
+            counter.add_saved(str(path), begin, ends, facts["longest"])
             for name in totals:
                 totals[name] += facts[name]
         if not totals["bytes"]:

@@ -31,6 +31,8 @@ from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, format_size
 from lowtide.progress import Progress
 from lowtide.scratch import scratch_folder
+from lowtide.stores.objects import UPLOAD_BYTES
+from lowtide.stores.paths import READER_BYTES, is_stored
 from lowtide.tokenizer.counting import CountCheckpoints, count_pieces
 from lowtide.tokenizer.countingplan import (
     BATCH_BYTES,
@@ -129,6 +131,8 @@ def _train_together(
     out_dir = settings.out_dir
     assert out_dir is not None
     needed = reader_bytes(inputs, reading_options(settings))
+    if settings.work_dir is not None and is_stored(settings.work_dir):
+        needed += UPLOAD_BYTES + READER_BYTES
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * _FILE_BYTES)
     part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
@@ -146,6 +150,7 @@ def _train_together(
             make_counter=make_counter,
         )
         records.refuse_strangers(STAGES)
+        records.place.prepare()
         plan = {
             "verb": "train-tokenizer",
             "version": __version__,
@@ -163,7 +168,7 @@ def _train_together(
                 if is_finished():
                     return
                 counter = make_counter(folder)
-                counts = counting.add_up(counter)
+                counts = counting.add_up(counter, folder)
                 vocabulary = _learn_from(settings, counter, counts, budget, progress, folder)
                 keep_trained(settings, inputs, counting.contents(), vocabulary, counts)
 

@@ -20,6 +20,7 @@ from lowtide import _native, files
 from lowtide.arrays import np
 from lowtide.dataset.near.job import NearJob
 from lowtide.dataset.near.pairs import PAIR_STAGE
+from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
@@ -132,7 +133,7 @@ class DecideStage:
             path = folder / "removed"
             os.close(files.create_file(path))
             decider = _native.NearDecider(
-                list(self._iter_sets()),
+                list(self._iter_sets(LocalCopies(folder))),
                 self._job.options.threshold,
                 self._copies_left_from(),
                 path,
@@ -158,17 +159,15 @@ class DecideStage:
         """
         return self._job.first_block << 32 if self._job.leave_copies else _NO_PLACE
 
-    def _iter_sets(self) -> Iterator[tuple[int, Any, int, int, int]]:
+    def _iter_sets(self, copies: LocalCopies) -> Iterator[tuple[int, Any, int, int, int]]:
         job = self._job
         for part in range(job.num_parts):
             output = job.records.open(Task(SET_STAGE, part))
-            offset, size = output.sections["index"]
-            count = size // _native.GRAM_SET_ROW_BYTES
+            count = output.size("index") // _native.GRAM_SET_ROW_BYTES
             if count:
-                output.check("index")
-                output.check("grams")
-                first = job.first_blocks[part] << 32
-                yield first, output.path, offset, count, output.sections["grams"][0]
+                path, offset = copies.find(output, "index")
+                _, grams_at = copies.find(output, "grams")
+                yield job.first_blocks[part] << 32, path, offset, count, grams_at
 
     def _write(
         self,

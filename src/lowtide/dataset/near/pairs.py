@@ -17,6 +17,7 @@ from typing import Any
 from lowtide import _native, files
 from lowtide.arrays import np
 from lowtide.dataset.near.job import NEAR_SECTIONS, NearJob
+from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionReader
@@ -143,10 +144,15 @@ def _merge(runs: list[Run], buffer_bytes: int) -> Iterator[memoryview]:
 
 def pair_stage(job: NearJob) -> OneTask:
     """One task: the pairs of all partitions, and where the documents of each part begin."""
-    return OneTask(PAIR_STAGE, job.records, lambda output: _write_pairs(job, output))
+
+    def write(output: OutputWriter) -> dict[str, Any]:
+        with job.records.scratch_folder() as folder:
+            return _write_pairs(job, output, LocalCopies(folder))
+
+    return OneTask(PAIR_STAGE, job.records, write)
 
 
-def _write_pairs(job: NearJob, output: OutputWriter) -> dict[str, Any]:
+def _write_pairs(job: NearJob, output: OutputWriter, copies: LocalCopies) -> dict[str, Any]:
     counts = {"capped": 0, "largest": 0, "pairs": 0}
     runs: dict[str, list[Run]] = {"pairs": [], "wanted": []}
     for partition in range(job.num_partitions):
@@ -154,9 +160,8 @@ def _write_pairs(job: NearJob, output: OutputWriter) -> dict[str, Any]:
         counts["capped"] += found.header["capped"]
         counts["largest"] = max(counts["largest"], found.header["largest"])
         for name, rows in runs.items():
-            found.check(name)
-            offset, size = found.sections[name]
-            rows.append((found.path, offset, size // _native.PLACE_PAIR_BYTES))
+            path, offset = copies.find(found, name)
+            rows.append((path, offset, found.size(name) // _native.PLACE_PAIR_BYTES))
     output.begin("pairs")
     for data in _merge(runs["pairs"], job.table_bytes // 2):
         counts["pairs"] += len(data) // _native.PLACE_PAIR_BYTES

@@ -25,6 +25,7 @@ from lowtide.corpus.deduplication import TABLE_ROW_BYTES, LeaveOut
 from lowtide.dataset.removed import leave_out_with
 from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
+from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionReader
@@ -171,7 +172,7 @@ def _write(
 class PartDuplicates:
     """The lines to leave out of one part, asked for block by block."""
 
-    def __init__(self, job: StagedJob, part: int, num_blocks: int) -> None:
+    def __init__(self, job: StagedJob, part: int, num_blocks: int, copies: LocalCopies) -> None:
         self._files: list[tuple[Path, int, memoryview]] = []
         stage = DuplicateStage(job)
         for index in range(stage.count_tasks()):
@@ -180,9 +181,8 @@ class PartDuplicates:
             if end - begin == 4 * num_blocks:
                 continue  # none of this part's lines is in it
             ends = output.read("lines", begin=begin, end=begin + 4 * num_blocks).cast("I")
-            output.check("lines", begin=begin, end=end)  # which `load` reads from
-            lines_at = output.sections["lines"][0] + begin + 4 * num_blocks
-            self._files.append((output.path, lines_at, ends))
+            path, lines_at = copies.find(output, "lines", begin=begin + 4 * num_blocks, end=end)
+            self._files.append((path, lines_at, ends))
 
     def load(self, number: int) -> memoryview:
         """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""

@@ -30,6 +30,7 @@ from lowtide.dataset.sharding import LAST_KEY, MAX_OPEN_FILES, val_limit
 from lowtide.dataset.staged.duplicates import PartDuplicates, Tally
 from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE, advance
 from lowtide.dataset.staged.job import CleanPart, StagedJob
+from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.tasks import Task
 
@@ -95,7 +96,8 @@ class _EncodedPart:
     def read(self, index: int, tally: Tally) -> None:
         """Clean and encode every block into the scratch file."""
         first, end = tally.first_blocks[index], tally.first_blocks[index + 1]
-        lines = PartDuplicates(self.job, index, end - first)
+        copies = LocalCopies(self.scratch.parent)
+        lines = PartDuplicates(self.job, index, end - first, copies)
         removed = RemovedText(lines, self.job.finders, first_block=first)
         document = OpenDocument(tally.open_documents.get(index))
         known = _iter_contents(self.job, index)

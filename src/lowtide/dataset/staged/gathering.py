@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lowtide import _native
@@ -33,6 +34,7 @@ from lowtide.dataset.staged.duplicates import Tally
 from lowtide.dataset.staged.encoding import ENCODE_STAGE
 from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
+from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.tasks import Task
 from lowtide.tokenizer import Tokenizer
@@ -55,11 +57,11 @@ def add_contents(job: StagedJob) -> InputHashes:
     return contents.finish()
 
 
-def make_shard_job(job: StagedJob, tokenizer: Tokenizer, tag: str = "") -> ShardJob:
-    """What shards depend on."""
+def make_shard_job(job: StagedJob, root: Path, tokenizer: Tokenizer, tag: str = "") -> ShardJob:
+    """What shards depend on; they are written into `root`."""
     settings = job.settings
     return ShardJob(
-        root=settings.out_dir,
+        root=root,
         encoded=[],
         shuffle=settings.shuffle,
         val_fraction=settings.val_fraction,
@@ -91,7 +93,8 @@ class CutStage:
         total = sum(map(sum, tokens))
         if has_too_few(job.settings, total):
             raise too_few_tokens(job.settings, total)
-        plan = number_shards(make_shard_job(job, tokenizer), bounds, tokens, documents)
+        shard_job = make_shard_job(job, job.settings.out_dir, tokenizer)
+        plan = number_shards(shard_job, bounds, tokens, documents)
         groups = _group(plan, group_tokens)
 
         def write(output: OutputWriter) -> dict[str, Any]:
@@ -212,19 +215,20 @@ class GatherStage:
 
     def run(self, index: int) -> None:
         """Write the shards of a group into the dataset's folder, and commit their rows."""
-        cut, root = self._cut, self._job.settings.out_dir
-        shard_job = make_shard_job(self._job, self._load_tokenizer(), cut.tag)
-        ranges = _PartRanges(self._job, shard_job, cut.plan)
+        cut, job = self._cut, self._job
         rows: list[dict[str, Any]] = []
-        for split, number, first, last in cut.group(index):
-            (root / split).mkdir(parents=True, exist_ok=True)
-            shard = write_shard(shard_job, cut.plan, ranges, split, number, first, last)
-            rows.append({"split": split, **layout.shard_row(root, shard)})
-        self._job.records.commit_record(Task(self.name, index), facts={"shards": rows})
+        with job.records.scratch_folder() as folder, job.destination.stage() as root:
+            shard_job = make_shard_job(job, root, self._load_tokenizer(), cut.tag)
+            ranges = _PartRanges(job, shard_job, cut.plan, LocalCopies(folder))
+            for split, number, first, last in cut.group(index):
+                (root / split).mkdir(parents=True, exist_ok=True)
+                shard = write_shard(shard_job, cut.plan, ranges, split, number, first, last)
+                rows.append({"split": split, **layout.shard_row(root, shard)})
+                job.destination.publish(root, shard.path, layout.documents_path(shard.path))
+        job.records.commit_record(Task(self.name, index), facts={"shards": rows})
 
-    def list_shards(self) -> dict[str, list[layout.ShardInfo]]:
-        """All shards, from the records of all groups."""
-        root = self._job.settings.out_dir
+    def list_shards(self, root: Path) -> dict[str, list[layout.ShardInfo]]:
+        """All shards, from the records of all groups, as if they lay in `root`."""
         shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
         for index in range(self.count_tasks()):
             for row in self._job.records.read(Task(self.name, index))["facts"]["shards"]:
@@ -235,8 +239,11 @@ class GatherStage:
 class _PartRanges:
     """Ranges of documents, read from the files of all parts; the last one is kept."""
 
-    def __init__(self, job: StagedJob, shard_job: ShardJob, plan: ShardPlan) -> None:
+    def __init__(
+        self, job: StagedJob, shard_job: ShardJob, plan: ShardPlan, copies: LocalCopies
+    ) -> None:
         self._job = job
+        self._copies = copies
         self._shard_job = shard_job
         self._plan = plan
         self._key: tuple[str, int] | None = None
@@ -248,6 +255,7 @@ class _PartRanges:
         key = (split if self._plan.split_mode == "content" else "all", number)
         if self._rows is None or key != self._key:
             self._rows = None
+            self._copies.clear()
             self._rows, self._key = self._read(split, number), key
         return self._rows
 
@@ -272,15 +280,16 @@ class _PartRanges:
             begin, end, token, last_token = found
             if begin == end:
                 continue
-            output.check(
+            path, ids_at = self._copies.find(
+                output,
                 "ids",
                 begin=token * item_bytes,
                 end=None if last_token is None else last_token * item_bytes,
             )
             rows.add(
-                os.fsencode(output.path),
+                os.fsencode(path),
                 output.read("index", begin=begin * ENCODED_ROW_BYTES, end=end * ENCODED_ROW_BYTES),
-                ids_at=output.sections["ids"][0] + token * item_bytes,
+                ids_at=ids_at,
                 id_bytes=item_bytes,
                 low=low,
                 high=high,
@@ -307,14 +316,11 @@ def _find_rows(output: Output, low: int, high: int, num_buckets: int) -> _Stretc
     if output.size("row_ends") != 8 * num_buckets:
         return _Stretch(0, 0, 0, 0)
     with output.path.open("rb", buffering=0) as file:
-        descriptor = file.fileno()
 
         def end_of(name: str, bucket: int) -> int:
             if bucket < 0:
                 return 0
-            return output.read_from(descriptor, name, begin=8 * bucket, end=8 * bucket + 8).cast(
-                "q"
-            )[0]
+            return output.read_from(file, name, begin=8 * bucket, end=8 * bucket + 8).cast("q")[0]
 
         return _Stretch(
             end_of("row_ends", first - 1),

@@ -21,6 +21,7 @@ from lowtide.dataset.contamination import Contamination, ContaminationJob
 from lowtide.dataset.near.removedcopies import NearRemovals
 from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.staged.destination import Destination, open_destination
 from lowtide.dataset.staged.parts import Part, cut_parts, iter_part
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
@@ -47,6 +48,11 @@ class StagedJob:
     """What a task may hold of hashes."""
     range_bytes: int
     """What a task may hold of documents' rows."""
+
+    @cached_property
+    def destination(self) -> Destination:
+        """Where the dataset goes."""
+        return open_destination(self.settings.out_dir)
 
     @cached_property
     def streams(self) -> list[Stream]:

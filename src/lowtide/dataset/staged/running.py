@@ -27,6 +27,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.chosen import choose_inputs, find_inputs
 from lowtide.dataset.contamination import judge_stage
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
+from lowtide.dataset.existing import is_finished
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
 from lowtide.dataset.identity import require_unchanged
 from lowtide.dataset.near.job import BlockText, NearJob
@@ -34,7 +35,6 @@ from lowtide.dataset.near.running import list_near_stages
 from lowtide.dataset.resources import Shares, check_characters
 from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.sharding import remove_other_shards
 from lowtide.dataset.staged.duplicates import DuplicateStage, Tally, tally_stage
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, SOURCE_ROW, EncodeStage
 from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents, load_cut
@@ -48,7 +48,7 @@ from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import LowtideError, UsageError
-from lowtide.filenames import METADATA_NAME, WORK_NAME
+from lowtide.filenames import WORK_NAME
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.progress import Phase, Progress
 from lowtide.tokenizer import Tokenizer
@@ -94,6 +94,8 @@ def prepare_shared(
         run = _SharedPreparation(job, shares, progress)
         job.records.refuse_strangers(run.stage_names)
         _refuse_strangers(job)
+        job.records.place.prepare()
+        job.destination.prepare()
         try:
             run.run(lease_seconds)
         finally:
@@ -166,17 +168,13 @@ class _ShownStages:
 def _refuse_strangers(job: StagedJob) -> None:
     """Refuse a folder with shards that no work of ours made."""
     root = job.settings.out_dir
-    strangers = sorted(path for split in layout.SPLITS for path in (root / split).glob("*.bin"))
-    if strangers and read_plan(job.records) is None and not _is_finished(root):
+    stranger = job.destination.find_shard()
+    if stranger and read_plan(job.records) is None and not is_finished(root):
         raise UsageError(
-            f"{strangers[0].name} is here already, but no dataset that it belongs to",
+            f"{stranger} is here already, but no dataset that it belongs to",
             path=root,
             next_step="choose another --out-dir, or the --work-dir that it was begun with",
         )
-
-
-def _is_finished(root: Path) -> bool:
-    return (root / METADATA_NAME).exists()
 
 
 class _SharedPreparation:
@@ -219,7 +217,7 @@ class _SharedPreparation:
                 job.records,
                 num_workers=self._shares.num_workers,
                 on_stage=on_stage,
-                is_finished=partial(_is_finished, job.settings.out_dir),
+                is_finished=partial(is_finished, job.settings.out_dir),
                 lease_seconds=lease_seconds,
             )
 
@@ -298,7 +296,7 @@ class _SharedPreparation:
                     coder=Coder(tokenizer, end_id=tokenizer.end_of_text_id),
                     shuffle=self._job.settings.shuffle,
                     seed=self._job.settings.seed,
-                    folder=self._job.records.folder,
+                    folder=Path(),  # tasks commit what they make themselves
                 )
             return self._coding
 
@@ -322,18 +320,20 @@ class _FinishStage:
     def run(self, index: int) -> None:
         """Write what is left of the dataset."""
         job, tokenizer = self._job, self._load_tokenizer()
-        root = job.settings.out_dir
-        with files.hold_lock(root, create_folder=True):
-            if not _is_finished(root):
-                shards = self._gather.list_shards()
-                made = self._collect(shards)
+        with job.destination.stage(locked=True) as root:
+            if not is_finished(job.settings.out_dir):
+                shards = self._gather.list_shards(root)
+                made = self._collect(root, shards)
                 require_unchanged(job.inputs, made.contents, job.reading)
-                remove_other_shards(root, [shard.path for shard in chain(*shards.values())])
+                names = [shard.path.relative_to(root) for shard in chain(*shards.values())]
+                job.destination.remove_other_shards(names)
                 tokenizer.save(root)
-                write_dataset(job.settings, job.inputs, job.reading, tokenizer, made)
+                settings = replace(job.settings, out_dir=root)
+                write_dataset(settings, job.inputs, job.reading, tokenizer, made)
+                job.destination.finish(root)
         job.records.commit_record(Task(self.name, index), facts={})
 
-    def _collect(self, shards: dict[str, list[layout.ShardInfo]]) -> Made:
+    def _collect(self, root: Path, shards: dict[str, list[layout.ShardInfo]]) -> Made:
         """Add up what all parts counted, in the order of the corpus."""
         job = self._job
         report, sources = Report(), SourceCounts(len(job.inputs))
@@ -356,14 +356,14 @@ class _FinishStage:
             notices=stream_notices + block_notices,
             contents=add_contents(job),
             sources=sources,
-            seen=self._write_seen() if job.settings.dedup else None,
+            seen=self._write_seen(root) if job.settings.dedup else None,
             near=job.near,
             contamination=job.contamination,
         )
 
-    def _write_seen(self) -> dict[str, Any]:
+    def _write_seen(self, root: Path) -> dict[str, Any]:
         job = self._job
-        path = job.settings.out_dir / SEEN_DIR / "00000.hashes"
+        path = root / SEEN_DIR / "00000.hashes"
         path.parent.mkdir(exist_ok=True)
         digest, size = xxhash.xxh3_128(), 0
         with files.atomic_file(path) as file:
@@ -375,7 +375,7 @@ class _FinishStage:
                     digest.update(data)
                     size += file.write(data)
         return {
-            "file": path.relative_to(job.settings.out_dir).as_posix(),
+            "file": path.relative_to(root).as_posix(),
             "rows": size // ROW_BYTES,
             "xxh3_128": digest.hexdigest(),
         }

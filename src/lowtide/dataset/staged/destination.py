@@ -1,0 +1,150 @@
+"""Where the files of a dataset go: a folder that workers share, or a prefix of an object store.
+
+In:      files written into a folder (`stage`)
+Out:     a folder: the files lie where they belong; a store: objects, the metadata created last
+Memory:  UPLOAD_BYTES while a file is uploaded
+Disk:    for a store the shard in work, on this machine (TMPDIR)
+
+Every worker that writes a file of a dataset writes the same bytes, so an object may be uploaded
+twice. The metadata, after which there is a dataset, is created only if there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from lowtide import files
+from lowtide.dataset import layout
+from lowtide.dataset.sharding import remove_other_shards
+from lowtide.errors import UsageError
+from lowtide.filenames import METADATA_NAME
+from lowtide.scratch import scratch_folder
+from lowtide.stores.objects import open_store
+from lowtide.stores.paths import StorePath, is_stored
+from lowtide.stores.urls import StoreURL
+
+__all__ = ["Destination", "open_destination"]
+
+_MOST_CREATED_BYTES = 8 << 20
+
+
+class Destination(Protocol):
+    """What the stages that write a dataset ask of its place."""
+
+    def prepare(self) -> None:
+        """Refuse a place that cannot be written to, before the first task."""
+        ...
+
+    def find_shard(self) -> str | None:
+        """The name of a shard that is there, None if there is none."""
+        ...
+
+    def stage(self, *, locked: bool = False) -> contextlib.AbstractContextManager[Path]:
+        """A folder to write files of the dataset into; `locked` keeps other commands out."""
+        ...
+
+    def publish(self, root: Path, *paths: Path) -> None:
+        """Put finished files of the staging folder where they belong."""
+        ...
+
+    def remove_other_shards(self, names: Iterable[Path]) -> None:
+        """Remove shards that a command which was then given up left here."""
+        ...
+
+    def finish(self, root: Path) -> None:
+        """Put all that is left in the staging folder where it belongs, the metadata last."""
+        ...
+
+
+def open_destination(out_dir: Path) -> Destination:
+    """The place that `--out-dir` names."""
+    return _StorePrefix(StorePath(out_dir).url) if is_stored(out_dir) else _DiskFolder(out_dir)
+
+
+class _DiskFolder:
+    """Files are written where they belong."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def prepare(self) -> None:
+        """A disk says by itself that it cannot be written to."""
+
+    def find_shard(self) -> str | None:
+        found = [path for split in layout.SPLITS for path in (self._root / split).glob("*.bin")]
+        return min(path.name for path in found) if found else None
+
+    @contextlib.contextmanager
+    def stage(self, *, locked: bool = False) -> Generator[Path]:
+        with contextlib.ExitStack() as stack:
+            if locked:
+                stack.enter_context(files.hold_lock(self._root, create_folder=True))
+            yield self._root
+
+    def publish(self, root: Path, *paths: Path) -> None:
+        """They are there."""
+
+    def remove_other_shards(self, names: Iterable[Path]) -> None:
+        remove_other_shards(self._root, [self._root / name for name in names])
+
+    def finish(self, root: Path) -> None:
+        """All is there."""
+
+
+class _StorePrefix:
+    """Files are written to a disk of this machine, and uploaded."""
+
+    def __init__(self, url: StoreURL) -> None:
+        self._url = url
+
+    def prepare(self) -> None:
+        probe = self._url / ".probe"
+        store = open_store(self._url)
+        store.create(probe, b"")
+        store.delete([probe])
+
+    def _iter_names(self) -> Iterable[StoreURL]:
+        for split in layout.SPLITS:
+            for info in open_store(self._url).iter_objects(self._url / split):
+                yield info.url
+
+    def find_shard(self) -> str | None:
+        return next((url.name for url in self._iter_names() if url.name.endswith(".bin")), None)
+
+    def stage(self, *, locked: bool = False) -> contextlib.AbstractContextManager[Path]:
+        return scratch_folder("dataset")
+
+    def publish(self, root: Path, *paths: Path) -> None:
+        for path in paths:
+            url = self._url / path.relative_to(root).as_posix()
+            open_store(self._url).upload(url, path)
+            path.unlink()
+
+    def remove_other_shards(self, names: Iterable[Path]) -> None:
+        kept = {str(self._url / name.with_suffix("").as_posix()) for name in names}
+        others = [
+            url
+            for url in self._iter_names()
+            if layout.shard_number(url.name) is not None and str(url).rpartition(".")[0] not in kept
+        ]
+        if others:
+            open_store(self._url).delete(others)
+
+    def finish(self, root: Path) -> None:
+        found = sorted(path for path in root.rglob("*") if path.is_file())
+        self.publish(root, *(path for path in found if path != root / METADATA_NAME))
+        self._create_metadata(root / METADATA_NAME)
+
+    def _create_metadata(self, path: Path) -> None:
+        store, url = open_store(self._url), self._url / METADATA_NAME
+        if path.stat().st_size > _MOST_CREATED_BYTES:  # names of a hundred thousand inputs
+            store.upload(url, path)
+        elif store.create(url, path.read_bytes()) is None:
+            raise UsageError(
+                "another dataset was finished here meanwhile",
+                path=str(self._url),
+                next_step="choose another --out-dir",
+            )

@@ -1,0 +1,282 @@
+"""Where workers meet: a folder of a disk, or a prefix of an object store, seen alike.
+
+In:      names within the folder, as STAGE/NAME
+Out:     small files that are created once, files of any size that appear whole, leases
+Memory:  one small file; a list of names
+
+Nothing is ever replaced but a lease, which only saves work. `link` creates a file or fails, on
+network disks too; a store is asked to create, and tried out before it is relied on (storefolders).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Collection, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NamedTuple, Protocol
+
+from lowtide import files
+from lowtide.stores.paths import is_stored
+
+__all__ = ["DiskFolder", "Lease", "SeenLease", "SharedFolder", "open_folder"]
+
+_BUFFER_BYTES = 1 << 20
+
+
+class SeenLease(NamedTuple):
+    """A lease of whomever: what it holds, and what tells it from one that replaced it."""
+
+    content: bytes
+    tag: str
+
+
+class Lease(Protocol):
+    """A lease that this process holds."""
+
+    def renew(self, content: bytes) -> None:
+        """Write it anew; one that somebody took over, or that cannot be written, is left alone."""
+        ...
+
+    def release(self) -> None:
+        """Remove it, unless it has a new owner."""
+        ...
+
+
+class SharedFolder(Protocol):
+    """What records and leases ask of the place where workers meet."""
+
+    path: Path
+    """For messages, and for whoever opens what lies in it."""
+    longest_pause: float
+    """How many seconds a worker that has nothing to do may wait between two looks."""
+    more_names: Collection[str]
+    """What lies in it beside the folders of stages."""
+
+    def prepare(self) -> None:
+        """See that workers can rely on it, before the first task."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file of this name."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Read a small file; FileNotFoundError where there is none."""
+        ...
+
+    def list_names(self, under: str = "") -> list[str]:
+        """The names of files and folders right in a folder, sorted, without hidden ones."""
+        ...
+
+    def find_time(self, name: str) -> float:
+        """When a file was written, in seconds by the clock of the place."""
+        ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a small file; False if it is there already, with other bytes."""
+        ...
+
+    def scratch_folder(self) -> contextlib.AbstractContextManager[Path]:
+        """A folder on a disk for what a task needs only meanwhile."""
+        ...
+
+    def scratch_file(self, stage: str) -> contextlib.AbstractContextManager[tuple[Path, IO[bytes]]]:
+        """A file on a disk, gone afterwards, that `publish` may make a result of."""
+        ...
+
+    def publish(self, partial: Path, stage: str, task: str, checksum: str) -> str | None:
+        """Give a finished file its name, and return it; None if another file has it."""
+        ...
+
+    def output_path(self, stage: str, name: str) -> Path:
+        """Where a published file is."""
+        ...
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove files and folders, and the folder itself if it is empty then."""
+        ...
+
+    def create_lease(self, name: str, content: bytes) -> Lease | None:
+        """Create a lease; None where there is one."""
+        ...
+
+    def read_lease(self, name: str) -> SeenLease | None:
+        """Look at a lease; None if it is gone."""
+        ...
+
+    def replace_lease(self, name: str, content: bytes, seen: SeenLease) -> Lease | None:
+        """Take over a lease; None if it is not the one that was seen any more."""
+        ...
+
+
+def open_folder(path: Path) -> SharedFolder:
+    """The folder of a path of this machine, or of an address in a store."""
+    if is_stored(path):
+        from lowtide.engine.storefolders import StoreFolder
+
+        return StoreFolder(path)
+    files.require_local(path)
+    return DiskFolder(path)
+
+
+class DiskFolder:
+    """A folder of a disk that workers share."""
+
+    longest_pause = 1.0
+    more_names: Collection[str] = ("scratch",)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def prepare(self) -> None:
+        """Nothing: a disk that cannot be written to says so by itself."""
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file of this name."""
+        return (self.path / name).exists()
+
+    def read(self, name: str) -> bytes:
+        """Read a small file."""
+        return files.read_whole(self.path / name)
+
+    def list_names(self, under: str = "") -> list[str]:
+        """The names in a folder; a listing may lag behind."""
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(self.path / under) as entries,
+        ):
+            return sorted(entry.name for entry in entries if entry.name[0] != ".")
+        return []
+
+    def find_time(self, name: str) -> float:
+        """When a file was written."""
+        return (self.path / name).stat().st_mtime_ns / 1e9
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a small file; False if it is there already."""
+        path = self.path / name
+        with self._scratch(path) as (partial, file):
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            return _create(partial, path)
+
+    @contextlib.contextmanager
+    def scratch_folder(self) -> Generator[Path]:
+        """A folder of its own on the shared disk, which has the room."""
+        folder = self.path / "scratch" / secrets.token_hex(8)
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def scratch_file(self, stage: str) -> contextlib.AbstractContextManager[tuple[Path, IO[bytes]]]:
+        """A hidden file beside the results of a stage."""
+        return self._scratch(self.path / stage / "result")
+
+    @contextlib.contextmanager
+    def _scratch(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
+        """A hidden file beside `path`, which is gone afterwards."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = files.unused_name(path, "partial")
+        try:
+            with os.fdopen(files.create_file(partial), "w+b", buffering=_BUFFER_BYTES) as file:
+                yield partial, file
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+
+    def publish(self, partial: Path, stage: str, task: str, checksum: str) -> str | None:
+        """Give a finished file the name of its task."""
+        name = f"{task}.out"
+        path = self.output_path(stage, name)
+        descriptor = os.open(partial, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return name if _create(partial, path) or _is_same_file(partial, path) else None
+
+    def output_path(self, stage: str, name: str) -> Path:
+        """Beside the stage's records."""
+        return self.path / stage / name
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove files and folders, and the folder if it is empty then."""
+        for name in names:
+            path = self.path / name
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+    def create_lease(self, name: str, content: bytes) -> Lease | None:
+        """Create a lease; on some network disks its name is seen before its bytes."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = files.create_file(path)
+        except FileExistsError:
+            return None
+        return _DiskLease.begin(path, descriptor, content)
+
+    def read_lease(self, name: str) -> SeenLease | None:
+        """Look at a lease; it may be gone, or replaced on a network disk."""
+        try:
+            return SeenLease((self.path / name).read_bytes(), "")
+        except OSError:
+            return None
+
+    def replace_lease(self, name: str, content: bytes, seen: SeenLease) -> Lease | None:
+        """Put a lease in the place of another one."""
+        path = self.path / name
+        partial = files.unused_name(path, "partial")
+        descriptor = files.create_file(partial)
+        partial.replace(path)
+        return _DiskLease.begin(path, descriptor, content)
+
+
+@dataclass
+class _DiskLease:
+    path: Path
+    descriptor: int
+
+    @classmethod
+    def begin(cls, path: Path, descriptor: int, content: bytes) -> _DiskLease:
+        lease = cls(path, descriptor)
+        lease.renew(content)
+        return lease
+
+    def renew(self, content: bytes) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the lease will look dead, no more
+            os.pwrite(self.descriptor, content, 0)
+
+    def release(self) -> None:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self.descriptor), self.path.stat()):
+                self.path.unlink()  # not that of a new owner
+        os.close(self.descriptor)
+
+
+def _create(partial: Path, path: Path) -> bool:
+    """Give a finished file its name; False if another file has it."""
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        # A network disk may repeat a request that had succeeded: then the file has both names.
+        return os.path.samestat(partial.stat(), path.stat())
+    files.sync_directory(path.parent)
+    return True
+
+
+def _is_same_file(mine: Path, other: Path) -> bool:
+    return mine.stat().st_size == other.stat().st_size and files.checksum_file(
+        mine
+    ) == files.checksum_file(other)

@@ -1,0 +1,184 @@
+"""A prefix of an object store as the place where workers meet.
+
+In:      names within the prefix
+Out:     PREFIX/STAGE/NAME.done and other small objects, created if absent; PREFIX/out/STAGE/… for
+         results of any size; PREFIX/leases
+Memory:  a small object; UPLOAD_BYTES while a result is uploaded
+
+A large object cannot be created only if absent, so a result is named by its checksum: two writers
+of the same bytes write the same object, others another one, and the record, which is created once,
+says which of them counts. Scratch files lie on this machine's disk (TMPDIR).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Collection, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from lowtide import files
+from lowtide.engine.folders import Lease, SeenLease
+from lowtide.errors import DataError, UsageError
+from lowtide.scratch import scratch_folder
+from lowtide.stores.objects import ObjectMissingError, Store, open_store
+from lowtide.stores.paths import StorePath
+from lowtide.stores.urls import StoreURL
+
+__all__ = ["StoreFolder"]
+
+_MOST_SMALL_BYTES = 64 << 20
+_BUFFER_BYTES = 1 << 20
+_OUT = "out"
+
+
+class StoreFolder:
+    """A prefix of a store that workers share."""
+
+    longest_pause = 5.0  # a look is several requests, and each is paid for
+    more_names: Collection[str] = (_OUT, "probe")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._url = StorePath(path).url
+        if not self._url.key:
+            raise UsageError(
+                f"{self._url} is a whole bucket", next_step=f"name a prefix: {self._url}/work"
+            )
+
+    @property
+    def _store(self) -> Store:
+        return open_store(self._url)
+
+    def _at(self, name: str) -> StoreURL:
+        return self._url / name if name else self._url
+
+    def prepare(self) -> None:
+        """Refuse a store that does not keep what is there when it is asked to create."""
+        url = self._at(f"probe/{secrets.token_hex(8)}")
+        is_created = self._store.create(url, b"first") is not None
+        is_replaced = self._store.create(url, b"second") is not None
+        self._store.delete([url])
+        if not is_created or is_replaced:
+            raise DataError(
+                "this store replaces an object that it was asked only to create, so workers could "
+                "overwrite each other's results",
+                path=str(self._url),
+                next_step="use a store with conditional writes (S3, GCS, Azure, R2), or a disk",
+            )
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an object of this name."""
+        try:
+            self._store.head(self._at(name))
+        except ObjectMissingError:
+            return False
+        return True
+
+    def read(self, name: str) -> bytes:
+        """Read a small object."""
+        url = self._at(name)
+        try:
+            return bytes(self._store.read_whole(url, most_bytes=_MOST_SMALL_BYTES)[1])
+        except ObjectMissingError:
+            raise FileNotFoundError(str(url)) from None
+
+    def list_names(self, under: str = "") -> list[str]:
+        """The names right under a prefix; those of a stage, a thousand at a time."""
+        url = self._at(under)
+        if not under:
+            return self._store.list_names(url)
+        start = len(url.key) + 1
+        names = (info.url.key[start:] for info in self._store.iter_objects(url))
+        return [name for name in names if "/" not in name]
+
+    def find_time(self, name: str) -> float:
+        """When an object was stored."""
+        return self._store.find_time(self._at(name))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a small object; False if it is there already, with other bytes."""
+        return self._store.create(self._at(name), data) is not None
+
+    def scratch_folder(self) -> contextlib.AbstractContextManager[Path]:
+        """A folder on this machine's disk."""
+        return scratch_folder("work")
+
+    @contextlib.contextmanager
+    def scratch_file(self, stage: str) -> Generator[tuple[Path, IO[bytes]]]:
+        """A file on this machine's disk."""
+        with self.scratch_folder() as folder:
+            partial = folder / "result"
+            with os.fdopen(files.create_file(partial), "w+b", buffering=_BUFFER_BYTES) as file:
+                yield partial, file
+
+    def publish(self, partial: Path, stage: str, task: str, checksum: str) -> str | None:
+        """Upload a finished file under a name of its own content."""
+        name = f"{task}-{checksum}.out"
+        url = self._at(f"{_OUT}/{stage}/{name}")
+        size = partial.stat().st_size
+        with contextlib.suppress(ObjectMissingError):
+            if self._store.head(url).size == size:
+                return name
+        self._store.upload(url, partial)
+        return name
+
+    def output_path(self, stage: str, name: str) -> Path:
+        """Away from the records, which are listed again and again."""
+        return self.path / _OUT / stage / name
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove objects, and all under a name."""
+        for name in names:
+            url = self._at(name)
+            self._store.delete([url])
+            waiting: list[StoreURL] = []
+            for info in self._store.iter_objects(url):
+                waiting.append(info.url)
+                if len(waiting) == 1000:
+                    self._store.delete(waiting)
+                    waiting.clear()
+            if waiting:
+                self._store.delete(waiting)
+
+    def create_lease(self, name: str, content: bytes) -> Lease | None:
+        """Create a lease; its bytes are this process's own."""
+        tag = self._store.create(self._at(name), content)
+        return None if tag is None else _StoreLease(self._store, self._at(name), tag)
+
+    def read_lease(self, name: str) -> SeenLease | None:
+        """Look at a lease."""
+        try:
+            info, content = self._store.read_whole(self._at(name), most_bytes=_MOST_SMALL_BYTES)
+        except ObjectMissingError:
+            return None
+        return SeenLease(bytes(content), info.tag)
+
+    def replace_lease(self, name: str, content: bytes, seen: SeenLease) -> Lease | None:
+        """Replace a lease that is still the one that was seen."""
+        tag = self._store.replace(self._at(name), content, seen.tag)
+        return None if tag is None else _StoreLease(self._store, self._at(name), tag)
+
+
+@dataclass
+class _StoreLease:
+    store: Store
+    url: StoreURL
+    tag: str | None
+    """None once somebody took it over."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def renew(self, content: bytes) -> None:
+        # A lease that cannot be renewed will look dead, no more.
+        with self.lock, contextlib.suppress(DataError):
+            if self.tag is not None:
+                self.tag = self.store.replace(self.url, content, self.tag)
+
+    def release(self) -> None:
+        with self.lock, contextlib.suppress(DataError):
+            if self.tag is not None and self.store.head(self.url).tag == self.tag:
+                self.store.delete([self.url])
