@@ -55,19 +55,31 @@ def test_the_page_runs(page_folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "TokenDataset (train)" in printed and "exactly once" in printed
 
 
-@pytest.mark.parametrize("needs", ["grain", "jax"])
+CHECKS = {
+    "grain": """
+import json
+assert inputs.shape == targets.shape == (8, 64)
+assert (inputs[:, 1:] == targets[:, :-1]).all()
+assert (again == inputs).all() and json.loads(json.dumps(state)) == state
+rows.set_state(state)
+assert (next(rows)[0] == inputs).all() and not (next(rows)[0] == inputs).all()
+""",
+    "jax": "assert mean_id(*small.get_batch([0, 1]))[0] > 0\n",
+    "flax": "assert len(losses) > 5 and losses[-1] < losses[0] - 0.5, losses\n",
+}
+
+
+@pytest.mark.parametrize("needs", CHECKS)
 def test_the_examples_for_jax_users(page_folder: Path, needs: str) -> None:
     """In a process of their own: where JAX was imported, nothing may fork any more."""
     if importlib.util.find_spec(needs) is None:
         pytest.skip(f"{needs} is not installed")
     (block,) = [block for block in BLOCKS if block[0] == needs]
-    check = (
-        "assert inputs.shape == targets.shape == (8, 64)\n"
-        "assert (inputs[:, 1:] == targets[:, :-1]).all()\n"
-        if needs == "grain"
-        else "assert mean_id(*small.get_batch([0, 1]))[0] > 0\n"
-    )
-    code = "\n".join([BLOCKS[0][1], BLOCKS[1][1], block[1], check])
+    before = [BLOCKS[0][1], BLOCKS[1][1]]
+    if needs == "flax":
+        (text,) = [code for tag, code in BLOCKS if not tag and "StreamingDataLoader(" in code]
+        before.append(text)
+    code = "\n".join([*before, block[1], CHECKS[needs]])
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert found.returncode == 0, found.stderr
