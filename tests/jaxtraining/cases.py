@@ -8,6 +8,7 @@ from lowtide.errors import UsageError
 from lowtide.generation.generating import generate
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
+from lowtide.model.families import FAMILIES
 from lowtide.training import settings
 from lowtide.training.evaluating import evaluate
 
@@ -16,6 +17,25 @@ SHAPES = {
     "qwen3": GPTConfig(VOCAB, TOKENS, 4, 32, 4, num_kv_heads=2),
     "gpt2": GPTConfig(VOCAB, TOKENS, 2, 32, 4, layout="gpt2", norm_eps=1e-5),
 }
+FAMILY_SHAPES = {
+    name: GPTConfig(
+        VOCAB,
+        TOKENS,
+        2,
+        32,
+        4,
+        num_kv_heads=4 if family.plain_heads else 2,
+        layout=name,
+        attention_bias=family.qkv_bias is None,
+        mlp_bias=family.mlp_bias is None,
+        sliding_window=5 if family.windows != "none" else 0,
+        window_layers=(1,) if family.windows != "none" else (),
+        tie_weights=family.plain_heads,
+    )
+    for name, family in FAMILIES.items()
+    if not family.rereads_embedding
+}
+"""A small model of every family, with all that it may have."""
 RATES = {"adamw": 1e-3, "muon": 2e-3}
 MORE = {
     "gpt2-adamw": {"embedding_rate": 2.0, "embedding_decay": 0.01, "grad_clip": 0.5},

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from cases import (
+    FAMILY_SHAPES,
     MORE,
     PAIR,
     RATES,
@@ -29,10 +30,12 @@ from lowtide import ranks
 from lowtide.errors import UsageError
 from lowtide.generation.settings import SamplingSettings
 from lowtide.jaxtraining.backend import BACKEND as JAX
+from lowtide.jaxtraining.devices import pick_devices
 from lowtide.jaxtraining.engine import compute_gradients
 from lowtide.jaxtraining.generation import iter_tokens
+from lowtide.jaxtraining.network import Form, hidden_states, output_matrix
 from lowtide.jaxtraining.processes import join
-from lowtide.jaxtraining.trees import JaxGPT, iter_named
+from lowtide.jaxtraining.trees import JaxGPT, iter_named, load_on
 from lowtide.training.state import RunState
 from lowtide.training.trainer import Trainer
 
@@ -148,6 +151,32 @@ def greedy(folder, layout):
     return [int(token[0]) for token in tokens]
 
 
+def families(folder):
+    """Logits of a batch by a model of each family, in a file."""
+    ids, _ = next(batches(1))
+    found = {}
+    # Operation by operation: what one family has compiled serves the next.
+    with jax.disable_jit():
+        for name in FAMILY_SHAPES:
+            model = load_on(folder / f"family-{name}", jax.devices()[0])
+            form = Form(model.config)
+            found[name] = (
+                hidden_states(model.params, int32(ids), form) @ output_matrix(model.params).T
+            )
+    np.savez(folder / "families.npz", **found)
+
+
+def missing_devices():
+    """What is said of devices that are not there."""
+    said = []
+    for name in ("tpu", "xla"):
+        try:
+            pick_devices(name)
+        except UsageError as error:
+            said.append(error.message)
+    return said
+
+
 def main(folder):
     answers = {
         "parity": {
@@ -172,9 +201,11 @@ def main(folder):
         "skipped": skipped(),
         "counted": counted(),
         "half_given": half_given(),
+        "missing_devices": missing_devices(),
     }  # fmt: skip
     for layout in SHAPES:
         gradients(layout, folder)
+    families(folder)
     make_trainer(folder, "whole", max_iters=12).fit()
     make_trainer(folder, "parts", max_iters=6).fit()
     make_trainer(folder, "parts", max_iters=12).fit()

@@ -7,9 +7,10 @@ import torch
 from lowtide.model.config import GPTConfig
 from lowtide.model.firstweights import iter_first_weights
 from lowtide.model.gpt import GPT
+from lowtide.model.weights import load_model
 
 from . import torchruns
-from .cases import MORE, RATES, SHAPES, STEPS, batches
+from .cases import FAMILY_SHAPES, MORE, RATES, SHAPES, STEPS, batches
 
 
 def largest_difference(one, other):
@@ -22,11 +23,29 @@ def test_losses_are_those_of_torch(found, layout, optimizer):
     more, steps = MORE.get(f"{layout}-{optimizer}", {}), STEPS[f"{layout}-{optimizer}"]
     options = {"optimizer": optimizer, "learning_rate": RATES[optimizer], **more}
     torchs = torchruns.run(steps, layout, **options)
-    # Begun a rounding away, torch itself stays near: the run magnifies no rounding.
-    near = torchruns.run(steps, layout, exact_start=True, **options)
-    assert largest_difference(torchs, near) < 1e-5
+    # Judged only where the run itself is stable: torch's own float32 stays near its float64.
+    exact = torchruns.run_exact(steps, layout, **options)
+    assert largest_difference(torchs, exact) < 1e-5
     assert largest_difference(torchs, found["parity"][f"{layout}-{optimizer}"]) < 1e-4
     assert torchs[-1] < torchs[0] - 0.5
+
+
+def test_a_rate_at_which_rounding_is_magnified_is_none_to_judge_by():
+    """qwen3 with AdamW: where it jumps about, no two computations of it agree (docs/jax.md)."""
+    options = {"optimizer": "adamw", "learning_rate": 0.03}
+    torchs, exact = torchruns.run(100, **options), torchruns.run_exact(100, **options)
+    assert largest_difference(torchs[:5], exact[:5]) < 1e-5 < largest_difference(torchs, exact)
+
+
+@pytest.mark.parametrize("name", FAMILY_SHAPES)
+@pytest.mark.usefixtures("found")
+def test_logits_of_every_family_are_those_of_torch(folder, name):
+    model = load_model(folder / f"family-{name}")
+    ids, _ = next(batches(1))
+    with torch.inference_mode():
+        wanted = model.logits(model.hidden(torch.from_numpy(ids))).numpy()
+    assert np.abs(wanted).max() > 1
+    np.testing.assert_allclose(np.load(folder / "families.npz")[name], wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("layout", SHAPES)
