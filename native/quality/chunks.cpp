@@ -1,9 +1,11 @@
 // Words of the chunks that the short way of quality/words.cpp leaves: character by character, known
 // words first, then marks off both ends, then marks within.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "quality/known_words.hpp"
+#include "quality/word_hash.hpp"
 #include "quality/words.hpp"
 
 namespace lowtide {
@@ -26,6 +28,27 @@ constexpr uint32_t kEllipsis = 0x2026, kEnDash = 0x2013, kEmDash = 0x2014;
 
 }  // namespace
 
+WordSplitter::Characters WordSplitter::decode_chunk(const char* begin, const char* end) {
+  const auto most = static_cast<size_t>(end - begin);
+  if (flags_.size() < most) codes_.resize(most), places_.resize(most + 1), flags_.resize(most);
+  constexpr uint16_t kNoLetter = kTextIcon | kTextPunct | kTextQuote | kTextCurrency;
+  size_t count = 0;
+  uint16_t any = 0, all = kTextAlpha;
+  for (const char* at = begin; at < end; ++count) {
+    const Decoded next =
+        decode_utf8(reinterpret_cast<const unsigned char*>(at), static_cast<size_t>(end - at));
+    const uint16_t flags = text_flags(next.code);
+    codes_[count] = next.code;
+    places_[count] = static_cast<uint32_t>(at - text_);
+    flags_[count] = flags;
+    any |= flags;
+    all &= flags;
+    at += next.size;
+  }
+  places_[count] = static_cast<uint32_t>(end - text_);
+  return {count, all != 0 && (any & kNoLetter) == 0};
+}
+
 void WordSplitter::split_chunk(const char* begin, const char* end, std::vector<Word>& words) {
   if (end - begin >
       static_cast<ptrdiff_t>(kMostChunk)) {  // no word, and what follows is per character
@@ -35,18 +58,10 @@ void WordSplitter::split_chunk(const char* begin, const char* end, std::vector<W
                      chars << kWordCharsShift | kWordAlpha | kWordReal});
     return;
   }
-  codes_.clear(), places_.clear(), flags_.clear();
-  for (const char* at = begin; at < end;) {
-    const Decoded next =
-        decode_utf8(reinterpret_cast<const unsigned char*>(at), static_cast<size_t>(end - at));
-    codes_.push_back(next.code);
-    places_.push_back(static_cast<uint32_t>(at - text_));
-    flags_.push_back(text_flags(next.code));
-    at += next.size;
-  }
-  places_.push_back(static_cast<uint32_t>(end - text_));
+  const auto [num_codes, letters] = decode_chunk(begin, end);
+  size_t first = 0, last = num_codes;
+  if (letters && known_word(first, last) == nullptr) return add(first, last, words);
   const size_t first_word = words.size();
-  size_t first = 0, last = codes_.size();
   infixes_.clear();
   std::vector<std::pair<uint32_t, uint32_t>>& suffixes = infixes_;  // in turn, from the end
   for (size_t before = 0; first < last && last - first != before;) {
@@ -108,6 +123,10 @@ void WordSplitter::split_middle(size_t first, size_t last, std::vector<Word>& wo
   if (known != nullptr) return add_known(first, known, words);
   const size_t mark = infixes_.size();
   for (size_t at = first; at < last;) {
+    if ((flags_[at] & (kTextAlpha | kTextIcon)) == kTextAlpha) {
+      ++at;
+      continue;
+    }
     const size_t size = infix_size(at, first, last);
     if (size > 0 && at > first) infixes_.emplace_back(at, at + size);
     at += size > 0 ? size : 1;
@@ -129,15 +148,14 @@ const uint8_t* WordSplitter::known_word(size_t first, size_t last) const {
 }
 
 void WordSplitter::add(size_t first, size_t last, std::vector<Word>& words) const {
-  uint32_t facts = kWordMarks;
-  for (size_t at = first; at < last; ++at) {
-    if (flags_[at] & kTextLetter) facts |= kWordAlpha;
-    if (!(flags_[at] & kTextMark)) facts |= kWordReal;
-    if (!(flags_[at] & kTextPunctuation)) facts &= ~kWordMarks;
-  }
+  uint16_t any = 0, all = kTextMark | kTextPunctuation;
+  for (size_t at = first; at < last; ++at) any |= flags_[at], all &= flags_[at];
+  uint32_t facts = (any & kTextLetter ? kWordAlpha : 0) | (all & kTextMark ? 0 : kWordReal) |
+                   (all & kTextPunctuation ? kWordMarks : 0);
   if (last - first == 1 && (flags_[first] & kTextEnd)) facts |= kWordEnd;
-  const std::string_view word(text_ + places_[first], places_[last] - places_[first]);
-  words.push_back({hash_word(word), static_cast<uint32_t>(places_[first] + base_),
+  const uint64_t hash =
+      hash_word_before(text_ + places_[first], places_[last] - places_[first], text_end_);
+  words.push_back({hash, static_cast<uint32_t>(places_[first] + base_),
                    static_cast<uint32_t>(last - first) << kWordCharsShift | facts});
 }
 
@@ -214,7 +232,7 @@ size_t WordSplitter::suffix_size(size_t first, size_t last) const {
 
 size_t WordSplitter::infix_size(size_t at, size_t first, size_t last) const {
   const uint32_t code = codes_[at];
-  if ((flags_[at] & (kTextAlpha | kTextIcon)) == kTextAlpha || is_ascii_digit(code)) return 0;
+  if (is_ascii_digit(code)) return 0;
   if (code == kEllipsis || (flags_[at] & kTextIcon)) return 1;
   const auto flags_at = [&](size_t place) -> uint16_t {
     return place >= first && place < last ? flags_[place] : uint16_t{0};

@@ -141,6 +141,8 @@ void KnownWords::add_exact(const std::vector<std::string>& parts) {
   if (entry.text.size() > kMostKnownBytes) return;
   const uint64_t hash = hash_word(entry.text);
   filter_[hash >> 6 & 1023] |= uint64_t{1} << (hash & 63);
+  const auto last = static_cast<unsigned char>(entry.text.back());
+  ends_[static_cast<unsigned char>(entry.text.front())][last >> 6] |= uint64_t{1} << (last & 63);
   for (size_t at = hash >> 32 & (kSlots - 1);; at = (at + 1) & (kSlots - 1)) {
     if (slots_[at].text == entry.text) return;
     if (!slots_[at].text.empty()) continue;

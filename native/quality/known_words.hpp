@@ -23,7 +23,7 @@ class KnownWords {
   // The sizes, in characters, of the words that `word` becomes, 0 after the last; nullptr: it is not
   // known.
   const uint8_t* find(std::string_view word) const {
-    if (word.size() > kMostKnownBytes || word.empty()) return nullptr;
+    if (word.size() > kMostKnownBytes || word.empty() || !has_ends(word)) return nullptr;
     return find(word, hash_word(word));
   }
 
@@ -59,8 +59,14 @@ class KnownWords {
   void both(std::initializer_list<std::string> parts);
   void add(const std::vector<std::string>& parts);
   void add_exact(const std::vector<std::string>& parts);
+  // Whether a known word begins and ends with these bytes: asked before anything is hashed.
+  bool has_ends(std::string_view word) const {
+    const auto last = static_cast<unsigned char>(word.back());
+    return ends_[static_cast<unsigned char>(word.front())][last >> 6] >> (last & 63) & 1;
+  }
 
   std::array<uint64_t, 1024> filter_{};
+  std::array<std::array<uint64_t, 4>, 256> ends_{};
   std::vector<Entry> slots_;
 };
 

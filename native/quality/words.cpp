@@ -9,12 +9,10 @@
 #include "corpus/text_hash.hpp"
 #include "quality/byte_masks.hpp"
 #include "quality/known_words.hpp"
+#include "quality/word_hash.hpp"
 
 namespace lowtide {
 namespace {
-
-constexpr uint64_t kHashA = 0x9E3779B97F4A7C15ULL, kHashB = 0xC2B2AE3D27D4EB4FULL;
-constexpr size_t kShortWord = 16;  // bytes; the hash of a longer one is another
 
 // What a byte is to the short way of splitting a chunk.
 constexpr uint8_t kByteLetter = 1, kByteDigit = 2, kByteCloser = 4, kBytePause = 8;
@@ -30,39 +28,6 @@ constexpr std::array<uint8_t, 256> make_byte_kinds() {
 }
 constexpr std::array<uint8_t, 256> kByteKinds = make_byte_kinds();
 uint8_t kind_of(char byte) { return kByteKinds[static_cast<unsigned char>(byte)]; }
-
-uint64_t hash_two(uint64_t first, uint64_t second, size_t size) {
-  return scatter64(fold_multiply(first ^ kHashA, second ^ kHashB ^ (size << 56)));
-}
-
-// How the bytes of a word of up to 16 become two numbers, by its size: as hash_word has it, without
-// asking which of three ways it is.
-struct Loads {
-  uint64_t first, second;  // masks
-  uint8_t offset, shift;   // of the second
-};
-constexpr std::array<Loads, kShortWord + 1> make_loads() {
-  std::array<Loads, kShortWord + 1> loads{};
-  for (size_t size = 1; size <= kShortWord; ++size) {
-    Loads& row = loads[size];
-    if (size >= 8) {
-      row = {~uint64_t{0}, ~uint64_t{0}, static_cast<uint8_t>(size - 8), 0};
-    } else if (size >= 4) {
-      row = {0xFFFFFFFF, 0xFFFFFFFF, 0, static_cast<uint8_t>(8 * (size - 4))};
-    } else {
-      row = {(uint64_t{1} << (8 * size)) - 1, 0, 0, 0};
-    }
-  }
-  return loads;
-}
-constexpr std::array<Loads, kShortWord + 1> kLoads = make_loads();
-
-// hash_word of a word of 1 to 16 bytes that begins at least 8 before the end of the text.
-uint64_t hash_short_word(const char* word, size_t size) {
-  const Loads& loads = kLoads[size];
-  const uint64_t second = load64(word + loads.offset) >> loads.shift;
-  return hash_two(load64(word) & loads.first, second & loads.second, size);
-}
 
 }  // namespace
 
@@ -97,9 +62,7 @@ WordSplitter::WordSplitter() : known_(KnownWords::get()) {
 }
 
 inline uint64_t WordSplitter::hash_within(const char* begin, const char* end) const {
-  const auto size = static_cast<size_t>(end - begin);
-  if (size <= kShortWord && text_end_ - begin >= 8) return hash_short_word(begin, size);
-  return hash_word({begin, size});
+  return hash_word_before(begin, static_cast<size_t>(end - begin), text_end_);
 }
 
 inline void WordSplitter::add_letters(const char* begin, const char* end,

