@@ -5,6 +5,7 @@
 
 #include "corpus/line_scan.hpp"
 #include "quality/byte_masks.hpp"
+#include "quality/large_buffers.hpp"
 #include "quality/rules.hpp"
 #include "quality/text_parts.hpp"
 #include "system/clones.hpp"
@@ -240,6 +241,8 @@ void QualityRules::end_rewriting() {
     text_ = written_;
   }
   words_.swap(next_words_);
+  give_back_large(next_words_);
+  give_back_large(writing_);
 }
 
 // A sentence ends with an end mark, and the next begins with the first word that is no mark.

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "corpus/text_hash.hpp"
+#include "quality/large_buffers.hpp"
 
 namespace lowtide {
 
@@ -22,7 +23,7 @@ void NgramCounter::begin(const std::vector<Word>& words) {
   first_.resize(words.size());
   counts_.resize(words.size());
   filter_pairs(words);
-  number(places_, keys_);
+  number();
 }
 
 void NgramCounter::filter_pairs(const std::vector<Word>& words) {
@@ -64,37 +65,43 @@ void NgramCounter::advance() {
     places_.push_back(place);
     keys_.push_back(uint64_t{first_[place]} << 32 | first_[place + 1]);
   }
-  number(places_, keys_);
+  number();
 }
 
-void NgramCounter::number(const std::vector<uint32_t>& places, const std::vector<uint64_t>& keys) {
+void NgramCounter::number() {
   for (const uint32_t place : alive_) counts_[first_[place]] = 0;
   alive_.clear();
-  const size_t size = std::bit_ceil(places.size() + places.size() / 2 + 1);
+  const size_t size = std::bit_ceil(places_.size() + places_.size() / 2 + 1);
   slots_.assign(size, 0);
-  if (slot_places_.size() < size) slot_places_.resize(size);
-  for (size_t row = 0; row < places.size(); ++row) {
-    const uint64_t key = std::max<uint64_t>(keys[row] + 1, 1);  // zero is a slot that is free
+  for (size_t row = 0; row < places_.size(); ++row) {
+    const uint64_t key = keys_[row];
     size_t at = (key * kFactor) >> 32 & (size - 1);
-    while (slots_[at] != 0 && slots_[at] != key) at = (at + 1) & (size - 1);
+    while (slots_[at] != 0 && keys_[slots_[at] - 1] != key) at = (at + 1) & (size - 1);
     if (slots_[at] == 0) {
-      slots_[at] = key;
-      slot_places_[at] = places[row];
-      counts_[places[row]] = 0;
+      slots_[at] = static_cast<uint32_t>(row + 1);
+      counts_[places_[row]] = 0;
     }
-    first_[places[row]] = slot_places_[at];
-    ++counts_[slot_places_[at]];
+    const uint32_t first = places_[slots_[at] - 1];
+    first_[places_[row]] = first;
+    ++counts_[first];
   }
-  alive_.resize(places.size());
+  alive_.resize(places_.size());
   size_t left = 0;
   top_ = 0, most_ = 1;
-  for (const uint32_t place : places) {
+  for (const uint32_t place : places_) {
     const uint32_t count = counts_[first_[place]];
     if (count > most_) most_ = count, top_ = first_[place];
     alive_[left] = place;
     left += count > 1;
   }
   alive_.resize(left);
+}
+
+void NgramCounter::give_back() {
+  for (std::vector<uint32_t>* rows : {&alive_, &first_, &counts_, &places_, &slots_}) {
+    give_back_large(*rows);
+  }
+  give_back_large(keys_);
 }
 
 uint64_t NgramCounter::count_chars(size_t place) const {

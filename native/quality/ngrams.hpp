@@ -30,13 +30,15 @@ class NgramCounter {
   uint64_t bound_repeated(size_t words) const;
   // The first one is exact only above `enough`.
   uint64_t bound_top(size_t words, uint64_t enough) const;
+  // Free what a large document took.
+  void give_back();
 
  private:
   uint64_t count_chars(size_t place) const;
   // Find the pairs that may occur twice, as `places_` and `keys_`.
   void filter_pairs(const std::vector<Word>& words);
   // Number places by their key; keeps those whose key occurs twice.
-  void number(const std::vector<uint32_t>& places, const std::vector<uint64_t>& keys);
+  void number();
 
   const std::vector<Word>* words_ = nullptr;
   size_t n_ = 0, top_ = 0;
@@ -45,8 +47,8 @@ class NgramCounter {
   std::vector<uint32_t> first_;           // by place: where its n-gram occurs first
   std::vector<uint32_t> counts_;          // by that place
   std::vector<uint32_t> places_;
-  std::vector<uint64_t> keys_, slots_;
-  std::vector<uint32_t> slot_places_;
+  std::vector<uint64_t> keys_;
+  std::vector<uint32_t> slots_;         // of a table by key: a row of these two, and one
   std::vector<uint64_t> once_, twice_;  // the filter: pairs met, and met again
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "corpus/text_hash.hpp"
+#include "quality/large_buffers.hpp"
 #include "quality/text_parts.hpp"
 #include "system/clones.hpp"
 
@@ -102,6 +103,8 @@ Rule QualityRules::judge(std::string_view document) {
   line_counts_ = {};
   line_samples_.clear();
   words_.clear();
+  give_back_large(next_words_);  // of a document that was removed while it was rewritten
+  give_back_large(writing_);
   if (!splitter_.split(document, 0, kMostWords, words_)) return kRuleUnjudged;
   other_breaks_ = may_have_other_breaks(document.data(), document.size());
   std::string_view counted;
@@ -187,7 +190,14 @@ Rule QualityRules::judge_gopher_lines() {
 
 Rule QualityRules::judge_gopher_repetition() {
   const Rule parts = judge_repeated_parts();
+  give_back_large(parts_);
   if (parts != kNumRules) return parts;
+  const Rule grams = judge_repeated_grams();
+  ngrams_.give_back();
+  return grams;
+}
+
+Rule QualityRules::judge_repeated_grams() {
   ngrams_.begin(words_);
   for (uint32_t n = 2; n <= 10; ++n) {
     if (n > 2) {

@@ -77,6 +77,7 @@ class QualityRules {
   Rule judge_gopher_lines();
   Rule judge_gopher_repetition();
   Rule judge_repeated_parts();
+  Rule judge_repeated_grams();
   bool may_repeat_more(uint32_t n) const;
   void add_part(std::string_view part);
   // How many of the parts came before, and how many characters they have.

@@ -13,6 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
 from fasttext_files import TinyModel
 
+from lowtide.corpus.blockcleaning import BLOCK_BYTES_HELD, RULES_BYTES_HELD
+
 MIB = 1 << 20
 BUDGET = 256 * MIB
 
@@ -27,22 +29,10 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def peak_of(text: Path, out: Path, *more: str) -> int:
-    """Prepare a file; give the peak as the kernel counted it."""
-    words = ["prepare", "--input-files", str(text), "--out-dir", str(out), "--tokenization", "char"]
+def measure(*words: str) -> int:
+    """Run a command within 256 MiB; give the peak as the kernel counted it."""
     ended = subprocess.run(
-        [
-            sys.executable,
-            "-S",
-            "-c",
-            _MEASURE,
-            *words,
-            "--memory",
-            "256MiB",
-            "--processes",
-            "2",
-            *more,
-        ],
+        [sys.executable, "-S", "-c", _MEASURE, *words, "--memory", "256MiB", "--processes", "2"],
         capture_output=True,
         text=True,
         check=False,
@@ -51,8 +41,14 @@ def peak_of(text: Path, out: Path, *more: str) -> int:
     return int(ended.stdout.splitlines()[-1])
 
 
-def write_text(path: Path, *, size_bytes: int, separator: str) -> None:
-    source = random.Random(0)
+def peak_of(text: Path, out: Path, *more: str) -> int:
+    """Prepare a file; give the peak."""
+    words = ["prepare", "--input-files", str(text), "--out-dir", str(out), "--tokenization", "char"]
+    return measure(*words, *more)
+
+
+def write_text(path: Path, *, size_bytes: int, separator: str, seed: int = 0) -> None:
+    source = random.Random(seed)
     words = [
         "".join(source.choices("etaoinshrdlu", k=source.randrange(2, 10))) for _ in range(9000)
     ]
@@ -105,6 +101,64 @@ def test_rules_take_no_more_for_more_text(rule_peaks: dict[str, int]) -> None:
     assert rule_peaks["large"] < rule_peaks["small"] + 24 * MIB, rule_peaks
 
 
+# What judging one block takes at its peak, beyond what the program has: a text said twice, lines of
+# small words, a word a line; each document of nearly as many words as are judged.
+_JUDGE = """
+import re, sys
+import numpy as np
+from lowtide.corpus.cleaning import clean_block
+from lowtide.corpus.reading import ReadingSettings, TextBlock
+from lowtide.corpus.settings import CleaningSettings
+from lowtide.corpus.textblocks import Segment
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+
+def judge(text, rules):
+    options = CleaningSettings(
+        normalize=False, filter=False, dedup=False, rules=rules,
+        rule_limit=tuple(f"{preset}.{name}" for preset in rules.split(",") for name in LIMITS[preset]),
+    )
+    ends = np.array([len(text)], np.uint64)
+    block = TextBlock(0, 0, "rows", text, (Segment(0, 0, 0, len(text)),), row_ends=ends)
+    cleaned = clean_block(block, ReadingSettings(), options, paths={})
+    assert len(cleaned.text) > len(text) * 0.99, (rules, len(cleaned.text))
+
+GRAMS = [f"max-top-{n}-gram=0.99" for n in (2, 3, 4)] + [f"max-{n}-grams=0.999" for n in range(5, 11)]
+PARTS = [f"max-{name}=0" for name in ("lines", "line-chars", "paragraphs", "paragraph-chars")]
+LIMITS = {
+    "gopher-repetition": GRAMS + PARTS,
+    "c4": ["min-sentences=0", "min-line-words=0", "end-mark=0"],
+    "fineweb": [f"{name}=0" for name in ("min-end-lines", "max-short-lines", "max-line-chars",
+                                         "max-newlines")],
+}
+source = np.random.default_rng(0)
+words = np.array([f"{number:03x} ".encode() for number in range(4096)])
+said = words[source.integers(4096, size=520_000)].tobytes()
+pairs = np.array([bytes([97 + number // 26, 97 + number % 26]) + b" " for number in range(676)])
+lines = bytearray(pairs[source.integers(676, size=1_040_000)].tobytes())
+lines[89::90] = b"\\n" * len(lines[89::90])
+lines[88::90] = b"." * len(lines[88::90])
+letters = np.array([bytes([97 + number]) + b"\\n" for number in range(26)])
+single = letters[source.integers(26, size=1_040_000)].tobytes()
+judge(b"a few words.", "c4")
+before = peak()
+for text in (said + said, bytes(lines), single):
+    for rules in ("gopher-repetition,c4,fineweb", "c4,gopher-repetition,fineweb"):
+        judge(text, rules)
+print(peak() - before)
+"""
+
+
+def test_rules_take_what_is_counted_for_a_block() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _JUDGE], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    counted = (BLOCK_BYTES_HELD + RULES_BYTES_HELD) * 4 * MIB
+    assert int(ended.stdout) < counted, (int(ended.stdout) / MIB, counted / MIB)
+
+
 def test_a_model_of_a_quarter_of_the_budget_stays_inside_of_it(tmp_path: Path) -> None:
     """61 MB in a tree, which cannot be folded; what it takes is not there for workers."""
     row = [0.5] * 64
@@ -121,18 +175,38 @@ def test_a_model_of_a_quarter_of_the_budget_stays_inside_of_it(tmp_path: Path) -
     assert 61_000_000 < peak < BUDGET
 
 
+@pytest.fixture(scope="module")
+def near_peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """Peaks of preparing with near copies, and of appending as much again, of 4 MiB and of 40."""
+    folder = tmp_path_factory.mktemp("near")
+    (folder / "items.jsonl").write_text('{"text": "one two three four five six seven eight"}')
+    found: dict[str, dict[str, int]] = {"prepare": {}, "append": {}}
+    for name, size in (("small", 4 * MIB), ("large", 40 * MIB)):
+        first, more, out = (folder / f"{name}{end}" for end in (".txt", "-more.txt", ""))
+        write_text(first, size_bytes=size, separator="<|endoftext|>")
+        write_text(more, size_bytes=size, separator="<|endoftext|>", seed=1)
+        found["prepare"][name] = peak_of(
+            first, out, "--near-dedup", "0.8", "--no-dedup",
+            "--decontaminate", str(folder / "items.jsonl"),
+        )  # fmt: skip
+        found["append"][name] = measure("append", str(out), "--input-files", str(more))
+    return found
+
+
 def test_near_copies_take_no_more_for_more_text(
-    peaks: dict[str, int], tmp_path_factory: pytest.TempPathFactory
+    peaks: dict[str, int], near_peaks: dict[str, dict[str, int]]
 ) -> None:
     """A row of signatures for each of 66,000 documents, most of them in pairs: all on the disk."""
-    folder = tmp_path_factory.mktemp("near")
-    write_text(folder / "large.txt", size_bytes=40 * MIB, separator="<|endoftext|>")
-    (folder / "items.jsonl").write_text('{"text": "one two three four five six seven eight"}')
-    peak = peak_of(
-        folder / "large.txt", folder / "out", "--near-dedup", "0.8", "--no-dedup",
-        "--decontaminate", str(folder / "items.jsonl"),
-    )  # fmt: skip
-    assert peak < peaks["large"] + 24 * MIB, (peak, peaks)
+    assert near_peaks["prepare"]["large"] < peaks["large"] + 24 * MIB, (peaks, near_peaks)
+
+
+def test_appending_with_near_copies_takes_no_more_for_more_text(
+    near_peaks: dict[str, dict[str, int]],
+) -> None:
+    """Ten times as much text, and ten times as large a dataset, whose documents are compared too."""
+    found = near_peaks["append"]
+    assert found["large"] < found["small"] + 32 * MIB, found
+    assert found["large"] < BUDGET, found
 
 
 def test_all_sizes_stay_inside_the_budget(peaks: dict[str, int]) -> None:

@@ -76,6 +76,12 @@ CASES = [
         ("data", "more.jsonl"),
     ),
     Case(
+        "append near copies",
+        "append near --input-files more.jsonl",
+        "near",
+        ("near", "more.jsonl", "items.jsonl"),
+    ),
+    Case(
         "pretokenize",
         "pretokenize text/a.txt --tokenization tok --out-path out.npy",
         "out.npy",

@@ -146,6 +146,8 @@ class Bench:
         for line in (
             "train-tokenizer --input text --vocab-size 500 --out-dir tok",
             "prepare --input-files text --tokenization tok --out-dir data --tokens-per-shard 60000",
+            "prepare --input-files text --tokenization tok --out-dir near --tokens-per-shard 60000 "
+            "--near-dedup 0.7 --decontaminate items.jsonl",
             "convert data nanogpt --to nanogpt",
             f"train --dataset-dir data --model-name base {TRAIN}",
             "export --model-name base --out-dir hf",

@@ -1,0 +1,17 @@
+// Buffers that are kept from one document to the next, unless one made them large.
+#pragma once
+
+#include <cstddef>
+
+namespace lowtide {
+
+constexpr size_t kKeptBytes = 1 << 20;
+
+// Free a buffer of more than a mebibyte: what a long document leaves must not be held beside what is
+// needed next.
+template <typename Buffer>
+void give_back_large(Buffer& buffer) {
+  if (buffer.capacity() * sizeof(typename Buffer::value_type) > kKeptBytes) Buffer().swap(buffer);
+}
+
+}  // namespace lowtide
