@@ -14,6 +14,7 @@ import pytest
 import lowtide
 from lowtide.aliases import OTHER_WAYS, SAME_SETTINGS, own_name, takes_second_names
 from lowtide.arguments import parse_settings
+from lowtide.classifier.settings import ClassifierSettings
 from lowtide.dataset.settings import (
     AppendSettings,
     ConvertSettings,
@@ -198,6 +199,16 @@ def test_what_is_done_in_another_way_is_answered_with_it() -> None:
         assert own_name(name, known) == name
         for flag in re.findall(r"--([a-z0-9-]+)", way):
             assert flag.replace("-", "_") in known | {"nproc_per_node"}, way
+
+
+@pytest.mark.parametrize("words", [["--engine", "files"], ["--work_dir=w"]])
+def test_a_classifier_is_trained_on_one_machine(words: list[str]) -> None:
+    given = ["--good", "a", "--other", "b", "--out-dir", "c", *words]
+    with pytest.raises(UsageError, match=r"there is no flag --(engine|work_dir)") as caught:
+        parse_settings(ClassifierSettings, given, program="", summary="")
+    assert "a part of the text with --other is enough" in str(caught.value.next_step)
+    with pytest.raises(UsageError, match="unknown setting 'engine'; instead of it: a part of"):
+        build_settings(ClassifierSettings, {"good": "a", "engine": "files"})
 
 
 @pytest.mark.parametrize(

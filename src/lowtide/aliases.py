@@ -78,6 +78,12 @@ OTHER_WAYS = {
 }
 """Settings of other training programs that are given in another way here: what to give instead."""
 
+_MANY_MACHINES = ("engine", "work_dir", "ray_address")
+_ONE_MACHINE = (
+    "a part of the text with --other is enough: train-classifier samples --max-examples passages "
+    "and learns in one process; prepare --engine files --score applies the model on many machines"
+)
+
 
 def own_name(name: str, known: Container[str]) -> str:
     """The name among `known` that means the same as `name`; `name` itself if there is none.
@@ -94,11 +100,13 @@ def own_name(name: str, known: Container[str]) -> str:
 
 
 def other_way(name: str, known: Container[str]) -> str | None:
-    """Return what to give instead of a setting that only other training programs have.
+    """Return what to give instead of a setting that only other training programs or verbs have.
 
     >>> other_way("bf16", {"max_iters", "width"}), other_way("bf16", {"input_files"})
     ('--use-mixed-precision', None)
     """
+    if name in _MANY_MACHINES and name not in known and "good" in known:
+        return _ONE_MACHINE
     return OTHER_WAYS.get(name) if "max_iters" in known and name not in known else None
 
 

@@ -117,14 +117,16 @@ def peak():
 def judge(text, rules):
     options = CleaningSettings(
         normalize=False, filter=False, dedup=False, rules=rules,
-        rule_limit=tuple(f"{preset}.{name}" for preset in rules.split(",") for name in LIMITS[preset]),
+        rule_limit=tuple(f"{preset}.{name}" for preset in rules.split(",")
+                         for name in LIMITS[preset]),
     )
     ends = np.array([len(text)], np.uint64)
     block = TextBlock(0, 0, "rows", text, (Segment(0, 0, 0, len(text)),), row_ends=ends)
     cleaned = clean_block(block, ReadingSettings(), options, paths={})
     assert len(cleaned.text) > len(text) * 0.99, (rules, len(cleaned.text))
 
-GRAMS = [f"max-top-{n}-gram=0.99" for n in (2, 3, 4)] + [f"max-{n}-grams=0.999" for n in range(5, 11)]
+GRAMS = [f"max-top-{n}-gram=0.99" for n in (2, 3, 4)]
+GRAMS += [f"max-{n}-grams=0.999" for n in range(5, 11)]
 PARTS = [f"max-{name}=0" for name in ("lines", "line-chars", "paragraphs", "paragraph-chars")]
 LIMITS = {
     "gopher-repetition": GRAMS + PARTS,
@@ -203,7 +205,7 @@ def test_near_copies_take_no_more_for_more_text(
 def test_appending_with_near_copies_takes_no_more_for_more_text(
     near_peaks: dict[str, dict[str, int]],
 ) -> None:
-    """Ten times as much text, and ten times as large a dataset, whose documents are compared too."""
+    """Ten times the text, and a dataset ten times as large, whose documents are compared too."""
     found = near_peaks["append"]
     assert found["large"] < found["small"] + 32 * MIB, found
     assert found["large"] < BUDGET, found
