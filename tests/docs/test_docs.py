@@ -224,6 +224,7 @@ def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> Non
         known |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', text))
     known |= {"--long", "--recursive", "--exclude"}  # of zstd and of aws
     known |= {"--model"}  # of lm-evaluation-harness
+    known |= {"--no-deps"}  # of pip
     known |= {flag_name(name) for row in SAME_SETTINGS for name in row}
     known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
     known |= {
