@@ -4,6 +4,7 @@
 have JAX's threads; one process for all, so that what is compiled once serves every case.
 """
 
+import importlib.util
 import json
 import os
 import sys
@@ -209,7 +210,8 @@ def main(folder):
     make_trainer(folder, "whole", max_iters=12).fit()
     make_trainer(folder, "parts", max_iters=6).fit()
     make_trainer(folder, "parts", max_iters=12).fit()
-    make_trainer(folder, "one", **PAIR).fit()
+    boards = importlib.util.find_spec("tensorboard") is not None
+    make_trainer(folder, "one", tensorboard=boards, **PAIR).fit()
     make_trainer(folder, "torch", max_iters=12).fit()
     make_trainer(folder, "torch8", max_iters=12, optimizer="auto", use_8bit_optimizer=True).fit()
     make_trainer(folder, "jax8", max_iters=6, optimizer="auto", use_8bit_optimizer=True).fit()

@@ -1,5 +1,6 @@
 """Runs of JAX: stopped and continued, by itself and by torch, and what they leave behind."""
 
+import importlib.util
 import json
 import shutil
 
@@ -142,8 +143,10 @@ def test_commands_say_with_jax_what_they_say_with_torch(found, folder, capsys):
         assert [key for key in ours if ours[key] is None] == [k for k in torchs if k not in there]
 
 
-def test_torch_is_not_imported(found):
+def test_torch_is_not_imported(found, folder):
     assert found["torch_imported"] is False
+    if importlib.util.find_spec("tensorboard") is not None:  # nor for its files
+        assert any((folder / "one" / "tensorboard").iterdir())
     assert np.isfinite(found["whole"]).all()
 
 

@@ -65,6 +65,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "StreamReading.has_parquet": False,
         "fit_micro_batch(is_running)": False,
         "fit_micro_batch(data_bytes)": 0,
+        "fit_micro_batch(text_bytes)": 0,
     },
     "training.heldout": {
         "_KEPT_BYTES": 2_097_152,
@@ -221,6 +222,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "training.stepping": {"Stepper.compute(share_done)": 0.0},
     "training.steps": {"Steps.last_factor": 0.0},
+    "training.textneeds": {"_GROWTH_BYTES": 25_165_824, "_SMALL_WINDOW": 10_485_760},
     "training.texts": {"_HEAD_BYTES": 33_554_432, "_LARGE_BYTES": 67_108_864},
     "training.torchbackend": {
         "_TorchBackend.new_model(zero_init)": False,
@@ -237,8 +239,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "float8_blocks": (True,),
             "precision": ("fp16",),
             "device": ("mps",),
-            "tensorboard": (True,),
             "slurm": (True,),
+            "ahead_weight": "above zero",
+            "vram": "given",
         },
         "_NOT_OFFLOADED": {
             "layout": ("tide",),

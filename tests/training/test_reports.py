@@ -58,6 +58,9 @@ def test_rows_go_to_tensorboard(progress, tmp_path):
     events = EventAccumulator(str(tmp_path / "m" / "tensorboard"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(3, 1.5)]
+    (text,) = events.Tensors("sample/text_summary")
+    assert (text.step, text.tensor_proto.string_val[0]) == (3, b"text")
+    assert events.PluginTagToContent("text").keys() == {"sample/text_summary"}
 
 
 def test_rows_go_to_wandb(progress, tmp_path, monkeypatch):
@@ -174,8 +177,7 @@ def test_a_run_that_fails_tells_so_and_boards_are_closed(progress, tmp_path, mon
         def close(self):
             closed.append("closed")
 
-    board = types.SimpleNamespace(SummaryWriter=Board)
-    monkeypatch.setattr(reports, "_import", lambda package, module: board)
+    monkeypatch.setattr(reports, "EventFile", Board)
     settings = train_settings(tensorboard=True, checkpoints_dir=tmp_path, model_name="m")
     with pytest.raises(ConnectionError), MetricSinks(settings, progress, True) as sinks:
         sinks.write({"event": "step", "step": 3, "loss": 1.5, "sample": "text"})
@@ -186,7 +188,7 @@ def test_a_run_that_fails_tells_so_and_boards_are_closed(progress, tmp_path, mon
     ended = []
     run = types.SimpleNamespace(finish=lambda exit_code: ended.append(exit_code))
     wandb = types.SimpleNamespace(init=lambda **options: run)
-    monkeypatch.setattr(reports, "_import", lambda package, module: wandb)
+    monkeypatch.setattr(reports, "import_package", lambda package, what: wandb)
     with pytest.raises(ConnectionError), MetricSinks(train_settings(wandb=True), progress, True):
         raise ConnectionError
     assert ended == [1]

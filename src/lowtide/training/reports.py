@@ -7,7 +7,6 @@ Out:     metrics.jsonl always; TensorBoard and Weights & Biases where asked for
 from __future__ import annotations
 
 import contextlib
-import importlib
 import time
 from collections.abc import Generator, Mapping
 from types import TracebackType
@@ -20,6 +19,7 @@ from lowtide.packages import import_package
 from lowtide.progress import Progress, format_count
 from lowtide.settings import settings_as_json
 from lowtide.training.backends import Counters
+from lowtide.training.eventfiles import EventFile
 from lowtide.training.results import EvalResult
 from lowtide.training.settings import AGAINST_LEARNING_BY_HEART, TrainSettings
 from lowtide.training.state import RunState
@@ -153,15 +153,14 @@ class MetricSinks:
 
     def __init__(self, settings: TrainSettings, progress: Progress, is_first: bool) -> None:
         self._progress = progress
-        self._board: Any = None
+        self._board: EventFile | None = None
         self._wandb: Any = None
         if not is_first:
             return
         if settings.output.tensorboard:
-            board = _import("tensorboard", "torch.utils.tensorboard")
-            self._board = board.SummaryWriter(settings.run.folder / "tensorboard")
+            self._board = EventFile(settings.run.folder / "tensorboard")
         if settings.output.wandb:
-            wandb = _import("wandb", "wandb")
+            wandb = import_package("wandb", "--wandb")
             self._wandb = wandb.init(
                 project="lowtide",
                 name=settings.run.model_name,
@@ -196,8 +195,3 @@ class MetricSinks:
             self._board.close()
         if self._wandb is not None:
             self._wandb.finish(exit_code=0 if error is None else 1)
-
-
-def _import(package: str, module: str) -> Any:
-    import_package(package, f"--{package}")  # torch has a module for it, which fails otherwise
-    return importlib.import_module(module)

@@ -22,7 +22,9 @@ _REREADING = tuple(name for name, family in FAMILIES.items() if family.rereads_e
 _OTHER_OPTIMIZERS = tuple(
     name for name in get_args(OptimizerName) if name not in ("auto", "muon", "adamw")
 )
-_TORCH_ONLY = {
+_ABOVE_ZERO, _GIVEN = "above zero", "given"
+"""Of numbers and of sizes any value is refused but the one that means nothing."""
+_TORCH_ONLY: dict[str, tuple[Any, ...] | str] = {
     "layout": _REREADING,
     "optimizer": _OTHER_OPTIMIZERS,
     "compile": (True,),
@@ -32,13 +34,15 @@ _TORCH_ONLY = {
     "float8_blocks": (True,),
     "precision": ("fp16",),
     "device": ("mps",),
-    "tensorboard": (True,),
     "slurm": (True,),
+    "ahead_weight": _ABOVE_ZERO,
+    "vram": _GIVEN,
 }
 """By field the values that JAX cannot do: its compiler is always there and has its own kernels,
-bfloat16 needs no scale, TensorBoard's writer and the processes of a cluster are torch's."""
-_TORCH_ONLY_ABOVE_ZERO = ("ahead_weight",)
-_NOT_OFFLOADED = {
+bfloat16 needs no scale, its allocator has a variable for what it takes of a GPU, and the script for
+SLURM starts torchrun. Every other field means the same there (tests/training/test_torchoptions.py
+lists them)."""
+_NOT_OFFLOADED: dict[str, tuple[Any, ...] | str] = {
     "layout": _REREADING,
     "optimizer": _OTHER_OPTIMIZERS,
     "use_8bit_optimizer": (True,),
@@ -61,7 +65,7 @@ def refuse_options(settings: TrainSettings) -> None:
     values = setting_values(settings)
     offload = settings.machine.offload
     # auto leaves them as they are where nothing has to be offloaded.
-    refused = {"backend": ("jax",)} if offload == "auto" else _NOT_OFFLOADED
+    refused = {"backend": _NOT_OFFLOADED["backend"]} if offload == "auto" else _NOT_OFFLOADED
     if offload != "none" and (found := _find(values, refused)):
         raise UsageError(
             f"{', '.join(found)}: not with --offload {offload}",
@@ -70,8 +74,6 @@ def refuse_options(settings: TrainSettings) -> None:
     if settings.computing.backend != "jax":
         return
     found = _find(values, _TORCH_ONLY)
-    found += [flag_name(name) for name in _TORCH_ONLY_ABOVE_ZERO if values[name] > 0]
-    found += ["--vram"] if values["vram"] is not None else []
     if found:
         raise UsageError(
             f"{', '.join(found)}: only torch has {'it' if len(found) == 1 else 'them'}, and "
@@ -80,9 +82,15 @@ def refuse_options(settings: TrainSettings) -> None:
         )
 
 
-def _find(values: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]]) -> list[str]:
+def _find(values: Mapping[str, Any], table: Mapping[str, tuple[Any, ...] | str]) -> list[str]:
     return [
         flag_name(name) + ("" if value is True else f" {value}")
-        for name, only in table.items()
-        if (value := values[name]) in only
+        for name, refused in table.items()
+        if _is_refused(value := values[name], refused)
     ]
+
+
+def _is_refused(value: Any, refused: tuple[Any, ...] | str) -> bool:
+    if refused == _ABOVE_ZERO:
+        return value > 0
+    return value is not None if refused == _GIVEN else value in refused
