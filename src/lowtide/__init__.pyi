@@ -332,7 +332,8 @@ def inspect(
 
     Args:
         dataset_dir: Required. The folder of a dataset or of a tokenizer; a file of tokens; a
-            tokenizer's file, or gpt2; the --work-dir of a job that is running.
+            tokenizer's file, or gpt2; the --work-dir of a job that is running. A dataset and a
+            --work-dir may be s3://, gs:// or az://.
         split: Which part the window is in.
         start: The window's first token.
         tokens: How many tokens to decode; 0 for none.
@@ -1088,7 +1089,7 @@ def verify_dataset(
     """Check all files of a dataset; nothing is changed.
 
     Args:
-        dataset_dir: Required. The dataset's folder.
+        dataset_dir: Required. The dataset's folder, or its address as s3://bucket/mine.
         num_workers: Workers; default: one for each core.
         memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.

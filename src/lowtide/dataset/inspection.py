@@ -15,6 +15,7 @@ import numpy.typing as npt
 from lowtide.counts import counted
 from lowtide.dataset import layout
 from lowtide.dataset.settings import InspectSettings
+from lowtide.dataset.storeddatasets import load_any_info, open_small_files
 from lowtide.dataset.summary import describe_cleaning
 from lowtide.engine.watching import describe_work, is_work_folder
 from lowtide.errors import UsageError
@@ -43,13 +44,14 @@ def inspect_dataset(settings: InspectSettings) -> str:
     """
     if is_work_folder(settings.dataset_dir):
         return describe_work(settings.dataset_dir)
-    info = layout.load_dataset_info(settings.dataset_dir)
+    info = load_any_info(settings.dataset_dir)
     lines = [*_describe(info), ""]
     if "cleaning" in info.metadata:
         lines += [describe_cleaning(info.metadata["cleaning"]), ""]
     if info.num_tokens(settings.split) and settings.tokens:
         ids = read_window(info, settings.split, settings.start, settings.tokens)
-        text = Tokenizer.load(info.root).decode(ids)
+        with open_small_files(info.root) as folder:
+            text = Tokenizer.load(folder).decode(ids)
         last = settings.start + len(ids)
         lines += [f"{settings.split} tokens {settings.start:,} to {last:,}:", text]
         if settings.show_ids:
@@ -95,6 +97,6 @@ def read_window(
     for shard in info.shards[split]:
         begin, end = max(start - base, 0), min(start + count - base, shard.num_tokens)
         if begin < end:
-            parts.append(np.array(layout.load_shard_tokens(shard, info.dtype)[begin:end]))
+            parts.append(layout.read_shard_tokens(shard, info.dtype, begin, end))
         base += shard.num_tokens
     return np.concatenate(parts).astype(np.uint32)

@@ -239,14 +239,14 @@ class VerifySettings:
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
-    """The dataset's folder."""
+    """The dataset's folder, or its address as s3://bucket/mine."""
     num_workers: int | None = None
     """Workers; default: one for each core."""
     memory: str | None = None
     """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
+        object.__setattr__(self, "dataset_dir", input_path(self.dataset_dir))
         check_workers(self.num_workers)
 
 
@@ -300,7 +300,7 @@ class InspectSettings:
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
     """The folder of a dataset or of a tokenizer; a file of tokens; a tokenizer's file, or gpt2; the
-    --work-dir of a job that is running."""
+    --work-dir of a job that is running. A dataset and a --work-dir may be s3://, gs:// or az://."""
     split: Literal["train", "val"] = "train"
     """Which part the window is in."""
     start: int = 0
@@ -321,6 +321,6 @@ class InspectSettings:
     """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
+        object.__setattr__(self, "dataset_dir", input_path(self.dataset_dir))
         if self.tokens < 0:
             raise UsageError(f"--tokens {self.tokens} is negative")

@@ -21,6 +21,7 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
 from lowtide.dataset.finished import check_seen, check_tokenizer
 from lowtide.dataset.settings import VerifySettings
+from lowtide.dataset.storeddatasets import read_any_metadata
 from lowtide.dataset.tokenfiles.shards import names_tokenizer
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, METRICS_NAME
@@ -28,6 +29,8 @@ from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import Progress
+from lowtide.stores.objects import open_store
+from lowtide.stores.paths import READER_BYTES, StorePath, is_stored
 
 __all__ = ["VerifyResult", "verify_dataset"]
 
@@ -73,10 +76,11 @@ def verify_dataset(settings: VerifySettings) -> VerifyResult:
     """Check all files of a dataset; nothing is changed."""
     root = settings.dataset_dir
     budget = MemoryBudget.from_setting(settings.memory)
-    budget.require({"tokenizer": _TOKENIZER_BYTES, "a worker": _WORKER_BYTES})
+    worker_bytes = _WORKER_BYTES + (READER_BYTES if is_stored(root) else 0)
+    budget.require({"tokenizer": _TOKENIZER_BYTES, "a worker": worker_bytes})
     budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES)
-    workers = min(settings.num_workers or usable_cores(), budget.remaining_bytes // _WORKER_BYTES)
-    metadata = layout.read_metadata(root)
+    workers = min(settings.num_workers or usable_cores(), budget.remaining_bytes // worker_bytes)
+    metadata = read_any_metadata(root)
     problems = check_tokenizer(root, metadata)
     shards = _list_shards(root, metadata, problems)
     problems += check_seen(root, metadata)
@@ -88,7 +92,8 @@ def verify_dataset(settings: VerifySettings) -> VerifyResult:
             yield lambda shard=shard: _check_shard(shard)
 
     # A dataset that may only be read can be verified all the same.
-    metrics_path = root / METRICS_NAME if os.access(root, os.W_OK) else None
+    is_writable = not is_stored(root) and os.access(root, os.W_OK)
+    metrics_path = root / METRICS_NAME if is_writable else None
     with (
         Progress("verify", budget_bytes=budget.total_bytes, metrics_path=metrics_path) as progress,
         WorkerPool(workers) as pool,
@@ -138,9 +143,17 @@ def _list_shards(root: Path, metadata: dict[str, Any], problems: list[str]) -> l
                 shards.append(_Expected(described.path, **common, described=described))
             else:
                 problems.append(f"{row['file']}: missing")
-        strangers = sorted(set((root / split).glob("*.bin")) - known)
+        strangers = sorted(set(_find_shards(root / split)) - known)
         shards += [_Expected(path, **common) for path in strangers if path.name[0] != "."]
     return shards
+
+
+def _find_shards(folder: Path) -> list[Path]:
+    if not is_stored(folder):
+        return list(folder.glob("*.bin"))
+    url = StorePath(folder).url
+    names = open_store(url).list_names(url)
+    return [folder / name for name in names if name.endswith(".bin")]
 
 
 def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from lowtide.answers import to_json
 from lowtide.dataset.inspection import inspect_dataset, plan_inspection
-from lowtide.dataset.layout import load_dataset_info
 from lowtide.dataset.settings import InspectSettings
+from lowtide.dataset.storeddatasets import load_any_info
 from lowtide.dataset.summary import dataset_facts
 from lowtide.engine.watching import is_work_folder
 from lowtide.errors import printable
@@ -64,7 +64,7 @@ def inspect(settings: InspectSettings) -> Inspection:
         text = printable(inspect_dataset(settings))
         if is_work_folder(path):
             return Inspection("work", text, {"kind": "work", "description": text})
-        facts = {"kind": "dataset", **dataset_facts(load_dataset_info(path))}
+        facts = {"kind": "dataset", **dataset_facts(load_any_info(path))}
         return Inspection("dataset", text, facts)
 
 

@@ -21,6 +21,7 @@ from lowtide import _native, files
 from lowtide.arrays import np
 from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError
+from lowtide.stores.paths import is_stored
 from lowtide.tokenizer.vocabulary import id_bytes
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "open_shard",
     "pick_dtype",
     "plain_name",
+    "read_shard_tokens",
     "scan_shard",
     "shard_from_row",
     "shard_name",
@@ -208,8 +210,9 @@ def write_shard_stream(
 
 def checksum_head(path: str | Path) -> str:
     """Return the xxh3-64 of a shard's first bytes."""
-    files.require_file(path)
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+    path = Path(path) if isinstance(path, str) else path
+    _require_file(path)
+    with path.open("rb", buffering=0) as file:
         return xxhash.xxh3_64_hexdigest(file.read(_HEAD_BYTES))
 
 
@@ -247,11 +250,16 @@ def shard_from_row(root: Path, row: Mapping[str, Any]) -> ShardInfo:
     )
 
 
+def _require_file(path: Path) -> None:
+    if not is_stored(path):  # an object is always one
+        files.require_file(path)
+
+
 def scan_shard(
     path: Path, *, dtype: np.dtype[Any], vocab_size: int, tokenizer_fingerprint: str
 ) -> ShardInfo:
     """Describe a shard that no metadata does: its size, its ids, whether it can belong here."""
-    files.require_file(path)
+    _require_file(path)
     if names_tokenizer(path, tokenizer_fingerprint) is False:
         raise DataError(
             f"{path.name} was made with another tokenizer: its name should say "
@@ -303,6 +311,16 @@ def open_shard(shard: ShardInfo, dtype: np.dtype[Any]) -> TokenFile:
 def load_shard_tokens(shard: ShardInfo, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Map a shard's tokens, read-only."""
     return np.memmap(shard.path, dtype=dtype, mode="r", shape=(shard.num_tokens,))
+
+
+def read_shard_tokens(
+    shard: ShardInfo, dtype: np.dtype[Any], begin: int, end: int
+) -> npt.NDArray[Any]:
+    """Read tokens `begin` to `end` of a shard, which may be an object of a store."""
+    with shard.path.open("rb", buffering=0) as file:
+        file.seek(begin * dtype.itemsize)
+        data = file.read((end - begin) * dtype.itemsize)
+    return np.frombuffer(data, dtype=dtype)
 
 
 def load_document_ends(shard: ShardInfo) -> npt.NDArray[np.uint64]:
