@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,43 @@ def test_text_of_any_length_is_written_as_it_comes(capsys: pytest.CaptureFixture
     assert json.loads("".join([*said, rest])) == {"text": 'a "quote"\nü\\'}
     print_answer(Answer(["a", "b"], field="text", end=""))
     assert capsys.readouterr().out == "ab"
+
+
+def test_pretokenize_holds_no_results_of_files_that_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lowtide import textverbs
+    from lowtide.dataset import pretokenization
+    from lowtide.dataset.settings import PretokenizeSettings
+
+    living: weakref.WeakSet[pretokenization.PretokenizeResult] = weakref.WeakSet()
+    most: list[int] = []
+
+    def made(*_: object) -> Iterator[pretokenization.PretokenizeResult]:
+        for number in range(50):
+            result = pretokenization.PretokenizeResult(
+                tmp_path / f"{number}.npy", 4, 2, np.dtype("<u2"), "gpt2", 0.1, 1
+            )
+            living.add(result)
+            most.append(len(living))
+            yield result
+
+    monkeypatch.setattr(pretokenization, "iter_pretokenized", made)
+    for as_json in (False, True):
+        with shown_as(as_json=as_json, quiet=True):
+            print_answer(textverbs.run_pretokenize(PretokenizeSettings(file=[tmp_path])))
+    assert max(most) <= 2
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["files"]
+    assert [Path(row["path"]).name for row in rows] == [f"{number}.npy" for number in range(50)]
+
+
+def test_an_error_behind_some_rows_prints_no_half_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+        raise ValueError("the second file")
+
+    with shown_as(as_json=True, quiet=True), pytest.raises(ValueError, match="second"):
+        print_answer(Answer([], field="files", rows=rows))
+    assert capsys.readouterr().out == ""

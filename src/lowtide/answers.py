@@ -10,7 +10,9 @@ import contextlib
 import dataclasses
 import json
 import math
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, cast
 
@@ -41,6 +43,8 @@ class Answer:
     field: str | None = None
     """Where the parts are all of it: the field that they are the text of. They are written as they
     come, and never held together."""
+    rows: Callable[[], Iterable[Any]] | None = None
+    """Where the field is a list: makes its rows, for programs, instead of the parts."""
     end: str = "\n"
     """What stands behind each part."""
     error: Exception | None = None
@@ -83,7 +87,10 @@ def print_answer(given: Answer) -> None:
     """Print an answer; as JSON it is one object on one line."""
     as_json = wants_json()
     if as_json and given.field is not None:
-        _stream_json(given.field, given.parts)
+        if given.rows is not None:
+            _print_rows(given.field, given.rows())
+        else:
+            _stream_json(given.field, given.parts)
         return
     for part in given.parts:
         if not as_json:
@@ -100,6 +107,17 @@ def _stream_json(field: str, parts: Iterable[str]) -> None:
     for part in parts:
         sys.stdout.write(json.dumps(part)[1:-1])
     sys.stdout.write('"}\n')
+
+
+def _print_rows(field: str, rows: Iterable[Any]) -> None:
+    """Print an object with one list, whose rows wait in a file: an error leaves no half of it."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        for number, row in enumerate(rows):
+            file.write((", " if number else "") + json.dumps(to_json(row), allow_nan=False))
+        file.seek(0)
+        sys.stdout.write(f"{{{json.dumps(field)}: [")
+        shutil.copyfileobj(file, sys.stdout)
+        sys.stdout.write("]}\n")
 
 
 def to_json(value: Any) -> Any:

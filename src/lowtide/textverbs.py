@@ -6,7 +6,6 @@ Out:     Answers; each stage is imported when its verb runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lowtide.answers import Answer, answer, to_json
@@ -113,17 +112,11 @@ def run_pretokenize(settings: PretokenizeSettings) -> Answer:
 
     lowtide pretokenize books.txt --tokenization gpt2
     """
-    from lowtide.dataset.pretokenization import PretokenizeResult, iter_pretokenized
+    from lowtide.dataset.pretokenization import iter_pretokenized
     from lowtide.dataset.summary import describe_pretokenization
 
-    results: list[PretokenizeResult] = []
-
-    def parts() -> Iterator[str]:
-        for result in iter_pretokenized(settings):
-            results.append(result)
-            yield printable(describe_pretokenization(result))
-
-    return Answer(parts(), lambda: {"files": results})
+    parts = (printable(describe_pretokenization(row)) for row in iter_pretokenized(settings))
+    return Answer(parts, field="files", rows=lambda: iter_pretokenized(settings))
 
 
 def run_append(settings: AppendSettings) -> Answer:

@@ -23,8 +23,16 @@ from lowtide.corpus.reading import ReadingSettings
 from lowtide.errors import DataError
 from lowtide.progress import Progress
 from lowtide.tokenizer import counting, reference
-from lowtide.tokenizer.counting import CountCheckpoints, CountingNeeds, InputPlace, count_pieces
+from lowtide.tokenizer.counting import (
+    CountCheckpoints,
+    CountingNeeds,
+    InputPlace,
+    count_pieces,
+    held_bytes,
+)
+from lowtide.tokenizer.learning import planned_bytes
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
+from lowtide.tokenizer.stretches import Stretch
 
 MakeText = Callable[[int, int], bytes]
 PLENTY = 64 << 20
@@ -416,3 +424,10 @@ def test_no_text_at_all_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_bytes(b"")
     with pytest.raises(DataError, match="no text"):
         run_job(tmp_path, [tmp_path / "empty.txt"])
+
+
+def test_a_stretch_that_rounds_cannot_learn_from_is_named_with_what_full_speed_takes() -> None:
+    assert held_bytes(Stretch(100_000)) == 0
+    assert held_bytes(Stretch(1 << 20)) >= planned_bytes(1 << 20, 1)
+    assert held_bytes(Stretch(3 << 20)) == 64 << 20  # in which rounds are quick
+    assert held_bytes(Stretch(20 << 20)) < planned_bytes(20 << 20, 1)

@@ -51,7 +51,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_READ_TOKENS": 262_144,
         "_ROWS_AT_ONCE": 4_096,
     },
-    "training.fitting": {"rows_in_budget(has_own_optimizer)": False},
+    "training.fitting": {"_ROOM": 1.5, "rows_in_budget(has_own_optimizer)": False},
     "training.footprint": {
         "_CUDA_PROGRAM_BYTES": 2_147_483_648,
         "_MARGIN": 1.1,

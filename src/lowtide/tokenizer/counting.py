@@ -33,7 +33,7 @@ from lowtide.files import checksum_bytes, checksum_file, read_whole
 from lowtide.journal import Journal
 from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
-from lowtide.tokenizer.learning import repeated_bytes
+from lowtide.tokenizer.learning import planned_bytes, repeated_bytes
 from lowtide.tokenizer.stretches import Stretch, find_stretch, unseen_words
 
 __all__ = [
@@ -47,6 +47,9 @@ __all__ = [
 ]
 
 _PLAIN_HOLDS, _STREAM_HOLDS = 3 << 20, 6 << 20  # stretches that the smallest tables allow
+# Of such a stretch most pairs are as frequent as others: in a few megabytes, rounds over a file
+# learn next to nothing at a time, or cannot begin (1 MiB of DNA letters in 12.5).
+_HARD_STRETCH, _HARD_TABLES = 256 << 10, 64 << 20
 _MARGIN_BYTES = 2 << 20  # what a window or a batch begins with, and how much is read at once
 _ROUND_BYTES = (
     256 << 20
@@ -243,6 +246,8 @@ def held_bytes(stretch: Stretch) -> int:
         copies = 2 if stretch.in_stream else 1  # one is looked at, one is counted
         # An eighth of the tables, which have three quarters of what is left.
         needed = copies * (stretch.size_bytes + _MARGIN_BYTES) * 8 * 4 // 3
+    if stretch.size_bytes > _HARD_STRETCH:
+        needed = max(needed, min(planned_bytes(stretch.size_bytes, 1), _HARD_TABLES))
     if not stretch.repeats:
         return needed
     return max(needed, repeated_bytes(stretch.size_bytes, text_bytes=stretch.text_bytes))
