@@ -3,7 +3,8 @@
 In:      rows of blocks, each block's sorted by the first byte of what they are told apart by
 Out:     two sections of a task's result: all rows of the first partition, block by block, then
          those of the next; and where each block's end
-Memory:  a few numbers per block; its rows wait on disk until the task is done
+Memory:  a few numbers per block; its rows wait on disk until the task is done; a reader keeps
+         some thousand numbers
 
 One file a task, of which others read stretches: a file for each pair of tasks would be millions.
 """
@@ -25,6 +26,7 @@ from lowtide.engine.tasks import Task
 __all__ = ["PartitionReader", "PartitionSections", "PartitionedRows"]
 
 _COPY_BYTES = 1 << 20
+_ENDS_KEPT = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,24 @@ class PartitionReader:
         self._partition = partition
         self.num_blocks = array("q")  # of each task
         self.num_rows = 0
-        for _, ends in self._iter_ends():
+        self._kept: list[tuple[Output, memoryview]] = []
+        num_ends = 0
+        for output, ends in self._iter_ends():
             self.num_blocks.append(len(ends) - 1)
             self.num_rows += ends[-1] - ends[0]
+            num_ends += len(ends)
+            if num_ends <= _ENDS_KEPT:
+                self._kept.append((output, memoryview(bytes(ends)).cast("q")))
 
     def _iter_ends(self) -> Iterator[tuple[Output, memoryview]]:
-        """Each task's file, and where the rows of its blocks end, the first block's begin first."""
-        for number in range(self._num_tasks):
-            output = self._records.open(Task(self._stage, number))
+        """Each task's file, and where the rows of its blocks end, the first block's begin first.
+
+        What the first look kept is not read again.
+        """
+        yield from self._kept
+        for number in range(len(self._kept), self._num_tasks):
+            names = (self._sections.rows, self._sections.ends)
+            output = self._records.open_sections(Task(self._stage, number), names)
             name = self._sections.ends
             count = output.size(name) // 8 // self._num_partitions
             first = self._partition * count

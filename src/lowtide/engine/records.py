@@ -2,7 +2,7 @@
 
 In:      a task's result, written to a hidden file
 Out:     FOLDER/STAGE/NAME.out and then FOLDER/STAGE/NAME.done: a record of names, sizes, checksums
-Memory:  one record; in a store the headers of 256 results
+Memory:  one record; where 4,096 results are; in a store the headers of 256
 
 The record is the truth: a task is done when it has one. Both are created, never replaced (folders),
 so two workers on one task cannot tear anything: the second finds the first one's bytes, and stops
@@ -17,7 +17,8 @@ import os
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ _COUNT = "count"
 PLAN_NAME = "plan.json"
 """What all workers agree on; a stage says what it holds."""
 _OUTPUTS_KEPT = 256
+_PLACES_KEPT = 4096  # about 4 MB
 
 
 def describe_worker() -> str:
@@ -53,6 +55,7 @@ class Records:
         self.place = open_folder(folder)
         self.folder = folder
         self._outputs: OrderedDict[Path, Output] = OrderedDict()
+        self._places: dict[tuple[Task, tuple[str, ...]], Output] = {}
         self._lock = threading.Lock()
 
     def record_path(self, task: Task) -> Path:
@@ -103,6 +106,22 @@ class Records:
             self._outputs[path] = output
             while len(self._outputs) > _OUTPUTS_KEPT:
                 self._outputs.popitem(last=False)
+        return output
+
+    def open_sections(self, task: Task, names: Sequence[str]) -> Output:
+        """The file of a finished task, of which only some sections are read, again and again.
+
+        Where it is, is remembered for the first few thousand: every partition of a stage reads a
+        little of every task of an earlier one.
+        """
+        key = (task, tuple(names))
+        output = self._places.get(key)
+        if output is None:
+            output = self.open(task)
+            sections = {name: output.sections[name] for name in names}
+            output = replace(output, header={}, sections=sections)
+            if len(self._places) < _PLACES_KEPT:
+                self._places[key] = output
         return output
 
     def _open(self, task: Task, path: Path, row: Mapping[str, Any]) -> Output:

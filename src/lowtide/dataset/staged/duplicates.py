@@ -13,7 +13,7 @@ import os
 import tempfile
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
@@ -27,11 +27,18 @@ from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
 from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.onetask import OneTask
-from lowtide.engine.outputs import OutputWriter
+from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.partitions import PartitionReader
 from lowtide.engine.tasks import Task
 
-__all__ = ["DUPLICATE_STAGE", "DuplicateStage", "PartDuplicates", "Tally", "tally_stage"]
+__all__ = [
+    "DUPLICATE_STAGE",
+    "DuplicateStage",
+    "PartDuplicates",
+    "Tally",
+    "open_duplicates",
+    "tally_stage",
+]
 
 TALLY_STAGE = "tally"
 DUPLICATE_STAGE = "duplicates"
@@ -169,14 +176,21 @@ def _write(
     return {"parts": len(hashed.num_blocks)}
 
 
+def open_duplicates(job: StagedJob) -> list[Output]:
+    """The results of all partitions; a worker opens them once, and not for each of its parts."""
+    count = DuplicateStage(job).count_tasks()
+    found = (job.records.open(Task(DUPLICATE_STAGE, index)) for index in range(count))
+    return [replace(output, header={}) for output in found]
+
+
 class PartDuplicates:
     """The lines to leave out of one part, asked for block by block."""
 
-    def __init__(self, job: StagedJob, part: int, num_blocks: int, copies: LocalCopies) -> None:
+    def __init__(
+        self, outputs: Sequence[Output], part: int, num_blocks: int, copies: LocalCopies
+    ) -> None:
         self._files: list[tuple[Path, int, memoryview]] = []
-        stage = DuplicateStage(job)
-        for index in range(stage.count_tasks()):
-            output = job.records.open(Task(stage.name, index))
+        for output in outputs:
             begin, end = output.read("starts", begin=8 * part, end=8 * (part + 2)).cast("q")
             if end - begin == 4 * num_blocks:
                 continue  # none of this part's lines is in it

@@ -27,11 +27,11 @@ from lowtide.corpus.removals import Report
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES, EncodeJob, encode_block
 from lowtide.dataset.removed import RemovedText
 from lowtide.dataset.sharding import LAST_KEY, MAX_OPEN_FILES, val_limit
-from lowtide.dataset.staged.duplicates import PartDuplicates, Tally
+from lowtide.dataset.staged.duplicates import PartDuplicates, Tally, open_duplicates
 from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE, advance
 from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.engine.localcopies import LocalCopies
-from lowtide.engine.outputs import OutputWriter
+from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.tasks import Task
 
 __all__ = ["ENCODE_STAGE", "SOURCE_ROW", "EncodeStage"]
@@ -60,12 +60,16 @@ class EncodeStage:
     def _tally(self) -> Tally:
         return Tally.load(self._job)
 
+    @cached_property
+    def _duplicates(self) -> list[Output]:
+        return open_duplicates(self._job)
+
     def run(self, index: int) -> None:
         """Encode a part and commit it."""
         records = self._job.records
         with records.scratch_folder() as folder:
             part = _EncodedPart(self._job, self._load(), folder / "blocks")
-            part.read(index, self._tally)
+            part.read(index, self._tally, self._duplicates)
             records.commit(Task(self.name, index), part.write, facts=part.facts)
 
 
@@ -93,11 +97,11 @@ class _EncodedPart:
     def _seen_path(self) -> Path:
         return self.scratch.with_suffix(".seen")
 
-    def read(self, index: int, tally: Tally) -> None:
+    def read(self, index: int, tally: Tally, duplicates: list[Output]) -> None:
         """Clean and encode every block into the scratch file."""
         first, end = tally.first_blocks[index], tally.first_blocks[index + 1]
         copies = LocalCopies(self.scratch.parent)
-        lines = PartDuplicates(self.job, index, end - first, copies)
+        lines = PartDuplicates(duplicates, index, end - first, copies)
         removed = RemovedText(lines, self.job.finders, first_block=first)
         document = OpenDocument(tally.open_documents.get(index))
         known = _iter_contents(self.job, index)

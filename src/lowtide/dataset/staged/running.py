@@ -19,7 +19,7 @@ from typing import Any
 
 import xxhash
 
-from lowtide import files
+from lowtide import _native, files
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.removals import Report
 from lowtide.corpus.usersteps import stop_steps
@@ -99,6 +99,7 @@ def prepare_shared(
         try:
             run.run(lease_seconds)
         finally:
+            _native.keep_freed_memory(False)
             stop_steps()
         # Whoever ends last removes what the others wrote while the first was removing it.
         job.records.remove(run.stage_names)
@@ -207,6 +208,8 @@ class _SharedPreparation:
 
             def on_stage(name: str, count: int) -> Callable[[int], None]:
                 phases.close()
+                # Blocks come and go in every task; between stages all of it is given back.
+                _native.keep_freed_memory(True)
                 phase: Phase = phases.enter_context(
                     self._progress.phase(name, total=count, unit="tasks")
                 )
