@@ -21,10 +21,11 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset, run_preparation
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged import gathering, running
+from lowtide.dataset.staged import duplicates, gathering, running
 from lowtide.dataset.staged.parts import Part, cut_parts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.running import prepare_shared
+from lowtide.engine import partitions, records
 from lowtide.engine.outputs import Output, open_output
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
@@ -116,6 +117,19 @@ def test_neither_workers_nor_sizes_change_a_byte(corpus: Path, workers: int, siz
     expected = by_threads(corpus)
     out_dir = corpus.parent / "staged"
     prepare_shared(settings_of(out_dir, corpus, engine="files", num_workers=workers), sizes=sizes)
+    assert snapshot(out_dir) == expected
+
+
+def test_what_is_not_kept_of_other_stages_is_read_again(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corpus of many parts has more of it than a worker keeps."""
+    monkeypatch.setattr(duplicates, "_STARTS_BYTES", 0)
+    monkeypatch.setattr(partitions, "_ENDS_KEPT", 5)
+    monkeypatch.setattr(records, "_PLACES_KEPT", 2)
+    expected = by_threads(corpus)
+    out_dir = corpus.parent / "staged"
+    prepare_shared(settings_of(out_dir, corpus, engine="files"), sizes=SIZES)
     assert snapshot(out_dir) == expected
 
 

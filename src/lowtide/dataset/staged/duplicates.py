@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from lowtide import _native
 from lowtide.arrays import np
@@ -42,6 +42,7 @@ __all__ = [
 
 TALLY_STAGE = "tally"
 DUPLICATE_STAGE = "duplicates"
+_STARTS_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -176,27 +177,52 @@ def _write(
     return {"parts": len(hashed.num_blocks)}
 
 
-def open_duplicates(job: StagedJob) -> list[Output]:
+class PartitionDuplicates(NamedTuple):
+    """The result of a partition, as a worker that reads a little of it for each part keeps it."""
+
+    output: Output
+    starts: memoryview | None
+    """Where the lines of each part begin; None where there are too many parts to keep that."""
+
+    def find(self, part: int) -> tuple[int, int]:
+        """Where the lines of a part begin and end."""
+        if self.starts is not None:
+            return self.starts[part], self.starts[part + 1]
+        begin, end = self.output.read("starts", begin=8 * part, end=8 * (part + 2)).cast("q")
+        return begin, end
+
+
+def open_duplicates(job: StagedJob) -> list[PartitionDuplicates]:
     """The results of all partitions; a worker opens them once, and not for each of its parts."""
     count = DuplicateStage(job).count_tasks()
-    found = (job.records.open(Task(DUPLICATE_STAGE, index)) for index in range(count))
-    return [replace(output, header={}) for output in found]
+    are_kept = 8 * (len(job.parts) + 1) * count <= _STARTS_BYTES
+    opened: list[PartitionDuplicates] = []
+    for index in range(count):
+        output = replace(job.records.open(Task(DUPLICATE_STAGE, index)), header={})
+        starts = memoryview(bytes(output.read("starts"))).cast("q") if are_kept else None
+        opened.append(PartitionDuplicates(output, starts))
+    return opened
 
 
 class PartDuplicates:
     """The lines to leave out of one part, asked for block by block."""
 
     def __init__(
-        self, outputs: Sequence[Output], part: int, num_blocks: int, copies: LocalCopies
+        self,
+        partitions: Sequence[PartitionDuplicates],
+        part: int,
+        num_blocks: int,
+        copies: LocalCopies,
     ) -> None:
         self._files: list[tuple[Path, int, memoryview]] = []
-        for output in outputs:
-            begin, end = output.read("starts", begin=8 * part, end=8 * (part + 2)).cast("q")
+        for partition in partitions:
+            begin, end = partition.find(part)
             if end - begin == 4 * num_blocks:
                 continue  # none of this part's lines is in it
-            ends = output.read("lines", begin=begin, end=begin + 4 * num_blocks).cast("I")
-            path, lines_at = copies.find(output, "lines", begin=begin + 4 * num_blocks, end=end)
-            self._files.append((path, lines_at, ends))
+            path, place = copies.find(partition.output, "lines", begin=begin, end=end)
+            with path.open("rb", buffering=0) as file:
+                ends = os.pread(file.fileno(), 4 * num_blocks, place)
+            self._files.append((path, place + 4 * num_blocks, memoryview(ends).cast("I")))
 
     def load(self, number: int) -> memoryview:
         """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""

@@ -27,11 +27,16 @@ from lowtide.corpus.removals import Report
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES, EncodeJob, encode_block
 from lowtide.dataset.removed import RemovedText
 from lowtide.dataset.sharding import LAST_KEY, MAX_OPEN_FILES, val_limit
-from lowtide.dataset.staged.duplicates import PartDuplicates, Tally, open_duplicates
+from lowtide.dataset.staged.duplicates import (
+    PartDuplicates,
+    PartitionDuplicates,
+    Tally,
+    open_duplicates,
+)
 from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE, advance
 from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.engine.localcopies import LocalCopies
-from lowtide.engine.outputs import Output, OutputWriter
+from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.tasks import Task
 
 __all__ = ["ENCODE_STAGE", "SOURCE_ROW", "EncodeStage"]
@@ -61,7 +66,7 @@ class EncodeStage:
         return Tally.load(self._job)
 
     @cached_property
-    def _duplicates(self) -> list[Output]:
+    def _duplicates(self) -> list[PartitionDuplicates]:
         return open_duplicates(self._job)
 
     def run(self, index: int) -> None:
@@ -97,7 +102,7 @@ class _EncodedPart:
     def _seen_path(self) -> Path:
         return self.scratch.with_suffix(".seen")
 
-    def read(self, index: int, tally: Tally, duplicates: list[Output]) -> None:
+    def read(self, index: int, tally: Tally, duplicates: list[PartitionDuplicates]) -> None:
         """Clean and encode every block into the scratch file."""
         first, end = tally.first_blocks[index], tally.first_blocks[index + 1]
         copies = LocalCopies(self.scratch.parent)

@@ -21,6 +21,7 @@ from lowtide.corpus.inputs import InputFile, hash_inputs
 __all__ = ["PreparePlan", "Sizes"]
 
 _MOST_PARTS = 30_000
+_MOST_STORED_PARTS = 4_000
 _MOST_PARTITIONS = 256  # of hashes by their first byte
 _PARTITION_TEXT_BYTES = 64 << 20
 _MIB = 1 << 20
@@ -40,12 +41,21 @@ class Sizes:
     """Shards of about so many bytes together are written by one task."""
 
     @classmethod
-    def of(cls, total_bytes: int) -> Sizes:
+    def of(cls, total_bytes: int, *, is_stored: bool = False) -> Sizes:
         """Choose sizes for inputs of so many bytes.
+
+        Where workers meet in a store, everything is larger: what a task of one stage reads of a
+        task of another is some requests, and each is waited and paid for.
 
         >>> Sizes.of(1 << 40).part_bytes >> 20, Sizes.of(5 << 20).num_partitions
         (35, 1)
+        >>> Sizes.of(1 << 40, is_stored=True).part_bytes >> 20
+        263
         """
+        if is_stored:
+            part = max(32 * _MIB, -(-total_bytes // _MOST_STORED_PARTS // _MIB) * _MIB)
+            partitions = min(max(total_bytes >> 30, 1), _MOST_PARTITIONS)
+            return cls(part, partitions, group_bytes=1 << 30)
         part = max(16 * _MIB, -(-total_bytes // _MOST_PARTS // _MIB) * _MIB)
         partitions = min(max(total_bytes // _PARTITION_TEXT_BYTES, 1), _MOST_PARTITIONS)
         return cls(part, partitions)

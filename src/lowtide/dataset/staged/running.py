@@ -51,6 +51,7 @@ from lowtide.errors import LowtideError, UsageError
 from lowtide.filenames import WORK_NAME
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.progress import Phase, Progress
+from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["StagedResult", "prepare_on_ray", "prepare_shared", "work_folder"]
@@ -79,6 +80,7 @@ def prepare_shared(
     """Work on a preparation until it is done, by this worker or by others."""
     found = find_inputs(settings)
     shares, budget_bytes = found.shares, found.budget.total_bytes
+    work_dir = work_folder(settings)
     with Progress("prepare", budget_bytes=budget_bytes) as progress:
         inputs, reading = choose_inputs(found, settings, progress)
         del found  # a list of all inputs, of which there is another one now
@@ -86,8 +88,8 @@ def prepare_shared(
             settings=settings,
             inputs=inputs,
             reading=reading,
-            sizes=sizes or Sizes.of(inputs.total_bytes),
-            records=Records(work_folder(settings)),
+            sizes=sizes or Sizes.of(inputs.total_bytes, is_stored=is_stored(work_dir)),
+            records=Records(work_dir),
             table_bytes=shares.table_bytes,
             range_bytes=shares.range_bytes,
         )
