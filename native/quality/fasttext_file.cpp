@@ -122,7 +122,7 @@ class ModelReader {
       model_.kept_buckets_.emplace_back(bucket, place);
       most_row_ = std::max(most_row_, static_cast<uint64_t>(place) + 1);
     }
-    std::sort(model_.kept_buckets_.begin(), model_.kept_buckets_.end());
+    model_.index_buckets();
   }
 
   void read_entry(std::string& text, bool is_label) {
@@ -231,6 +231,7 @@ class ModelReader {
                        std::to_string(model_.num_words_ + more));
     }
     if (waits_) read_input();
+    model_.input_.expand_small();
   }
 
   void read_input() {

@@ -9,6 +9,13 @@ namespace lowtide {
 namespace {
 
 constexpr float kTiny = 1e-5f;
+constexpr int32_t kMostMarked = 1 << 26;     // buckets that have a bit each: 12 MiB at most
+constexpr uint64_t kMostExpanded = 2 << 20;  // numbers of a matrix: 8 MiB
+
+constexpr uint32_t kFirstHash = 2166136261u;
+uint32_t hash_byte(uint32_t hash, char byte) {
+  return (hash ^ static_cast<uint32_t>(static_cast<int8_t>(byte))) * 16777619u;
+}
 
 // As fastText has it: a table of 512 steps.
 float look_up_sigmoid(float value) {
@@ -29,11 +36,8 @@ float look_up_sigmoid(float value) {
 }  // namespace
 
 uint32_t hash_fasttext(std::string_view bytes) {
-  uint32_t hash = 2166136261u;
-  for (const char byte : bytes) {
-    hash ^= static_cast<uint32_t>(static_cast<int8_t>(byte));
-    hash *= 16777619u;
-  }
+  uint32_t hash = kFirstHash;
+  for (const char byte : bytes) hash = hash_byte(hash, byte);
   return hash;
 }
 
@@ -58,13 +62,23 @@ void FastTextModel::Matrix::add_row(uint64_t row, float* out) const {
   parts.add(codes.data() + row * static_cast<uint64_t>(parts.parts), factor, out);
 }
 
+void FastTextModel::Matrix::expand_small() {
+  if (codes.empty() || rows > kMostExpanded / width) return;
+  std::vector<float> expanded(rows * width, 0.0f);
+  for (uint64_t row = 0; row < rows; ++row) add_row(row, expanded.data() + row * width);
+  dense.swap(expanded);
+  std::vector<uint8_t>().swap(codes);
+  std::vector<uint8_t>().swap(norm_codes);
+}
+
 size_t FastTextModel::memory_bytes() const {
   const auto of = [](const Matrix& matrix) {
     return 4 * (matrix.dense.size() + matrix.parts.centroids.size()) + matrix.codes.size() +
            matrix.norm_codes.size();
   };
   return of(input_) + of(output_) + word_bytes_.size() +
-         4 * (word_ends_.size() + word_slots_.size()) + 8 * kept_buckets_.size();
+         4 * (word_ends_.size() + word_slots_.size() + kept_before_.size()) +
+         8 * (kept_buckets_.size() + kept_bits_.size());
 }
 
 int64_t FastTextModel::find_word(std::string_view word, uint32_t hash) const {
@@ -82,7 +96,12 @@ int64_t FastTextModel::find_word(std::string_view word, uint32_t hash) const {
 template <typename Take>
 void FastTextModel::visit_bucket(uint64_t bucket, const Take& take) const {
   uint64_t row = bucket;
-  if (pruned_) {
+  if (!kept_bits_.empty()) {
+    const uint64_t bits = kept_bits_[bucket >> 6], bit = uint64_t{1} << (bucket & 63);
+    if ((bits & bit) == 0) return;
+    const auto before = static_cast<size_t>(std::popcount(bits & (bit - 1)));
+    row = kept_buckets_[kept_before_[bucket >> 6] + before].second;
+  } else if (pruned_) {
     const auto found =
         std::lower_bound(kept_buckets_.begin(), kept_buckets_.end(),
                          std::pair<uint32_t, uint32_t>(static_cast<uint32_t>(bucket), 0));
@@ -100,11 +119,11 @@ void FastTextModel::visit_pieces(std::string_view word, Scratch& scratch, const 
   for (size_t begin = 0; begin < size; ++begin) {
     if ((marked[begin] & 0xC0) == 0x80) continue;
     size_t end = begin;
+    uint32_t hash = kFirstHash;
     for (int32_t n = 1; end < size && n <= max_n_; ++n) {
-      ++end;
-      while (end < size && (marked[end] & 0xC0) == 0x80) ++end;
+      hash = hash_byte(hash, marked[end++]);
+      while (end < size && (marked[end] & 0xC0) == 0x80) hash = hash_byte(hash, marked[end++]);
       if (n < min_n_ || (n == 1 && (begin == 0 || end == size))) continue;
-      const uint32_t hash = hash_fasttext({marked.data() + begin, end - begin});
       visit_bucket(hash % static_cast<uint32_t>(bucket_), take);
     }
   }
@@ -162,6 +181,24 @@ void FastTextModel::index_words() {
     size_t at = hash_fasttext(text) & (slots - 1);
     while (word_slots_[at] != 0) at = (at + 1) & (slots - 1);
     word_slots_[at] = static_cast<uint32_t>(word + 1);
+  }
+}
+
+void FastTextModel::index_buckets() {
+  std::sort(kept_buckets_.begin(), kept_buckets_.end());
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+  kept_buckets_.erase(std::unique(kept_buckets_.begin(), kept_buckets_.end(), same),
+                      kept_buckets_.end());
+  if (!pruned_ || bucket_ < 1 || bucket_ > kMostMarked) return;
+  kept_bits_.assign(static_cast<size_t>(bucket_) / 64 + 1, 0);
+  for (const auto& [bucket, row] : kept_buckets_) {
+    if (bucket < static_cast<uint32_t>(bucket_))
+      kept_bits_[bucket >> 6] |= uint64_t{1} << (bucket & 63);
+  }
+  uint32_t before = 0;
+  for (const uint64_t bits : kept_bits_) {
+    kept_before_.push_back(before);
+    before += static_cast<uint32_t>(std::popcount(bits));
   }
 }
 

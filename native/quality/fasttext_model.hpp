@@ -60,6 +60,8 @@ class FastTextModel {
     Quantizer parts, norms;
     // Add a row to `out`.
     void add_row(uint64_t row, float* out) const;
+    // Keep the numbers instead of the codes, where they take no more than a few mebibytes.
+    void expand_small();
   };
   struct Node {
     int32_t left = -1, right = -1;
@@ -67,6 +69,7 @@ class FastTextModel {
   };
 
   void index_words();
+  void index_buckets();
   int64_t find_word(std::string_view word, uint32_t hash) const;
   // Each calls take(row) for the rows of what it is given.
   template <typename Take>
@@ -89,7 +92,10 @@ class FastTextModel {
   std::vector<uint32_t> word_ends_, word_slots_;
   std::vector<std::string> labels_;
   bool pruned_ = false;
-  std::vector<std::pair<uint32_t, uint32_t>> kept_buckets_;  // sorted: bucket, row
+  std::vector<std::pair<uint32_t, uint32_t>> kept_buckets_;  // sorted: bucket, row; each once
+  // Of buckets that are few enough, a bit for each that was kept, and how many are before 64 of them.
+  std::vector<uint64_t> kept_bits_;
+  std::vector<uint32_t> kept_before_;
   Matrix input_, output_;
   bool folded_ = false;
   std::vector<Node> tree_;

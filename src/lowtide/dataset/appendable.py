@@ -24,7 +24,7 @@ from lowtide.dataset.finishing import find_other_setting, plan_models
 from lowtide.dataset.identity import drop_copies, drop_known
 from lowtide.dataset.seen import seen_path
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
-from lowtide.dataset.workfolder import read_facts, remove_work
+from lowtide.dataset.workfolder import is_half_removed, read_facts, remove_work
 from lowtide.errors import LowtideError, UsageError
 from lowtide.filenames import WORK_NAME
 from lowtide.notebooks import shown_in_notebooks
@@ -84,7 +84,8 @@ def _is_last_event(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> boo
 def finish_cleaning_up(root: Path) -> None:
     """End a command that was killed after its last write, while it removed its work files."""
     facts = read_facts(root, verb="append")
-    if facts is not None and _is_last_event(layout.read_metadata(root), facts):
+    is_over = facts is not None and _is_last_event(layout.read_metadata(root), facts)
+    if is_over or is_half_removed(root):
         remove_work(root)
 
 

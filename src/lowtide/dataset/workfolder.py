@@ -34,6 +34,7 @@ __all__ = [
     "WORK_NAME",
     "begin_work",
     "has_plan",
+    "is_half_removed",
     "is_outdated",
     "open_work",
     "read_facts",
@@ -165,6 +166,13 @@ def remove_work(root: Path) -> None:
     (work / _PLAN_NAME).unlink(missing_ok=True)
     if work.exists():
         shutil.rmtree(work)
+
+
+def is_half_removed(root: Path) -> bool:
+    """Whether there are work files of ours without their plan, which goes first."""
+    names = _list(root / WORK_NAME)
+    is_ours = (root / WORK_NAME).is_dir() and all(_OUR_NAMES.match(name) for name in names)
+    return is_ours and _PLAN_NAME not in names
 
 
 def _list(folder: Path) -> list[str]:
