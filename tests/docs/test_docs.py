@@ -231,6 +231,7 @@ def test_flags_that_are_advised_exist(capsys: pytest.CaptureFixture[str]) -> Non
         "--standalone",
         "--array",
         "--nodes",
+        "--ntasks-per-node",
         "--gres",
         "--time",
         "--cpus-per-task",
