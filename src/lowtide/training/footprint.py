@@ -21,13 +21,12 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.inference import TOKEN_BYTES
 from lowtide.model.program import Program, find_program
 from lowtide.model.sizing import (
-    activation_bytes,
     count_parameters,
-    device_activation_bytes,
     loss_chunk_tokens,
 )
 from lowtide.stores.extents import buffer_bytes
 from lowtide.stores.urls import is_store_url
+from lowtide.training.activations import cpu_activations, gpu_activations
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.firstembedding import first_embedding_bytes
 from lowtide.training.muonnumbers import STACK_BYTES
@@ -177,19 +176,11 @@ def planned_bytes(
     tokens = rows * settings.model.seq_len
     count = count_parameters(config)
     loss = _loss_bytes(config, settings.computing, tokens, on_gpu=on_gpu)
-    if on_gpu:
-        activations = _device_activations(config, settings.computing, tokens, loss)
-    else:
-        activations = activation_bytes(
-            config,
-            tokens=tokens,
-            half=settings.computing.use_mixed_precision,
-            checkpointing=settings.computing.activation_checkpointing,
-            accumulating=rows < settings.batch.rows_per_step,
-        )
-        # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
-        activations += 2 * count if settings.computing.use_mixed_precision else 0
     optimizer, update = _optimizer_bytes(config, settings.learning, count, settings.tokens_per_step)
+    if on_gpu:
+        activations = gpu_activations(config, settings.computing, tokens, loss)
+    else:
+        activations = cpu_activations(config, settings, rows, update)
     return Footprint(
         weights=4 * count,
         gradients=4 * count,
@@ -229,8 +220,9 @@ def _loss_bytes(config: GPTConfig, computing: ComputeSettings, tokens: int, *, o
     chunk_tokens = computing.loss_chunk_tokens
     chunk_tokens = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=on_gpu)
     # The loss's gradient takes the place of the logits, but for half precision on a CPU, and for
-    # 8-bit floats, which are written beside them twice.
-    per_logit = (2 if on_gpu else 10) if computing.use_mixed_precision else 4
+    # 8-bit floats, written beside them twice; JAX has float32 there in either precision.
+    half = computing.use_mixed_precision and (on_gpu or computing.backend == "torch")
+    per_logit = (2 if on_gpu else 10) if half else 4
     if on_gpu and computing.float8_head:
         per_logit += 2
     if config.cap and not on_gpu:
@@ -238,28 +230,6 @@ def _loss_bytes(config: GPTConfig, computing: ComputeSettings, tokens: int, *, o
     chunk = min(tokens, chunk_tokens) * config.vocab_size * per_logit
     twice = config.tie_weights and on_gpu
     return chunk + 4 * config.vocab_size * config.width * (2 if twice else 1)
-
-
-def _device_activations(
-    config: GPTConfig, computing: ComputeSettings, tokens: int, loss: int
-) -> int:
-    """Return the bytes of activations, and of half-precision copies of the blocks' matrices."""
-    half, again = (
-        computing.use_mixed_precision,
-        computing.activation_checkpointing,
-    )
-    kept, later = device_activation_bytes(
-        config,
-        tokens=tokens,
-        half=half,
-        wide_residual=not half or computing.precision == "fp16",
-        checkpointing=again,
-        compiled=computing.compile,
-    )
-    copies = 2 * count_parameters(config, embeddings=False) if half else 0
-    if again:  # compiled, a block makes its copies anew; else half of them were there (measured)
-        copies = 0 if computing.compile else copies // 2
-    return kept + max(copies, later - loss)
 
 
 def _batch_bytes(settings: TrainSettings) -> int:
