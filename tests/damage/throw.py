@@ -17,7 +17,6 @@ import importlib
 import os
 import random
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from damages import FLAG_WORDS, apply_damage, list_damages
-from world import BASES, TARGETS, Target, copy_world, make_world, run_command
+from world import BASES, TARGETS, Target, make_world, restore_world, run_command
 
 from lowtide.flatsettings import setting_fields
 from lowtide.verbs import VERBS
@@ -130,8 +129,7 @@ def strike(blow: Blow, world: Path, scratch: Path) -> str | None:
     """Deliver one blow in a copy of the world; what is wrong with the answer, or None."""
     place = scratch / "world"
     if place not in _WHOLE:
-        shutil.rmtree(place, ignore_errors=True)
-        copy_world(world, place)
+        restore_world(world, place)
     _WHOLE.discard(place)
     path: Path | None = None
     with contextlib.chdir(place):

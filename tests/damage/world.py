@@ -22,7 +22,7 @@ from lowtide import cli
 sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
 from fasttext_files import TinyModel
 
-__all__ = ["BASES", "TARGETS", "Target", "copy_world", "make_world", "run_command"]
+__all__ = ["BASES", "TARGETS", "Target", "make_world", "restore_world", "run_command"]
 
 _WORDS = "the tide is low and the water leaves the sand, says document number"
 
@@ -151,13 +151,34 @@ def _write_package_tokenizer(path: Path) -> None:
     tokenizer.save(str(path))
 
 
-def copy_world(world: Path, target: Path) -> None:
-    """Copy by links: nobody writes into a file but the metrics, and damage makes a new one."""
+def restore_world(world: str | Path, target: str | Path) -> None:
+    """Make a copy of the world, or a copy in which something happened whole again.
 
-    def copy(source: str, destination: str) -> None:
-        (shutil.copyfile if source.endswith(".jsonl") else os.link)(source, destination)
-
-    shutil.copytree(world, target, copy_function=copy, symlinks=True)
+    By links: nobody writes into a file but the metrics, and damage makes a new one. So what is
+    still the same file is left alone, and a copy is whole again in a tenth of the time.
+    """
+    Path(target).mkdir(exist_ok=True)
+    with os.scandir(world) as entries:
+        wanted = {entry.name: entry for entry in entries}
+    with os.scandir(target) as entries:
+        found = list(entries)
+    for entry in found:
+        source = wanted.get(entry.name)
+        if entry.is_dir(follow_symlinks=False):
+            if source is None or not source.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+        elif source is not None and source.inode() == entry.inode():
+            del wanted[entry.name]
+        else:
+            Path(entry.path).unlink()
+    for name, source in wanted.items():
+        place = Path(target, name)
+        if source.is_dir(follow_symlinks=False):
+            restore_world(source.path, place)
+        elif source.is_symlink() or name.endswith(".jsonl"):
+            shutil.copyfile(source.path, place, follow_symlinks=False)
+        else:
+            os.link(source.path, place)
 
 
 def _words(*lines: str) -> tuple[tuple[str, ...], ...]:
