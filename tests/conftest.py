@@ -10,6 +10,7 @@ import ctypes
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +45,15 @@ settings.load_profile("fixed")
 # test would then never hear the Ctrl-C that a test sends them, and wait for it for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Hundreds of thousands of small files are made and removed, which takes a disk longer than all that
+# is tested: they are kept in memory where there is plenty. pytest asks for the folder by this name.
+_IN_MEMORY, _ENOUGH_BYTES = "/dev/shm", 8 << 30
+if os.access(_IN_MEMORY, os.W_OK):
+    _free = min(shutil.disk_usage(_IN_MEMORY).free, memory.available_bytes())
+    if _free >= _ENOUGH_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _IN_MEMORY)
 
 
 # Files that share something costly: what JAX computed, torch's compiler and transformers, which are

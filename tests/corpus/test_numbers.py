@@ -57,6 +57,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_DIGEST_BYTES": 16,
         "_READ_BYTES": 1_048_576,
     },
+    "corpus.encodings": {"_TELLING_BYTES": 64},
     "corpus.evaluations": {
         "_GRAM_BYTES": 32,
         "_COUNT_BYTES": 8,
@@ -97,6 +98,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "corpus.ranking": {"_DIGIT_BITS": 16, "_KEEP_ALL": 0},
     "corpus.reading": {
+        "_NUMBERS_AT_ONCE": 4_096,
         "Document.is_first": True,
         "Document.is_last": True,
         "_skip_bad(tell)": True,
@@ -112,8 +114,16 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Report.add(documents_in)": 0,
         "Report.add(lines_in)": 0,
         "Report.add(bytes_in)": 0,
+        "Report.add(unknown_characters)": 0,
     },
-    "corpus.rows": {"_BATCH_ROWS": 256, "_BATCH_BYTES": 2_097_152, "_ROW_GROUPS_PLANNED": 256},
+    "corpus.rows": {
+        "_BATCH_ROWS": 256,
+        "_BATCH_BYTES": 2_097_152,
+        "_ROW_GROUPS_PLANNED": 256,
+        "_ROW_BYTES": 64,
+        "_SHORT_BYTES": 1_024,
+        "_FEWEST_ROWS": 16,
+    },
     "corpus.settings": {
         "CleaningSettings.normalize": True,
         "CleaningSettings.lowercase": False,

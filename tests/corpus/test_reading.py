@@ -215,6 +215,24 @@ def test_binary_and_utf16_are_named(tmp_path: Path) -> None:
         list(reading.iter_documents([path], reading.ReadingSettings(encoding="klingon")))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "UTF_16_BE", "utf-32-le"])
+def test_utf8_is_not_read_as_something_wider(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.txt"
+    options = reading.ReadingSettings(encoding=encoding)
+    for text in (
+        "plain text, long enough to tell\n" * 3,
+        "Wörter, lang genug für einen Schluß" * 3,
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match="looks like UTF-8, not utf-"):
+            list(reading.iter_documents([path], options))
+        skipping = dataclasses.replace(options, skip_bad=True)
+        assert list(reading.iter_documents([path], skipping)) == []
+    for text in ("中" * 31, "中文的字" * 40, "plain text, long enough to tell" * 3):
+        path.write_bytes(text.encode(encoding))  # of the first every byte is ASCII in UTF-16
+        assert [d.text.decode() for d in reading.iter_documents([path], options)] == [text]
+
+
 def test_empty_files_hold_no_documents(tmp_path: Path) -> None:
     for name in ("a.txt", "b.jsonl"):
         (tmp_path / name).write_bytes(b"")

@@ -19,7 +19,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
-from lowtide.corpus.encodings import explain_undecodable, make_decoder
+from lowtide.corpus.encodings import explain_undecodable, make_decoder, refuse_utf8
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, DataError
@@ -210,6 +210,7 @@ class StreamReader:
         self._options = options
         self._encoding = options.encoding
         self._decoder: codecs.IncrementalDecoder | None = make_decoder(options.encoding)
+        self._looked = False  # at how the text begins
         self._on_damage = on_damage
         self._file = cast("BufferedReader", source.path.open("rb", buffering=_BUFFER_BYTES))
         try:
@@ -267,7 +268,12 @@ class StreamReader:
     def _decode(self, block: bytes) -> str:
         assert self._decoder is not None
         try:
+            if not self._looked:
+                refuse_utf8(self._encoding, block)
+                self._looked = True
             return self._decoder.decode(block, final=not block)
+        except DataError as error:
+            reason = error
         except ValueError as error:  # what "replace" cannot pass over, such as a missing mark
             reason = explain_undecodable(self._encoding, error)
         damage = DataError(reason.message, path=self._source.path, next_step=reason.next_step)

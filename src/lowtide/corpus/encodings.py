@@ -10,7 +10,9 @@ import codecs
 
 from lowtide.errors import DataError, UsageError
 
-__all__ = ["check_encoding", "explain_undecodable", "is_utf8", "make_decoder"]
+__all__ = ["check_encoding", "explain_undecodable", "is_utf8", "make_decoder", "refuse_utf8"]
+
+_TELLING_BYTES = 64  # so many bytes of UTF-16 or UTF-32 are never UTF-8 without a NUL by chance
 
 _EXAMPLES = (
     "utf-8, utf-16, utf-16-le, utf-16-be, utf-32, latin-1, cp1252, cp1251, koi8-r, shift_jis, "
@@ -64,3 +66,21 @@ def explain_undecodable(encoding: str, error: Exception) -> DataError:
             next_step=f"--encoding {name}-le (usual), or {name}-be; or is it utf-8?",
         )
     return DataError(f"this cannot be read as {encoding}: {error}", next_step="--encoding utf-8")
+
+
+def refuse_utf8(encoding: str, head: bytes) -> None:
+    """Refuse UTF-8 that is called UTF-16 or UTF-32: it would be read as other characters.
+
+    >>> refuse_utf8("utf-16-le", "plain text".encode() * 10)
+    Traceback (most recent call last):
+    lowtide.errors.DataError: this looks like UTF-8, not utf-16-le
+      next: leave --encoding out
+    """
+    name = codecs.lookup(encoding).name
+    if not name.startswith(("utf-16", "utf-32")) or len(head) < _TELLING_BYTES or b"\0" in head:
+        return
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # a character may be cut at the end
+    except UnicodeDecodeError:
+        return
+    raise DataError(f"this looks like UTF-8, not {name}", next_step="leave --encoding out")
