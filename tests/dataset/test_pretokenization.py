@@ -196,6 +196,23 @@ def test_a_text_that_changes_under_way_is_refused(
     assert np.load(tmp_path / "a.npy").size
 
 
+@pytest.mark.parametrize("tokenization", ["gpt2", "char"])
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(b"\xfd7zXZ\0\0 binary", "binary file: byte 5"), ("text".encode("utf-16"), "UTF-16")],
+)
+def test_what_is_no_text_is_refused(
+    tmp_path: Path, tokenization: str, suffix: str, data: bytes, message: str
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    with pytest.raises(DataError, match=f"this looks like .*{message}") as caught:
+        pretokenize_file(file=path, tokenization=tokenization)
+    assert caught.value.path == path
+    assert not (tmp_path / "a.npy").exists()
+
+
 def test_a_text_that_changes_between_its_ids_and_its_checksum_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

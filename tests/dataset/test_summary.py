@@ -115,7 +115,7 @@ def test_an_append_says_what_was_added() -> None:
 def test_a_pretokenization_says_sizes_and_rates() -> None:
     result = SimpleNamespace(
         was_there=False, path=Path("a.npy"), num_tokens=1000, text_bytes=4096, seconds=2.0,
-        dtype=np.dtype("uint16"), tokenizer="gpt2",
+        dtype=np.dtype("uint16"), tokenizer="gpt2", is_plain=True,
     )  # fmt: skip
     assert describe_pretokenization(result).splitlines() == [  # pyright: ignore
         "Total: 1,000 tokens from 4,096 bytes (gpt2, uint16)",
@@ -127,6 +127,8 @@ def test_a_pretokenization_says_sizes_and_rates() -> None:
     assert describe_pretokenization(result).startswith("a.npy: is there already")  # pyright: ignore
     result.was_there, result.num_tokens, result.seconds = False, 0, 0.0
     assert "bytes per token: 4096.00, 3.7 TiB/s" in describe_pretokenization(result)  # pyright: ignore
+    result.is_plain = False  # the bytes of a compressed file say nothing of its tokens
+    assert "\n  3.7 TiB/s\n" in describe_pretokenization(result)  # pyright: ignore
 
 
 def test_a_verification_says_whether_all_is_well() -> None:

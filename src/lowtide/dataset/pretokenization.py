@@ -20,12 +20,14 @@ import numpy as np
 import xxhash
 
 from lowtide import files
+from lowtide.corpus.cutting import PROBE_BYTES
 from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputFile, changed_input, expand_inputs, has_changed
 from lowtide.corpus.reading import (
     ReadingSettings,
     is_plain_text,
+    is_text,
     iter_documents,
 )
 from lowtide.dataset.npywriting import (
@@ -84,6 +86,8 @@ class PretokenizeResult:
     peak_bytes: int
     was_there: bool = False
     """True if the file was there already, made from the same text in the same way."""
+    is_plain: bool = True
+    """False where `text_bytes` are of a compressed file, or of one with more than its text."""
 
 
 @takes_keywords(PretokenizeSettings)
@@ -243,7 +247,7 @@ def _encode(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeRes
                     phase.update,
                     finish.write,
                 )
-            elif tokenizer.kind == "bpe" and is_plain:
+            elif tokenizer.kind == "bpe" and is_plain and _begins_as_text(source, reading):
                 plain = PlainFile(
                     source,
                     out,
@@ -269,7 +273,14 @@ def _encode(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeRes
         tokenizer=tokenizer.name,
         seconds=progress.seconds,
         peak_bytes=progress.peak_bytes,
+        is_plain=is_plain,
     )
+
+
+def _begins_as_text(source: InputFile, reading: ReadingSettings) -> bool:
+    """False for a binary file that is to be skipped, which the usual way of reading does."""
+    with source.path.open("rb", buffering=0) as file:
+        return is_text(source, file.read(PROBE_BYTES), replace(reading, on_notice=lambda _: None))
 
 
 @dataclass(frozen=True)
