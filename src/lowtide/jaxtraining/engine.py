@@ -233,11 +233,11 @@ class JaxEngine:
     @property
     def notes(self) -> list[str]:
         """On how many devices it runs, of how many processes."""
-        devices, processes = self._group.devices, self._group.world_size
+        devices, world_size = self._group.devices, self._group.world_size
         how = "divided" if self._constraint is not None else "a copy on each"
         if len(devices) == 1:
             return []
-        of = f" of {processes} processes" if processes > 1 else ""
+        of = f" of {world_size} processes" if world_size > 1 else ""
         return [f"{len(devices)} devices ({devices[0].platform}){of}: rows divided, weights {how}"]
 
     def weights(self) -> dict[str, Any]:
