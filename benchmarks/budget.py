@@ -271,7 +271,11 @@ VERBS: dict[str, Callable[[Path, Path], Words]] = {
         *("--out-dir", out / "classifier"),
     ],
     "append": lambda source, out: [*("append", out / "data", "--input-files", source)],
-    "pretokenize": lambda source, out: ["pretokenize", source, "--out-path", out / "ids.npy"],
+    "pretokenize": lambda source, out: (
+        ["pretokenize", shutil.copytree(source, out / "texts")]  # ids go beside each text
+        if source.is_dir()
+        else ["pretokenize", source, "--out-path", out / "ids.npy"]
+    ),
     "train": lambda source, out: [*training(out), "--input-file", source],
     "train-streaming": lambda source, out: [*training(out), "--dataset-id", source],
     "verify": lambda source, out: ["verify", source / "data"],
@@ -319,7 +323,7 @@ VERBS: dict[str, Callable[[Path, Path], Words]] = {
         *("report", source / "runs" / "model", "--out", out / "page.html")
     ],
 }
-ONE_FILE = ("pretokenize", "train")
+ONE_FILE = ("train",)
 """Verbs that take no folder."""
 ON_DATASET = tuple(VERBS)[tuple(VERBS).index("verify") :]
 """Verbs that take no text; the others take nothing else."""
@@ -455,6 +459,8 @@ def measure(verb: str, source: Path, folder: Path, budget: str, limit: float) ->
         verdict = f"refused: {named_budget(outcome.output)}"
     elif outcome.exit_code == 1 and "after cleaning" in outcome.output:
         verdict = "kept; the filters leave nothing of it"
+    elif outcome.exit_code == 1 and re.search(r"tokens\S* .*\bone window of", outcome.output):
+        verdict = "kept; too few tokens to train on"
     elif outcome.exit_code:
         verdict = "FAILED: " + next(
             (row for row in outcome.output.splitlines() if "error" in row), "?"

@@ -146,7 +146,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "model.moduleconfig": {"ModuleConfig.dropout": 1.0},
     "model.program": {
         "MIB": 1_048_576,
-        "_TIMEOUT_SECONDS": 300,
+        "_TIMEOUT_SECONDS": 900,
         "_PROBE_VERSION": 3,
         "_LATER_BYTES": 41_943_040,
         "_USUAL_EXTRA_BYTES": {

@@ -1,6 +1,7 @@
 """Evaluation: the same windows, bits per byte, forgetting."""
 
 import math
+import types
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from lowtide.training.evaluation import (
     require_same_tokenizer,
     token_byte_counts,
 )
+from lowtide.training.results import RunEvaluator
+from lowtide.training.settings import train_settings
 
 from .conftest import kept_steps
 
@@ -208,3 +211,12 @@ def test_exactly_the_tolerance_is_no_forgetting():
     warning = watch.check({"a": 1.75, "b": 2.25})
     assert "a 1.00 -> 1.75" in warning and "b 2.00" not in warning
     assert watch.times_in_a_row == 1
+
+
+def test_a_sample_of_tokens_of_megabytes_is_cut():
+    engine = types.SimpleNamespace(sample=lambda tokenizer: "a" * 1_000_000)
+    group = types.SimpleNamespace(world_size=1, rank=0)
+    settings = train_settings(sample_tokens=4)
+    tokenizer = Tokenizer.from_characters("a")
+    evaluator = RunEvaluator(engine, settings, group, rows=1, datasets={}, tokenizer=tokenizer)
+    assert evaluator.sample() == "a" * 10_000

@@ -142,6 +142,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "training.rates": {"_SIDE": 8_192, "_COPIED_BYTES": 134_217_728, "_SECONDS": 0.8},
     "training.reports": {"_OVERFITTING_GAP": 0.3},
     "training.results": {
+        "_MOST_SHOWN": 10_000,
         "evaluation_windows(first)": 0,
         "evaluate_windows(rank)": 0,
         "evaluate_windows(world_size)": 1,

@@ -36,7 +36,7 @@ from lowtide.scratch import scratch_folder
 __all__ = ["Program", "find_program", "program_here"]
 
 MIB = 1 << 20
-_TIMEOUT_SECONDS = 300
+_TIMEOUT_SECONDS = 900
 _PROBE_VERSION = 3  # another one measures anew
 # What a first step loads on demand, where no probe has measured it (13 to 26 MiB on two builds).
 _LATER_BYTES = 40 * MIB

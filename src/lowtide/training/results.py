@@ -34,6 +34,9 @@ __all__ = [
     "token_bytes",
 ]
 
+# Characters of a sample: where a text repeats itself, a token has megabytes.
+_MOST_SHOWN = 10_000
+
 Array = np.ndarray[Any, Any]
 
 
@@ -204,7 +207,7 @@ class RunEvaluator:
         is_divided = self._group.world_size > 1 and settings.machine.parallel == "fsdp"
         if not settings.output.sample_tokens or self._tokenizer is None or is_divided:
             return ""
-        return self._engine.sample(self._tokenizer)
+        return self._engine.sample(self._tokenizer)[:_MOST_SHOWN]
 
 
 class ForgettingWatch:
