@@ -19,7 +19,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "write_block(place)": 0,
         "write_block(keep_text)": True,
     },
-    "corpus.classifiers": {"_HIERARCHICAL": 1, "_WORD_BYTES": 32},
+    "corpus.classifiers": {
+        "_HIERARCHICAL": 1,
+        "_EXPANDED_BYTES": 8_388_608,
+        "_MOST_MARKED": 67_108_864,
+        "_WORD_BYTES": 32,
+    },
     "corpus.cleaning": {
         "DOCUMENT_ROW_BYTES": 64,
         "HASH_ROW_BYTES": 16,

@@ -12,6 +12,7 @@ from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.appendable": {"AppendResult.was_there": False},
+    "dataset.appending": {"_BYTES_PER_TOKEN": 4},
     "dataset.contamination": {
         "COMMON": 10,
         "_STEP_BYTES": 1_048_576,
@@ -32,33 +33,52 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.identity": {"_MOST_NOTICES": 20, "drop_known(first_index)": 0},
     "dataset.inspection": {"_TOKENIZER_BYTES": 33_554_432, "_TOKEN_BYTES": 64},
     "dataset.layout": {"FORMAT_VERSION": 1},
-    "dataset.near.deciding": {"_STEP_BYTES": 1_048_576, "_ROW_BYTES": 64},
+    "dataset.near.deciding": {
+        "_STEP_BYTES": 1_048_576,
+        "_ROW_BYTES": 64,
+        "_NO_PLACE": 18_446_744_073_709_551_615,
+    },
+    "dataset.near.job": {"NearJob.first_block": 0},
     "dataset.near.likeness": {"_MOST_ROWS": 8, "_BAND_SHARE": 0.27, "_MISSED": 0.02},
     "dataset.near.pairs": {"_LEAST_ROWS": 4_096, "_STEP_ROWS": 65_536},
-    "dataset.near.removedcopies": {"_ROW_BYTES": 64, "_STEP_ROWS": 4_096},
-    "dataset.near.running": {"_BLOCKS_IN_PART": 16},
+    "dataset.near.removedcopies": {
+        "_ROW_BYTES": 64,
+        "_STEP_ROWS": 4_096,
+        "NearRemovals.__init__(first_block)": 0,
+    },
+    "dataset.near.running": {"_BLOCKS_IN_PART": 16, "find_near_copies(first_block)": 0},
     "dataset.npywriting": {
         "WORKER_BYTES": 25_165_824,
         "_STEP_BYTES": 67_108_864,
         "_WINDOW_BYTES": 1_048_576,
         "_HELD_ANYWAY": 4_194_304,
         "_BATCH_BYTES": 2_097_152,
+        "_TEXT_BYTES": 256,
         "_Digest.__init__(start)": 0,
         "_Unfinished.position": 0,
         "_Unfinished.count": 0,
     },
     "dataset.phases": {"run_encoding(first_block)": 0},
-    "dataset.pretokenization": {"_STREAM_BYTES": 46_137_344, "PretokenizeResult.was_there": False},
+    "dataset.pretokenization": {
+        "PretokenizeResult.was_there": False,
+        "PretokenizeResult.is_plain": True,
+    },
     "dataset.pretokenizingplan": {
         "_BLOCK_BYTES": 1_048_576,
+        "_STREAM_BYTES": 46_137_344,
         "SLACK_BYTES": 16_777_216,
         "_SMALL_WINDOW": 10_485_760,
     },
     "dataset.provenance": {"_VERSION": 1},
-    "dataset.rehashing": {"_DECODE_TOKENS": 1_048_576, "_HELD_BYTES": 4_194_304},
-    "dataset.removed": {"RemovedText.__init__(first_block)": 0},
+    "dataset.rehashing": {
+        "_DECODE_TOKENS": 1_048_576,
+        "_HELD_BYTES": 4_194_304,
+        "_iter_texts(cut_long)": True,
+    },
+    "dataset.removed": {"RemovedText.__init__(first_block)": 0, "leave_out_with(first_block)": 0},
     "dataset.resources": {
         "_TOKENIZER_BYTES": 50_331_648,
+        "_STORED_BYTES": 24_117_248,
         "_SMALL_WINDOW": 10_485_760,
         "LINE_BYTES": 200,
         "_PROGRAM_BYTES": 26_214_400,
@@ -70,6 +90,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Inputs.num_in_order": 0,
         "Inputs.reader_bytes": 0,
         "Inputs.step_bytes": 0,
+        "Inputs.count_bytes": 0,
         "planned_bytes(line_bytes)": 200,
         "planned_disk_bytes(bytes_per_token)": 3.5,
         "planned_disk_bytes(token_bytes)": 2,
@@ -77,6 +98,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "planned_disk_bytes(near_copies)": False,
         "check_disk(keeps_text)": False,
         "check_disk(near_copies)": False,
+        "check_disk(existing_bytes)": 0,
     },
     "dataset.sampling": {
         "_LONG_RUN_BYTES": 268_435_456,
@@ -118,6 +140,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ShardJob.range_bytes": 16_777_216,
         "ShardJob.first_block": 0,
     },
+    "dataset.staged.destination": {
+        "_MOST_CREATED_BYTES": 8_388_608,
+        "Destination.stage(locked)": False,
+        "_DiskFolder.stage(locked)": False,
+        "_StorePrefix.stage(locked)": False,
+    },
+    "dataset.staged.duplicates": {"_STARTS_BYTES": 4_194_304},
     "dataset.staged.encoding": {
         "_ROW_BYTES_HELD": 256,
         "_CHUNK_BYTES": 8_388_608,
@@ -133,6 +162,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.staged.parts": {"Part.begin": 0},
     "dataset.staged.plan": {
         "_MOST_PARTS": 30_000,
+        "_MOST_STORED_PARTS": 4_000,
         "_MOST_PARTITIONS": 256,
         "_PARTITION_TEXT_BYTES": 67_108_864,
         "_MIB": 1_048_576,
@@ -141,6 +171,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "dataset.staged.running": {"prepare_shared(lease_seconds)": 30.0},
     "dataset.staged.scoring": {"_CHUNK_BYTES": 1_048_576},
+    "dataset.storeddatasets": {"_MOST_METADATA_BYTES": 1_073_741_824},
     "dataset.tokenfiles.llmc": {
         "_HEADER_BYTES": 1_024,
         "_TYPES": {(20_240_520, 1): "<u2", (20_240_801, 7): "<u4"},
@@ -167,6 +198,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_ENDS_BYTES": 524_288,
         "_WORKER_BYTES": 10_485_760,
         "_TOKENIZER_BYTES": 33_554_432,
+        "VerifyResult.num_unnamed": 0,
     },
     "dataset.workfolder": {"_VERSION": 4},
 }

@@ -11,6 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
+    "engine.folders": {"_BUFFER_BYTES": 1_048_576},
     "engine.leases": {
         "LEASE_SECONDS": 30.0,
         "MOST_FAILURES": 3,
@@ -18,15 +19,25 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Leases.seconds": 30.0,
         "Leases._beats": 0,
     },
-    "engine.outputs": {"Output.read(begin)": 0, "Output.read_from(begin)": 0},
+    "engine.localcopies": {"LocalCopies.find(begin)": 0},
+    "engine.outputs": {
+        "_PAGE_BYTES": 4_096,
+        "_SUM_BYTES": 8,
+        "_STEP_BYTES": 262_144,
+        "_COPY_BYTES": 2_097_152,
+        "_TAIL_BYTES": 8_192,
+        "_ALIGNMENT": 8,
+        "Output.read(begin)": 0,
+        "Output.read_from(begin)": 0,
+        "Output.check(begin)": 0,
+        "Output.copy(begin)": 0,
+    },
+    "engine.partitions": {"_COPY_BYTES": 1_048_576, "_ENDS_KEPT": 16_384},
     "engine.plans": {"_MOST_LOOKS": 100},
     "engine.raynodes": {"_OBJECT_STORE_BYTES": 83_886_080, "_POLL_SECONDS": 0.5, "_MOST_LOSSES": 3},
-    "engine.records": {"_BUFFER_BYTES": 1_048_576},
-    "engine.shared": {
-        "_LONGEST_PAUSE": 1.0,
-        "_SHORTEST_PAUSE": 0.01,
-        "run_shared(lease_seconds)": 30.0,
-    },
+    "engine.records": {"_OUTPUTS_KEPT": 256, "_PLACES_KEPT": 4_096},
+    "engine.shared": {"_SHORTEST_PAUSE": 0.01, "run_shared(lease_seconds)": 30.0},
+    "engine.storefolders": {"_MOST_SMALL_BYTES": 67_108_864, "_BUFFER_BYTES": 1_048_576},
 }
 
 

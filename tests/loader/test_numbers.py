@@ -79,6 +79,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "loader.texts": {
         "ENCODING_THREADS": 2,
         "_PART_BYTES": 1_048_576,
+        "_TEXT_BYTES": 512,
         "Text.ends_document": True,
         "Text.begins_document": True,
         "FileTexts.__init__(block_bytes)": 4_194_304,
