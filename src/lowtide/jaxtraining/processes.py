@@ -7,8 +7,11 @@ Memory:  the values; an array that the first one tells is there twice for a mome
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -43,13 +46,15 @@ def join() -> bool:
     if jax.distributed.is_initialized():
         return True
     try:
-        jax.distributed.initialize(
-            given[ranks.JAX_NAMES[0]],
-            ranks.world_size(),
-            ranks.rank(),
-            cluster_detection_method="deactivate",
-            shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
-        )
+        with _stdout_kept_clean():
+            jax.distributed.initialize(
+                given[ranks.JAX_NAMES[0]],
+                ranks.world_size(),
+                ranks.rank(),
+                cluster_detection_method="deactivate",
+                shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+            )
+            all_say(None)  # CPUs connect at the first question
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"process {ranks.rank()} of {ranks.world_size()} could not join the others at "
@@ -58,6 +63,19 @@ def join() -> bool:
             "must not compute with JAX before",
         ) from error
     return True
+
+
+@contextlib.contextmanager
+def _stdout_kept_clean() -> Iterator[None]:
+    """What libraries say of their connections goes to stderr: stdout is for answers (--json)."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _require_whole(given: dict[str, str]) -> None:
