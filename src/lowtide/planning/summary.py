@@ -266,7 +266,7 @@ def _duration(seconds: float) -> str:
     ('2 minutes', '2.0 hours', '3.5 days')
     """
     if seconds < 5400:
-        return f"{max(1, round(seconds / 60))} minutes"
+        return counted(max(1, round(seconds / 60)), "minute")
     return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86400:.1f} days"
 
 
