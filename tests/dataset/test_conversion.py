@@ -290,7 +290,7 @@ def test_documents_without_an_id_are_left_out(
     info = layout.load_dataset_info(tmp_path / "out")
     assert read_tokens(info, "train").tolist() == list(range(1, 12))
     assert ends_of(info, "train") == [3, 8, 9, 11]
-    assert "6 documents without a single id are left out" in capsys.readouterr().err
+    assert "6 documents without a single id left out" in capsys.readouterr().err
     assert verify_dataset(dataset_dir=tmp_path / "out").problems == []
 
 

@@ -117,7 +117,7 @@ def test_the_command_prints_texts_in_the_order_of_their_prompts(run, tmp_path, c
         assert text == "".join(alone)
     capsys.readouterr()
     roomy = "".join(generate(**options, **several, num_samples=2, memory="8GiB"))
-    assert "texts at once keep the budget" not in capsys.readouterr().err
+    assert "the budget has room for" not in capsys.readouterr().err
     assert [f"--- {i + 1}.{n + 1}\n" in roomy for i in range(len(lines)) for n in range(2)]
 
 
@@ -125,7 +125,7 @@ def test_fewer_rows_keep_a_small_budget(run, monkeypatch, capsys):
     monkeypatch.setattr("lowtide.generation.generating.fit_rows", lambda *_, **__: 2)
     options = {"model_name": str(run), "max_new_tokens": 4, "seed": 2, "num_samples": 5}
     assert "".join(generate(**options, prompt="ab")).count("---") == 5
-    assert "2 texts at once keep the budget" in capsys.readouterr().err
+    assert "the budget has room for 2 texts at once" in capsys.readouterr().err
 
 
 def test_prompts_have_no_more_tokens_than_bytes(tmp_path):

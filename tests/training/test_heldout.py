@@ -93,8 +93,8 @@ def test_order_and_files_decide_nothing(tmp_path: Path, tokenizer: str) -> None:
     ("more", "count", "reason"),
     [
         ({"val_fraction": 0.0}, 300, ""),
-        ({}, 20, "20 documents at the beginning of the stream are too few"),
-        ({"max_examples": 30}, 300, "30 documents at the beginning"),
+        ({}, 20, "too few documents at the beginning of the stream to hold some out (20)"),
+        ({"max_examples": 30}, 300, "stream to hold some out (30)"),
     ],
 )
 def test_where_nothing_is_held_out_all_is_trained_on(
@@ -127,7 +127,7 @@ def test_it_is_bounded_by_size(
     assert data.val is not None and 400 < data.val.num_tokens < 800
     monkeypatch.setattr(heldout, "_SCAN_BYTES", 100)
     _, notes = open_data(tmp_path, "b", source, tokenizer)
-    assert "too few to hold some out" in notes
+    assert "no validation: too few documents" in notes
 
 
 _RUN: dict[str, Any] = {

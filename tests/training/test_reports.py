@@ -33,7 +33,7 @@ class Data:
 def test_coverage_says_how_often_the_data_is_seen():
     settings = train_settings(batch_size=10, seq_len=100)
     model, coverage = describe_coverage(settings, CONFIG, 20, Data())
-    assert "16.6k parameters, 1 layers, width 32" in model
+    assert "16.6k parameters, 1 layer, width 32" in model
     assert "20 steps x 1,000 tokens = 20k tokens" in coverage
     assert "2.00 times the 10k training tokens" in coverage
     assert (

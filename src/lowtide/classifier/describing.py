@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lowtide.classifier.training import TrainedClassifier
+from lowtide.counts import counted
 from lowtide.errors import DataError, printable
 from lowtide.filenames import CLASSIFIER_NAME
 
@@ -39,7 +40,7 @@ def _describe(trained: TrainedClassifier) -> str:
         f"{record['words']:,} words",
     ]
     if examples["in_both"]:
-        lines.append(f"  {examples['in_both']:,} texts are among both: good, and left out of other")
+        lines.append(f"  in both: {counted(examples['in_both'], 'text')}; good, not other")
     lines += [
         f"Held out: {held_out['good']:,} good and {held_out['other']:,} other passages",
         f"  precision {held_out['precision']:.3f} and recall {held_out['recall']:.3f} of good at "

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from lowtide.counts import counted
 from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, longest_prompt
 from lowtide.generation.settings import GenerateSettings
 from lowtide.generation.textstreams import note_unknown
@@ -113,7 +114,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
                 backend=backend,
             )
             if rows < wanted:
-                progress.note(f"{rows} texts at once keep the budget")
+                progress.note(f"the budget has room for {counted(rows, 'text')} at once")
         model = writer.load(folder, place)
         with progress.phase("generate", total=total, unit="texts") as phase:
             pieces = writer.stream(

@@ -79,8 +79,9 @@ def _num_tokens(plan: Plan) -> int:
 def _describe_model(choice: Choice) -> str:
     config = choice.config
     return (
-        f"{format_count(count_parameters(config))} parameters: {config.num_layers} layers, width "
-        f"{config.width}, {config.num_heads} heads, context {config.context_length}, vocabulary "
+        f"{format_count(count_parameters(config))} parameters: "
+        f"{counted(config.num_layers, 'layer')}, width {config.width}, "
+        f"{counted(config.num_heads, 'head')}, context {config.context_length}, vocabulary "
         f"{config.vocab_size:,} ({config.layout})"
     )
 

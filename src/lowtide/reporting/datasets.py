@@ -108,7 +108,7 @@ class DatasetReader:
             ("median length", f"{lengths.quantile(0.5):,.0f}", "tokens"),
             ("longest", format_count(lengths.longest), "tokens"),
             ("validation", f"{100 * val:.1f} %", f"{info.num_tokens('val'):,} tokens"),
-            ("on disk", format_size(tokens * info.dtype.itemsize), f"{shards:,} shards"),
+            ("on disk", format_size(tokens * info.dtype.itemsize), counted(shards, "shard")),
         ]
         if self._job.peak_bytes:
             budget = self._job.budget_bytes
@@ -190,7 +190,8 @@ class DatasetReader:
         notices = list(metadata.get("notices", []))
         for event in metadata.get("appended", []):
             notices.append(
-                f"appended {event['tokens']:,} tokens of {len(event['input_files'])} files"
+                f"appended {counted(event['tokens'], 'token')} of "
+                f"{counted(len(event['input_files']), 'file')}"
             )
             notices += event.get("notices", [])
         if not notices:

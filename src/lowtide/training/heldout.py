@@ -148,8 +148,8 @@ def _open(
     if not fraction:
         if record["asked"]:
             note(
-                f"no validation: {record['seen']} documents at the beginning of the stream are too "
-                "few to hold some out; --val-data-path names ids to validate on"
+                "no validation: too few documents at the beginning of the stream to hold some out "
+                f"({record['seen']}); --val-data-path names ids to validate on"
             )
         return HeldOut(0.0, None)
     if record["num_tokens"] <= seq_len:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any
 
+from lowtide.counts import counted
 from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import count_parameters
@@ -71,7 +72,8 @@ def _describe_shape(config: GPTConfig | ModuleConfig) -> str:
     if isinstance(config, ModuleConfig):
         return f"the torch module {config.module}, {ends}"
     return (
-        f"{config.num_layers} layers, width {config.width}, {config.num_heads} heads, {ends} "
+        f"{counted(config.num_layers, 'layer')}, width {config.width}, "
+        f"{counted(config.num_heads, 'head')}, {ends} "
         f"({config.layout})"
     )
 

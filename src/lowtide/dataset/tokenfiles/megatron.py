@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.arrays import np
+from lowtide.counts import counted
 from lowtide.dataset.tokenfiles import streams
 from lowtide.dataset.tokenfiles.streams import (
     Opening,
@@ -62,7 +63,7 @@ def open_megatron(path: Path, given: Opening) -> TokenFile:
     if size != count * dtype.itemsize:
         raise DataError(f"the index says {count} ids, the file has {size} bytes", path=data_path)
     if empty:
-        given.on_notice(f"{path}: {empty} documents without a single id are left out")
+        given.on_notice(f"{path}: {counted(empty, 'document')} without a single id left out")
     return part
 
 
