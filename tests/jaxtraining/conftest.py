@@ -23,7 +23,8 @@ def start_jax(script, *arguments, compiled, devices=8):
     options += "--xla_llvm_disable_expensive_passes=true"
     flags = {"XLA_FLAGS": options, "JAX_PLATFORMS": "cpu"}
     cache = {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
-    environment = {**os.environ, **flags, **cache, "PYTHONPATH": str(HERE)}
+    paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, **flags, **cache, "PYTHONPATH": paths}
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
     return subprocess.Popen(
