@@ -61,6 +61,14 @@ def scorer(run):
     return lmeval.Scorer("mine", checkpoints_dir=str(run.parent), device="cpu", batch_size="auto")
 
 
+def test_a_shorter_length_is_what_is_fitted_first(run, monkeypatch):
+    asked = []
+    monkeypatch.setattr(lmeval.Scorer, "fit", lambda self, tokens: asked.append(tokens))
+    for length in (8, 48, 4000, None):  # the model has a context of 48
+        lmeval.Scorer(str(run), device="cpu", max_length=length)
+    assert asked == [8, 48, 48, 48]
+
+
 def test_scores_are_those_of_tasks(scorer):
     pairs = [("the tide", "comes in"), ("low", "tide"), ("the" * 40, "out")]
     encode = scorer.tokenizer.encode
