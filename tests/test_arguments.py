@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from lowtide.arguments import parse_settings
+from lowtide.dataset.settings import InspectSettings
 from lowtide.errors import LowtideError, UsageError
 
 
@@ -73,6 +74,26 @@ def test_dashes_and_underscores_are_the_same() -> None:
 @pytest.mark.parametrize("words", [["--output-prefix", "x"], ["--output_prefix=x"]])
 def test_names_of_other_programs_are_ours(words: list[str]) -> None:
     assert parse(["--input-files", "a", *words]).out_dir == Path("x")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["notes.txt"], "put its flag before it (--input-files is missing); lowtide count --help"),
+        (["notes.txt", "--input-files", "a"], "put its flag before it; lowtide count --help"),
+    ],
+)
+def test_a_word_without_a_flag_is_answered_with_the_flag_that_is_missing(
+    words: list[str], expected: str
+) -> None:
+    with pytest.raises(UsageError, match="'notes.txt' stands after no flag") as failure:
+        parse(words)
+    assert expected in str(failure.value.next_step)
+
+
+def test_a_word_more_than_the_verb_takes_by_position_is_named() -> None:
+    with pytest.raises(UsageError, match="'b' is one too many: lowtide count takes 1 value by"):
+        parse(["a", "b"], InspectSettings)
 
 
 def test_flag_beats_config_file_beats_default(tmp_path: Path) -> None:

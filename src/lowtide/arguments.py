@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
 from lowtide.aliases import other_way, own_name
+from lowtide.counts import counted
 from lowtide.errors import UsageError, printable
 from lowtide.flags import (
     flag_name,
@@ -23,6 +24,7 @@ from lowtide.flags import (
     read_int,
     read_path,
     read_plain_flags,
+    stray_word,
 )
 from lowtide.flatsettings import groups_of, setting_fields
 from lowtide.settings import read_config_file, read_preset
@@ -68,6 +70,7 @@ def parse_settings(
     settings = read_plain_flags(cls, words) if not options else None
     if settings is not None:
         return settings
+    _refuse_stray_word(cls, words, options, program=program)
 
     import tyro
 
@@ -206,6 +209,33 @@ def _place_positionals(cls: type[Any], words: list[str]) -> list[str]:
         if name in given:
             placed[at:at] = given[name]
     return [*placed, *others]
+
+
+def _refuse_stray_word(
+    cls: type[Any], words: list[str], options: Collection[str], *, program: str
+) -> None:
+    """Answer `lowtide prepare notes.txt`: which flag is missing before the word."""
+    stray = stray_word(cls, words)
+    if stray is None:
+        return
+    places = positional_names(cls)
+    if places:
+        raise UsageError(
+            f"{stray!r} is one too many: {program} takes {counted(len(places), 'value')} by position",
+            next_step=f"the same for each by itself, or {program} --help",
+        )
+    given = {word.partition("=")[0] for word in words} | {flag_name(name) for name in options}
+    missing = [
+        flag_name(name)
+        for name, field in setting_fields(cls).items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if flag_name(name) not in given
+    ]
+    hint = f" ({missing[0]} is missing)" if missing else ""
+    raise UsageError(
+        f"{stray!r} stands after no flag, so {program} cannot know what it is",
+        next_step=f"put its flag before it{hint}; {program} --help lists them",
+    )
 
 
 def _take_word(words: list[str], wanted: str) -> tuple[str | None, list[str]]:

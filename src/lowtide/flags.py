@@ -25,6 +25,7 @@ __all__ = [
     "read_path",
     "read_plain_flags",
     "settings_as_flags",
+    "stray_word",
     "write_flags",
 ]
 
@@ -126,6 +127,24 @@ def positional_names(cls: type[Any]) -> list[str]:
     """The settings that are given by position, in order."""
     described = map(_describe, setting_fields(cls).values())
     return [field.name for field in described if field.positional]
+
+
+def stray_word(cls: type[Any], words: list[str]) -> str | None:
+    """The first word before any flag that is one more than the verb takes by position.
+
+    >>> @dataclasses.dataclass
+    ... class Settings:
+    ...     size: int
+    >>> stray_word(Settings, ["notes.txt", "--size", "1"])
+    'notes.txt'
+    """
+    positional = [
+        field for field in map(_describe, setting_fields(cls).values()) if field.positional
+    ]
+    if any(field.many for field in positional):
+        return None
+    before = next(_group(words), (None, []))[1]
+    return before[len(positional)] if len(before) > len(positional) else None
 
 
 def read_plain_flags(cls: type[Any], words: list[str]) -> Any | None:

@@ -325,6 +325,7 @@ def test_the_command(tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixt
     assert "lowtide prepare" in out
     for phase in ("counting", "sorting", "merging", "peak memory"):
         assert phase in err
+    assert re.search(r"counting .* pieces [1-9]", err), "all that was counted, whoever holds it"
     ours = Tokenizer.load(tmp_path / "tok")
     assert ours.special_tokens == {END_OF_TEXT: 0, "<|startoftext|>": 1}
     assert not (tmp_path / "tok" / ".work").exists()

@@ -160,7 +160,7 @@ class _Meter:
     def __call__(self) -> tuple[float, dict[str, float]]:
         mark = self._mark
         running = 0 if mark is None else self.counter.bytes_done - mark
-        return self.done + running, {"pieces": self.counter.distinct}
+        return self.done + running, {"pieces": self.counter.pieces_done}
 
 
 def count_pieces(
