@@ -86,7 +86,7 @@ def test_names_of_other_programs_are_ours(words: list[str]) -> None:
 def test_a_word_without_a_flag_is_answered_with_the_flag_that_is_missing(
     words: list[str], expected: str
 ) -> None:
-    with pytest.raises(UsageError, match="'notes.txt' stands after no flag") as failure:
+    with pytest.raises(UsageError, match=r"'notes\.txt' stands after no flag") as failure:
         parse(words)
     assert expected in str(failure.value.next_step)
 

@@ -52,6 +52,13 @@ def test_a_flag_with_a_name_of_its_own_is_shown_by_it(
     assert "--from lowtide|nanogpt" in text and "source" not in text
 
 
+def test_a_list_that_is_the_default_is_shown_as_it_is_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = " ".join(shown(["train-tokenizer", "--help"], capsys).split())
+    assert "the first ids are theirs (<|endoftext|>)" in text
+
+
 def test_switches_that_are_on_are_shown_as_what_switches_them_off(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

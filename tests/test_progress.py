@@ -97,6 +97,25 @@ def test_metrics_hold_the_same_numbers(tmp_path: Path) -> None:
     assert third["event"] == "end"
 
 
+def test_a_finished_job_that_does_nothing_leaves_its_numbers_alone(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with Progress("count", metrics_path=path, stream=None):
+        pass
+    first = path.read_bytes()
+    assert [row["event"] for row in rows_of(path)] == ["end"]
+    with Progress("count", metrics_path=path, stream=None):
+        pass
+    assert path.read_bytes() == first
+    with Progress("count", metrics_path=path, stream=None) as progress:
+        progress.write_metrics({"loss": 1})
+    with pytest.raises(ValueError), Progress("count", metrics_path=path, stream=None):
+        raise ValueError
+    with Progress("count", metrics_path=path, stream=None):
+        pass
+    events = [row.get("event") for row in rows_of(path)]
+    assert events == ["end", None, "end", "stopped", "end"]
+
+
 def test_an_error_is_marked_and_nothing_is_claimed(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     stream = io.StringIO()

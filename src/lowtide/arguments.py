@@ -220,8 +220,9 @@ def _refuse_stray_word(
         return
     places = positional_names(cls)
     if places:
+        takes = counted(len(places), "value")
         raise UsageError(
-            f"{stray!r} is one too many: {program} takes {counted(len(places), 'value')} by position",
+            f"{stray!r} is one too many: {program} takes {takes} by position",
             next_step=f"the same for each by itself, or {program} --help",
         )
     given = {word.partition("=")[0] for word in words} | {flag_name(name) for name in options}

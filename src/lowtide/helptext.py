@@ -18,7 +18,7 @@ import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from lowtide.flags import flag_name, positional_names
 from lowtide.flatsettings import group_classes, setting_fields, setting_types
@@ -133,6 +133,8 @@ def flags_of(cls: type[Any]) -> Iterator[Flag]:
         default = field.default
         if default is None or default is dataclasses.MISSING or default in (False, (), ""):
             default = ""
+        if isinstance(default, tuple):
+            default = " ".join(map(str, cast("tuple[Any, ...]", default)))
         yield Flag(
             name=_given_name(marked[field.name]) or words.get(field.name, field.name),
             group="Arguments" if field.name in positional else group or "Flags",

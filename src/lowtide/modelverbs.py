@@ -212,6 +212,8 @@ def run_report(settings: ReportSettings) -> Answer | None:
         return None
     result = report(settings)
     text = f"{result.path}: {result.kind}, {format_size(result.num_bytes)}"
+    if result.was_there:
+        text += "; was there already, nothing was touched"
     return answer(text, **to_json(result))
 
 

@@ -45,6 +45,7 @@ _REFRESH_SECONDS = 0.2
 _METRICS_SECONDS = 1.0
 _LINE_SECONDS = 10.0
 _BAR_CELLS = 20
+_LAST_ROW_BYTES = 4096  # of metrics: a row of the end takes under 300
 
 
 def format_count(count: float) -> str:
@@ -75,6 +76,18 @@ def format_seconds(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _ends_with_end(path: Path | None) -> bool:
+    """True if the last row of a file of metrics says that a job came to its end."""
+    if path is None or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _LAST_ROW_BYTES, 0))
+            return b'"event": "end"' in file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    except OSError:  # to be noted where it is written to
+        return False
 
 
 def run_metrics_path(folder: Path) -> Path | None:
@@ -168,6 +181,7 @@ class Progress:
         # A notebook's stderr is no terminal, but goes back to the beginning of its line as one.
         self._in_notebook = type(self._stream).__module__.startswith("ipykernel")
         self._drawn = 0
+        self._has_written = False
         self._started = time.monotonic()
 
     @property
@@ -216,7 +230,9 @@ class Progress:
         row: dict[str, Any] = {"event": "end" if error is None else "stopped"}
         if self.budget_bytes is not None:
             row["over_budget_bytes"] = self._meter.excess_bytes
-        self.write_metrics(row)
+        # A finished job given again has done nothing, and its numbers are left as they are.
+        if error is not None or self._has_written or not _ends_with_end(self.metrics_path):
+            self.write_metrics(row)
         if error is None:
             self.note(f"{self.job}: {format_seconds(self.seconds)}, {self._describe_peak()}")
         self._meter.__exit__(kind, error, traceback)
@@ -277,6 +293,7 @@ class Progress:
         path = self.metrics_path
         if path is None:
             return
+        self._has_written = True
         row = {
             "time": round(time.time(), 3),
             "job": self.job,

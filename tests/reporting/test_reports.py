@@ -27,8 +27,11 @@ def test_a_run_is_found_by_its_name_and_by_its_folder(tmp_path: Path) -> None:
     by_name = make_report(target="mine", checkpoints_dir=tmp_path / "checkpoints")
     assert by_name.path == root / "report.html"
     assert (by_name.kind, by_name.num_bytes) == ("run", by_name.path.stat().st_size)
+    written = by_name.path.stat().st_mtime_ns
     again = make_report(target=root)
     assert again.path == by_name.path
+    assert (by_name.was_there, again.was_there) == (False, True)
+    assert by_name.path.stat().st_mtime_ns == written
 
 
 def test_only_pages_are_replaced(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,6 +42,12 @@ def run(*words):
     assert main([str(word) for word in words]) == 0
 
 
+def files_below(folder):
+    """Every file with when it was written and its size."""
+    stats = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
+    return {path: (stat.st_mtime_ns, stat.st_size) for path, stat in stats}
+
+
 def test_a_text_file_by_characters_then_text_comes_out(text, capsys):
     run(
         "train", "--input-file", text, "--tokenization", "char", "--model-name", "m", *SMALL, *SHORT
@@ -51,10 +58,12 @@ def test_a_text_file_by_characters_then_text_comes_out(text, capsys):
     assert re.search(r"step 2: val \d\.\d\d \| \d\.\d{3} bits/byte", err)
     run("generate", "--model-name", "m", "--prompt", "the ", "--max-new-tokens", "40")
     assert capsys.readouterr().out.startswith("the ")
+    before = files_below(Path("checkpoints/m"))
     run(
         "train", "--input-file", text, "--tokenization", "char", "--model-name", "m", *SMALL, *SHORT
     )
     assert "this run is finished: 4 steps" in capsys.readouterr().err
+    assert files_below(Path("checkpoints/m")) == before
 
 
 def test_a_tokenizer_is_learned_for_a_stream_and_epochs_end_it(text, tmp_path, capsys):

@@ -54,6 +54,8 @@ class ReportResult:
     path: Path
     kind: str
     num_bytes: int
+    was_there: bool = False
+    """True if this very page was there already, and was left alone."""
 
     def _repr_html_(self) -> str:
         # In a frame of its own, so that neither page changes how the other one looks.
@@ -84,8 +86,11 @@ def _make_report(settings: ReportSettings) -> ReportResult:
         data = reader.page()
         _require_ours(path)
         page = render_page(data).encode("utf-8", "backslashreplace")
-        write_bytes(path, page)
-    return ReportResult(path, data["kind"], len(page))
+        is_as_long = path.is_file() and path.stat().st_size == len(page)
+        was_there = is_as_long and path.read_bytes() == page
+        if not was_there:
+            write_bytes(path, page)
+    return ReportResult(path, data["kind"], len(page), was_there)
 
 
 def _default_path(settings: ReportSettings) -> Path:

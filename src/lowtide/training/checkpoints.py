@@ -328,6 +328,9 @@ class RunFolder:
         """Drop rows a killed run wrote after its last checkpoint: they will come again."""
         if not self.metrics_path.is_file():  # a pipe would be waited for
             return
+        with self.metrics_path.open("rb") as old:
+            if all(_is_kept(line, step, evaluated_step) for line in old):
+                return  # a finished run given again is left as it is
         with (
             self.metrics_path.open("rb") as old,
             atomic_file(self.metrics_path) as new,
