@@ -6,6 +6,7 @@ files that take long come first, so that no process waits for another at the end
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -17,6 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # where a shell says that Python leaves no compiled files behind.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -49,11 +52,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Hundreds of thousands of small files are made and removed, which takes a disk longer than all that
 # is tested: they are kept in memory where there is plenty. pytest asks for the folder by this name.
-_IN_MEMORY, _ENOUGH_BYTES = "/dev/shm", 8 << 30
-if os.access(_IN_MEMORY, os.W_OK):
-    _free = min(shutil.disk_usage(_IN_MEMORY).free, memory.available_bytes())
-    if _free >= _ENOUGH_BYTES:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _IN_MEMORY)
+_IN_MEMORY, _ENOUGH_BYTES = Path("/dev/shm"), 8 << 30
+
+
+def _has_room() -> bool:
+    """True if there is plenty of memory for files, and programs among them may be started."""
+    if not os.access(_IN_MEMORY, os.W_OK) or os.statvfs(_IN_MEMORY).f_flag & os.ST_NOEXEC:
+        return False
+    return min(shutil.disk_usage(_IN_MEMORY).free, memory.available_bytes()) >= _ENOUGH_BYTES
+
+
+def _remove_remains() -> None:
+    """Remove what killed runs left: pytest would wait three days, and it is memory."""
+    for lock in _IN_MEMORY.glob("pytest-of-*/pytest-*/.lock"):
+        with contextlib.suppress(OSError, ValueError):
+            if not psutil.pid_exists(int(lock.read_text())):
+                shutil.rmtree(lock.parent, ignore_errors=True)
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ and _has_room():
+    _remove_remains()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
 
 
 # Files that share something costly: what JAX computed, torch's compiler and transformers, which are

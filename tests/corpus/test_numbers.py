@@ -62,7 +62,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_DIGEST_BYTES": 16,
         "_READ_BYTES": 1_048_576,
     },
-    "corpus.encodings": {"_TELLING_BYTES": 64},
+    "corpus.encodings": {"TELLING_BYTES": 64},
     "corpus.evaluations": {
         "_GRAM_BYTES": 32,
         "_COUNT_BYTES": 8,

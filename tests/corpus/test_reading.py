@@ -226,6 +226,10 @@ def test_utf8_is_not_read_as_something_wider(tmp_path: Path, encoding: str) -> N
         path.write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match="looks like UTF-8, not utf-"):
             list(reading.iter_documents([path], options))
+        parts = [gzip.compress(part.encode()) for part in (text[:20], text[20:])]
+        (tmp_path / "b.txt.gz").write_bytes(b"".join(parts))  # read a part at a time
+        with pytest.raises(DataError, match="looks like UTF-8, not utf-"):
+            list(reading.iter_documents([tmp_path / "b.txt.gz"], options))
         skipping = dataclasses.replace(options, skip_bad=True)
         assert list(reading.iter_documents([path], skipping)) == []
     for text in ("中" * 31, "中文的字" * 40, "plain text, long enough to tell" * 3):

@@ -171,7 +171,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "dataset.staged.running": {"prepare_shared(lease_seconds)": 30.0},
     "dataset.staged.scoring": {"_CHUNK_BYTES": 1_048_576},
-    "dataset.storeddatasets": {"_MOST_METADATA_BYTES": 1_073_741_824},
+    "dataset.storeddatasets": {"_COPY_BYTES": 1_048_576},
     "dataset.tokenfiles.llmc": {
         "_HEADER_BYTES": 1_024,
         "_TYPES": {(20_240_520, 1): "<u2", (20_240_801, 7): "<u4"},

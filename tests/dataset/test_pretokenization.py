@@ -196,6 +196,14 @@ def test_a_text_that_changes_under_way_is_refused(
     assert np.load(tmp_path / "a.npy").size
 
 
+def test_the_bytes_of_a_compressed_file_are_not_its_texts(tmp_path: Path) -> None:
+    text = write_corpus(tmp_path / "a.txt", make_documents(50))
+    packed = tmp_path / "b.txt.gz"
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    for path, plain in ((text, True), (packed, False)):
+        assert [pretokenize_file(file=path).is_plain for _ in range(2)] == [plain, plain]
+
+
 @pytest.mark.parametrize("tokenization", ["gpt2", "char"])
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
 @pytest.mark.parametrize(

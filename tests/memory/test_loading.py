@@ -45,8 +45,11 @@ import psutil
 from lowtide import create_dataloaders
 train, _ = create_dataloaders(sys.argv[1], batch_size=512, max_length=512, num_workers=2,
                               prefetch_factor=2, dtype="uint16")
-def resident(children):
-    return sum(kib("RssAnon", pid) + kib("RssFile", pid) for pid in children)
+def resident(children):  # not the batches, which are shared; of the file, wherever it lies
+    return sum(kib("RssAnon", pid) + mapped(pid) for pid in children)
+def mapped(pid):
+    maps = psutil.Process(pid).memory_maps()
+    return sum(part.rss for part in maps if part.path == sys.argv[1]) // 1024
 for number, batch in enumerate(train):
     if number == 10:
         children = [child.pid for child in psutil.Process().children()]

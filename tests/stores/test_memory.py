@@ -68,3 +68,27 @@ def test_preparing_into_a_store_keeps_the_budget(moto: str, tmp_path: Path) -> N
     command = [sys.executable, "-c", _PREPARE, str(tmp_path / "a.txt")]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     assert int(result.stdout) < 256 << 20
+
+
+_VERIFY = """
+import sys
+from pathlib import Path
+from lowtide import verify_dataset
+verify_dataset(sys.argv[1], memory="128MiB", num_workers=1, progress=False)
+print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+"""
+
+
+def test_the_metadata_of_a_stored_dataset_is_not_held(
+    dataset: Path, server: Any, tmp_path: Path
+) -> None:
+    """It has a row for each input, and there may be any number of them."""
+    peaks: list[int] = []
+    metadata = (dataset / "dataset_metadata.json").read_bytes()
+    for name, size in (("small", 0), ("large", 48 << 20)):
+        server.upload(dataset, name)
+        server.objects[f"{name}/dataset_metadata.json"] = metadata + b" " * size
+        command = [sys.executable, "-c", _VERIFY, f"s3://bucket/{name}"]
+        result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+        peaks.append(int(result.stdout) << 10)
+    assert peaks[1] - peaks[0] < 24 << 20

@@ -19,7 +19,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
-from lowtide.corpus.encodings import explain_undecodable, make_decoder, refuse_utf8
+from lowtide.corpus.encodings import (
+    TELLING_BYTES,
+    explain_undecodable,
+    make_decoder,
+    refuse_utf8,
+)
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, DataError
@@ -210,7 +215,7 @@ class StreamReader:
         self._options = options
         self._encoding = options.encoding
         self._decoder: codecs.IncrementalDecoder | None = make_decoder(options.encoding)
-        self._looked = False  # at how the text begins
+        self._head: bytes | None = b""  # until there is enough of it to tell what it is
         self._on_damage = on_damage
         self._file = cast("BufferedReader", source.path.open("rb", buffering=_BUFFER_BYTES))
         try:
@@ -268,9 +273,11 @@ class StreamReader:
     def _decode(self, block: bytes) -> str:
         assert self._decoder is not None
         try:
-            if not self._looked:
-                refuse_utf8(self._encoding, block)
-                self._looked = True
+            if self._head is not None:
+                self._head += block
+                refuse_utf8(self._encoding, self._head)
+                if len(self._head) >= TELLING_BYTES:
+                    self._head = None
             return self._decoder.decode(block, final=not block)
         except DataError as error:
             reason = error

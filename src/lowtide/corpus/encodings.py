@@ -10,9 +10,18 @@ import codecs
 
 from lowtide.errors import DataError, UsageError
 
-__all__ = ["check_encoding", "explain_undecodable", "is_utf8", "make_decoder", "refuse_utf8"]
+__all__ = [
+    "TELLING_BYTES",
+    "check_encoding",
+    "explain_undecodable",
+    "is_utf8",
+    "make_decoder",
+    "refuse_utf8",
+]
 
-_TELLING_BYTES = 64  # so many bytes of UTF-16 or UTF-32 are never UTF-8 without a NUL by chance
+TELLING_BYTES = 64
+"""So many bytes of UTF-16 or UTF-32 are hardly ever UTF-8 without a NUL."""
+
 
 _EXAMPLES = (
     "utf-8, utf-16, utf-16-le, utf-16-be, utf-32, latin-1, cp1252, cp1251, koi8-r, shift_jis, "
@@ -77,7 +86,7 @@ def refuse_utf8(encoding: str, head: bytes) -> None:
       next: leave --encoding out
     """
     name = codecs.lookup(encoding).name
-    if not name.startswith(("utf-16", "utf-32")) or len(head) < _TELLING_BYTES or b"\0" in head:
+    if not name.startswith(("utf-16", "utf-32")) or len(head) < TELLING_BYTES or b"\0" in head:
         return
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # a character may be cut at the end

@@ -189,6 +189,7 @@ def _require_same(shared: SharedFiles, source: InputFile, out: Path) -> Pretoken
         seconds=0.0,
         peak_bytes=0,
         was_there=True,
+        is_plain=is_plain_text(source, encoding=settings.encoding),
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from lowtide.dataset.tokenfiles.shards import DOCUMENTS_SUFFIX, ID_BYTES
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.scratch import scratch_folder
-from lowtide.stores.objects import ObjectInfo, ObjectMissingError, Store, open_store
+from lowtide.stores.objects import ObjectInfo, Store, open_store
 from lowtide.stores.paths import StorePath, is_stored
 from lowtide.stores.urls import StoreURL
 
@@ -42,7 +43,7 @@ __all__ = [
     "read_any_metadata",
 ]
 
-_MOST_METADATA_BYTES = 1 << 30
+_COPY_BYTES = 1 << 20
 
 
 class ShardObjects(NamedTuple):
@@ -63,13 +64,15 @@ def open_small_files(root: Path) -> Generator[Path]:
     store = open_store(url)
     with scratch_folder("dataset") as folder:
         for name in (METADATA_NAME, TOKENIZER_NAME):
+            path = StorePath(root / name)
             try:
-                _, data = store.read_whole(url / name, most_bytes=_MOST_METADATA_BYTES)
-            except ObjectMissingError:
+                path.stat()  # as it is now, not when something else of it was read
+            except FileNotFoundError:
                 if name == METADATA_NAME:
                     raise no_dataset(store, url) from None
                 continue
-            (folder / name).write_bytes(data)
+            with path.open(buffering=0) as source, (folder / name).open("wb") as copy:
+                shutil.copyfileobj(source, copy, _COPY_BYTES)  # it has a row for each input
         yield folder
 
 

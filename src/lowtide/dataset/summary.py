@@ -139,13 +139,15 @@ def describe_pretokenization(result: PretokenizeResult) -> str:
             f"({result.num_tokens:,} tokens); nothing was touched"
         )
     rate = result.text_bytes / max(result.seconds, 1e-9)
-    ratio = f"bytes per token: {result.text_bytes / max(result.num_tokens, 1):.2f}, "
+    ratio = ""
+    if result.is_plain and result.num_tokens:
+        ratio = f"bytes per token: {result.text_bytes / result.num_tokens:.2f}, "
     size = result.num_tokens * result.dtype.itemsize
     return "\n".join(
         [
             f"Total: {result.num_tokens:,} tokens from {result.text_bytes:,} bytes "
             f"({result.tokenizer}, {result.dtype.name})",
-            f"  {ratio if result.is_plain else ''}{format_size(rate)}/s",
+            f"  {ratio}{format_size(rate)}/s",
             f"Saved to: {result.path}",
             f"  file size: {format_size(size)}; training maps it, so it is never all in memory",
         ]

@@ -1,0 +1,44 @@
+"""What lies in the folder that workers share is on the disk before it has its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lowtide.engine.folders import DiskFolder
+
+
+def create(folder: DiskFolder) -> None:
+    assert folder.create("plan.json", b"{}")
+
+
+def publish(folder: DiskFolder) -> None:
+    with folder.scratch_file("hash") as (partial, file):
+        file.write(b"result")
+        file.flush()
+        assert folder.publish(partial, "hash", "00007", "checksum") == "00007.out"
+
+
+@pytest.mark.parametrize("write", [create, publish])
+def test_a_file_is_flushed_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[DiskFolder], None]
+) -> None:
+    events: list[str] = []
+    link = os.link
+
+    def traced_fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        events.append("flush folder" if path.is_dir() else f"flush {path.stat().st_size} bytes")
+
+    def traced_link(source: Path, target: Path) -> None:
+        events.append("name")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", traced_fsync)
+    monkeypatch.setattr(os, "link", traced_link)
+    write(DiskFolder(tmp_path))
+    size = 2 if write is create else 6
+    assert events == [f"flush {size} bytes", "name", "flush folder"]
