@@ -128,9 +128,6 @@ def test_a_pretokenization_says_sizes_and_rates() -> None:
     result.was_there, result.num_tokens, result.seconds = False, 0, 0.0
     assert "\n  3.7 TiB/s\n" in describe_pretokenization(result)  # pyright: ignore
     result.num_tokens, result.is_plain = 9, False  # compressed bytes say nothing of tokens
-        9,
-        False,
-    )  # the bytes of a compressed file say nothing of its tokens
     assert "\n  3.7 TiB/s\n" in describe_pretokenization(result)  # pyright: ignore
 
 
