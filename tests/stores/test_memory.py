@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.dataset.layout import id_chunk, write_metadata, write_shard_stream
+from lowtide.longjson import write_long_json
 from lowtide.stores.extents import buffer_bytes
 
 _READ = """
@@ -84,12 +86,13 @@ def test_the_metadata_of_a_stored_dataset_is_not_held(
 ) -> None:
     """It has a row for each input, and there may be any number of them."""
     peaks: list[int] = []
-    metadata = (dataset / "dataset_metadata.json").read_bytes()
-    for name, size in (("small", 0), ("large", 48 << 20)):
+    metadata = json.loads((dataset / "dataset_metadata.json").read_text())
+    for name, count in (("small", 1), ("large", 600_000)):
+        rows = [{"file": f"{n:032}.txt", "documents": 1, "tokens": 1} for n in range(count)]
         server.upload(dataset, name)
-        server.objects[f"{name}/dataset_metadata.json"] = metadata + b" " * size
+        write_long_json(tmp_path / name, {**metadata, "sources": rows})
+        server.objects[f"{name}/dataset_metadata.json"] = (tmp_path / name).read_bytes()
         command = [sys.executable, "-c", _VERIFY, f"s3://bucket/{name}"]
         result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
         peaks.append(int(result.stdout) << 10)
     assert peaks[1] - peaks[0] < 24 << 20, peaks
-    print(peaks)
