@@ -23,7 +23,6 @@ from lowtide.corpus.inputs import InputList, expand_inputs
 from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import plan_streams
 from lowtide.corpus.workers import WorkerPool
-from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.addedtext import AddedText, Findings, read_stored_counts
 from lowtide.dataset.appendable import (
@@ -35,7 +34,7 @@ from lowtide.dataset.appendable import (
     stored_settings,
     unknown_characters,
 )
-from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
+from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, add_up_blocks
 from lowtide.dataset.finished import require_whole
 from lowtide.dataset.identity import iter_sources, list_contents, require_unchanged
 from lowtide.dataset.phases import (
@@ -306,13 +305,7 @@ class _Append:
         new_files = Rows(len(self.inputs), lambda: (str(row.path) for row in self.inputs))
         first_index = len(self.metadata.get("input_files", []))
         sources = SourceCounts(len(self.inputs), first_index=first_index)
-        for path in paths:
-            header = open_work_file(path).header
-            unknown_characters = header.get("unknown_characters", 0)
-            table.report.add(
-                header["counts"], header["samples"], unknown_characters=unknown_characters
-            )
-            sources.add(header.get("sources", ()))
+        add_up_blocks(paths, table.report, sources)
         split = self.metadata.get("split", {})
         job = ShardJob(
             root=self.work / "new",

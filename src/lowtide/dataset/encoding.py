@@ -17,6 +17,7 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.blocktable import BlockTable, Identity
 from lowtide.corpus.cleaning import native_options
+from lowtide.corpus.removals import Report
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
@@ -31,6 +32,7 @@ __all__ = [
     "EncodeJob",
     "Removed",
     "SourceCounts",
+    "add_up_blocks",
     "encode_block",
     "encode_corpus",
     "keep_block",
@@ -192,6 +194,18 @@ class SourceCounts:
             described, self._documents, self._tokens, strict=True
         ):
             yield {"file": path, "documents": documents, "tokens": tokens, **more}
+
+
+def add_up_blocks(paths: Iterable[Path], report: Report, sources: SourceCounts) -> int:
+    """Add what encoded blocks counted to the report and to the sources; returns their tokens."""
+    tokens = 0
+    for path in paths:
+        header = open_work_file(path).header
+        unknown = header.get("unknown_characters", 0)
+        report.add(header["counts"], header["samples"], unknown_characters=unknown)
+        sources.add(header.get("sources", ()))
+        tokens += header["tokens"]
+    return tokens
 
 
 def keep_block(

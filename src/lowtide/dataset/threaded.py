@@ -24,9 +24,15 @@ from lowtide.corpus.inputs import InputList
 from lowtide.corpus.reading import ReadingSettings, plan_streams
 from lowtide.corpus.removals import Report
 from lowtide.corpus.workers import WorkerPool
-from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
-from lowtide.dataset.encoding import Coder, EncodeJob, Removed, SourceCounts, keep_block
+from lowtide.dataset.encoding import (
+    Coder,
+    EncodeJob,
+    Removed,
+    SourceCounts,
+    add_up_blocks,
+    keep_block,
+)
 from lowtide.dataset.finishing import (
     Made,
     find_shard_tag,
@@ -276,15 +282,7 @@ class Preparation:
         settings = self.settings
         paths = [encode_job.path(path) for path in table.paths]
         sources = SourceCounts(len(self.inputs))
-        total = 0
-        for path in paths:
-            header = open_work_file(path).header
-            unknown_characters = header.get("unknown_characters", 0)
-            table.report.add(
-                header["counts"], header["samples"], unknown_characters=unknown_characters
-            )
-            sources.add(header.get("sources", ()))
-            total += header["tokens"]
+        total = add_up_blocks(paths, table.report, sources)
         if has_too_few(settings, total):
             self.discard()
             raise too_few_tokens(settings, total)
