@@ -140,6 +140,15 @@ def test_numbers_as_parquet_packs_them(data: st.DataObject) -> None:
     assert list(largepages._iter_numbers(bytes(packed), width)) == expected
 
 
+@pytest.mark.parametrize(
+    ("packed", "expected"),
+    [(b"\x80", "ends in the middle of a number"), (b"\x80" * 20, "a number without end")],
+)
+def test_numbers_that_do_not_end_are_refused(packed: bytes, expected: str) -> None:
+    with pytest.raises(parquetpages.PageError, match=expected):
+        list(largepages._iter_numbers(packed, 3))
+
+
 def unpack(packed: bytes) -> tuple[int, bytes]:
     with tempfile.TemporaryFile() as stored, tempfile.TemporaryFile() as text:
         stored.write(b"before" + packed)

@@ -24,7 +24,7 @@ from typing import IO, Any, BinaryIO, cast
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.decompression import ZstdReader
-from lowtide.corpus.parquetpages import Page, PageError, iter_pages
+from lowtide.corpus.parquetpages import Page, PageError, iter_pages, read_varint
 
 __all__ = ["StoredText", "iter_large_rows"]
 
@@ -188,7 +188,10 @@ def _iter_numbers(data: bytes, width: int) -> Iterator[int]:
     at, num_bytes = 0, (width + 7) // 8
     weights = 1 << np.arange(width, dtype=np.int64)
     while at < len(data):
-        head, at = _read_varint(data, at)
+        try:
+            head, at = read_varint(data, at)
+        except IndexError:
+            raise PageError("a page that ends in the middle of a number") from None
         if not head & 1:
             number = int.from_bytes(data[at : at + num_bytes], "little")
             at += num_bytes
@@ -205,18 +208,6 @@ def _iter_numbers(data: bytes, width: int) -> Iterator[int]:
             for _ in range((head >> 1) * 8):
                 yield 0
         at = end
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while at < len(data):
-        byte = data[at]
-        number |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return number, at
-        shift += 7
-    raise PageError("a page that ends in the middle of a number")
 
 
 def _unpack(

@@ -20,7 +20,7 @@ from lowtide.corpus.cutting import read_at
 from lowtide.corpus.decompression import read_zstd_frame
 from lowtide.packages import import_package
 
-__all__ = ["ColumnPages", "Page", "PageError", "iter_pages", "read_column_pages"]
+__all__ = ["ColumnPages", "Page", "PageError", "iter_pages", "read_column_pages", "read_varint"]
 
 _HEADER_BYTES = 1 << 12
 _LARGEST_HEADER = 1 << 24
@@ -235,6 +235,8 @@ def _read_header(file: BinaryIO, position: int) -> tuple[dict[int, Any], int]:
                 raise PageError(f"no page header at byte {position}") from None
             size *= 16
             continue
+        except PageError as error:
+            raise PageError(f"no page header at byte {position}: {error}") from None
         if not isinstance(fields.get(3), int) or fields[3] < 0 or fields.get(2, 0) < 0:
             raise PageError(f"no page header at byte {position}")
         return fields, end
@@ -251,7 +253,7 @@ def _read_struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
         if head >> 4:
             field += head >> 4
         else:
-            number, at = _read_varint(data, at)
+            number, at = read_varint(data, at)
             field = number >> 1 ^ -(number & 1)
         fields[field], at = _read_value(data, at, head & 15)
 
@@ -262,25 +264,26 @@ def _read_value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
     if kind == 3:
         return data[at], at + 1
     if kind in (4, 5, 6):
-        number, at = _read_varint(data, at)
+        number, at = read_varint(data, at)
         return number >> 1 ^ -(number & 1), at
     if kind == 7:
         return None, at + 8
     if kind == 8:
-        size, at = _read_varint(data, at)
+        size, at = read_varint(data, at)
         return None, at + size
     if kind in (9, 10):
         head = data[at]
-        count, at = (head >> 4, at + 1) if head >> 4 != 15 else _read_varint(data, at + 1)
+        count, at = (head >> 4, at + 1) if head >> 4 != 15 else read_varint(data, at + 1)
         for _ in range(count):
             _, at = _read_value(data, at, head & 15)
         return None, at
     if kind == 12:
         return _read_struct(data, at)
-    raise PageError(f"no page header: a field of kind {kind}")
+    raise PageError(f"a field of kind {kind}")
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number of seven bits a byte, and where it ends; IndexError if the data ends first."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -290,4 +293,4 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             return number, at
         shift += 7
         if shift > 63:
-            raise PageError("no page header: a number without end")
+            raise PageError("a number without end")
