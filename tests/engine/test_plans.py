@@ -62,5 +62,5 @@ def test_a_folder_that_goes_in_between_is_made_anew(tmp_path: Path) -> None:
 def test_a_folder_that_never_stays_is_an_error(tmp_path: Path) -> None:
     records = _Leaving(tmp_path / "work")
     records.times = 1000
-    with pytest.raises(LowtideError, match="comes and goes"):
+    with pytest.raises(LowtideError, match="was removed again and again"):
         commit_plan(PLAN, records)

@@ -154,7 +154,7 @@ def test_datasets_that_do_not_fit_together(make_dataset: MakeDataset, tmp_path: 
     assert mixed.vocab_size == 60000 and mixed.tokenizer_dir == one.tokenizer_dir
     with pytest.raises(UsageError, match="different things: two"):
         Mixture({"one": one}, {"one": 1, "two": 2})
-    with pytest.raises(UsageError, match="mixture of nothing"):
+    with pytest.raises(UsageError, match="a mixture needs at least one dataset"):
         Mixture({})
 
 

@@ -141,7 +141,7 @@ def test_training_starts_with_more_tokens_and_keeps_them(tmp_path, file, tokeniz
         ("new\nother\nnew\n", "line 3 is 'new' again, as on line 1"),
         ("new\ntide\nthe\n", r"has 'tide' \(line 2, id 261\), 'the' \(line 3, id 258\) already"),
         ("<|endoftext|>\n", "already"),
-        ("", "no token in it"),
+        ("", "this list of new tokens is empty"),
         ("x" * 1025, "line 1 is longer than 1,024 bytes"),
     ],
 )

@@ -179,7 +179,7 @@ def _find_languages(
             f"--languages {unknown[0]!r} is not among the {len(model.labels)} labels of the model, "
             f"such as {', '.join(model.labels[:8])}",
             path=path,
-            next_step="labels as the model has them",
+            next_step="give --languages labels of this model, spelled as it spells them",
         )
     return [int(label in languages) for label in model.labels]
 
@@ -191,7 +191,7 @@ def _find_label(model: _native.FastTextModel, label: str, path: str) -> int:
         raise UsageError(
             f"the model has one label, {labels[0]!r}: every text gets it",
             path=path,
-            next_step="a model of two classes or more",
+            next_step="name a model that was trained with two labels or more",
         )
     if not wanted:
         known = [name for name in _GOOD_LABELS if name in labels]

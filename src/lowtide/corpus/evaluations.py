@@ -132,13 +132,13 @@ def _read_items(paths: Sequence[str]) -> EvaluationItems:
             raise DataError(
                 "no evaluation item is in this file",
                 path=path,
-                next_step="one JSON object a line, with the item's texts",
+                next_step="write each item as one JSON object on a line of its own, with its texts",
             )
         if num_short == item:
             raise DataError(
                 f"none of {item} evaluation items has a text of eight words or more",
                 path=path,
-                next_step="items with their texts in full: shorter ones are like ordinary text",
+                next_step="name items with whole texts: under eight words are found anywhere",
             )
         first_items.append(item)
     table.finish()
@@ -164,14 +164,14 @@ def _read_row(line: bytes, path: str, number: int) -> list[bytes]:
         raise DataError(
             f"line {number} is no JSON: {error}",
             path=path,
-            next_step="one JSON object a line, with the item's texts",
+            next_step="write each item as one JSON object on a line of its own, with its texts",
         ) from None
     texts = list(_iter_texts(row))
     if not texts:
         raise DataError(
             f"line {number} has no text",
             path=path,
-            next_step="one JSON object a line, with the item's texts",
+            next_step="write each item as one JSON object on a line of its own, with its texts",
         )
     return texts
 

@@ -132,9 +132,9 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
         first = places.setdefault(xxhash.xxh3_64_intdigest(os.fsencode(out)), place)
         if first != place:
             raise UsageError(
-                f"{sources[first].path.name} and {source.path.name} would have the same .npy",
+                f"{sources[first].path.name} and {source.path.name} would have the same .npy file",
                 path=out,
-                next_step="one at a time, with --out-path",
+                next_step="pretokenize one at a time, and name each result with --out-path",
             )
     shared = SharedFiles(settings, sources)
     with files.listing_folders_once():

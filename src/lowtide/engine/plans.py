@@ -80,7 +80,9 @@ def _create_or_read(records: Records, data: bytes) -> dict[str, Any] | None:
         if (found := read_plan(records)) is not None:
             return found
     raise LowtideError(
-        "the work folder comes and goes", path=records.folder, next_step="give the command again"
+        "the work folder was removed again and again while this worker looked for its plan",
+        path=records.folder,
+        next_step="give the command again",
     )
 
 

@@ -67,7 +67,10 @@ class Mixture:
         self, datasets: Mapping[str, TokenDataset], weights: Mapping[str, float] | None = None
     ) -> None:
         if not datasets:
-            raise UsageError("a mixture of nothing", next_step="name at least one dataset")
+            raise UsageError(
+                "a mixture needs at least one dataset, and none is named",
+                next_step="name at least one dataset",
+            )
         sizes: Mapping[str, float] = {name: len(data) for name, data in datasets.items()}
         weights = sizes if weights is None else weights
         if set(weights) != set(datasets):

@@ -70,7 +70,9 @@ def find_new_tokens(path: Path, tokenizer: Tokenizer) -> NewTokens:
         )
     texts = list(_iter_lines(path))
     if not texts:
-        raise DataError("no token in it", path=path, next_step="write one token on each line")
+        raise DataError(
+            "this list of new tokens is empty", path=path, next_step="write one token on each line"
+        )
     ids = [tuple(int(id) for id in tokenizer.encode(text, special="text")) for text in texts]
     known = [
         f"{text!r} (line {line}, id {id})"
@@ -82,7 +84,7 @@ def find_new_tokens(path: Path, tokenizer: Tokenizer) -> NewTokens:
         raise DataError(
             f"the tokenizer has {', '.join(known[:_SHOWN])}{more} already",
             path=path,
-            next_step="leave these lines out",
+            next_step="remove these lines from the list of new tokens",
         )
     return NewTokens(tuple(texts), tuple(ids), tokenizer.vocab_size)
 

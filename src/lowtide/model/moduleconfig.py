@@ -59,6 +59,8 @@ class ModuleConfig:
         names = {field.name for field in dataclasses.fields(cls)} - {"dropout"}
         if set(fields) != {"model_type", *names}:
             raise DataError(
-                f"{path.name} does not describe a module", path=path, next_step="bring it back"
+                f"{path.name} does not describe a module",
+                path=path,
+                next_step="bring back the file as the run wrote it",
             )
         return cls(**{name: fields[name] for name in names})
