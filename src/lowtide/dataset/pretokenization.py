@@ -280,8 +280,9 @@ def _encode(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeRes
 
 def _begins_as_text(source: InputFile, reading: ReadingSettings) -> bool:
     """False for a binary file that is to be skipped, which the usual way of reading does."""
+    silent = replace(reading, on_notice=list[str]().append)  # whoever reads the file says it
     with source.path.open("rb", buffering=0) as file:
-        return is_text(source, file.read(PROBE_BYTES), replace(reading, on_notice=lambda _: None))
+        return is_text(source, file.read(PROBE_BYTES), silent)
 
 
 @dataclass(frozen=True)
