@@ -13,6 +13,7 @@ import tyro
 from lowtide.answers import is_quiet, shown_as
 from lowtide.errors import UsageError
 from lowtide.keywords import takes_keywords
+from lowtide.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -73,3 +74,17 @@ def test_while_it_is_iterated_others_are_not_silenced() -> None:
 def test_a_mistake_is_refused_when_it_is_called_not_when_it_is_iterated() -> None:
     with pytest.raises(UsageError, match="missing"):
         iterate()
+
+
+def test_the_peak_of_a_call_begins_with_it() -> None:
+    """What is held before the first line of progress is a part of it."""
+
+    @takes_keywords(Settings)
+    def hold(settings: Settings) -> int:
+        held = b"x" * (settings.rows << 20)
+        del held
+        with Progress("hold") as progress:
+            return progress.peak_bytes
+
+    little, much = (hold(Path("a"), rows=rows, progress=False) for rows in (1, 96))
+    assert much - little > 64 << 20

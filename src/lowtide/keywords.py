@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from lowtide.answers import is_quiet, shown_as, wants_json
 from lowtide.errors import UsageError
 from lowtide.flags import positional_names
+from lowtide.memory import PeakMeter
 from lowtide.settings import build_settings
 
 __all__ = ["PublicFunction", "takes_keywords"]
@@ -57,7 +58,8 @@ def takes_keywords(
         @functools.wraps(function)
         def called(*given: Any, progress: bool = True, **options: Any) -> Any:
             settings = _settings_of(cls, name, given, options)
-            with shown_as(as_json=wants_json(), quiet=is_quiet() or not progress):
+            shown = shown_as(as_json=wants_json(), quiet=is_quiet() or not progress)
+            with PeakMeter(), shown:  # from here on, also where its progress begins later
                 return function(settings)
 
         @functools.wraps(function)
