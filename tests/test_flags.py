@@ -17,6 +17,7 @@ from lowtide.dataset.settings import (
 )
 from lowtide.errors import UsageError
 from lowtide.flags import read_plain_flags
+from lowtide.tokenizer.settings import TokenizerTrainingSettings
 
 NEEDED = ["--input-files", "a.txt", "--out-dir", "out"]
 
@@ -36,6 +37,9 @@ def read_by_tyro(cls: type[Any], words: list[str], monkeypatch: pytest.MonkeyPat
         (PrepareSettings, [*NEEDED, "--val-fraction", "0.25", "--lowercase", "--dry-run"]),
         (PrepareSettings, [*NEEDED, "--document-separator", "", "--text-field=a=b"]),
         (PrepareSettings, [*NEEDED, "--no-filter"]),
+        (PrepareSettings, [*NEEDED, "--engine", "files", "--work-dir", "work"]),
+        (InspectSettings, ["x", "--split", "val"]),
+        (TokenizerTrainingSettings, ["--input", "a", "--out-dir", "o", "--kind=char"]),
         (AppendSettings, ["data/mine", "--input-files", "a", "b"]),
         (InspectSettings, ["data/mine", "--start", "5", "--show-ids", "--sample", "x.txt"]),
         (ConvertSettings, ["in", "out", "--tokens-per-shard", "1_000"]),
@@ -55,6 +59,7 @@ def test_the_same_settings_as_tyro(
             [
                 *("--seed", "--seed=7", "3", "--no-dedup", "--dedup", "--memory", "1GiB", "a.txt"),
                 *("--input-files", "--out-dir", "--out-dir=o", "--no-seed", "-1", "--"),
+                *("--engine", "files", "--engine=threads"),
             ]
         ),
         max_size=9,
@@ -83,6 +88,10 @@ def test_what_is_read_is_what_tyro_would_read(words: list[str]) -> None:
         [*NEEDED, "--no-seed"],
         [*NEEDED, "--no-dedup", "yes"],
         [*NEEDED, "--dedup=no"],
+        [*NEEDED, "--engine", "file"],
+        [*NEEDED, "--engine", ""],
+        [*NEEDED, "--engine", "files', 'ray"],
+        [*NEEDED, "--engine"],
         ["stray", *NEEDED],
         ["--input-files", "--out-dir", "out"],
         ["--out-dir", "out"],
@@ -93,7 +102,6 @@ def test_anything_else_is_left_to_tyro(words: list[str]) -> None:
 
 
 def test_kinds_of_fields_that_are_not_read_here() -> None:
-    assert read_plain_flags(InspectSettings, ["x", "--split", "val"]) is None
     assert read_plain_flags(ConvertSettings, ["in", "out", "--from", "npy"]) is None
     assert read_plain_flags(ConvertSettings, ["in", "out", "--source-kind", "npy"]) is None
 

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -132,6 +133,7 @@ void bind_rows(nb::module_& m) {
           [](RangeCounter& self, Input<uint8_t> index) { self.add(as_rows<EncodedRow>(index)); },
           "index"_a)
       .def_ro("tokens", &RangeCounter::tokens)
+      .def_ro("rows", &RangeCounter::rows)
       .def_ro("documents", &RangeCounter::documents);
   nb::class_<RangeRows>(m, "RangeRows")
       .def(nb::init<>())
@@ -159,8 +161,33 @@ void bind_rows(nb::module_& m) {
             new (self) RangeReader(range, id_bytes, max_open_files);
           },
           "range"_a, "id_bytes"_a, "max_open_files"_a, nb::keep_alive<1, 2>())
+      .def_prop_ro("num_tokens", &RangeReader::num_tokens)
       .def("read", &read_range, "first"_a, "last"_a, "id_bytes"_a,
            "Ids as bytes, and the ends of documents among them as uint64.");
+  m.def(
+      "sort_rows",
+      [](Input<uint8_t> index, uint64_t low, uint64_t high) {
+        const auto rows = as_rows<EncodedRow>(index);
+        std::vector<EncodedRow> sorted;
+        {
+          nb::gil_scoped_release release;
+          sorted = sort_rows(rows, low, high);
+        }
+        return to_view<uint8_t>(std::move(sorted));
+      },
+      "index"_a, "low"_a, "high"_a, "Rows of documents with keys from low to high, by key.");
+  m.def(
+      "sort_lines",
+      [](Input<uint8_t> numbers) {
+        const auto rows = as_rows<uint32_t>(numbers);
+        std::vector<uint32_t> sorted(rows.begin(), rows.end());
+        {
+          nb::gil_scoped_release release;
+          std::sort(sorted.begin(), sorted.end());
+        }
+        return to_view<uint8_t>(std::move(sorted));
+      },
+      "numbers"_a, "Numbers of lines, as uint32, in order.");
   m.def("measure_ids", &measure, "ids"_a, "id_bytes"_a, "The lowest and the highest id.");
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <stdexcept>
 #include <system_error>
 
@@ -20,6 +21,7 @@ RangeCounter::RangeCounter(std::vector<uint64_t> bounds, uint64_t val_limit)
     throw std::invalid_argument("ranges begin at keys in order, and there is at least one");
   }
   for (std::vector<int64_t>& split : tokens) split.resize(bounds_.size());
+  rows.resize(bounds_.size());
 }
 
 void RangeCounter::add(std::span<const EncodedRow> index) {
@@ -35,8 +37,18 @@ void RangeCounter::add(std::span<const EncodedRow> index) {
       throw std::invalid_argument("an index of encoded documents is damaged");
     }
     count += static_cast<int64_t>(row.tokens);
+    ++rows[range];
     ++documents[val];
   }
+}
+
+std::vector<EncodedRow> sort_rows(std::span<const EncodedRow> rows, uint64_t low, uint64_t high) {
+  std::vector<EncodedRow> chosen;
+  std::copy_if(rows.begin(), rows.end(), std::back_inserter(chosen),
+               [&](const EncodedRow& row) { return row.key >= low && row.key <= high; });
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const EncodedRow& a, const EncodedRow& b) { return a.key < b.key; });
+  return chosen;
 }
 
 void RangeRows::add(const std::string& path, std::span<const EncodedRow> index, uint64_t ids_at,

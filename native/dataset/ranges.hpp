@@ -26,6 +26,7 @@ class RangeCounter {
   void add(std::span<const EncodedRow> index);  // sorted by key
 
   std::array<std::vector<int64_t>, 2> tokens;
+  std::vector<int64_t> rows;  // of both splits
   std::array<uint64_t, 2> documents{};
 
  private:
@@ -79,6 +80,9 @@ class RangeReader {
   size_t max_open_files_;
   std::unordered_map<uint32_t, int> descriptors_;
 };
+
+// Rows with keys in [low, high], by key; equal keys stay in the order they have.
+std::vector<EncodedRow> sort_rows(std::span<const EncodedRow> rows, uint64_t low, uint64_t high);
 
 // The lowest and the highest id; {0, 0} where there is none.
 template <typename Id>

@@ -31,6 +31,7 @@ __all__ = [
 
 _POSITIONAL = "Annotated[", ", tyro.conf.Positional]"
 _MANY = "tuple[", ", ...]"
+_WORDS = "Literal[", "]"
 _REPEATED = "UseAppendAction"  # a flag that is given once for each of its values
 
 
@@ -107,7 +108,16 @@ class _Field:
 
     @property
     def read(self) -> Callable[[str], Any] | None:
+        if self.kind.startswith(_WORDS[0]) and self.kind.endswith(_WORDS[1]):
+            return self._read_choice
         return _READERS.get(self.kind)
+
+    def _read_choice(self, word: str) -> str:
+        """Read one of the words that are listed; ValueError where it is none of them."""
+        choices = self.kind.removeprefix(_WORDS[0]).removesuffix(_WORDS[1]).split(", ")
+        if repr(word) not in choices:
+            raise ValueError(word)
+        return word
 
 
 def _describe(field: dataclasses.Field[Any]) -> _Field:

@@ -480,7 +480,11 @@ def call_dataset(folder: Path) -> None:
         call("shuffle_key", _native.testing.shuffle_key, seed, seed, seed)
         call("measure_ids", _native.measure_ids, np.zeros(8, np.uint8), seed)
         call("RangeCounter", _native.RangeCounter, [seed], seed)
+        call("sort_rows", _native.sort_rows, np.zeros(64, np.uint8), seed, seed)
     call("measure_ids", _native.measure_ids, np.zeros(7, np.uint8), 4)
+    for size in (0, 3, 4, 31, 32):
+        call("sort_rows", _native.sort_rows, np.ones(size, np.uint8), 5, 0)
+        call("sort_lines", _native.sort_lines, np.ones(size, np.uint8))
     row = np.array([5, 0, 3, 1], np.uint64).view(np.uint8)
     for bounds in ([], [0], [9, 0], [7]):
         counter = call("RangeCounter", _native.RangeCounter, bounds, 0)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from lowtide import _native
-from lowtide.arrays import np
 from lowtide.corpus.blocktable import Identity
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES, LeaveOut
 from lowtide.dataset.removed import leave_out_with
@@ -165,11 +164,8 @@ def _write(
         ]
         output.write(memoryview(array("I", accumulate(of_blocks))).cast("B"))
         for number in range(block, block + num_blocks):
-            lines = [
-                np.frombuffer(file.read(4 * row[number]), dtype="<u4")
-                for file, row in zip(found, counts, strict=True)
-            ]
-            output.write(np.sort(np.concatenate(lines)).tobytes())
+            lines = [file.read(4 * row[number]) for file, row in zip(found, counts, strict=True)]
+            output.write(_native.sort_lines(b"".join(lines)))
         block += num_blocks
         position += 4 * (num_blocks + sum(of_blocks))
         starts.append(position)
@@ -226,14 +222,11 @@ class PartDuplicates:
 
     def load(self, number: int) -> memoryview:
         """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
-        found: list[Any] = []
+        found: list[bytes] = []
         for path, lines_at, ends in self._files:
             begin, end = ends[number - 1] if number else 0, ends[number]
             if begin == end:
                 continue
             with path.open("rb", buffering=0) as file:
-                data = os.pread(file.fileno(), 4 * (end - begin), lines_at + 4 * begin)
-            found.append(np.frombuffer(data, dtype="<u4"))
-        if not found:
-            return memoryview(b"")
-        return memoryview(np.sort(np.concatenate(found)).tobytes())
+                found.append(os.pread(file.fileno(), 4 * (end - begin), lines_at + 4 * begin))
+        return _native.sort_lines(b"".join(found))

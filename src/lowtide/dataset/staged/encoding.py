@@ -14,14 +14,15 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import IO, Any
 
 from lowtide import _native, files
-from lowtide.arrays import np
 from lowtide.corpus.blocktable import OpenDocument
 from lowtide.corpus.removals import Report
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES, EncodeJob, encode_block
@@ -169,15 +170,15 @@ class _EncodedPart:
             for low, high in self._iter_ranges():
                 rows = self._copy_range(output, low, high)
                 counts.add(rows)
-                rows_file.write(rows.data)
+                rows_file.write(rows)
             _copy(output, "index", rows_file)
         with self._seen_path.open("rb") as seen:
             _copy(output, "seen", seen)
         output.section("row_ends", counts.row_ends())
         output.section("token_ends", counts.token_ends())
-        output.section("split_tokens", counts.tokens.tobytes())
+        output.section("split_tokens", counts.split_tokens())
         output.section("sources", bytes(self.sources))
-        return {"report": self.report.as_state(), "documents": counts.documents.tolist()}
+        return {"report": self.report.as_state(), "documents": counts.documents}
 
     @property
     def _num_buckets(self) -> int:
@@ -193,11 +194,11 @@ class _EncodedPart:
             last = LAST_KEY if number == count - 1 else (number + 1) * width - 1
             yield number * width, last
 
-    def _copy_range(self, output: OutputWriter, low: int, high: int) -> Any:
+    def _copy_range(self, output: OutputWriter, low: int, high: int) -> memoryview:
         """Write the ids of a range's documents by key, and return their rows."""
         item_bytes = self.coding.coder.id_bytes
         native = _native.RangeRows()
-        rows: list[Any] = []
+        rows = bytearray()
         with self.scratch.open("rb", buffering=0) as file:
             for block in self.blocks:
                 data = os.pread(file.fileno(), block.ids_at - block.index_at, block.index_at)
@@ -211,45 +212,43 @@ class _EncodedPart:
                     val=None,
                     val_limit=0,
                 )
-                index = np.frombuffer(data, dtype="<u8").reshape(-1, ENCODED_ROW_BYTES // 8)
-                rows.append(index[(index[:, 0] >= low) & (index[:, 0] <= high)])
+                rows += _native.sort_rows(data, low, high)
         native.finish()
-        found = np.concatenate(rows) if rows else np.zeros((0, 4), "<u8")
-        found = found[np.argsort(found[:, 0], kind="stable")]
         reader = _native.RangeReader(native, item_bytes, MAX_OPEN_FILES)
-        total, step = int(found[:, 2].sum()), _CHUNK_BYTES // item_bytes
+        total, step = reader.num_tokens, _CHUNK_BYTES // item_bytes
         for first in range(0, total, step):
             output.write(reader.read(first, min(first + step, total), item_bytes)[0])
-        return found
+        return _native.sort_rows(rows, low, high)
 
 
 class _Counts:
     """Rows and tokens of a part by bucket of keys, added range by range."""
 
     def __init__(self, num_buckets: int, val_limit: int) -> None:
-        self._shift = np.uint64(64 - (num_buckets - 1).bit_length())
-        self._val_limit = np.uint64(val_limit)
-        self._rows = np.zeros(num_buckets, dtype="<i8")
-        self.tokens = np.zeros((2, num_buckets), dtype="<i8")  # train, val
-        self.documents = np.zeros(2, dtype="<i8")
+        shift = 64 - (num_buckets - 1).bit_length()
+        bounds = array("Q", (bucket << shift for bucket in range(num_buckets)))
+        self._counter = _native.RangeCounter(bounds, val_limit)
 
-    def add(self, rows: Any) -> None:
-        """Count rows of (key, content hash, tokens, ends)."""
-        buckets = np.zeros(len(rows), "<i8")
-        if len(self._rows) > 1:
-            buckets = (rows[:, 0] >> self._shift).astype("<i8")
-        is_val = (rows[:, 1] < self._val_limit).astype("<i8")
-        np.add.at(self._rows, buckets, 1)
-        np.add.at(self.tokens, (is_val, buckets), rows[:, 2].astype("<i8"))
-        np.add.at(self.documents, is_val, 1)
+    def add(self, rows: memoryview) -> None:
+        """Count rows of (key, content hash, tokens, ends), which are sorted by key."""
+        self._counter.add(rows)
+
+    @property
+    def documents(self) -> list[int]:
+        """How many there are in train and in val."""
+        return self._counter.documents
 
     def row_ends(self) -> bytes:
         """Where the rows of each bucket end."""
-        return np.cumsum(self._rows).astype("<i8").tobytes()
+        return array("q", accumulate(self._counter.rows)).tobytes()
 
     def token_ends(self) -> bytes:
         """Where the tokens of each bucket end."""
-        return np.cumsum(self.tokens.sum(axis=0)).astype("<i8").tobytes()
+        return array("q", accumulate(map(sum, zip(*self._counter.tokens, strict=True)))).tobytes()
+
+    def split_tokens(self) -> bytes:
+        """The tokens of each bucket in train, then those in val."""
+        return array("q", chain(*self._counter.tokens)).tobytes()
 
 
 def _copy(output: OutputWriter, name: str, file: IO[bytes]) -> None:

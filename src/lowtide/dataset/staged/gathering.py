@@ -13,11 +13,11 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lowtide import _native
-from lowtide.arrays import np
 from lowtide.corpus.inputhashes import InputHashes
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES
@@ -132,37 +132,36 @@ def _count_ranges(
     A task checks all ids of every range that it writes some of, so a range is no more than about a
     group of shards, however long documents are.
     """
-    documents = np.zeros(2, dtype="<i8")
-    by_part: list[Any] = []
-    total = None
+    documents = [0, 0]
+    by_part: list[Sequence[int]] = []
+    packed, width = 0, 8 * job.sizes.num_buckets
     for part in range(len(job.parts)):
         output = job.records.open(Task(ENCODE_STAGE, part))
-        documents += np.array(output.header["documents"], dtype="<i8")
-        tokens = np.frombuffer(output.read("split_tokens"), dtype="<i8").reshape(2, -1)
-        if not job.settings.shuffle:
-            by_part.append(tokens[:, 0])
+        documents = [a + b for a, b in zip(documents, output.header["documents"], strict=True)]
+        tokens = output.read("split_tokens")
+        if job.settings.shuffle:
+            # All counts at once: as digits of one number, none of which comes near 2^64.
+            packed += int.from_bytes(tokens, "little")
         else:
-            total = tokens if total is None else total + tokens
+            by_part.append(tokens.cast("q"))
     if not job.settings.shuffle:
         first_blocks = Tally.load(job).first_blocks[:-1]
-        columns = np.array(by_part).reshape(-1, 2).T
         return (
             array("Q", (block << 32 for block in first_blocks)),
-            columns.tolist(),
-            (documents.tolist()),
+            [[row[split] for row in by_part] for split in (0, 1)],
+            documents,
         )
+    total = memoryview(packed.to_bytes(2 * width, "little"))
+    by_split = [total[:width].cast("q"), total[width:].cast("q")]
     buckets = job.sizes.num_buckets
-    if total is None:
-        total = np.zeros((2, buckets), dtype="<i8")
-    by_rows = -(-int(documents.sum()) * ENCODED_ROW_BYTES_HELD // _RANGE_BYTES)
-    by_tokens = -(-int(total.sum()) // max(group_tokens, 1))
+    by_rows = -(-sum(documents) * ENCODED_ROW_BYTES_HELD // _RANGE_BYTES)
+    by_tokens = -(-sum(map(sum, by_split)) // max(group_tokens, 1))
     borders = _bucket_borders(buckets, min(max(by_rows, by_tokens, 1), buckets))
-    tokens = np.add.reduceat(total, borders[:-1], axis=1)
-    width = (1 << 64) // buckets
+    bucket_width = (1 << 64) // buckets
     return (
-        array("Q", (border * width for border in borders[:-1])),
-        tokens.tolist(),
-        (documents.tolist()),
+        array("Q", (border * bucket_width for border in borders[:-1])),
+        [[sum(counts[a:b]) for a, b in pairwise(borders)] for counts in by_split],
+        documents,
     )
 
 
