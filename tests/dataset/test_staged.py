@@ -251,6 +251,41 @@ def test_an_input_that_changes_between_passes_is_named(corpus: Path) -> None:
     assert caught.value.path == path
 
 
+@pytest.mark.parametrize("stage", ["hash", "encode", "cut"])
+@pytest.mark.parametrize("text", ["x", "x" + "\n" * 3688, None], ids=["shorter", "empty", "gone"])
+def test_a_replaced_input_is_named_whatever_fails(
+    tmp_path: Path, stage: str, text: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(f"line {number} of a text" for number in range(200)))
+    assert path.stat().st_size == 3689
+    run = running._SharedPreparation.stages
+
+    def replace_first(self: Any) -> Any:
+        for row in (stages := run(self)):
+            if row.name == stage:
+                work = row.run
+
+                def replaced(index: int, work: Any = work) -> None:
+                    path.unlink(missing_ok=True)
+                    if text is not None:
+                        path.write_text(text)
+                    work(index)
+
+                row.run = replaced
+        return stages
+
+    monkeypatch.setattr(running._SharedPreparation, "stages", replace_first)
+    settings = PrepareSettings(
+        input_files=(str(path),), out_dir=tmp_path / "out", tokenization="char", engine="files"
+    )
+    with pytest.raises(DataError, match="this file was changed while it was read") as caught:
+        prepare_shared(settings)
+    assert caught.value.path == path
+    assert f"remove {tmp_path / 'out.work'}" in (caught.value.next_step or "")
+    assert not (tmp_path / "out" / "dataset_metadata.json").exists()
+
+
 def test_a_flipped_bit_in_any_result_is_found(corpus: Path) -> None:
     """What workers read of each other is compared with its checksums: no shard of wrong bytes."""
     for path in corpus.glob("[bcde]*"):

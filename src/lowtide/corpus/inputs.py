@@ -302,7 +302,7 @@ def has_changed(source: InputFile) -> bool:
     )
 
 
-def changed_input(source: InputFile) -> DataError:
+def changed_input(source: InputFile, *, next_step: str | None = None) -> DataError:
     """The error of an input that was overwritten while it was read."""
     try:
         size = source.path.stat().st_size
@@ -316,7 +316,7 @@ def changed_input(source: InputFile) -> DataError:
     return DataError(
         f"this file was changed while it was read: {how}",
         path=source.path,
-        next_step="give the same command again when nothing writes to it any more",
+        next_step=next_step or "give the same command again when nothing writes to it any more",
     )
 
 

@@ -50,10 +50,16 @@ def naming_folder(root: Path) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def noticing_changes(inputs: Sequence[InputFile], forget: Callable[[], None]) -> Generator[None]:
+def noticing_changes(
+    inputs: Sequence[InputFile],
+    forget: Callable[[], None] | None = None,
+    *,
+    next_step: str | None = None,
+) -> Generator[None]:
     """Say that an input was changed while it was read, where that is why reading failed.
 
-    What was read of it is forgotten: half of it may be old, half new.
+    What was read of it is forgotten: half of it may be old, half new. Where others may still work
+    on it, `next_step` tells people to do that.
     """
     try:
         yield
@@ -61,8 +67,9 @@ def noticing_changes(inputs: Sequence[InputFile], forget: Callable[[], None]) ->
         changed = next((source for source in inputs if has_changed(source)), None)
         if changed is None:
             raise
-        forget()
-        raise changed_input(changed) from error
+        if forget is not None:
+            forget()
+        raise changed_input(changed, next_step=next_step) from error
 
 
 def run_cleaning(

@@ -59,16 +59,21 @@ def run_preparation(
     if is_finished(settings.out_dir):
         return require_same(settings)
     if settings.engine != "threads":
-        return _prepare_with_others(settings)
+        return _prepare_with_others(settings, load_tokenizer)
     refuse_strangers(settings.out_dir)
     return _prepare(settings, load_tokenizer)
 
 
-def _prepare_with_others(settings: PrepareSettings) -> PrepareResult:
+def _prepare_with_others(
+    settings: PrepareSettings, load_tokenizer: Callable[[], Tokenizer] | None
+) -> PrepareResult:
     from lowtide.dataset.staged.running import prepare_on_ray, prepare_shared
 
     with naming_folder(settings.out_dir):
-        done = (prepare_on_ray if settings.engine == "ray" else prepare_shared)(settings)
+        if settings.engine == "ray":
+            done = prepare_on_ray(settings)
+        else:
+            done = prepare_shared(settings, load_tokenizer=load_tokenizer)
     made = require_same(settings, done.reading)  # not what another command made here meanwhile
     return replace(
         made,

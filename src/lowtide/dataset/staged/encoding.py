@@ -218,7 +218,7 @@ class _EncodedPart:
         total, step = reader.num_tokens, _CHUNK_BYTES // item_bytes
         for first in range(0, total, step):
             output.write(reader.read(first, min(first + step, total), item_bytes)[0])
-        return _native.sort_rows(rows, low, high)
+        return _native.sort_rows(memoryview(rows), low, high)
 
 
 class _Counts:

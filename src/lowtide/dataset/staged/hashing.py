@@ -12,19 +12,21 @@ from __future__ import annotations
 import struct
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
 from lowtide.corpus.blocktable import Identity, OpenDocument
 from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES, HASH_ROW_BYTES, count_languages
 from lowtide.corpus.reading import TextBlock
 from lowtide.corpus.removals import Report
-from lowtide.dataset.contamination import PartScanner
-from lowtide.dataset.near.signing import PartSigner
 from lowtide.dataset.staged.job import HASH_STAGE, SCORE_STAGE, CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionedRows, PartitionSections
 from lowtide.engine.tasks import Task
+
+if TYPE_CHECKING:
+    from lowtide.dataset.contamination import PartScanner
+    from lowtide.dataset.near.signing import PartSigner
 
 __all__ = ["CONTENT_ROW", "HASH_SECTIONS", "HASH_STAGE", "HashStage", "advance"]
 
@@ -95,8 +97,12 @@ class _HashedPart:
         items = job.contamination_job
         self._finders: list[PartSigner | PartScanner] = []
         if near is not None:
+            from lowtide.dataset.near.signing import PartSigner
+
             self._finders.append(PartSigner(near, borders, folder / "near"))
         if items is not None:
+            from lowtide.dataset.contamination import PartScanner
+
             self._finders.append(PartScanner(items.items, folder / "items"))
         self._num_blocks = 0
         self._report = Report()

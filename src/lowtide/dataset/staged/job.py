@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from lowtide import _native
 from lowtide.corpus.cleaning import clean_block
@@ -17,8 +18,6 @@ from lowtide.corpus.inputs import InputList
 from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_streams
 from lowtide.corpus.textblocks import StreamPaths
-from lowtide.dataset.contamination import Contamination, ContaminationJob
-from lowtide.dataset.near.removedcopies import NearRemovals
 from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.destination import Destination, open_destination
@@ -27,6 +26,10 @@ from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
+
+if TYPE_CHECKING:
+    from lowtide.dataset.contamination import Contamination, ContaminationJob
+    from lowtide.dataset.near.removedcopies import NearRemovals
 
 __all__ = ["HASH_STAGE", "SCORE_STAGE", "TOP_STAGE", "CleanPart", "StagedJob"]
 
@@ -75,7 +78,11 @@ class StagedJob:
     def near(self) -> NearRemovals | None:
         """The near copies that go, once that is decided; None where they stay."""
         options = self.settings.near
-        return None if options is None else NearRemovals(self.records, options)
+        if options is None:
+            return None
+        from lowtide.dataset.near.removedcopies import NearRemovals  # not for those who do without
+
+        return NearRemovals(self.records, options)
 
     @cached_property
     def contamination_job(self) -> ContaminationJob | None:
@@ -83,6 +90,8 @@ class StagedJob:
         settings = self.settings
         if not settings.decontaminate:
             return None
+        from lowtide.dataset.contamination import ContaminationJob
+
         return ContaminationJob(
             items=load_items(settings.item_files),
             cuts=settings.decontaminate_by == "cut",
@@ -95,7 +104,11 @@ class StagedJob:
     def contamination(self) -> Contamination | None:
         """What evaluation items say, once that is judged."""
         job = self.contamination_job
-        return None if job is None else Contamination(job)
+        if job is None:
+            return None
+        from lowtide.dataset.contamination import Contamination
+
+        return Contamination(job)
 
     @cached_property
     def finders(self) -> list[Finder]:

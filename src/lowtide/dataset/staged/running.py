@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
@@ -25,13 +25,11 @@ from lowtide.corpus.removals import Report
 from lowtide.corpus.usersteps import stop_steps
 from lowtide.dataset import layout
 from lowtide.dataset.chosen import choose_inputs, find_inputs
-from lowtide.dataset.contamination import judge_stage
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.existing import is_finished
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
 from lowtide.dataset.identity import require_unchanged
-from lowtide.dataset.near.job import BlockText, NearJob
-from lowtide.dataset.near.running import list_near_stages
+from lowtide.dataset.phases import noticing_changes
 from lowtide.dataset.resources import Shares, check_characters
 from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
 from lowtide.dataset.settings import PrepareSettings
@@ -41,9 +39,7 @@ from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents
 from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
 from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
-from lowtide.dataset.staged.scoring import ScoreStage, top_stage
 from lowtide.engine.plans import commit_plan, read_plan
-from lowtide.engine.raynodes import run_on_ray
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Stage, Task
@@ -53,6 +49,9 @@ from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.progress import Phase, Progress
 from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lowtide.dataset.near.job import BlockText
 
 __all__ = ["StagedResult", "prepare_on_ray", "prepare_shared", "work_folder"]
 
@@ -75,9 +74,16 @@ def work_folder(settings: PrepareSettings) -> Path:
 
 
 def prepare_shared(
-    settings: PrepareSettings, *, sizes: Sizes | None = None, lease_seconds: float = 30.0
+    settings: PrepareSettings,
+    *,
+    load_tokenizer: Callable[[], Tokenizer] | None = None,
+    sizes: Sizes | None = None,
+    lease_seconds: float = 30.0,
 ) -> StagedResult:
-    """Work on a preparation until it is done, by this worker or by others."""
+    """Work on a preparation until it is done, by this worker or by others.
+
+    `load_tokenizer` gives the one that the settings name, begun earlier.
+    """
     found = find_inputs(settings)
     shares, budget_bytes = found.shares, found.budget.total_bytes
     work_dir = work_folder(settings)
@@ -93,13 +99,16 @@ def prepare_shared(
             table_bytes=shares.table_bytes,
             range_bytes=shares.range_bytes,
         )
-        run = _SharedPreparation(job, shares, progress)
+        run = _SharedPreparation(job, shares, progress, load_tokenizer)
         job.records.refuse_strangers(run.stage_names)
         _refuse_strangers(job)
         job.records.place.prepare()
         job.destination.prepare()
         try:
-            run.run(lease_seconds)
+            # What others have read stays: that this one's error is everybody's is not known.
+            again = f"remove {work_dir}, and give the command again when nothing writes to it"
+            with noticing_changes(inputs, next_step=again):
+                run.run(lease_seconds)
         finally:
             _native.keep_freed_memory(False)
             stop_steps()
@@ -110,6 +119,8 @@ def prepare_shared(
 
 def prepare_on_ray(settings: PrepareSettings) -> StagedResult:
     """Let a worker on every node of a Ray cluster work on a preparation until it is done."""
+    from lowtide.engine.raynodes import run_on_ray
+
     work_dir = work_folder(settings).absolute()
     memory = parse_size(settings.memory) if settings.memory else default_budget_bytes()
     worker = replace(
@@ -183,8 +194,15 @@ def _refuse_strangers(job: StagedJob) -> None:
 class _SharedPreparation:
     """One worker on a preparation."""
 
-    def __init__(self, job: StagedJob, shares: Shares, progress: Progress) -> None:
+    def __init__(
+        self,
+        job: StagedJob,
+        shares: Shares,
+        progress: Progress,
+        load_tokenizer: Callable[[], Tokenizer] | None,
+    ) -> None:
         self._job = job
+        self._load_tokenizer = load_tokenizer
         self._shares = shares
         self._progress = progress
         self._tokenizer: Tokenizer | None = None
@@ -235,13 +253,12 @@ class _SharedPreparation:
         """All stages, in order."""
         job = self._job
         gather = GatherStage(job, self.tokenizer)
-        share = job.settings.keep_top
         return [
-            *([] if share is None else [ScoreStage(job), top_stage(job, share)]),
+            *self._score_stages(),
             HashStage(job),
             tally_stage(job),
             *self._near_stages(),
-            *([] if job.contamination_job is None else [judge_stage(job.contamination_job)]),
+            *self._judge_stages(),
             DuplicateStage(job),
             EncodeStage(job, self.encode_job),
             CutStage(job, self.tokenizer),
@@ -249,11 +266,30 @@ class _SharedPreparation:
             _FinishStage(job, gather, self.tokenizer),
         ]
 
+    def _score_stages(self) -> list[Stage]:
+        """The stages that find the best share of documents, where only that is kept."""
+        job, share = self._job, self._job.settings.keep_top
+        if share is None:
+            return []
+        from lowtide.dataset.staged.scoring import ScoreStage, top_stage
+
+        return [ScoreStage(job), top_stage(job, share)]
+
+    def _judge_stages(self) -> list[Stage]:
+        """The stage that judges what was found of evaluation items, where they are looked for."""
+        if self._job.contamination_job is None:
+            return []
+        from lowtide.dataset.contamination import judge_stage
+
+        return [judge_stage(self._job.contamination_job)]
+
     def _near_stages(self) -> list[Stage]:
         """The stages that find near copies, where they are looked for."""
         job, options = self._job, self._job.settings.near
         if options is None:
             return []
+        from lowtide.dataset.near.job import NearJob
+        from lowtide.dataset.near.running import list_near_stages
 
         def iter_part(part: int) -> Iterator[Callable[[], BlockText]]:
             for _, cleaned, _ in CleanPart(job, part):
@@ -281,6 +317,8 @@ class _SharedPreparation:
 
     def _make_tokenizer(self) -> Tokenizer:
         if self._job.settings.tokenization != "char":
+            if self._load_tokenizer is not None:
+                return self._load_tokenizer()
             return Tokenizer.load(self._job.settings.tokenization)
         characters = 0
         for part in range(len(self._job.parts)):
