@@ -67,12 +67,14 @@ def run_preparation(
 def _prepare_with_others(
     settings: PrepareSettings, load_tokenizer: Callable[[], Tokenizer] | None
 ) -> PrepareResult:
-    from lowtide.dataset.staged.running import prepare_on_ray, prepare_shared
-
     with naming_folder(settings.out_dir):
         if settings.engine == "ray":
+            from lowtide.dataset.staged.onray import prepare_on_ray
+
             done = prepare_on_ray(settings)
         else:
+            from lowtide.dataset.staged.running import prepare_shared
+
             done = prepare_shared(settings, load_tokenizer=load_tokenizer)
     made = require_same(settings, done.reading)  # not what another command made here meanwhile
     return replace(
