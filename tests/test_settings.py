@@ -77,6 +77,7 @@ def test_one_file_may_stand_for_a_list_of_files() -> None:
         ({"pair": [1]}, "expected 2 values"),
         ({"memory": [1]}, "expected text or a whole number"),
         ({"names": ["x"]}, "an object of names and values"),
+        ({"input_files": [7]}, "setting input_files is 7, expected a path"),
         ({"input_files": 7}, "setting input_files is 7, expected a list"),
         ({"pair": "ab"}, "expected 2 values"),
         ({"inner": {"widht": 8}}, "did you mean width?"),

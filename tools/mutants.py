@@ -43,7 +43,7 @@ MORE_TESTS = {
     "tokenizer": ["tests/resume/test_train_tokenizer.py"],
     "dataset": ["tests/resume/test_prepare.py"],
     "model": ["tests/training"],
-    "engine": ["tests/dataset/test_staged.py"],
+    "engine": ["tests/stores/test_work.py", "tests/dataset/test_staged.py"],
     "ladder": ["tests/training/test_rungs.py"],
     "classifier": ["tests/corpus/test_classifiers.py"],
 }

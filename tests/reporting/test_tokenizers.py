@@ -73,6 +73,12 @@ def test_text_is_shown_token_by_token(folder: Path) -> None:
     assert "".join(item["tokens"]).startswith("the low tide comes")
 
 
+def test_a_text_of_one_token_says_its_bytes(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("the")
+    (item,) = section(page_of(folder, tmp_path / "one.txt"), "texts")["items"]
+    assert item["name"].endswith(": 1 token, 3.00 bytes each") and item["tokens"] == ["the"]
+
+
 def test_rows_of_jsonl_are_read_as_text(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rows = "".join(json.dumps({"body": "the low tide"}) + "\n" for _ in range(3))

@@ -427,7 +427,8 @@ def test_no_text_at_all_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_stretch_that_rounds_cannot_learn_from_is_named_with_what_full_speed_takes() -> None:
-    assert held_bytes(Stretch(100_000)) == 0
+    assert held_bytes(Stretch(100_000)) == held_bytes(Stretch(256 << 10)) == 0
+    assert held_bytes(Stretch((256 << 10) + 1)) == planned_bytes((256 << 10) + 1, 1)
     assert held_bytes(Stretch(1 << 20)) >= planned_bytes(1 << 20, 1)
     assert held_bytes(Stretch(3 << 20)) == 64 << 20  # in which rounds are quick
     assert held_bytes(Stretch(20 << 20)) < planned_bytes(20 << 20, 1)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import jax
@@ -66,7 +66,7 @@ def join() -> bool:
 
 
 @contextlib.contextmanager
-def _stdout_kept_clean() -> Iterator[None]:
+def _stdout_kept_clean() -> Generator[None]:
     """What libraries say of their connections goes to stderr: stdout is for answers (--json)."""
     sys.stdout.flush()
     kept = os.dup(1)

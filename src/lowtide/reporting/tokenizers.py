@@ -17,6 +17,7 @@ import numpy as np
 
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.reading import ReadingSettings, iter_documents
+from lowtide.counts import counted
 from lowtide.errors import DataError
 from lowtide.filenames import LEARNED_NAME, METRICS_NAME
 from lowtide.files import read_json
@@ -228,7 +229,10 @@ class TokenizerReader:
             shown = [_show(self._tokenizer.token_bytes(int(id))) for id in ids]
             ratio = len(text.encode("utf-8", "replace")) / max(len(ids), 1)
             items.append(
-                {"name": f"{name}: {len(ids)} tokens, {ratio:.2f} bytes each", "tokens": shown}
+                {
+                    "name": f"{name}: {counted(len(ids), 'token')}, {ratio:.2f} bytes each",
+                    "tokens": shown,
+                }
             )
         return {
             "type": "tokens",
