@@ -11,8 +11,10 @@ from lowtide import files
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.records import PLAN_NAME, Records
-from lowtide.errors import LowtideError, UsageError
+from lowtide.engine.tasks import Task
+from lowtide.errors import DataError, LowtideError, UsageError
 
+TASK = Task("hash", 0)
 PLAN = {"verb": "prepare", "version": "1", "settings": {"seed": 1}}
 KEPT = {**PLAN, "output_format": OUTPUT_FORMAT}
 
@@ -64,3 +66,50 @@ def test_a_folder_that_never_stays_is_an_error(tmp_path: Path) -> None:
     records.times = 1000
     with pytest.raises(LowtideError, match="was removed again and again"):
         commit_plan(PLAN, records)
+
+
+def remember(records: Records) -> Records:
+    commit_plan(PLAN, records)
+    records.commit_record(TASK, facts={"rows": 1})
+    return records
+
+
+def test_a_record_says_which_plan_it_is_of(tmp_path: Path) -> None:
+    remember(Records(tmp_path))
+    other = Records(tmp_path)
+    assert other.is_done(TASK)  # whoever only looks
+    commit_plan(PLAN, other)
+    assert other.is_done(TASK) and other.read(TASK)["facts"] == {"rows": 1}
+    other.plan = "another"
+    for ask in (other.is_done, other.read):
+        with pytest.raises(DataError, match="left by another job") as caught:
+            ask(TASK)
+        assert "remove the work folder" in str(caught.value.next_step)
+    with pytest.raises(DataError, match="left by another job"):
+        other.commit_record(TASK, facts={"rows": 1})
+
+
+def test_a_record_of_an_earlier_version_is_not_believed(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.commit_record(TASK, facts={})  # it named no plan
+    records.create(PLAN_NAME, files.json_bytes(KEPT))
+    commit_plan(PLAN, records)
+    with pytest.raises(DataError, match="left by another job or version"):
+        records.is_done(TASK)
+
+
+def test_records_without_a_plan_are_refused(tmp_path: Path) -> None:
+    remember(Records(tmp_path))
+    (tmp_path / PLAN_NAME).unlink()
+    with pytest.raises(DataError, match="records of stage hash here, and no plan"):
+        commit_plan(PLAN, Records(tmp_path))
+    assert not (tmp_path / PLAN_NAME).exists()
+
+
+def test_the_plan_is_removed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the removal, what is left is still known as that of its plan."""
+    records = remember(Records(tmp_path))
+    removed: list[str] = []
+    monkeypatch.setattr(records.place, "remove", removed.extend)
+    records.remove(["hash"])
+    assert removed[-1] == PLAN_NAME and "hash" in removed

@@ -162,6 +162,28 @@ def test_a_worker_killed_by_the_system_is_taken_over(moto: str, corpus: Path, li
     assert stored("data") == expected and stored("data.work") == {}
 
 
+@pytest.mark.parametrize("work_dir", ["work", "s3://bucket/job"])
+def test_records_of_another_job_are_not_believed(
+    moto: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, work_dir: str
+) -> None:
+    """Its work folder was half removed; another job of as many tasks is given the same one."""
+    options = {"engine": "files", "work_dir": work_dir}
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "remove", lambda self, stages: None)
+        prepare_dataset(settings_of("one", corpus, **options))
+    for path in corpus.iterdir():
+        path.write_text(path.read_text().replace("low", "wol"))
+    with pytest.raises(UsageError, match="the work here is of another plan"):
+        prepare_dataset(settings_of("two", corpus, **options))
+    if work_dir == "work":
+        Path("work/plan.json").unlink()
+    else:
+        Store(ROOT).delete([ROOT / "job/plan.json"])
+    with pytest.raises(DataError, match="left by another job"):
+        prepare_dataset(settings_of("two", corpus, **options))
+    assert not Path("two").exists()
+
+
 def test_a_tokenizer_is_learned_from_counts_in_a_store(moto: str, corpus: Path) -> None:
     options = {"input": [str(corpus)], "vocab_size": 300}
     train_tokenizer(out_dir="one", **options)

@@ -14,6 +14,7 @@ from typing import Any
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.files import checksum_bytes
 
 __all__ = ["commit_plan", "read_plan"]
 
@@ -41,12 +42,36 @@ def read_plan(records: Records) -> dict[str, Any] | None:
 def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
     """Create the plan in the work folder, or see that the one there is the same.
 
-    The format of the tasks' files goes with it: those of another one cannot be gone on with.
+    The format of the tasks' files goes with it: those of another one cannot be gone on with. Its
+    checksum stands in every record from now on.
     """
     text = json.dumps({**plan, _FORMAT_KEY: OUTPUT_FORMAT}, sort_keys=True, indent=1)
-    found = _create_or_read(records, text.encode() + b"\n")
-    if found is None:
+    data = text.encode() + b"\n"
+    _refuse_leftovers(records)
+    found = _create_or_read(records, data)
+    if found is not None:
+        _refuse_difference(found, json.loads(text), records)
+    records.plan = checksum_bytes(data)
+
+
+def _refuse_leftovers(records: Records) -> None:
+    """Refuse records without a plan: nobody knows what they are of.
+
+    A plan is created before the first record and removed after the last one, so it is looked for
+    before and after them: another worker may begin or end meanwhile.
+    """
+    if read_plan(records) is not None:
         return
+    stage = records.find_leftover()
+    if stage is not None and read_plan(records) is None and records.list_done(stage):
+        raise DataError(
+            f"there are records of stage {stage} here, and no plan: they were left by another job",
+            path=records.folder,
+            next_step=_START_OVER,
+        )
+
+
+def _refuse_difference(found: Mapping[str, Any], plan: Mapping[str, Any], records: Records) -> None:
     if found.get(_FORMAT_KEY) != OUTPUT_FORMAT:
         raise UsageError(
             f"the work here was begun by another version of lowtide, whose work files have "
@@ -55,7 +80,7 @@ def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
             next_step="remove this folder, and give the command again: it starts over; or finish "
             "the work with the version that began it",
         )
-    difference = next(_iter_differences(found, json.loads(text)), None)
+    difference = next(_iter_differences(found, plan), None)
     if difference is not None:
         raise UsageError(
             f"the work here is of another plan: {difference}",

@@ -6,7 +6,7 @@ Memory:  one record; where 4,096 results are; in a store the headers of 256
 
 The record is the truth: a task is done when it has one. Both are created, never replaced (folders),
 so two workers on one task cannot tear anything: the second finds the first one's bytes, and stops
-if they are not its own.
+if they are not its own. A record names the plan it was made by: one of another job is refused.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Records:
     def __init__(self, folder: Path) -> None:
         self.place = open_folder(folder)
         self.folder = folder
+        self.plan: str | None = None
+        """The checksum of the plan that workers agreed on here (plans); None where there is none."""
         self._outputs: OrderedDict[Path, Output] = OrderedDict()
         self._places: dict[tuple[Task, tuple[str, ...]], Output] = {}
         self._lock = threading.Lock()
@@ -63,8 +65,15 @@ class Records:
         return self.folder / _record_name(task)
 
     def is_done(self, task: Task) -> bool:
-        """Return whether a task has its record."""
-        return self.place.exists(_record_name(task))
+        """Return whether a task has its record; one of another job is an error."""
+        if self.plan is None:
+            return self.place.exists(_record_name(task))
+        try:
+            data = self.place.read(_record_name(task))
+        except FileNotFoundError:
+            return False
+        self._parse(task, data)
+        return True
 
     def list_done(self, stage: str) -> set[int]:
         """The numbers of a stage's tasks that are done; a listing may lag behind."""
@@ -74,23 +83,32 @@ class Records:
 
     def read(self, task: Task) -> dict[str, Any]:
         """What a finished task's record says: `facts` of its stage, and its files."""
+        try:
+            data = self.place.read(_record_name(task))
+        except FileNotFoundError:
+            raise _damaged_record("file not found", self.record_path(task)) from None
+        return self._parse(task, data)
+
+    def _parse(self, task: Task, data: bytes) -> dict[str, Any]:
         path = self.record_path(task)
-        record = self._read_json(_record_name(task))
+        record = _parse_json(data, path)
         if not isinstance(record, dict) or record.get("task") != task.name:
             raise _damaged_record(f"expected the record of task {task.name}", path)
         checksum = record.pop("checksum", None)
         if checksum is not None and checksum != _checksum_record(record):
             raise _damaged_record(f"the record of task {task.name} is damaged", path)
+        if self.plan is not None and record.get("plan") != self.plan:
+            raise _damaged_record(
+                f"the record of task {task.name} was left by another job or version", path
+            )
         return record
 
     def _read_json(self, name: str) -> Any:
         path = self.folder / name
         try:
-            return json.loads(self.place.read(name))
+            return _parse_json(self.place.read(name), path)
         except FileNotFoundError:
             raise _damaged_record("file not found", path) from None
-        except (ValueError, RecursionError) as error:
-            raise _damaged_record(f"not JSON: {error}", path) from None
 
     def open(self, task: Task) -> Output:
         """The file of a finished task, if it is as its record says."""
@@ -161,7 +179,10 @@ class Records:
         outputs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """Say that a task is done; one that is done already must have had the same result."""
-        record = {"task": task.name, "facts": dict(facts), "files": dict(outputs or {})}
+        record: dict[str, Any] = {"task": task.name, "facts": dict(facts)}
+        record["files"] = dict(outputs or {})
+        if self.plan is not None:
+            record["plan"] = self.plan
         signed = {**record, "by": describe_worker()}
         data = files.json_bytes({**signed, "checksum": _checksum_record(signed)})
         if self.place.create(_record_name(task), data):
@@ -209,6 +230,12 @@ class Records:
         """When a stage was begun, in seconds by the folder's clock."""
         return self.place.find_time(f"{stage}/{_COUNT}")
 
+    def find_leftover(self) -> str | None:
+        """A stage that has records, whosever they are; None if there is none."""
+        own = self._own_names(())
+        stages = (name for name in self.place.list_names() if name not in own)
+        return next((stage for stage in stages if self.list_done(stage)), None)
+
     def refuse_strangers(self, stages: Collection[str]) -> None:
         """Refuse a folder that holds what workers on these stages have not made."""
         for name in self.place.list_names():
@@ -220,11 +247,14 @@ class Records:
                 )
 
     def remove(self, stages: Collection[str]) -> None:
-        """Remove what workers on these stages left, and the folder if it is empty then."""
+        """Remove what workers on these stages left, and the folder if it is empty then.
+
+        The plan goes last: as long as it is there, what is left is known to be its own.
+        """
         self.place.remove(self._own_names(stages))
 
     def _own_names(self, stages: Collection[str]) -> list[str]:
-        return [PLAN_NAME, *stages, "leases", "failures", "losses", *self.place.more_names]
+        return [*stages, "leases", "failures", "losses", *self.place.more_names, PLAN_NAME]
 
     def scratch_folder(self) -> contextlib.AbstractContextManager[Path]:
         """A folder of this task's own, for what it needs only meanwhile."""
@@ -233,6 +263,13 @@ class Records:
 
 def _record_name(task: Task) -> str:
     return f"{task.stage}/{task.name}{_DONE}"
+
+
+def _parse_json(data: bytes, path: Path) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _damaged_record(f"not JSON: {error}", path) from None
 
 
 def _checksum_record(record: Mapping[str, Any]) -> str:

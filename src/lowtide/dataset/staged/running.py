@@ -42,7 +42,7 @@ from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Stage, Task
-from lowtide.errors import UsageError
+from lowtide.errors import DataError, UsageError
 from lowtide.filenames import WORK_NAME
 from lowtide.progress import Phase, Progress
 from lowtide.stores.paths import is_stored
@@ -149,16 +149,19 @@ class _SharedPreparation:
         """Do tasks until there is a dataset."""
         job = self._job
         is_char = job.settings.tokenization == "char"
-        commit_plan(
-            PreparePlan.of(
-                plan_settings(job.settings),
-                job.inputs,
-                tokenizer=None if is_char else self.tokenizer().fingerprint,
-                block_bytes=job.reading.block_bytes,
-                sizes=job.sizes,
-            ).as_json(),
-            job.records,
+        plan = PreparePlan.of(
+            plan_settings(job.settings),
+            job.inputs,
+            tokenizer=None if is_char else self.tokenizer().fingerprint,
+            block_bytes=job.reading.block_bytes,
+            sizes=job.sizes,
         )
+        try:
+            commit_plan(plan.as_json(), job.records)
+        except DataError:  # what a slow worker wrote after the others had ended
+            if is_finished(job.settings.out_dir):
+                return
+            raise
         stages = self.stages()
         with contextlib.ExitStack() as phases:
 
