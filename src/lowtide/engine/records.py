@@ -55,7 +55,7 @@ class Records:
         self.place = open_folder(folder)
         self.folder = folder
         self.plan: str | None = None
-        """The checksum of the plan that workers agreed on here (plans); None where there is none."""
+        """The checksum of the plan that workers agreed on (plans); None where there is none."""
         self._outputs: OrderedDict[Path, Output] = OrderedDict()
         self._places: dict[tuple[Task, tuple[str, ...]], Output] = {}
         self._lock = threading.Lock()
