@@ -23,12 +23,13 @@ from lowtide.dataset.staged import running
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
 from lowtide.engine.leases import Leases, count_losses, list_failures, list_leases
+from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task
 from lowtide.engine.watching import describe_work, is_work_folder
 from lowtide.errors import DataError, UsageError
-from lowtide.stores.objects import Store, StoreDownError
+from lowtide.stores.objects import ObjectChangedError, Store, StoreDownError
 from lowtide.stores.paths import StorePath
 from lowtide.stores.urls import StoreURL
 from lowtide.tokenizer import Tokenizer
@@ -270,6 +271,66 @@ def test_two_results_of_one_task_are_an_error_and_the_first_one_stays(moto: str)
     with pytest.raises(DataError, match="task hash-0000001 was done twice, with two results"):
         records.commit(TASK, lambda output: {"of": "another"})
     assert Records(WORK).open(TASK).header == {"of": "one"}
+
+
+def test_a_result_that_is_stored_again_under_another_tag_is_read(server: Any) -> None:
+    """A slow worker uploads the same bytes, where every write has a tag of its own."""
+    server.tags_by_content = False
+    data = b"abc" * 5000
+
+    def write(output: OutputWriter) -> dict[str, Any]:
+        output.section("x", data)
+        return {}
+
+    Records(WORK).commit(TASK, write)
+    (key,) = (name for name in server.objects if name.endswith(".out"))
+    reader = Records(WORK)
+    output = reader.open(TASK)
+    server.objects[key] = bytes(bytearray(server.objects[key]))
+    assert bytes(output.read("x")) == data
+    with output.path.open("rb", buffering=0) as file:
+        server.objects[key] = bytes(bytearray(server.objects[key]))
+        assert bytes(output.read_from(file, "x", begin=5, end=9000)) == data[5:9000]
+    server.objects[key] = server.objects[key][:-1]  # that is no repetition
+    with pytest.raises(ObjectChangedError):
+        output.read("x")
+
+
+def test_a_path_asks_the_store_whether_it_is_there(server: Any) -> None:
+    """Also where pathlib would ask the system, as from Python 3.14 on."""
+    server.objects["job/work/one"] = b"1"
+    assert (WORK / "one").exists() and (WORK / "one").is_file()
+    assert not (WORK / "two").exists() and not (WORK / "two").is_file()
+    assert {"exists", "is_file"} <= vars(StorePath).keys()
+
+
+def test_a_lost_answer_about_a_lease_ends_no_worker(
+    server: Any, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("lowtide.engine.leases.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("lowtide.engine.leases._find_machine", lambda: None)
+    with Leases(Records(WORK)) as mine, Leases(Records(WORK)) as other:
+        assert mine.take(TASK) and not other.take(TASK)
+        server.faults.append("lose")  # it is renewed, and its owner does not hear of it
+        for _ in range(3):
+            mine._beats += 1
+            mine._held[TASK].renew(mine._content())
+        assert b'"00000003"' in server.objects["job/work/leases/hash-0000001.lease"]
+        assert not other.take(TASK)
+        clock[0] += 31
+        replace = other.records.place.replace_lease
+
+        def replace_unheard(*given: Any) -> Any:
+            server.faults.append("lose")
+            return replace(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(other.records.place, "replace_lease", replace_unheard)
+            assert not other.take(TASK)
+        mine._held[TASK].renew(mine._content())  # it has another owner now
+        mine.release(TASK)
+        assert list(list_leases(WORK)) == ["hash-0000001"]
 
 
 def test_a_store_that_does_not_keep_what_is_there_is_refused(

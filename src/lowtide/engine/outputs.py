@@ -32,6 +32,7 @@ import xxhash
 
 from lowtide import files
 from lowtide.errors import DataError
+from lowtide.stores.objects import ObjectChangedError
 from lowtide.stores.paths import is_stored
 
 __all__ = ["OUTPUT_FORMAT", "Output", "OutputWriter", "open_output"]
@@ -204,7 +205,13 @@ def _fill(room: memoryview, file: Any, offset: int, path: Path) -> memoryview:
             count = os.preadv(file.fileno(), [room[done:]], offset + done)
         else:  # an object
             file.seek(offset + done)
-            count = file.readinto(room[done:])
+            try:
+                count = file.readinto(room[done:])
+            except ObjectChangedError:
+                # Another worker stored the same bytes again; in some stores the tag is new then.
+                file.renew()
+                file.seek(offset + done)
+                count = file.readinto(room[done:])
         if count == 0:
             raise _damaged(path)
         done += count

@@ -13,6 +13,7 @@ says which of them counts. Scratch files lie on this machine's disk (TMPDIR).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import threading
@@ -25,7 +26,7 @@ from lowtide import files
 from lowtide.engine.folders import Lease, SeenLease
 from lowtide.errors import DataError, UsageError
 from lowtide.scratch import scratch_folder
-from lowtide.stores.objects import ObjectMissingError, Store, open_store
+from lowtide.stores.objects import ObjectMissingError, Store, StoreDownError, open_store
 from lowtide.stores.paths import StorePath
 from lowtide.stores.urls import StoreURL
 
@@ -159,8 +160,11 @@ class StoreFolder:
         return SeenLease(bytes(content), info.tag)
 
     def replace_lease(self, name: str, content: bytes, seen: SeenLease) -> Lease | None:
-        """Replace a lease that is still the one that was seen."""
-        tag = self._store.replace(self._at(name), content, seen.tag)
+        """Replace a lease that is still the one that was seen; without an answer, look later."""
+        try:
+            tag = self._store.replace(self._at(name), content, seen.tag)
+        except StoreDownError:
+            return None
         return None if tag is None else _StoreLease(self._store, self._at(name), tag)
 
 
@@ -176,7 +180,17 @@ class _StoreLease:
         # A lease that cannot be renewed will look dead, no more.
         with self.lock, contextlib.suppress(DataError):
             if self.tag is not None:
-                self.tag = self.store.replace(self.url, content, self.tag)
+                tag = self.store.replace(self.url, content, self.tag)
+                self.tag = tag or self._find_own(content)
+
+    def _find_own(self, content: bytes) -> str | None:
+        """The tag of the lease if it is ours still: the answer to its last renewal was lost."""
+        try:
+            info, found = self.store.read_whole(self.url, most_bytes=_MOST_SMALL_BYTES)
+            is_ours = json.loads(bytes(found))["nonce"] == json.loads(content)["nonce"]
+        except (ObjectMissingError, ValueError, KeyError, TypeError):
+            return None
+        return info.tag if is_ours else None
 
     def release(self) -> None:
         with self.lock, contextlib.suppress(DataError):

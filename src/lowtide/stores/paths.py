@@ -76,6 +76,18 @@ class StorePath(PosixPath):
         keep_info(info)
         return _status(info)
 
+    def exists(self, *, follow_symlinks: bool = True) -> bool:
+        """Return whether there is such an object; pathlib may ask the system, which knows none."""
+        try:
+            self.stat()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        """Return whether there is such an object."""
+        return self.exists()
+
     def is_symlink(self) -> bool:
         """Never: a store has no links."""
         return False
@@ -170,6 +182,13 @@ class _RangeFile(io.RawIOBase):
             self._held = memoryview(self._store.read(self._info, self._position, size))
             self._start, inside = self._position, 0
         return self._held[inside : inside + count]
+
+    def renew(self) -> None:
+        """Go on with the object as it is now, where its name says what it holds."""
+        info = self._store.head(self._info.url)
+        if info.size == self._info.size:
+            self._info = info
+            keep_info(info)
 
     def close(self) -> None:
         self._held = memoryview(b"")
