@@ -34,6 +34,10 @@ def test_windows_cross_shards_and_shift_by_one(counting_dataset: Path) -> None:
 
 def test_a_batch_is_its_windows(counting_dataset: Path) -> None:
     data = TokenDataset(counting_dataset, seq_len=50, stride=13)
+    assert repr(data) == (
+        f"TokenDataset({str(counting_dataset)!r}, split='train', seq_len=50, stride=13, "
+        f"windows={len(data)})"
+    )
     indices = [3, 0, len(data) - 1, 3, 20]
     inputs, targets = data.get_batch(indices)
     assert inputs.shape == targets.shape == (5, 50)
