@@ -20,6 +20,13 @@ def test_what_a_dataset_is_and_says(dataset: Path, stored: str, start: int) -> N
     assert str(there.facts["dataset_dir"]) == stored
 
 
+def test_a_dataset_may_be_a_whole_bucket(dataset: Path, stored: str, server: Any) -> None:
+    server.objects.update(
+        {key.removeprefix("data/mine/"): data for key, data in server.objects.items()}
+    )
+    assert inspect("s3://bucket").text.replace("s3://bucket", str(dataset)) == inspect(dataset).text
+
+
 def test_every_byte_is_read(dataset: Path, stored: str, server: Any) -> None:
     whole = verify_dataset(stored)
     assert whole == verify_dataset(dataset) and whole.problems == []

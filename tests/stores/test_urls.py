@@ -37,3 +37,10 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
     with pytest.raises(UsageError, match="never given in a URL") as refused:
         store_url("s3://name:geheim@bucket/x")
     assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x/../y", "s3://bucket/..", "gs://bucket/../x"])
+def test_a_way_up_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match=r"has \.\. in it"):
+        store_url(url)
+    assert store_url("s3://bucket/a..b/...") is not None

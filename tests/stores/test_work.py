@@ -185,6 +185,33 @@ def test_records_of_another_job_are_not_believed(
     assert not Path("two").exists()
 
 
+@pytest.mark.parametrize("work_dir", ["work", "s3://bucket/job"])
+def test_a_removal_that_was_killed_is_finished_by_the_same_command(
+    moto: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, work_dir: str
+) -> None:
+    settings = settings_of("out", corpus, engine="files", work_dir=work_dir)
+
+    def remove_some(self: Records, stages: list[str]) -> None:
+        self.place.remove(stages[:2])
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "remove", remove_some)
+        with pytest.raises(SystemExit):
+            prepare_dataset(settings)
+    records = Records(settings.work_dir or Path())
+    assert "plan.json" in records.place.list_names()
+    plan = records.place.read("plan.json")
+    records.place.remove(["plan.json"])
+    records.create("plan.json", plan.replace(b'"seed": 0', b'"seed": 5'))
+    assert prepare_dataset(settings).was_there  # the work of another job stays
+    assert "plan.json" in records.place.list_names()
+    records.place.remove(["plan.json"])
+    records.create("plan.json", plan)
+    assert prepare_dataset(settings).was_there
+    assert records.place.list_names() == [] and not Path("work").exists()
+
+
 def test_a_tokenizer_is_learned_from_counts_in_a_store(moto: str, corpus: Path) -> None:
     options = {"input": [str(corpus)], "vocab_size": 300}
     train_tokenizer(out_dir="one", **options)
@@ -333,10 +360,11 @@ def test_a_lost_answer_about_a_lease_ends_no_worker(
         assert list(list_leases(WORK)) == ["hash-0000001"]
 
 
+@pytest.mark.parametrize("work_dir", [None, "work"])
 def test_a_store_that_does_not_keep_what_is_there_is_refused(
-    server: Any, corpus: Path, waits: list[float]
+    server: Any, corpus: Path, waits: list[float], work_dir: str | None
 ) -> None:
-    settings = settings_of("s3://bucket/data", corpus, engine="files")
+    settings = settings_of("s3://bucket/data", corpus, engine="files", work_dir=work_dir)
     server.obeys = False
     with pytest.raises(DataError, match="replaces an object that it was asked only to create"):
         prepare_dataset(settings)

@@ -57,7 +57,12 @@ def run_preparation(
         with _folder_beside(settings.out_dir) as folder:
             return _prepare(replace(settings, out_dir=folder), None)
     if is_finished(settings.out_dir):
-        return require_same(settings)
+        there = require_same(settings)
+        if settings.engine != "threads":
+            from lowtide.dataset.staged.running import finish_removal
+
+            finish_removal(settings)
+        return there
     if settings.engine != "threads":
         return _prepare_with_others(settings, load_tokenizer)
     refuse_strangers(settings.out_dir)

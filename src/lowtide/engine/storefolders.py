@@ -30,11 +30,26 @@ from lowtide.stores.objects import ObjectMissingError, Store, StoreDownError, op
 from lowtide.stores.paths import StorePath
 from lowtide.stores.urls import StoreURL
 
-__all__ = ["StoreFolder"]
+__all__ = ["StoreFolder", "refuse_overwriting"]
 
 _MOST_SMALL_BYTES = 64 << 20
 _BUFFER_BYTES = 1 << 20
 _OUT = "out"
+
+
+def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
+    """Try out whether a store keeps what is there, under a name that begins with `probe`."""
+    store, url = open_store(prefix), prefix / f"{probe}{secrets.token_hex(8)}"
+    is_created = store.create(url, b"first") is not None
+    is_replaced = store.create(url, b"second") is not None
+    store.delete([url])
+    if not is_created or is_replaced:
+        raise DataError(
+            "this store replaces an object that it was asked only to create, so workers could "
+            "overwrite each other's results",
+            path=str(prefix),
+            next_step="use a store with conditional writes (S3, GCS, Azure, R2), or a disk",
+        )
 
 
 class StoreFolder:
@@ -60,17 +75,7 @@ class StoreFolder:
 
     def prepare(self) -> None:
         """Refuse a store that does not keep what is there when it is asked to create."""
-        url = self._at(f"probe/{secrets.token_hex(8)}")
-        is_created = self._store.create(url, b"first") is not None
-        is_replaced = self._store.create(url, b"second") is not None
-        self._store.delete([url])
-        if not is_created or is_replaced:
-            raise DataError(
-                "this store replaces an object that it was asked only to create, so workers could "
-                "overwrite each other's results",
-                path=str(self._url),
-                next_step="use a store with conditional writes (S3, GCS, Azure, R2), or a disk",
-            )
+        refuse_overwriting(self._url, "probe/")
 
     def exists(self, name: str) -> bool:
         """Return whether there is an object of this name."""

@@ -13,12 +13,15 @@ from pathlib import Path
 from lowtide.engine.leases import count_losses, list_failures, list_leases
 from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.progress import format_seconds
+from lowtide.stores.paths import StorePath, is_stored
 
 __all__ = ["describe_work", "is_work_folder"]
 
 
 def is_work_folder(folder: Path) -> bool:
-    """Return whether workers meet in a folder."""
+    """Return whether workers meet in a folder; never in a whole bucket."""
+    if is_stored(folder) and not StorePath(folder).url.key:
+        return False
     records = Records(folder)
     return records.place.exists(PLAN_NAME) and bool(records.list_stages())
 

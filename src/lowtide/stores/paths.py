@@ -69,8 +69,11 @@ class StorePath(PosixPath):
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """The object's size, and its ETag in place of times; asked for anew."""
+        url = self.url
         try:
-            info = open_store(self.url).head(self.url)
+            if not url.key:  # asked for as an object, a bucket would answer
+                raise ObjectMissingError("a bucket is no object", path=str(url))
+            info = open_store(url).head(url)
         except ObjectMissingError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self)) from None
         keep_info(info)

@@ -65,6 +65,11 @@ def store_url(path: str | os.PathLike[str] | None) -> StoreURL | None:
             "URL, which logs and metadata keep",
             next_step="set them in the environment (docs/object-stores.md)",
         )
+    if ".." in key.split("/"):
+        raise UsageError(
+            f"{scheme}://{bucket}/{key} has .. in it, and a store has no folders to leave",
+            next_step="write the name that is meant in full",
+        )
     return StoreURL(scheme, bucket, key.strip("/"))
 
 

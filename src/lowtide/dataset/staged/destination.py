@@ -19,6 +19,7 @@ from typing import Protocol
 from lowtide import files
 from lowtide.dataset import layout
 from lowtide.dataset.sharding import remove_other_shards
+from lowtide.engine.storefolders import refuse_overwriting
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME
 from lowtide.scratch import scratch_folder
@@ -101,10 +102,7 @@ class _StorePrefix:
         self._url = url
 
     def prepare(self) -> None:
-        probe = self._url / ".probe"
-        store = open_store(self._url)
-        store.create(probe, b"")
-        store.delete([probe])
+        refuse_overwriting(self._url, ".probe-")
 
     def _iter_names(self) -> Iterable[StoreURL]:
         for split in layout.SPLITS:

@@ -127,6 +127,13 @@ def _refuse_strangers(job: StagedJob) -> None:
         )
 
 
+def finish_removal(settings: PrepareSettings) -> None:
+    """Remove the work of a finished dataset, where a kill came while its worker removed it."""
+    with contextlib.suppress(DataError, UsageError):  # a folder of another job is left alone
+        if read_plan(Records(work_folder(settings))) is not None:
+            prepare_shared(settings)
+
+
 class _SharedPreparation:
     """One worker on a preparation."""
 
