@@ -40,6 +40,10 @@ class FakeDist:
         self.calls.append(("broadcast", src))
         box[0] = "the first's"
 
+    def all_gather_object(self, said, value):
+        self.calls.append("all_gather")
+        said[:] = [value, "the other's"]
+
     def barrier(self):
         self.calls.append("barrier")
 
@@ -68,7 +72,7 @@ def test_alone_nothing_is_asked(dist):
     value = torch.tensor(3.0)
     assert group.is_first and group.mean(value) is value
     assert group.any(True) is True and group.any(False) is False
-    assert group.first_says("mine") == "mine"
+    assert group.first_says("mine") == "mine" and group.all_say("mine") == ["mine"]
     group.wait()
     assert dist.calls == []
 
@@ -81,8 +85,9 @@ def test_among_others_everything_is_asked(dist):
     assert group.any(True) is True and group.any(False) is False
     assert (group.least(8), group.least(3)) == (5, 3)
     assert group.first_says("mine") == "the first's"
+    assert group.all_say("mine") == ["mine", "the other's"]
     group.wait()
-    assert dist.calls == ["all_reduce"] * 5 + [("broadcast", 0), "barrier"]
+    assert dist.calls == ["all_reduce"] * 5 + [("broadcast", 0), "all_gather", "barrier"]
 
 
 @pytest.mark.parametrize("initialized", [False, True])

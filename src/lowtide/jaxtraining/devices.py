@@ -80,6 +80,10 @@ class JaxGroup:
         """Return the smallest number of all processes."""
         return value if self.world_size == 1 else min(processes.all_say(value))
 
+    def all_say(self, value: Any) -> list[Any]:
+        """Return what each process says, in their order: what JSON can say."""
+        return [value] if self.world_size == 1 else processes.all_say(value)
+
     def total(self, values: list[int]) -> list[int]:
         """Return the sums of numbers over all processes."""
         if self.world_size == 1:

@@ -87,6 +87,14 @@ class ProcessGroup:
         dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
         return int(smallest.item())
 
+    def all_say(self, value: Any) -> list[Any]:
+        """Return what each process says, in their order."""
+        if self.world_size == 1:
+            return [value]
+        said: list[Any] = [None] * self.world_size
+        dist.all_gather_object(said, value)
+        return said
+
     def first_says(self, value: Any) -> Any:
         """Return to all processes what the first one has."""
         if self.world_size == 1:

@@ -25,6 +25,7 @@ from lowtide.model.tensorfiles import require_weights
 from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import expected_shape, fit_context, refuse_hopeless
+from lowtide.training.agreement import require_same_checkpoint, require_same_settings
 from lowtide.training.backends import Backend, Group, Model, backend_of
 from lowtide.training.basemodel import find_base
 from lowtide.training.checkpoints import RunFolder
@@ -90,12 +91,13 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
         if group.is_first:
             tell(text)
 
+    require_same_settings(group, settings)  # before anything is removed
     if group.is_first:
         if settings.run.overwrite:
             run.clear()
         run.find_whole(note, set_aside=True)
     group.wait()
-    run.find_whole(note)
+    require_same_checkpoint(group, run.root, run.find_whole(note))
     settings = replace_settings(settings, overwrite=False)  # done; the loop does not do it again
     base_dir = None
     if settings.run.init_from_model is not None and not run.exists():

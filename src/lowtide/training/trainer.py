@@ -25,6 +25,11 @@ from lowtide.model.sizing import count_parameters
 from lowtide.progress import Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.agreement import (
+    require_same_checkpoint,
+    require_same_data,
+    require_same_settings,
+)
 from lowtide.training.backends import Engine, Group, Model, as_model, backend_of
 from lowtide.training.batches import BatchSource, open_batches, row_length
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
@@ -181,7 +186,11 @@ class Trainer:
         with self.backend.open_group(self.settings.machine.device) as group:
             budget = host_budget_bytes(self.settings.machine, on_gpu=not group.on_cpu)
             rows = rows_on_device(self.model, self.settings, on_cpu=group.on_cpu, host_bytes=budget)
-            engine = self._make_engine(group, self._run_to_evaluate())
+            require_same_settings(group, self.settings)
+            require_same_data(group, self._held_out())
+            run = self._run_to_evaluate()
+            require_same_checkpoint(group, self.run.root, run and run.newest_dir())
+            engine = self._make_engine(group, run)
             self._take_rows(engine.state, group, budget, rows)
             return self._evaluator(engine, group).evaluate_all()
 
@@ -297,15 +306,18 @@ class Trainer:
         )
 
     def _evaluator(self, engine: Engine, group: Group) -> RunEvaluator:
-        named = {f"eval_{name}": dataset for name, dataset in self.eval_data.items()}
         return RunEvaluator(
             engine,
             self.settings,
             group,
             rows=rows_of_process(self.settings.batch, group),
-            datasets={**({"val": self.val_data} if self.val_data is not None else {}), **named},
+            datasets=self._held_out(),
             tokenizer=self.tokenizer,
         )
+
+    def _held_out(self) -> dict[str, Any]:
+        named = {f"eval_{name}": dataset for name, dataset in self.eval_data.items()}
+        return {**({"val": self.val_data} if self.val_data is not None else {}), **named}
 
     def _claim(self, group: Group) -> dict[str, str]:
         """Find out whether this begins the run or goes on with it, and refuse what is neither.
@@ -313,12 +325,16 @@ class Trainer:
         Returns what a run that begins is to be known by.
         """
         run, settings = self.run, self.settings
+        require_same_settings(group, settings)  # before anything is removed
+        require_same_data(group, {"data": self.data, **self._held_out()})
         if group.is_first:
             if settings.run.overwrite:
                 run.clear()
             run.find_whole(self._tell, set_aside=True)
         group.wait()
-        if run.find_whole(self._tell) is None:
+        newest = run.find_whole(self._tell)
+        require_same_checkpoint(group, run.root, newest)
+        if newest is None:
             return {} if self.goes_on else {"weights": weights_fingerprint(self.model)}
         if not settings.run.resume:
             raise run_exists(run.root)
