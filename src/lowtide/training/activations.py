@@ -19,14 +19,24 @@ from lowtide.training.settings import TrainSettings
 __all__ = ["cpu_activations", "gpu_activations"]
 
 
-def cpu_activations(config: GPTConfig, settings: TrainSettings, rows: int, update: int) -> int:
-    """Return the bytes of activations on a CPU; `update` are those of an optimizer's step."""
+def cpu_activations(
+    config: GPTConfig, settings: TrainSettings, rows: int, *, update: int, loss: int
+) -> int:
+    """Return the bytes of activations on a CPU.
+
+    `update` are those of an optimizer's step, `loss` those of logits and what is beside them.
+    """
     computing, tokens = settings.computing, settings.model.seq_len
     accumulating = rows < settings.batch.rows_per_step
     if computing.backend == "jax":
-        again = computing.activation_checkpointing
         size = jax_activation_bytes(
-            config, rows=rows, tokens=tokens, checkpointing=again, accumulating=accumulating
+            config,
+            rows=rows,
+            tokens=tokens,
+            half=computing.use_mixed_precision,
+            checkpointing=computing.activation_checkpointing,
+            loss=loss,
+            accumulating=accumulating,
         )
         # Muon's step does not fit into the holes that a compiled pass leaves (measured).
         return size + update

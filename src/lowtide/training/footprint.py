@@ -180,7 +180,7 @@ def planned_bytes(
     if on_gpu:
         activations = gpu_activations(config, settings.computing, tokens, loss)
     else:
-        activations = cpu_activations(config, settings, rows, update)
+        activations = cpu_activations(config, settings, rows, update=update, loss=loss)
     return Footprint(
         weights=4 * count,
         gradients=4 * count,
