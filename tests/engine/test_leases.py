@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -43,6 +44,41 @@ def test_one_worker_has_a_task(tmp_path: Path) -> None:
             with mine.hold(TASK) as is_mine:
                 assert not is_mine
         assert list_leases(tmp_path) == {}
+
+
+def test_a_lease_that_takes_long_to_renew_keeps_nobody_waiting(tmp_path: Path) -> None:
+    class Hanging:
+        begun, end = threading.Event(), threading.Event()
+
+        def renew(self, content: bytes) -> None:
+            self.begun.set()
+            self.end.wait()
+
+        def release(self) -> None:
+            pass
+
+    with Leases(Records(tmp_path), 0.03) as mine:
+        mine._held[TASK] = Hanging()
+        assert Hanging.begun.wait(60)
+        other = threading.Thread(target=lambda: mine.take(Task("other", 0)), daemon=True)
+        other.start()
+        other.join(10)
+        is_kept = other.is_alive()
+        Hanging.end.set()
+        other.join()
+        assert not is_kept
+
+
+def test_a_released_lease_is_not_renewed(tmp_path: Path) -> None:
+    """The number of its descriptor may be another file's by then."""
+    with Leases(Records(tmp_path)) as mine:
+        assert mine.take(TASK)
+        lease = mine._held[TASK]
+        mine.release(TASK)
+        with (tmp_path / "other").open("w+b") as file:  # it takes the number that is free
+            lease.renew(b"not this one's")
+            lease.release()
+            assert file.read() == b""
 
 
 def test_leaving_gives_everything_back(tmp_path: Path) -> None:

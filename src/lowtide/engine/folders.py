@@ -14,8 +14,9 @@ import contextlib
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Collection, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
@@ -38,7 +39,7 @@ class Lease(Protocol):
     """A lease that this process holds."""
 
     def renew(self, content: bytes) -> None:
-        """Write it anew; one that somebody took over, or that cannot be written, is left alone."""
+        """Write it anew, unless it is released, somebody took it over, or it cannot be written."""
         ...
 
     def release(self) -> None:
@@ -246,7 +247,9 @@ class DiskFolder:
 @dataclass
 class _DiskLease:
     path: Path
-    descriptor: int
+    descriptor: int | None
+    """None once it is released: the number may be another file's then."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def begin(cls, path: Path, descriptor: int, content: bytes) -> _DiskLease:
@@ -255,14 +258,20 @@ class _DiskLease:
         return lease
 
     def renew(self, content: bytes) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the lease will look dead, no more
-            os.pwrite(self.descriptor, content, 0)
+        # A full disk: the lease will look dead, no more.
+        with self.lock, contextlib.suppress(OSError):
+            if self.descriptor is not None:
+                os.pwrite(self.descriptor, content, 0)
 
     def release(self) -> None:
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(self.descriptor), self.path.stat()):
-                self.path.unlink()  # not that of a new owner
-        os.close(self.descriptor)
+        with self.lock:
+            if self.descriptor is None:
+                return
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(self.descriptor), self.path.stat()):
+                    self.path.unlink()  # not that of a new owner
+            os.close(self.descriptor)
+            self.descriptor = None
 
 
 def _create(partial: Path, path: Path) -> bool:

@@ -137,11 +137,8 @@ class Leases:
             self._beats += 1
             with self._lock:
                 held = list(self._held.items())
-            for task, lease in held:
-                with self._lock:
-                    if self._held.get(task) is not lease:
-                        continue  # released meanwhile, its descriptor perhaps another file's
-                    lease.renew(self._content())
+            for _, lease in held:  # without the lock: a store may take its time to answer
+                lease.renew(self._content())
 
     def _content(self) -> bytes:
         row = {

@@ -178,7 +178,7 @@ class _StoreLease:
     store: Store
     url: StoreURL
     tag: str | None
-    """None once somebody took it over."""
+    """None once it is released, or somebody took it over."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def renew(self, content: bytes) -> None:
@@ -201,3 +201,4 @@ class _StoreLease:
         with self.lock, contextlib.suppress(DataError):
             if self.tag is not None and self.store.head(self.url).tag == self.tag:
                 self.store.delete([self.url])
+            self.tag = None
