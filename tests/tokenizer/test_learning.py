@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -103,3 +104,26 @@ def test_a_piece_that_no_round_can_hold_is_refused_with_a_budget_that_does(tmp_p
             work_dir=tmp_path,
         )
     assert "--memory 88MiB" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.62, 0.8])
+def test_more_memory_never_learns_less_of_one_long_piece(share: float, tmp_path: Path) -> None:
+    """Letters without a place to cut, in any part of the memory that full speed would take."""
+    text = "".join(random.Random(3).choices("acgt", k=3 * MIB)).encode()
+    counter = _native.PieceCounter(
+        "gpt2", [], num_threads=1, table_bytes=64 * MIB, window_bytes=4 * MIB,
+        spill_dir=str(tmp_path),
+    )  # fmt: skip
+    counter.count_texts([text])
+    total_bytes = int(planned_bytes(len(text), 1) * share)
+    with Progress("test", budget_bytes=total_bytes) as progress:
+        merges = learning.learn_merges(
+            counter,
+            target=24,
+            tie_break="huggingface",
+            min_frequency=1,
+            budget=MemoryBudget(total_bytes, used_bytes=0),
+            progress=progress,
+            work_dir=tmp_path,
+        )
+    assert len(merges) == 24

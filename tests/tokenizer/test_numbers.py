@@ -64,6 +64,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "tokenizer.learning": {
         "_MERGES_PER_CALL": 256,
+        "_LONG_PIECE": 262_144,
         "_SHORT_SYMBOLS": 65_000,
         "_WRITTEN_BYTE_BYTES": 11,
         "_MUCH_WRITTEN": 8_388_608,

@@ -24,6 +24,7 @@ TieBreak = Literal["huggingface", "cs336"]
 Learner = _native.MergeLearner | _native.RoundLearner
 
 _MERGES_PER_CALL = 256
+_LONG_PIECE = 256 << 10
 _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
 # Writing a byte of a token takes so much: as text, as JSON, in the vocabulary and in merges.
 # Measured on megabytes of one letter and of one word, whose last tokens are as long.
@@ -154,4 +155,9 @@ def _pick_learner(
     )
     is_short = 256 + target < _SHORT_SYMBOLS
     kind = _native.RoundLearner if is_short else _native.WideRoundLearner
-    return kind(tie_break, file_dir=str(work_dir), memory_bytes=available - available // 8)
+    memory_bytes = available - available // 8
+    if counter.longest_piece > _LONG_PIECE:
+        # Rounds that hold more of one long piece find no place to cut it in the end: 3 MiB of DNA
+        # letters were learned in up to 0.56 of the memory of full speed, and not in 0.60 to 0.81.
+        memory_bytes = min(memory_bytes, needed // 2)
+    return kind(tie_break, file_dir=str(work_dir), memory_bytes=memory_bytes)
