@@ -12,7 +12,7 @@ struct JsonRows {
   std::string text;                   // the fields' values, one after the other, as UTF-8
   std::vector<uint64_t> ends;         // where each ends in `text`
   std::vector<uint64_t> offsets;      // where its row starts in the block
-  std::vector<uint64_t> bad_offsets;  // rows that are no JSON object with text in that field
+  std::vector<uint64_t> bad_offsets;  // rows that are not a JSON object with text in that field
 };
 
 // `field` is compared with the key as it would read without escapes.

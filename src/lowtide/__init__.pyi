@@ -537,8 +537,8 @@ def prepare_dataset(
         min_document_chars: Remove documents with fewer characters.
         max_document_chars: Remove documents with more characters; 0 for no limit.
         min_document_words: Remove documents with fewer words.
-        max_repetition: Remove lines of 64 bytes or more of which a larger share repeats itself;
-            1 for no limit.
+        max_repetition: Remove lines of 64 bytes or more if more than this share of them
+            repeats; 1 for no limit.
         dedup: Remove every document, and every line, that came before in the inputs.
         min_dedup_chars: Lines with fewer characters may repeat: names of speakers, brackets,
             list marks.
@@ -561,9 +561,9 @@ def prepare_dataset(
         keep_top: Keep this share of the documents that have a score, those with the highest,
             such as 0.1: instead of --keep-above. Reads everything twice; equal scores are
             ordered by a hash of the text.
-        step: A Python function of yours, FILE.py:NAME, that gets each document that is left and
-            returns it, another text, or None to remove it. Runs in processes of its own, slower
-            than native rules; it must depend on the document alone.
+        step: A Python function of yours, FILE.py:NAME, that gets each remaining document and
+            returns it, a changed text, or None to remove it. Runs in processes of its own,
+            slower than native rules; it must depend on the document alone.
         near_dedup: Remove documents of whose n-grams of words at least this share is also one's
             that stays, such as 0.8; 0 for none, else 0.5 to 1. Each removal is in
             near_duplicates.jsonl.
@@ -993,16 +993,16 @@ def train_classifier(
     Args:
         good: Required. Examples of good text: files, folders or globs, as prepare takes them
             (txt, jsonl, parquet, .gz, .zst, .xz, hf://NAME:SPLIT).
-        other: Required. Text to choose from later, such as a part of a crawl: what is not good
-            is learned from it.
+        other: Required. Text to choose from later, such as a part of a crawl: it shows what is
+            not good.
         out_dir: Required. Folder for model.bin, which prepare --score and the fasttext package
             read, and classifier.json, what it was made of and how good it is.
-        max_examples: Most passages (of about 8 KiB) of each of both; of more a sample is taken,
+        max_examples: Most passages (of about 8 KiB) of each class; from more, a sample is taken
             by hash.
         epochs: How often all examples are gone through.
         min_count: Words that occur less often are not learned, only pairs of them.
         max_words: Most words of the dictionary: the most frequent ones.
-        buckets: Numbers for pairs of words, which are hashed into so many.
+        buckets: Size of the table that pairs of words are hashed into.
         seed: Decides the order of the examples.
         document_separator: What stands between documents in text files (\\n and \\t may be
             written so); "" makes each file one document.

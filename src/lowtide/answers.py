@@ -41,18 +41,18 @@ class Answer:
     data: Callable[[], Mapping[str, Any]] = dict
     """The same for programs; called when all parts have come."""
     field: str | None = None
-    """Where the parts are all of it: the field that they are the text of. They are written as they
-    come, and never held together."""
+    """Where the parts are the whole answer: the JSON field that holds their text. They are written
+    as they come, and never held together."""
     rows: Callable[[], Iterable[Any]] | None = None
-    """Where the field is a list: makes its rows, for programs, instead of the parts."""
+    """Where that field is a list: returns its rows, which JSON shows instead of the parts."""
     end: str = "\n"
-    """What stands behind each part."""
+    """Printed after each part."""
     error: Exception | None = None
     """Raised when the answer has been shown."""
 
 
 def answer(text: object, **data: Any) -> Answer:
-    """Return an answer that is there as a whole; its text is made fit for terminals."""
+    """Return an answer whose text is complete already; control characters in it are escaped."""
     return Answer([printable(str(text))], lambda: data)
 
 
@@ -78,7 +78,7 @@ def is_quiet() -> bool:
 
 
 def tell(text: str) -> None:
-    """Print a line about the work on stderr, unless nobody wants to know."""
+    """Print a line about the work on stderr, unless --quiet was given."""
     if not is_quiet():
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -110,7 +110,7 @@ def _stream_json(field: str, parts: Iterable[str]) -> None:
 
 
 def _print_rows(field: str, rows: Iterable[Any]) -> None:
-    """Print an object with one list, whose rows wait in a file: an error leaves no half of it."""
+    """Print an object with one list; rows go to a file first, so an error prints none of it."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
         for number, row in enumerate(rows):
             file.write((", " if number else "") + json.dumps(to_json(row), allow_nan=False))

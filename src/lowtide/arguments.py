@@ -59,7 +59,7 @@ def parse_settings(
     config_path: str | None = None
     if "config_file" not in names:
         config_path, words = _take_word(words, "--config-file")
-    if "debug" not in names:  # else the verb shows more than a traceback
+    if "debug" not in names:  # else --debug is a setting of the verb's own
         words = [word for word in words if word != "--debug"]
     options: dict[str, Any] = {}
     if hasattr(cls, "presets_dir"):
@@ -81,7 +81,7 @@ def parse_settings(
         return tyro.cli(
             cls,
             args=words,
-            config=(tyro.conf.OmitArgPrefixes,),  # a group of settings is no part of their names
+            config=(tyro.conf.OmitArgPrefixes,),  # flags have no group in their names
             default=default,
             prog=program,
             description=f"{summary}.",
@@ -105,10 +105,10 @@ def common_flags(cls: type[Any]) -> str:
 
 @contextlib.contextmanager
 def _quoting(cls: type[Any], words: Sequence[str]) -> Generator[None]:
-    """Keep tyro, which quotes the words, from printing what is in them for the terminal to act on.
+    """Escape control characters in what tyro prints, since it quotes the user's words.
 
-    It knows flags by the settings' own names; where the guides have another word, that is printed.
-    Only where there is such a thing: its colours would be written out too.
+    It also names flags by the settings' own names; where `flag_words` has another name, that is
+    printed instead. Output without either is left alone: escaping would spoil tyro's colours.
     """
     guides: Mapping[str, str] = getattr(cls, "flag_words", {})
     shown = {flag_name(name): flag_name(word) for name, word in guides.items()}

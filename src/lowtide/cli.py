@@ -1,4 +1,4 @@
-"""The command line: from words to a verb and its exit code; prints errors, as no other module does.
+"""The command line: from words to a verb and its exit code; the only module that prints errors.
 
 In:      arguments
 Out:     results on stdout, errors on stderr; exit code 0, 1 (error), 2 (usage), 3 (done, but the
@@ -52,13 +52,13 @@ def run() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):  # text that the terminal cannot show is no error
         sys.stdout.reconfigure(errors="backslashreplace")
     code = main(whole_process=True)
-    for number in (signal.SIGTERM, signal.SIGINT):  # all is done: a signal now has no message
+    for number in (signal.SIGTERM, signal.SIGINT):  # done: a signal now just ends us
         signal.signal(number, signal.SIG_DFL)
-    # All files are closed by now. Taking the interpreter apart object by object, as it does by
-    # itself, takes as long again as importing what was needed: 0.05 to 0.09 s. With CUDA's torch it
-    # takes 1.5 s, and touches 110 MiB more of its libraries than the work did, after the peak was
-    # told. Threads are waited for as the interpreter does it, which first tells pools of threads
-    # that a library left open (torch.compile does) that there is no more work.
+    # All files are closed by now. os._exit skips the interpreter's own teardown, which takes as
+    # long as the imports did: 0.05 to 0.09 s. With CUDA's torch it takes 1.5 s, and it touches 110
+    # MiB of libraries that the work did not need, after the peak was reported. Threads are joined
+    # first, as the interpreter does it: thread pools that a library left open (torch.compile does)
+    # are then told that there is no more work.
     threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     for stream in (sys.stdout, sys.stderr):
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None, *, whole_process: bool = False)
             if meter.excess_bytes:
                 passed = _tell(_budget_passed(meter))
                 code = code or passed
-    except KeyboardInterrupt:  # a second signal, while the first was being told
+    except KeyboardInterrupt:  # a second signal, while the first was being reported
         return _tell_interrupted()
     return code
 
@@ -90,8 +90,8 @@ def _budget_passed(meter: PeakMeter) -> BudgetPassedError:
     return BudgetPassedError(
         f"peak memory {format_size(meter.peak_bytes)} passed the budget of "
         f"{format_size(meter.budget_bytes or 0)} by {format_size(meter.excess_bytes)}",
-        next_step=f"what was written is whole; --memory {round_up_mib(meter.peak_bytes)}MiB would "
-        "have held it. Please report it: a command keeps its budget or refuses it",
+        next_step=f"what was written is complete; --memory {round_up_mib(meter.peak_bytes)}MiB "
+        "would have been enough. Please report it: a command should keep its budget or refuse it",
     )
 
 
@@ -118,7 +118,7 @@ def _run_words(words: list[str], meter: PeakMeter) -> int:
     except KeyboardInterrupt:
         return _tell_interrupted()
     except Exception as error:
-        if stop.asked:  # while a module was imported, say: whatever that made of it
+        if stop.asked:  # a signal can surface as another error, as inside an import
             return _tell_interrupted()
         if debug:
             traceback.print_exc()
@@ -129,14 +129,14 @@ def _run_words(words: list[str], meter: PeakMeter) -> int:
 
 
 class _StopRequest:
-    """Whether this process was asked to end; a polite request (SLURM, docker stop) is a Ctrl-C."""
+    """Whether this process was asked to end; SIGTERM (SLURM, docker stop) counts as a Ctrl-C."""
 
     def __init__(self) -> None:
         self.asked = False
         self._owner = os.getpid()
 
     def heed_signals(self) -> None:
-        """From now on SIGTERM and SIGINT end the command as its message says."""
+        """From now on SIGTERM and SIGINT raise KeyboardInterrupt in this process."""
         if threading.current_thread() is not threading.main_thread():
             return  # Python allows it nowhere else
         signal.signal(signal.SIGTERM, self._interrupt)
@@ -147,7 +147,7 @@ class _StopRequest:
         if os.getpid() == self._owner:
             self.asked = True
             raise KeyboardInterrupt
-        # A forked worker: whoever ends it wants it gone, without our message.
+        # A forked worker: it ends at once, without a message.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -3,7 +3,7 @@
 In:      the verbs with their summaries and settings
 Out:     a script for bash, zsh or fish
 
-The scripts name every flag as it is now, so that completing starts no Python.
+The scripts contain every flag, so that completing a word starts no Python.
 """
 
 from __future__ import annotations

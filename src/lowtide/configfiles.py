@@ -33,7 +33,7 @@ def find_config_file(given: str | Path, *, folder: Path | None = None) -> Path:
     150M, 150M.json and configs/150M.json name the same one, from any working directory.
     """
     path = Path(given)
-    if path.is_file():  # a pipe would keep us waiting for ever
+    if path.is_file():  # opening a pipe would block for ever
         return path
     if folder is not None and path.parent in _USUAL_FOLDERS:
         name = path.name.removesuffix(".json")

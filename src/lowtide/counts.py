@@ -9,7 +9,7 @@ from __future__ import annotations
 __all__ = ["LARGEST_INT", "counted", "read_int"]
 
 LARGEST_INT = 1 << 63
-"""No count is as large, and native code takes no larger one."""
+"""The largest count that is accepted; native code takes no larger one."""
 
 _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 

@@ -1,7 +1,7 @@
 """The errors lowtide raises: what is wrong, where, and what to do next.
 
-The library raises these; only `cli.py` makes a message and an exit code of them. What it has to say
-without an error, and without anybody who takes notices, goes through `warn`.
+The library raises these; only `cli.py` makes a message and an exit code of them. A warning that no
+caller collects as a notice goes to stderr through `warn`.
 """
 
 from __future__ import annotations
@@ -32,26 +32,25 @@ __all__ = [
     "warn",
 ]
 
-# What a terminal takes for a command, or moves about by: the control characters of ASCII and
-# Latin-1, but for the line end and the tabulator.
+# What a terminal would act on: the control characters of ASCII and Latin-1, except newline and tab.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _PRINTABLE = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
 
 
 def printable(text: str) -> str:
-    """Text as a terminal may show it: what it would take for a command is written out.
+    """Text that is safe to show on a terminal: control characters are escaped.
 
     Everything that comes from files, names and texts goes through here on its way to a terminal.
 
     >>> print(printable("red: \\x1b[31m"))
     red: \\x1b[31m
     """
-    # Of a name that is not UTF-8 Python has lone surrogates, which no terminal takes.
+    # Python holds names that are not UTF-8 as lone surrogates, which cannot be encoded.
     return text.translate(_PRINTABLE).encode("utf-8", "backslashreplace").decode()
 
 
 def warn(text: str) -> None:
-    """Print a line on stderr that a user should see also where nothing else is said."""
+    """Print a line on stderr that a user should see even with --quiet."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
@@ -82,12 +81,12 @@ class LowtideError(Exception):
         return "\n".join(lines)
 
     def usual_step(self) -> str | None:
-        """What helps where nothing better is known."""
+        """The advice for errors that bring none of their own."""
         return None
 
 
 class UsageError(LowtideError):
-    """A setting that makes no sense, whatever the data is."""
+    """A setting that is wrong whatever the data is."""
 
     exit_code = 2
 
@@ -97,7 +96,7 @@ class BudgetError(LowtideError):
 
 
 class BudgetPassedError(BudgetError):
-    """The work is done and whole, and took more memory than its budget: never a plain success."""
+    """The work is done and complete, but took more memory than its budget."""
 
     exit_code = 3
 
@@ -106,7 +105,7 @@ class DataError(LowtideError):
     """Input or stored data that is missing, damaged, or of another kind than expected."""
 
     def usual_step(self) -> str | None:
-        """How a file of this name comes back."""
+        """How to get a file of this name back."""
         if self.path is None:
             return None
         name = PurePath(self.path).name

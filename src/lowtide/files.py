@@ -91,7 +91,7 @@ def sync_directory(path: PathLike) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network and FUSE file systems cannot flush a folder; they have no other way either.
+        # Some network and FUSE file systems cannot flush a folder; nothing else can be done there.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -129,11 +129,11 @@ def hold_lock(
     create_folder: bool = False,
     on_notice: Callable[[str], None] | None = None,
 ) -> Generator[None]:
-    """Keep an output, a folder or a file, for this command; another one is refused meanwhile.
+    """Lock an output, a folder or a file; another command is refused as long as the lock is held.
 
-    With `create_folder` the output is a folder, made here, and gone again if nothing came into it.
+    With `create_folder` the output is a folder: made here, and removed again if it stays empty.
 
-    The system gives the lock back when the process ends, in whatever way. It is a file, not the
+    The system releases the lock when the process ends, in whatever way. It is a file, not the
     folder, because network disks lock only files that can be written; on a disk without locks
     `on_notice` (stderr by default) is told that the output is not locked.
     """
@@ -156,7 +156,7 @@ def hold_lock(
         with contextlib.suppress(OSError):
             lock.unlink()  # still locked: whoever opened it meanwhile sees that it is gone
         os.close(descriptor)
-        with contextlib.suppress(OSError):  # the first that holds something ends it
+        with contextlib.suppress(OSError):  # stops at the first folder that is not empty
             for folder in made:
                 folder.rmdir()
 
@@ -204,7 +204,7 @@ def _describe_owner() -> dict[str, Any]:
 
 
 def _read_owner(descriptor: int) -> str:
-    """Who holds a lock, in words; its file may be empty for a moment, or forever."""
+    """Who holds a lock, in words; its file may be empty for a moment, or for good."""
     try:
         owner = json.loads(os.pread(descriptor, 1 << 16, 0))
         text = (
@@ -247,7 +247,7 @@ def list_leftovers(path: Path, suffix: str) -> list[Path]:
 
 @contextlib.contextmanager
 def listing_folders_once() -> Generator[None]:
-    """Within it a folder is listed once, however many of its files are written.
+    """Inside this context a folder is listed once, however many of its files are written.
 
     Else a folder of 200,000 files would be listed 200,000 times.
     """
@@ -279,7 +279,7 @@ def _remove_unused(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: PathLike, *, sync_folder: bool = True) -> Generator[Path]:
-    """A new, empty file for what another program writes by name; it becomes `path` at the end."""
+    """A new, empty file for another program to write to by name; renamed to `path` at the end."""
     path = Path(path)
     partial = unused_name(path, "partial")
     descriptor = -1
@@ -337,7 +337,8 @@ def write_bytes(path: PathLike, data: bytes, *, sync_folder: bool = True) -> Non
 def json_bytes(value: Any) -> bytes:
     """What `write_json` writes for `value`."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    # A file's name may be no UTF-8; Python's notation of such bytes is an escape of JSON as well.
+    # A file's name may not be UTF-8; Python's lone surrogates for such bytes are valid JSON
+    # escapes.
     return text.encode("utf-8", "backslashreplace")
 
 
@@ -347,7 +348,7 @@ def write_json(path: PathLike, value: Any) -> None:
 
 
 def open_file(path: PathLike) -> io.FileIO:
-    """Open a file for reading, without a buffer; a pipe, which would be waited for, is refused."""
+    """Open a file for reading, without a buffer; a pipe, which could block for ever, is refused."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         _require_regular(os.fstat(descriptor), path)
@@ -369,7 +370,7 @@ def read_whole(path: PathLike) -> bytes:
 
 
 def require_file(path: PathLike) -> None:
-    """Refuse what is there but is no file: opening a pipe waits for ever."""
+    """Refuse a path that exists but is not a file: opening a pipe would block for ever."""
     _require_regular(os.stat(path), path)  # noqa: PTH116
 
 

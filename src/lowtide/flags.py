@@ -3,9 +3,9 @@
 In:      a settings dataclass, and the words after the verb; settings or options (writing)
 Out:     an instance of it; None where a word is anything but a known flag with a fitting value
 
-tyro, which makes the help and explains what is wrong with a flag, takes 0.15 s to import and to get
-ready, as long as all else before the work begins. So it is asked only where there is something to
-explain, and for the few kinds of fields that are not read here.
+tyro, which explains what is wrong with a flag, takes 0.15 s to import and set up, as long as
+everything else before the work begins. So it is only used where there is something to explain, and
+for the few kinds of fields that are not read here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REPEATED = "UseAppendAction"  # a flag that is given once for each of its value
 
 
 def read_path(word: str) -> Path:
-    """Read a path; an empty word would be this folder, which nobody means by it."""
+    """Read a path; an empty word, which pathlib takes for the current folder, is refused."""
     if not word or "\0" in word:
         raise ValueError(f"{word!r} names no file or folder")
     return Path(word)

@@ -45,7 +45,7 @@ def group_classes(cls: type[Any]) -> list[type[Any]]:
 
 @functools.cache
 def setting_fields(cls: type[Any]) -> Mapping[str, dataclasses.Field[Any]]:
-    """The fields of all settings by name, in order; those that nobody can give are left out."""
+    """The fields of all settings by name, in order; fields that callers cannot set are left out."""
     return {
         field.name: field
         for group in group_classes(cls)

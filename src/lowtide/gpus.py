@@ -1,6 +1,6 @@
-"""NVIDIA's GPUs as their driver tells of them; no framework is asked, none is imported.
+"""NVIDIA's GPUs as their driver reports them; no framework is imported.
 
-Out:     Gpu: name, memory, and how much of it nobody holds
+Out:     Gpu: name, memory, and how much of it is free
 """
 
 from __future__ import annotations

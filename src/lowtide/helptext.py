@@ -3,9 +3,9 @@
 In:      a settings dataclass
 Out:     text for a terminal
 
-A comment above a field heads the flags from there on. `flag_words` of the class has flags that are
-not called as their setting. Where the class has `common_flags`, plain help shows these only, so
-that it fits a screen, and `--help-all` the rest too.
+A comment above a field becomes the heading of the flags that follow. `flag_words` of the class
+names flags that differ from their setting's name. If the class has `common_flags`, --help shows
+only these, so that it fits a screen, and --help-all shows the rest too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Where a command was when it was stopped: one small file that the same command goes on from.
+"""How far a command had come when it was stopped: one small file that the same command resumes
+from.
 
 In:      the verb, what has to be the same to go on, and how far the work has come
 Out:     a JSON file with version, verb, these notes, and a checksum of all before it
 Memory:  the notes, once as text
 
-Every verb that goes on after a kill keeps its place in such a file. It is replaced as a whole, so
-it is there or not. Notes of another version or another verb, and notes that are damaged, are not
-used: the work begins anew, and one line says so.
+Every verb that can resume after a kill keeps its place in such a file. It is replaced atomically,
+so it is always complete. Notes of another version or another verb, and damaged notes, are not used:
+the work starts over, and one line says so.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Journal:
         write_notes(self.path, {"version": self.version, "verb": self.verb, **notes})
 
     def read(self, *, on_notice: Callable[[str], None]) -> dict[str, Any] | None:
-        """The notes; None, and a notice, where there are none to go on from."""
+        """The notes; None, with a notice, if there are none that can be used."""
         try:
             notes = read_notes(self.path)
         except DataError as error:

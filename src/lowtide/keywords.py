@@ -59,7 +59,7 @@ def takes_keywords(
         def called(*given: Any, progress: bool = True, **options: Any) -> Any:
             settings = _settings_of(cls, name, given, options)
             shown = shown_as(as_json=wants_json(), quiet=is_quiet() or not progress)
-            with PeakMeter(), shown:  # from here on, also where its progress begins later
+            with PeakMeter(), shown:  # from here on, even if its progress begins later
                 return function(settings)
 
         @functools.wraps(function)
@@ -94,8 +94,8 @@ def _settings_of(
 
 
 def _silenced(values: Iterator[Any], *, quiet: bool) -> Iterator[Any]:
-    """The same values; while each is made, progress is shown or not. Between them others may run,
-    who show theirs."""
+    """The same values, with progress shown or hidden while each of them is made. Other code may run
+    in between, with its own choice."""
     while True:
         with shown_as(as_json=wants_json(), quiet=is_quiet() or quiet):
             try:

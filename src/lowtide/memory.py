@@ -183,7 +183,7 @@ _KCMP_VM = 1
 
 
 def _is_in_same_memory(parent: int, pid: int) -> bool:
-    """True for a child that has not begun its program yet and runs in its parent's memory.
+    """True for a child that has not started its program yet and still runs in its parent's memory.
 
     Programs are started this way (vfork); counted by itself, such a child would double the peak of
     a large process for the moment that starting another one takes.
@@ -252,7 +252,7 @@ def process_peak_bytes() -> int:
 
 
 def reset_process_peak() -> None:
-    """Start the kernel's peak anew, so that a later stage is not charged with an earlier one's."""
+    """Reset the kernel's peak, so that a later stage is not charged with an earlier one's."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -364,9 +364,9 @@ class MemoryBudget:
         return given
 
     def count(self, name: str, held_bytes: int) -> None:
-        """Count what is held in any case; whether it fits is asked with the next requirement.
+        """Count what is held in any case; the next `require` checks whether it fits.
 
-        That one then names all of it, and the budget it advises is enough.
+        Its message then names all of it, and the budget it advises is enough.
         """
         self.shares[name] = self.shares.get(name, 0) + held_bytes
 
@@ -396,9 +396,9 @@ class MemoryBudget:
 
 
 def round_up_mib(size: int) -> int:
-    """Return whole MiB above `size`, with the few that a program differs by from start to start.
+    """Return whole MiB above `size`, with a margin of one at least.
 
-    What the interpreter and its libraries hold differs by up to a MiB, so one at least is to spare.
+    What the interpreter and its libraries hold differs by up to a MiB from start to start.
     """
     return -(-(size + MIB) // (8 * MIB)) * 8
 

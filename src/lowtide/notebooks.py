@@ -62,7 +62,7 @@ class ResultDict(dict[str, ResultT]):
 
 
 def table_of(rows: Mapping[str, Any], *, depth: int = 0) -> str:
-    """A table of names and values; what is None or empty is left out."""
+    """A table of names and values; values that are None or empty are left out."""
     cells: list[str] = []
     for name, value in rows.items():
         if value is None or value == () or value == [] or value == {}:

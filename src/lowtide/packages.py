@@ -4,9 +4,9 @@ In:      the name of a module
 Out:     the module, or MissingPackageError with the command to run
 
 Every import of a package that `pip install lowtide` does not bring goes through here. Functions
-call `import_package`. Modules that are written in terms of a package, as those of training are in
-terms of torch, import it in their first lines; whoever imports such a module lazily does so inside
-`naming_missing_packages`, and the command line names whatever is left.
+call `import_package`. Modules that use a package throughout, as those of training use torch, import
+it at the top; code that imports such a module lazily does so inside `naming_missing_packages`, and
+the command line names whatever is left.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def naming_missing_packages(what: str) -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        # A package that is there and lacks a part of itself is broken, not missing.
+        # A package that is installed but lacks one of its own modules is broken, not missing.
         if package not in REQUIREMENTS or has_package(package):
             raise
         raise missing_package(package, what) from None

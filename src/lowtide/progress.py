@@ -166,7 +166,7 @@ class Progress:
         self.budget_bytes = budget_bytes
         self.phase_seconds: dict[str, float] = {}
         self.metrics_path = metrics_path
-        """May be set later, by a job whose folder is not there from the beginning."""
+        """May be set later, by a job whose folder does not exist at the start."""
         self._device_memory = device_memory
         # Looked up now, not at import, so that a redirection made since then counts.
         usual = None if is_quiet() else sys.stderr
@@ -230,7 +230,7 @@ class Progress:
         row: dict[str, Any] = {"event": "end" if error is None else "stopped"}
         if self.budget_bytes is not None:
             row["over_budget_bytes"] = self._meter.excess_bytes
-        # A finished job given again has done nothing, and its numbers are left as they are.
+        # A finished job that was started again has done nothing: its numbers are left as they are.
         if error is not None or self._has_written or not _ends_with_end(self.metrics_path):
             self.write_metrics(row)
         if error is None:
@@ -361,9 +361,7 @@ class Progress:
             share = min(row["done"] / total, 1.0)
             filled = round(share * _BAR_CELLS)
             parts.append("█" * filled + "░" * (_BAR_CELLS - filled) + f" {100 * share:3.0f}%")
-        if (
-            total or row["done"]
-        ):  # else it counts nothing: only its time and memory are worth a word
+        if total or row["done"]:  # else it counts nothing: only time and memory are shown
             parts.append(_share(row["done"], total, row["unit"]))
             parts.append(f"{_with_unit(row['rate'], row['unit'])}/s")
         if not finished and row.get("seconds_left") is not None:

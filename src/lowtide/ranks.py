@@ -1,4 +1,4 @@
-"""Which of the processes that train together this is; where nothing says so, it is alone.
+"""Which of the processes that train together this one is; without any settings, it is alone.
 
 In:      RANK, WORLD_SIZE and LOCAL_RANK in the environment, which torchrun sets; or JAX_PROCESS_ID
          and JAX_NUM_PROCESSES, which whoever starts several processes of JAX sets (docs/jax.md)
@@ -65,6 +65,6 @@ def alone(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _jax_number(name: str, otherwise: int) -> int:
-    """A number of the environment; what is none is refused where the processes are joined."""
+    """A number of the environment, or `otherwise`; a malformed one is refused by `join`."""
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else otherwise

@@ -4,9 +4,9 @@ In:      a purpose, which becomes part of the name
 Out:     a folder of this process alone, in the temporary folder (TMPDIR) or where the caller says
 Memory:  none
 
-Whoever makes a folder holds a lock on it as long as it lives; the system gives the lock back when
-the process ends, in whatever way. So the next command, and the next one that makes a folder, sees
-which of the others belong to nobody any more, and removes them.
+A process holds a lock on its folder for as long as it lives; the system releases the lock when the
+process ends, in whatever way. So the next command, and the next process that makes a folder, sees
+which folders have no owner any more, and removes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OURS = re.compile(r"\.?lowtide\.[a-z-]+\.[a-z0-9_]{8}")
 
 
 class ScratchFolder:
-    """A folder that goes with `remove`, or else when the next one is made after this process."""
+    """A folder that `remove` deletes; after a kill, the next process that makes a folder does."""
 
     def __init__(self, purpose: str, *, inside: Path | None = None) -> None:
         root = Path(tempfile.gettempdir()) if inside is None else inside

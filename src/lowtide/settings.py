@@ -43,8 +43,8 @@ _REMARK_KEYS = ("name", "description")
 def import_when_used(name: str) -> types.ModuleType:
     """Return a module that is imported only once something in it is asked for.
 
-    For modules that nothing but annotations name: tyro takes 0.07 s, and most commands never need
-    it.
+    For modules that only annotations name: tyro takes 0.07 s to import, and most commands never
+    need it.
     """
     if name in sys.modules:
         return sys.modules[name]

@@ -29,7 +29,7 @@ def command(verb: str, path: Path, encoding: str) -> list[str]:
 
 @pytest.mark.parametrize("encoding", NO_ENCODINGS)
 def test_what_is_no_encoding_of_files_is_refused_with_what_works(encoding: str) -> None:
-    with pytest.raises(UsageError, match="no encoding of text files") as caught:
+    with pytest.raises(UsageError, match="not an encoding of text files") as caught:
         check_encoding(encoding)
     assert "latin-1" in (caught.value.next_step or "")
 
@@ -57,7 +57,7 @@ def test_verbs_refuse_them(
     (tmp_path / "a.txt").write_text("enough words for a document, and some more")
     assert cli.main(command(verb, tmp_path / "a.txt", encoding)) == 2
     message = capsys.readouterr().err
-    assert f"--encoding {encoding!r} is no encoding" in message
+    assert f"--encoding {encoding!r} is not an encoding" in message
     assert "unexpected" not in message
 
 

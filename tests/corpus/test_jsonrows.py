@@ -51,11 +51,11 @@ def test_texts_of_several_inputs_are_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"[1, 2]", "no JSON object with text in field 'text', but a list"),
-        (b'{"text": 5}', "field 'text' is no text, but a int"),
-        (b'{"text": null}', "field 'text' is no text, but a NoneType"),
-        (b"{}", "no JSON object with text in field 'text'; its fields: none"),
-        (b'{"b": 1}', "no JSON object with text in field 'text'; its fields: 'b'"),
+        (b"[1, 2]", "not a JSON object with text in field 'text', but a list"),
+        (b'{"text": 5}', "field 'text' is not text, but a int"),
+        (b'{"text": null}', "field 'text' is not text, but a NoneType"),
+        (b"{}", "not a JSON object with text in field 'text'; its fields: none"),
+        (b'{"b": 1}', "not a JSON object with text in field 'text'; its fields: 'b'"),
     ],
 )
 def test_what_a_row_has_instead_is_said(line: bytes, reason: str) -> None:
@@ -80,7 +80,7 @@ def test_a_long_row_is_not_taken_apart() -> None:
     fill = jsonrows._LONG_ROW - len(b'{"b": ""}')
     assert explain(b'{"b": "' + b"x" * fill + b'"}').endswith("its fields: 'b'")
     longer = explain(b'{"b": "' + b"x" * (fill + 1) + b'"}')
-    assert longer == "256.0 KiB that are no JSON object with text in field 'text'"
+    assert longer == "256.0 KiB that are not a JSON object with text in field 'text'"
 
 
 @pytest.mark.parametrize(("count", "more"), [(1, ""), (2, " (and 1 more in the same block)")])
@@ -90,5 +90,5 @@ def test_skipped_rows_are_told_once(count: int, more: str) -> None:
     options = ReadingSettings(skip_bad=True, on_notice=told.append)
     text, ends, _, _ = extract_json_rows(make_block(rows, first_offset=7), options, PATHS)
     assert (bytes(text), ends.tolist()) == (b"a", [1])
-    reason = "no JSON object with text in field 'text', but a int"
+    reason = "not a JSON object with text in field 'text', but a int"
     assert told == [f"a.jsonl: row at byte 21: {reason}; skipped{more}"]

@@ -115,7 +115,7 @@ def test_a_bad_long_row_is_named_or_skipped(tmp_path: Path, row: str) -> None:
     good = '{"text": "a good one"}\n'
     path = tmp_path / "a.jsonl"
     path.write_text(good + row % ("y" * 300_000) + "\n" + good)
-    with pytest.raises(DataError, match=f"row at byte {len(good)}: .* that are no JSON object"):
+    with pytest.raises(DataError, match=f"row at byte {len(good)}: .* that are not a JSON object"):
         texts_of(path, SMALL)
     notices: list[str] = []
     options = reading.ReadingSettings(block_bytes=4096, skip_bad=True, on_notice=notices.append)

@@ -122,7 +122,7 @@ def test_jsonl_without_the_field(tmp_path: Path) -> None:
     path.write_text('{"text": "good"}\n{"body": "bad"}\nnot json\n{"text": "good too"}\n')
     with pytest.raises(
         DataError,
-        match="row at byte 17: no JSON object with text in field 'text'; its fields: 'body'",
+        match="row at byte 17: not a JSON object with text in field 'text'; its fields: 'body'",
     ):
         list(reading.iter_documents([path]))
     notices: list[str] = []
@@ -211,7 +211,7 @@ def test_binary_and_utf16_are_named(tmp_path: Path) -> None:
         list(reading.iter_documents([path]))
     options = reading.ReadingSettings(encoding="utf-16")
     assert [d.text for d in reading.iter_documents([path], options)] == [b"text"]
-    with pytest.raises(UsageError, match="no encoding of text files"):
+    with pytest.raises(UsageError, match="not an encoding of text files"):
         list(reading.iter_documents([path], reading.ReadingSettings(encoding="klingon")))
 
 

@@ -112,7 +112,7 @@ def test_names_that_are_none(step: str, tmp_path: Path) -> None:
     with pytest.raises(LowtideError, match="no such file"):
         canonical_step(f"{tmp_path}/none.py:keep")
     path.write_text("def keep(text)\n")
-    with pytest.raises(UsageError, match="no Python that can be read"):
+    with pytest.raises(UsageError, match="not a readable Python file"):
         canonical_step(f"{path}:keep")
 
 

@@ -161,10 +161,10 @@ def test_other_items_are_another_dataset(texts: list[str]) -> None:
     [
         (b"", "no evaluation item"),
         (b"\n \n", "no evaluation item"),
-        (b'{"text": "an item of eight words or even more"}\n{"text": ', "line 2 is no JSON"),
+        (b'{"text": "an item of eight words or even more"}\n{"text": ', "line 2 is not JSON"),
         (b'{"n": 1}\n', "line 1 has no text"),
         (b'{"text": "too short"}\n', "none of 1 evaluation items has a text of eight words"),
-        (b"\x1f\x8b\x08\x00broken", "line 1 is no JSON"),
+        (b"\x1f\x8b\x08\x00broken", "line 1 is not JSON"),
     ],
 )
 def test_files_that_hold_no_items(texts: list[str], data: bytes, what: str) -> None:
@@ -174,7 +174,7 @@ def test_files_that_hold_no_items(texts: list[str], data: bytes, what: str) -> N
 
 
 def test_a_file_that_is_not_there_and_one_that_is_cut_short(texts: list[str]) -> None:
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="names no file"):
         prepare("out", decontaminate=["nothing/*.jsonl"])
     with pytest.raises(UsageError, match="expected drop or cut"):
         prepare("out", decontaminate_by="burn")

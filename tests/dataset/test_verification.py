@@ -62,7 +62,7 @@ def change_bytes(path: Path, change: Callable[[bytearray], object]) -> None:
     [
         ("train/shard_00000*.bin", lambda data: data.__setitem__(10, data[10] ^ 1), "checksum"),
         ("train/shard_00000*.bin", lambda data: data.__delitem__(slice(-2, None)), "3999 tokens"),
-        ("train/shard_00000*.bin", lambda data: data.__delitem__(-1), "no whole number"),
+        ("train/shard_00000*.bin", lambda data: data.__delitem__(-1), "not a whole number"),
         (
             "train/shard_00000*.bin",
             lambda data: data.__setitem__(slice(0, 2), b"\xff\xff"),

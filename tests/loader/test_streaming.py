@@ -245,7 +245,7 @@ def test_any_object_that_encodes(text_files: list[Path]) -> None:
             return list(text.encode())
 
     assert windows_of(make(text_files, tokenizer=Theirs())) == windows_of(make(text_files))
-    with pytest.raises(UsageError, match="a list is no tokenizer"):
+    with pytest.raises(UsageError, match="a list is not a tokenizer"):
         make(text_files, tokenizer=[1])
 
 

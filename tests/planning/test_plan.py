@@ -215,7 +215,7 @@ def test_evaluation_items_are_counted_as_prepare_counts_them(tmp_path):
     with pytest.raises(BudgetError, match="more than a third"):
         load_items([str(items)], budget_bytes=smallest_item_budget([str(items)]) - 1)
     assert len(load_items([str(items)], budget_bytes=need.least_bytes).table) > 0
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="names no file"):
         make_plan(**wanted, decontaminate=["nowhere.jsonl"])
 
 

@@ -87,7 +87,7 @@ def test_two_of_one_name_are_told_apart(datasets: list[Path], tmp_path: Path) ->
 
 
 def test_only_things_of_one_kind_are_compared(datasets: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="all of them datasets, and this is no run"):
+    with pytest.raises(DataError, match="all of them datasets, and this is not a run"):
         open_reader(ReportSettings(target=(str(datasets[0]), str(tmp_path))))
     with pytest.raises(UsageError, match="expected 8 at most"):
         DatasetComparisonReader([datasets[0]] * (MOST_DATASETS + 1))

@@ -37,7 +37,7 @@ def test_a_run_is_found_by_its_name_and_by_its_folder(tmp_path: Path) -> None:
 def test_only_pages_are_replaced(tmp_path: Path) -> None:
     root = write_run(tmp_path / "run", [step_row(1)])
     (tmp_path / "notes.html").write_text("<p>mine")
-    with pytest.raises(UsageError, match="no page of lowtide"):
+    with pytest.raises(UsageError, match="not a page of lowtide"):
         make_report(target=root, out=tmp_path / "notes.html")
     assert (tmp_path / "notes.html").read_text() == "<p>mine"
 
@@ -116,7 +116,7 @@ def test_folders_of_a_page_are_made_and_marks_are_looked_for_at_its_head(tmp_pat
     page.write_bytes(b" " * (1024 - len(mark)) + mark)
     make_report(target=str(tmp_path / "run"), out=page)
     page.write_bytes(b" " * (1025 - len(mark)) + mark)
-    with pytest.raises(UsageError, match="no page of lowtide"):
+    with pytest.raises(UsageError, match="not a page of lowtide"):
         make_report(target=str(tmp_path / "run"), out=page)
 
 

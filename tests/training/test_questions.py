@@ -64,7 +64,7 @@ def test_published_rows_become_questions(row, question, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2 is no question"),
+        ("{", "line 2 is not a question"),
         ("[1]", "it holds no object"),
         ('{"prompt": "a"}', "its keys are prompt"),
         (json.dumps({**ARC, "answerKey": "E"}), "answerKey is 'E', the labels are"),
@@ -72,8 +72,8 @@ def test_published_rows_become_questions(row, question, tmp_path):
         (json.dumps({**PIQA, "sol1": ""}), "a choice is empty"),
         (json.dumps({"goal": "x", "sol1": "a", "label": 0}), "sol2 is missing"),
         ('{"text": "word"}', "no last word"),
-        ('{"context": "a", "choices": [1, 2], "answer": 0}', "1 is no text"),
-        ("[" * 100000, "line 2 is no question"),
+        ('{"context": "a", "choices": [1, 2], "answer": 0}', "1 is not text"),
+        ("[" * 100000, "line 2 is not a question"),
     ],
 )
 def test_lines_that_are_none_are_named(line, message, tmp_path):

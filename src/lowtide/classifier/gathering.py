@@ -1,4 +1,4 @@
-"""Bring chosen examples into the order they are learned in, in files that are read in order.
+"""Write chosen examples to files in the order in which they are learned.
 
 In:      Examples (sampling)
 Out:     work files of 256 examples each: texts, where they end, labels

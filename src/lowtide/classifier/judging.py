@@ -1,4 +1,4 @@
-"""How good a classifier is, on examples it did not learn from, and what it would keep and drop.
+"""How good a classifier is on examples it did not learn from, and what it would keep and drop.
 
 In:      a trainer, files of examples that were held out
 Out:     precision, recall, AUC; texts of the highest and lowest scores
@@ -35,7 +35,7 @@ class Shown:
     worst: list[tuple[float, int, str]] = field(default_factory=list)
 
     def add(self, score: float, number: int, text: bytes) -> None:
-        """Take a text if it is among them; of equal scores, the first."""
+        """Keep a text if its score is among the highest or lowest; of equal scores, the first."""
         for heap, key in ((self.best, score), (self.worst, -score)):
             if len(heap) < _SHOWN or (key, -number) > heap[0][:2]:
                 row = (key, -number, _shorten(text))

@@ -22,12 +22,12 @@ from lowtide.corpus.workfiles import open_work_file, write_work_file
 
 __all__ = ["Learning", "count_words", "learn"]
 
-# Chosen on passages of Wikipedia with words of war taken out, whether they had any: an AUC of 0.946
-# after five passes, on the very passages that some thirty settings were compared on. fastText had
-# 0.847 at its own rate and 0.947 at the best of three: as good, no better.
+# Chosen on one task: did a passage of Wikipedia contain words of war, which were taken out of it?
+# An AUC of 0.946 after five passes, on the same passages that some thirty settings were compared
+# on. fastText had 0.847 at its default rate and 0.947 at the best of three.
 _RATE = 5.0
-_FIRST_SUM = 1e-9  # of squares: words rarer than one in 30,000 learn by their share
-_FEWEST_BATCHES = 100  # of a pass: few examples come in small batches
+_FIRST_SUM = 1e-9  # the first sum of squares: it slows down words rarer than one in 30,000
+_FEWEST_BATCHES = 100  # in a pass: with few examples, batches are smaller
 _SMALLEST_BATCH = 16
 
 
@@ -51,7 +51,7 @@ def _count_partitions(
     max_words: int,
     table_bytes: int,
 ) -> _native.WordList | None:
-    """The words, or None where a table was full: more partitions have fewer words each."""
+    """The words, or None where a table was full: then more partitions are needed."""
 
     def count(partition: int) -> _native.WordList | None:
         counter = _native.WordCounter(partition, num_partitions, table_bytes)
@@ -92,7 +92,7 @@ class Learning:
 
     @property
     def weights(self) -> tuple[float, float]:
-        """What an error counts, so that both classes count the same."""
+        """The weight of an error by class, so that both classes count the same."""
         total = sum(self.counts)
         return total / (2 * self.counts[0]), total / (2 * self.counts[1])
 
@@ -109,9 +109,9 @@ def learn(
     num_workers: int,
     on_done: Callable[[int, float], None],
 ) -> _native.ClassifierTrainer:
-    """Go through all examples as often as asked; a pass that is done stays done.
+    """Go through all examples `epochs` times; a finished pass is not repeated after a stop.
 
-    `on_done` is told how many examples were learned, and their mean loss.
+    `on_done` is called with how many examples were learned, and their mean loss.
     """
     trainer = _native.ClassifierTrainer(
         words, learning.buckets, learning.min_count, learning.epochs, _FIRST_SUM

@@ -46,7 +46,7 @@ def plan_shares(settings: ClassifierSettings, budget: MemoryBudget, inputs: Inpu
     reading = reader_bytes(inputs, settings.reading())
     most = 2 * settings.max_examples
     unknown = any(not source.format.is_file or source.compression for source in inputs)
-    if not unknown:  # what is packed may be anything
+    if not unknown:  # compressed text may be of any size
         most = min(most, inputs.total_bytes // _SMALLEST_DOCUMENT + 1)
     budget.count("list of files", len(inputs) * _FILE_BYTES)
     budget.count("examples", most * _EXAMPLE_BYTES)

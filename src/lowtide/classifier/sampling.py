@@ -79,11 +79,11 @@ class Sampler:
         return True
 
     def pass_by(self, place: int, work: WorkFile) -> None:
-        """Take a block into account that an earlier command has done."""
+        """Count in a block that an earlier command has finished."""
         self._count(open_work_file(self.path(work.path)).read("rows"))
 
     def stop(self) -> None:
-        """Nothing waits for a block."""
+        """Does nothing: no caller waits here for an earlier block."""
 
     def _count(self, rows: memoryview) -> None:
         table = np.frombuffer(rows, np.dtype(_ROW_FIELDS))
@@ -93,7 +93,7 @@ class Sampler:
         self._shrink(self._most)
 
     def _shrink(self, slack: int) -> None:
-        """Forget hashes that are in no sample, once there are `slack` too many."""
+        """Drop hashes that cannot be in the sample, once there are `slack` too many."""
         with self._lock:
             for label in (OTHER, GOOD):
                 if len(self._hashes[label]) <= self._most + slack:
@@ -141,7 +141,7 @@ def choose_examples(
 
 
 def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int) -> _Rows:
-    """All rows that may be in the sample; of equal texts not more than a few at a time."""
+    """All rows that may be in the sample; copies of a text are dropped now and then."""
     parts: list[_Rows] = []
     held, room = 0, 0
     for number, (table, text_at) in enumerate(_iter_tables(paths)):
@@ -243,7 +243,7 @@ def _hold_out(groups: NDArray[np.uint64], order: NDArray[np.uint64]) -> NDArray[
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Other random numbers: those that chose the sample are all small."""
+    """New random numbers from hashes: the hashes that chose the sample are all small."""
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -32,12 +32,12 @@ class _Learning:
     """Examples of good text: files, folders or globs, as prepare takes them (txt, jsonl, parquet,
     .gz, .zst, .xz, hf://NAME:SPLIT)."""
     other: tuple[str, ...]
-    """Text to choose from later, such as a part of a crawl: what is not good is learned from it."""
+    """Text to choose from later, such as a part of a crawl: it shows what is not good."""
     out_dir: Path
     """Folder for model.bin, which prepare --score and the fasttext package read, and
     classifier.json, what it was made of and how good it is."""
     max_examples: int = 200_000
-    """Most passages (of about 8 KiB) of each of both; of more a sample is taken, by hash."""
+    """Most passages (of about 8 KiB) of each class; from more, a sample is taken by hash."""
     epochs: int = 5
     """How often all examples are gone through."""
     min_count: int = 2
@@ -45,7 +45,7 @@ class _Learning:
     max_words: int = 500_000
     """Most words of the dictionary: the most frequent ones."""
     buckets: int = 2_000_000
-    """Numbers for pairs of words, which are hashed into so many."""
+    """Size of the table that pairs of words are hashed into."""
     seed: int = 0
     """Decides the order of the examples."""
 

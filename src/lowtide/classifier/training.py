@@ -5,7 +5,7 @@ Out:     OUT_DIR/model.bin, a model of fastText; classifier.json, written last: 
          figures of examples held out, texts it would keep and drop
 Memory:  `memory`: blocks in work, numbers for each example, tables of words, rows of the model
 
-Every phase leaves files that are whole or not there, so a killed command goes on where it was.
+Every phase writes its files atomically, so a killed command resumes where it was.
 """
 
 from __future__ import annotations

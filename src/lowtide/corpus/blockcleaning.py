@@ -1,4 +1,4 @@
-"""Clean a whole corpus, block by block, into work files; a block that is done stays done.
+"""Clean a whole corpus, block by block, into work files; finished blocks are not cleaned again.
 
 In:      streams of inputs (reading)
 Out:     one work file per block: document rows, hashes by their first byte, clean text
@@ -33,18 +33,18 @@ RULES_BYTES_HELD = 8
 
 
 class BlockConsumer(Protocol):
-    """What takes blocks the moment they are clean; each comes once, by its place in the corpus."""
+    """Takes blocks as soon as they are clean; each comes once, with its place in the corpus."""
 
     def take(self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
         """Take a clean block, which goes to `path`; True when its text is not needed any more."""
         ...
 
     def pass_by(self, place: int, work: WorkFile) -> None:
-        """See a block that stays as it is."""
+        """Take note of a block that an earlier command has finished."""
         ...
 
     def stop(self) -> None:
-        """Some block will never come."""
+        """Called at the end, and after an error: blocks that are still missing will not come."""
         ...
 
 
@@ -58,12 +58,12 @@ class CleanJob:
     folder: Path
     collect_characters: bool = False
     collect_scores: bool = False
-    """Only the keys of scores are kept of a block (`ranking`)."""
+    """Keep nothing of a block but its score keys (`ranking`)."""
     cut: ScoreCut | None = None
     """With `keep_top`: which scores stay."""
     consumer: BlockConsumer | None = None
     is_encoded: Callable[[Path], bool] | None = None
-    """Returns whether an earlier command encoded a block; only then it can do without its text."""
+    """Returns whether an earlier command encoded a block; then its text is not needed any more."""
 
     @cached_property
     def paths(self) -> StreamPaths:
@@ -101,9 +101,9 @@ def clean_corpus(job: CleanJob, pool: WorkerPool, *, on_done: Callable[[int], No
 
 
 def has_many_streams(streams: Sequence[Stream]) -> bool:
-    """Return whether enough of the corpus can only be read in order for several workers to do that.
+    """Return whether several files that can only be read in order are worth a worker each.
 
-    Then each takes a file of its own, instead of waiting for one that reads them all.
+    Else one worker reads such files in turn, and the others clean what it has read.
     """
     in_order = [stream.size_bytes for stream in streams if not stream.random_access]
     total = sum(stream.size_bytes for stream in streams)
@@ -160,7 +160,7 @@ def _iter_tasks(job: CleanJob) -> Iterator[Callable[[], int]]:
 
 
 def _task(job: CleanJob, function: Callable[..., int], *arguments: Any) -> Callable[[], int]:
-    """Return a task that, should it fail, leaves nobody waiting for it."""
+    """Return a task that stops the consumer if it fails, so that no other task waits for it."""
 
     def run() -> int:
         try:
@@ -199,7 +199,7 @@ def _pass_by(job: CleanJob, place: int, path: Path, size: int) -> int:
 def _iter_stream_tasks(
     job: CleanJob, stream: Stream, place: int
 ) -> Generator[Callable[[], int], None, int]:
-    """Read a stream here, in order, while workers clean what was read; gives the next place."""
+    """Read a stream in this thread while workers clean what was read; returns the next place."""
     notices: list[str] = []
     reading = replace(job.reading, on_notice=notices.append)
     count = 0
@@ -243,7 +243,7 @@ def write_block(
     notices: list[str] | None = None,
     keep_text: bool = True,
 ) -> int:
-    """Clean a block and write its work file; without its text it is only there to compare with."""
+    """Clean a block and write its work file; without its text it serves for comparison only."""
     notices = [] if notices is None else notices
     reading = replace(job.reading, on_notice=notices.append)
     cleaned = clean_block(

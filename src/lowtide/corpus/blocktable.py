@@ -27,7 +27,7 @@ _IDENTITY = struct.Struct("<QQ16xQ")  # at the beginning of a document row
 
 
 class OpenDocument:
-    """The document that goes on from block to block, as blocks are gone through in order."""
+    """Tracks the document that continues from one block to the next, over blocks in order."""
 
     def __init__(self, identity: Identity | None = None) -> None:
         self._identity = identity
@@ -102,7 +102,7 @@ class BlockTable:
 
 
 def find_score_cut(job: CleanJob, share: float) -> tuple[ScoreCut, InputHashes]:
-    """The cut that keeps a share of all documents whose scores a job collected; what it read."""
+    """The cut that keeps a share of all documents that a job scored, and hashes of what it read."""
     paths, _ = _list_blocks(job)
     contents = InputHashes()
     for path in paths:

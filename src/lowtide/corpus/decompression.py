@@ -2,7 +2,7 @@
 
 In:      an InputFile
 Out:     a reader of UTF-8 bytes that knows how far it is in the stored file
-Memory:  one buffer of 1 MiB, and the window that the file was compressed with; one that is larger
+Memory:  one buffer of 1 MiB, and the window that the file was compressed with; a window larger
          than a reader may hold is refused
 """
 
@@ -59,7 +59,7 @@ def open_stream(
 ) -> StreamReader:
     """Open an input for reading in order, decompressed and as UTF-8.
 
-    Damage is an error; or `on_damage` is told, and what came before it is all there is.
+    Damage raises an error, or with `on_damage` ends the stream after a call of it.
     """
     return StreamReader(source, options or ReadingSettings(), on_damage)
 
@@ -90,7 +90,7 @@ def window_bytes(source: InputFile) -> int:
             if source.compression == "xz":
                 return _xz_dictionary_bytes(file.read(1024)) + _OTHER_BYTES
     except (OSError, EOFError, ValueError, IndexError):
-        return 0  # whoever reads it says what is wrong
+        return 0  # reading it will report what is wrong
     return _OTHER_BYTES if source.compression else 0
 
 
@@ -111,7 +111,7 @@ def read_zstd_frame(file: BinaryIO) -> _Frame | None:
             file.seek(int.from_bytes(_take(file, 4), "little"), os.SEEK_CUR)
             continue
         if number != _ZSTD_MAGIC:
-            raise ValueError("what follows is no zstd frame")
+            raise ValueError("what follows is not a zstd frame")
         flags = _take(file, 1)
         single = flags[0] >> 5 & 1
         window = b"" if single else _take(file, 1)
@@ -153,10 +153,10 @@ def _xz_dictionary_bytes(head: bytes) -> int:
 
 
 class ZstdReader:
-    """Reads all frames of a zstd file, block by block, so that no few bytes become many at once.
+    """Reads all frames of a zstd file, block by block, so that memory stays bounded.
 
-    The library's own readers hold all that a piece of input becomes (1.7 GiB of 56 KB, of a text
-    that repeats itself), or are silent about a cut-off end.
+    The library's own readers hold all that a piece of input expands to (56 KB of a repetitive text
+    became 1.7 GiB), or do not notice a cut-off end.
     """
 
     def __init__(self, file: BinaryIO, check: Callable[[int], None]) -> None:
@@ -281,7 +281,7 @@ class StreamReader:
             return self._decoder.decode(block, final=not block)
         except DataError as error:
             reason = error
-        except ValueError as error:  # what "replace" cannot pass over, such as a missing mark
+        except ValueError as error:  # "replace" does not cover it: a missing byte order mark
             reason = explain_undecodable(self._encoding, error)
         damage = DataError(reason.message, path=self._source.path, next_step=reason.next_step)
         if self._on_damage is None:
@@ -292,7 +292,7 @@ class StreamReader:
 
     def _read_block(self, size: int) -> bytes:
         try:
-            # Not read: what it had gathered before it came to the damage would be lost.
+            # read1, not read: read would lose what it had gathered before the damage.
             return self._reader.read1(min(size, _BUFFER_BYTES))
         except (
             EOFError,

@@ -4,8 +4,8 @@ In:      work files of cleaned blocks: hashes of lines and documents, grouped by
 Out:     one file per partition: which lines of which block to leave out
 Memory:  `table_bytes` per worker; hashes are 96 bits wide and never all in memory
 
-Blocks are added in the order of the corpus and the first occurrence stays, so the answer depends on
-neither the number of workers nor the memory.
+Blocks are added in the order of the corpus and the first occurrence stays, so the result depends
+neither on the number of workers nor on the memory.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ __all__ = [
 
 MIN_TABLE_BYTES = 8 << 20
 MODEST_TABLE_BYTES = 16 << 20
-"""Of all workers together. More is taken only where there would be more than `_MANY` partitions:
-each costs a read of every block, and a large table is no faster than several small ones."""
+"""For all workers together. More is taken only to avoid more than `_MANY` partitions: each of them
+reads every block, and a large table is no faster than several small ones."""
 TABLE_ROW_BYTES = 19  # 12 in a table that is never less than 64 % full, once it has grown
 _MANY = 64
 _DIGEST_BYTES = 16
@@ -120,7 +120,8 @@ def find_duplicates(
 ) -> RemovedLines:
     """Find the duplicates of every partition that is not done yet.
 
-    `leave_out` returns the hashes of a block that count, where some of its documents are not there.
+    `leave_out` returns a block's hashes without those of documents that are removed for other
+    reasons (near copies, evaluation items).
     """
     folder.mkdir(parents=True, exist_ok=True)
     partitions = plan_partitions(table, table_bytes=table_bytes, num_workers=pool.num_workers)

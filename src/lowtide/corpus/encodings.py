@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 TELLING_BYTES = 64
-"""So many bytes of UTF-16 or UTF-32 are hardly ever UTF-8 without a NUL."""
+"""Bytes to look at: UTF-16 or UTF-32 of this length is hardly ever valid UTF-8 without a NUL."""
 
 
 _EXAMPLES = (
@@ -38,11 +38,11 @@ def is_utf8(encoding: str) -> bool:
 
 
 def check_encoding(encoding: str) -> None:
-    """Refuse what no text file is written in.
+    """Refuse names that are not encodings of text files.
 
     >>> check_encoding("base64")
     Traceback (most recent call last):
-    lowtide.errors.UsageError: --encoding 'base64' is no encoding of text files
+    lowtide.errors.UsageError: --encoding 'base64' is not an encoding of text files
       next: one of utf-8, utf-16, utf-16-le, utf-16-be, utf-32, latin-1, cp1252, cp1251, koi8-r, \
 shift_jis, euc-jp, gb18030, big5, euc-kr, or any other that Python reads text files in
     """
@@ -55,13 +55,13 @@ shift_jis, euc-jp, gb18030, big5, euc-kr, or any other that Python reads text fi
         known, codec = False, None
     if codec is None or not known or codec.name.replace("_", "-") in _NOTATIONS:
         raise UsageError(
-            f"--encoding {encoding!r} is no encoding of text files",
+            f"--encoding {encoding!r} is not an encoding of text files",
             next_step=f"one of {_EXAMPLES}, or any other that Python reads text files in",
         )
 
 
 def make_decoder(encoding: str) -> codecs.IncrementalDecoder | None:
-    """A decoder of a file's blocks, with U+FFFD for bytes that are no text; None for UTF-8."""
+    """A decoder for a file's blocks, with U+FFFD for undecodable bytes; None for UTF-8."""
     check_encoding(encoding)
     return None if is_utf8(encoding) else codecs.getincrementaldecoder(encoding)("replace")
 
@@ -71,7 +71,7 @@ def explain_undecodable(encoding: str, error: Exception) -> DataError:
     name = codecs.lookup(encoding).name
     if name in ("utf-16", "utf-32"):
         return DataError(
-            f"this is no {name} that says its byte order: the mark at its beginning is missing",
+            f"this {name} text does not say its byte order: the mark at its beginning is missing",
             next_step=f"--encoding {name}-le (usual), or {name}-be; or is it utf-8?",
         )
     return DataError(f"this cannot be read as {encoding}: {error}", next_step="--encoding utf-8")

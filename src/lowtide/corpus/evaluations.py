@@ -1,4 +1,4 @@
-"""Items of evaluations, as the n-grams of words that a corpus should not say again.
+"""Evaluation items as n-grams of words, which a corpus should not contain.
 
 In:      `--decontaminate`: jsonl files, plain or .gz; every text of a row is the item's
 Out:     EvaluationItems: a table of n-grams (native), loaded once for a process
@@ -34,13 +34,13 @@ _GRAM_BYTES = 32
 """Of an n-gram: its hash, item and head, its bits in the filter, and what counting it takes; as
 much as hash, item and head take twice, while the table is made."""
 _COUNT_BYTES = 8
-"""Of these: how many documents say it, and its item once more, while they are judged."""
+"""Of an n-gram, besides: in how many documents it is, and its item again, while they are judged."""
 _TEXT_BYTES = 6
 """Of text there is one n-gram for so many bytes, about."""
 _SHARE = 3
 
 _lock = threading.Lock()
-_UNPACKED = 5  # times: what gzip makes of text, seldom more
+_UNPACKED = 5  # gzip seldom compresses text further than this
 _loaded: dict[tuple[tuple[str, int, int], ...], EvaluationItems] = {}
 
 
@@ -53,7 +53,7 @@ class EvaluationItems:
     """The number of each file's first item, and the number of all."""
     table: _native.EvalGrams
     num_short: int
-    """Items without eight words in a row: they cannot be told from ordinary text."""
+    """Items with fewer than eight words in a row: they cannot be told apart from ordinary text."""
 
     @property
     def count_bytes(self) -> int:
@@ -73,11 +73,11 @@ def find_item_files(patterns: Sequence[str]) -> tuple[str, ...]:
         names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))  # noqa: PTH207
         if not names:
             raise UsageError(
-                f"--decontaminate {pattern!r} is no file, and no pattern that any file has",
+                f"--decontaminate {pattern!r} names no file, and no file matches it as a pattern",
                 next_step="name jsonl files of evaluation items",
             )
         for name in names:
-            files.require_file(name)  # a pipe would be waited for
+            files.require_file(name)  # opening a pipe would block
         found += [str(Path(name).absolute()) for name in names]
     return tuple(dict.fromkeys(found))
 
@@ -162,7 +162,7 @@ def _read_row(line: bytes, path: str, number: int) -> list[bytes]:
         row: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"line {number} is no JSON: {error}",
+            f"line {number} is not JSON: {error}",
             path=path,
             next_step="write each item as one JSON object on a line of its own, with its texts",
         ) from None

@@ -20,7 +20,7 @@ __all__ = ["is_plain_text", "join_blocks", "join_small_blocks", "plan_streams"]
 
 _GROUP_FILES = 1024
 _EXPANSION = 8
-"""A small compressed file is taken to hold at most so many times its size; if not, it is cut."""
+"""A small compressed file is assumed to hold at most this many times its size; more is cut."""
 
 
 def plan_streams(inputs: Sequence[InputFile], options: ReadingSettings) -> list[Stream]:

@@ -77,7 +77,7 @@ def iter_hub_rows(rows: Any, name: str) -> Iterator[dict[str, Any]]:
 
 
 def hub_text(row: dict[str, Any], *, name: str, number: int, text_field: str) -> bytes:
-    """The text of a row; a row that has none there is empty, one without the column an error."""
+    """The text of a row: empty if the column is null, an error if there is no such column."""
     text = row.get(text_field)
     if text is None and text_field not in row:
         raise DataError(

@@ -4,7 +4,7 @@ In:      the suffix of a path
 Out:     InputFormat, which every InputFile has
 Memory:  none
 
-A new format is a row here, and a module that reads its rows where it has any of its own.
+A new format is a row here, and a module that reads its rows if no existing reader does.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class InputFile:
     """As stored, so compressed where it is."""
     modified_ns: int = 0
     changed_ns: int = 0
-    """When the system last saw a change of any kind, which no program can set back."""
+    """The time of the last change of any kind (ctime), which programs cannot set back."""
     split: str = ""
     """Of a Hugging Face dataset."""
 
@@ -288,7 +288,7 @@ def _add_objects(
 
 
 def has_changed(source: InputFile) -> bool:
-    """True if a file may not hold any more what it held when it was found."""
+    """True if a file may have changed since it was found."""
     if not source.format.is_file:
         return False
     try:
@@ -325,9 +325,9 @@ def _ignore(text: str) -> None:
 
 
 def is_our_output(path: Path) -> bool:
-    """True for a log or a vocabulary that lowtide wrote, whose suffix is that of a text.
+    """True for a log or a vocabulary that lowtide wrote, which has the suffix of a text file.
 
-    They are told by what is in them: anybody may call a text so.
+    Its content decides, because a text may have the same name.
     """
     if path.name not in _OUR_NAMES:
         return False

@@ -54,7 +54,7 @@ def extract_json_rows(block: TextBlock, options: ReadingSettings, paths: Paths) 
 def _extract_segment(
     block: TextBlock, segment: Segment, options: ReadingSettings, path: Path | None
 ) -> JsonRows:
-    data = block.data[segment.begin : segment.end]  # of a lone segment no copy
+    data = block.data[segment.begin : segment.end]  # a single segment needs no copy
     text, ends, offsets, bad = _native.extract_jsonl(data, options.text_field)
     if len(bad):
         begin = int(bad[0])
@@ -75,15 +75,15 @@ def _extract_segment(
 
 def _explain_row(line: bytes, field: str) -> str:
     if len(line) > _LONG_ROW:  # as Python objects it might take many times its size
-        return f"{format_size(len(line))} that are no JSON object with text in field {field!r}"
+        return f"{format_size(len(line))} that are not a JSON object with text in field {field!r}"
     try:
         row = json.loads(line.decode("utf-8", "replace").lstrip("\ufeff"))
     except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
         return f"not JSON: {error}"
     if not isinstance(row, dict):
-        return f"no JSON object with text in field {field!r}, but a {type(row).__name__}"
+        return f"not a JSON object with text in field {field!r}, but a {type(row).__name__}"
     if field in row:
-        return f"field {field!r} is no text, but a {type(row[field]).__name__}"
+        return f"field {field!r} is not text, but a {type(row[field]).__name__}"
     names = [str(name) for name in cast(dict[str, object], row)]
     there = ", ".join(repr(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")
-    return f"no JSON object with text in field {field!r}; its fields: {there or 'none'}"
+    return f"not a JSON object with text in field {field!r}; its fields: {there or 'none'}"

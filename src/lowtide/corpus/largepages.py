@@ -1,4 +1,4 @@
-"""Rows of a parquet column whose pages are too large to be held, one text at a time.
+"""Rows of a parquet column whose pages are too large to hold in memory, one text at a time.
 
 In:      a column chunk with pages of any size (a stock writer puts 1024 documents into one)
 Out:     texts in the order of the rows: bytes, or a StoredText for one that no block holds
@@ -35,7 +35,7 @@ _GROUPS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class StoredText:
-    """A text that lies in a file; it is there until the next row is asked for."""
+    """A text that lies in a file; it is valid until the next row is asked for."""
 
     file: IO[bytes]
     position: int

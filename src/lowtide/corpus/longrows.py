@@ -1,4 +1,4 @@
-"""Rows and texts of any size, in parts: nothing of them is held but a block.
+"""Rows and texts of any size, in parts: no more than a block is held in memory.
 
 In:      jsonl as it is read in order; a text that can be read piece by piece
 Out:     TextBlock: whole rows as they are, a long row's text in parts, cut between lines
@@ -34,7 +34,7 @@ def has_long_rows(source: InputFile, options: ReadingSettings) -> bool:
     One look of 16 KiB for every block, where rows are short.
     """
     if is_stored(source.path):
-        return True  # a request for every block would cost more than reading in order
+        return True  # in an object store a request for each block costs more than reading in order
     size = source.size_bytes
     nominal = options.block_bytes
     try:
@@ -202,7 +202,7 @@ class _JsonlBlocks:
     def refuse(self, offset: int, size: int) -> None:
         field = self.options.text_field
         message = (
-            f"row at byte {offset}: {format_size(size)} that are no JSON object with text in "
+            f"row at byte {offset}: {format_size(size)} that are not a JSON object with text in "
             f"field {field!r}"
         )
         if not self.options.skip_bad:

@@ -43,7 +43,7 @@ class RuleLimit:
     preset: str
     name: str
     value: float
-    """As it is unless told otherwise."""
+    """Its default."""
     text: str
 
     @property

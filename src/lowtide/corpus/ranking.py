@@ -117,7 +117,7 @@ def read_cut(row: Mapping[str, Any] | None) -> ScoreCut:
 
 
 def require_rereadable(inputs: Sequence[InputFile]) -> None:
-    """Refuse inputs that come over the network: the share is known after all was read once."""
+    """Refuse streamed datasets: finding the best share takes a first pass over all inputs."""
     for source in inputs:
         if not source.format.is_file and not is_saved_dataset(str(source.path)):
             raise UsageError(

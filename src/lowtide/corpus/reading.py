@@ -92,7 +92,7 @@ def read_block(stream: Stream, number: int, options: ReadingSettings) -> TextBlo
         return _read_group(stream, options)
     source = stream.inputs[0]
     try:
-        if number == 0 or options.skip_bad:  # a file that is skipped is skipped with all its blocks
+        if number == 0 or options.skip_bad:  # all blocks of a skipped file are skipped
             with source.path.open("rb", buffering=0) as file:
                 check_text(source, file.read(PROBE_BYTES))
     except (OSError, DataError) as error:
@@ -154,7 +154,7 @@ def _require_size(source: InputFile, size: int, *, wanted: int | None = None) ->
 def _skip_bad(
     source: InputFile, options: ReadingSettings, error: OSError | DataError, *, tell: bool = True
 ) -> None:
-    """Raise the error of a file that cannot be used; or only tell, where that was asked for."""
+    """Raise the error of an unusable file, or with `skip_bad_inputs` report it as a notice."""
     problem = from_os_error(error) if isinstance(error, OSError) else error
     if not options.skip_bad:
         raise problem from None
@@ -218,7 +218,7 @@ def _iter_in_order(stream: Stream, options: ReadingSettings) -> Iterator[TextBlo
 def _until_damage(
     items: Iterator[ItemT], source: InputFile, options: ReadingSettings
 ) -> Iterator[ItemT]:
-    """Return what can be read; where it ends too early is an error, or a notice on request."""
+    """Yield what can be read; damage is an error, or a notice with `skip_bad_inputs`."""
     try:
         yield from items
     except DataError as error:
@@ -372,6 +372,6 @@ def _jsonl_documents(
 
 
 def _iter_numbers(column: npt.NDArray[Any]) -> Iterator[int]:
-    """Numbers as Python has them, some at a time: those of empty rows would be several blocks."""
+    """Numbers as Python ints, some at a time: for many empty rows they take too much at once."""
     for begin in range(0, len(column), _NUMBERS_AT_ONCE):
         yield from column[begin : begin + _NUMBERS_AT_ONCE].tolist()

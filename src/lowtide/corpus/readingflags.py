@@ -29,7 +29,7 @@ class ReadingFlags:
     """Leave out files and rows that cannot be read (each is named) instead of stopping."""
 
     def check_reading(self) -> None:
-        """Take the separator as it was meant, and refuse one that no text can have."""
+        """Return the separator with its escapes resolved; refuse one that no text can contain."""
         separator = self.document_separator.replace("\\n", "\n").replace("\\t", "\t")
         object.__setattr__(self, "document_separator", separator)
         if len(separator.encode(errors="replace")) > _LONGEST_SEPARATOR:

@@ -42,7 +42,7 @@ _BATCH_ROWS = 256
 _BATCH_BYTES = 2 << 20
 _ROW_GROUPS_PLANNED = 256
 _ROW_BYTES = 64
-"""Of a row at least, where rows are counted: millions of empty ones are a block, too."""
+"""The least that a row counts, so that millions of empty rows fill a block too."""
 _SHORT_BYTES = 1 << 10
 _FEWEST_ROWS = 16
 
@@ -59,7 +59,7 @@ def iter_row_blocks(
         row += 1
         is_long = isinstance(text, StoredText) or len(text) > options.longest_bytes
         if not isinstance(text, StoredText) and not is_long:
-            # A view is 300 bytes by itself, and holds the batch that it is of.
+            # A view takes 300 bytes itself, and keeps its whole batch in memory.
             texts.append(bytes(text) if len(text) <= _SHORT_BYTES else text)
             held += len(text)
             if held < options.block_bytes and len(texts) < most_rows:
@@ -97,7 +97,7 @@ def _reader_of(text: Row | memoryview) -> Callable[[int], bytes]:
 
 
 def _why_held(pages: ColumnPages, chunk: Any) -> str:
-    """What keeps a page from being unpacked on the disk, for the error."""
+    """Why a page cannot be unpacked on the disk, for the error."""
     if pages.streamed_bytes is not None:
         return ""
     kinds = ", ".join(chunk.encodings)

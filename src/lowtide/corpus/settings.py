@@ -1,4 +1,4 @@
-"""What cleaning and filtering are told."""
+"""Settings of cleaning and filtering."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CleaningSettings:
     min_document_words: int = 3
     """Remove documents with fewer words."""
     max_repetition: float = 0.8
-    """Remove lines of 64 bytes or more of which a larger share repeats itself; 1 for no limit."""
+    """Remove lines of 64 bytes or more if more than this share of them repeats; 1 for no limit."""
     dedup: bool = True
     """Remove every document, and every line, that came before in the inputs."""
     min_dedup_chars: int = 20
@@ -74,9 +74,9 @@ class CleaningSettings:
     instead of --keep-above. Reads everything twice; equal scores are ordered by a hash of the
     text."""
     step: str = ""
-    """A Python function of yours, FILE.py:NAME, that gets each document that is left and returns
-    it, another text, or None to remove it. Runs in processes of its own, slower than native rules;
-    it must depend on the document alone."""
+    """A Python function of yours, FILE.py:NAME, that gets each remaining document and returns it, a
+    changed text, or None to remove it. Runs in processes of its own, slower than native rules; it
+    must depend on the document alone."""
 
     def __post_init__(self) -> None:
         for name in NATIVE_OPTIONS:

@@ -55,7 +55,7 @@ def load(path: str, name: str) -> Callable[[str], object]:
     spec.loader.exec_module(module)
     function = getattr(module, name)
     if not callable(function):
-        raise TypeError(f"{name} is no function")
+        raise TypeError(f"{name} is not a function")
     return function
 
 

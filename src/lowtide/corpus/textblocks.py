@@ -1,4 +1,4 @@
-"""What reading gives: blocks of text, the streams they come from, and how inputs become documents.
+"""Blocks of text, the streams they come from, and how inputs become documents.
 
 Memory:  a block holds its bytes; everything else is a few numbers
 """

@@ -1,11 +1,11 @@
-"""A step of the user's: a Python function, document in, document or None out, in processes.
+"""The user's step: a Python function from a document to a document or None, run in processes.
 
 In:      `--step my_rules.py:keep`; texts of documents
 Out:     for each text: itself, another one, or None
 Memory:  a process for each worker, as large as the function makes it; a batch of texts twice
 
-Python holds one lock a process, so threads would take turns. A worker borrows a process for a block
-and gives it back; processes end when this one does, in whatever way, as their input ends then.
+Python has one interpreter lock per process, so threads would take turns. A worker borrows a process
+for a block and returns it; the processes end when this one does, because their input ends.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def canonical_step(step: str) -> str:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise UsageError(
-            f"--step is no Python that can be read: {error}",
+            f"--step is not a readable Python file: {error}",
             path=path,
             next_step=f"mend line {line}" if line else "name a file of Python",
         ) from None
@@ -82,7 +82,7 @@ def canonical_step(step: str) -> str:
 
 
 def _top_names(tree: ast.Module) -> set[str]:
-    """What a file may be asked for: its functions, and what it imports or assigns."""
+    """The names at the top of a file: its functions, and what it imports or assigns."""
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -216,7 +216,7 @@ class _StepProcess:
 
 @contextlib.contextmanager
 def _borrow(step: str) -> Generator[_StepProcess]:
-    """A process that nobody else uses meanwhile; after an error it is not used again."""
+    """Lend a process to one worker at a time; after an error it is not used again."""
     key = f"{step}\0{step_checksum(step)}"
     with _lock:
         idle = _idle.setdefault(key, [])

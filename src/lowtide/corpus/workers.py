@@ -68,7 +68,7 @@ class WorkerPool:
 
 
 def _take_result(pending: deque[Future[ResultT]]) -> ResultT:
-    """Return the first task's result; if it waited in vain, the error of the one that failed."""
+    """Return the first task's result; if it was cancelled, raise the error that stopped it."""
     try:
         return pending.popleft().result()
     except CancelledError:
@@ -80,9 +80,9 @@ def _take_result(pending: deque[Future[ResultT]]) -> ResultT:
 
 
 class Turns:
-    """Lets tasks that run side by side do one part of their work in the order of the tasks.
+    """Lets concurrent tasks do one part of their work in the order of the tasks.
 
-    A pool begins its tasks in order, so the one whose turn it is has always begun.
+    A pool starts its tasks in order, so the task whose turn it is has always started.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Turns:
 
     @contextlib.contextmanager
     def take(self, place: int) -> Generator[None]:
-        """Wait until all earlier places have had their turn; nobody else has one meanwhile."""
+        """Wait until all earlier places have had their turn; only one task has one at a time."""
         with self._condition:
             self._condition.wait_for(lambda: self._stopped or self._next == place)
             if self._stopped:
@@ -107,7 +107,7 @@ class Turns:
                 self._condition.notify_all()
 
     def stop(self) -> None:
-        """Let nobody wait any more: a task that failed will never take its turn."""
+        """Cancel all that wait: a task that failed will never take its turn."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()

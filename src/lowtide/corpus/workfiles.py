@@ -1,11 +1,11 @@
-"""Files of unfinished work: named sections after a small header, whole or not there at all.
+"""Files of unfinished work: named sections after a small header, written atomically.
 
 In:      arrays of one task's result
 Out:     PATH, renamed when it is whole; `read_section` reads parts of it
 Memory:  what the caller holds; a reader holds one section
 
-They are not flushed to the disk: a killed process loses nothing that was written. Whoever goes on
-with them asks `is_intact` first, which tells by the checksum what a power cut or a bad disk left.
+They are not flushed to the disk, because a killed process loses nothing that it wrote. A command
+that resumes calls `is_intact` first, whose checksum finds what a power cut or a bad disk damaged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _read_exactly(descriptor: int, offset: int, size: int, path: Path) -> memory
 def write_work_file(
     path: Path, header: Mapping[str, Any], sections: Mapping[str, memoryview]
 ) -> None:
-    """Write a task's result under its final name, all of it or nothing."""
+    """Write a task's result atomically under its final name."""
     table: dict[str, tuple[int, int]] = {}
     position = 0
     for name, data in sections.items():
@@ -76,7 +76,7 @@ def write_work_file(
     for data in sections.values():
         digest.update(data)
     partial = files.partial_path(path)
-    partial.unlink(missing_ok=True)  # of a killed command; the folder is this one's now
+    partial.unlink(missing_ok=True)  # left by a killed command; the folder is ours now
     with os.fdopen(files.create_file(partial), "wb", buffering=0) as file:
         _write(file, _PREFIX.pack(_MAGIC, len(text), digest.digest()) + text)
         for data in sections.values():

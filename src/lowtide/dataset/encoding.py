@@ -90,7 +90,7 @@ def encode_corpus(
             return text_bytes, open_work_file(path).header["tokens"]
         if not table.has_text[block]:
             raise DataError(
-                "neither the text nor the ids of a block are left of the earlier command",
+                "the text and the ids of a block are both missing from the earlier command's work",
                 path=path,
                 next_step="the same command with --restart",
             )

@@ -162,7 +162,7 @@ def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:
     count = size // shard.dtype.itemsize
     problems: list[str] = []
     if size % shard.dtype.itemsize:
-        problems.append(f"{name}: {size} bytes are no whole number of {shard.dtype.name} ids")
+        problems.append(f"{name}: {size} bytes are not a whole number of {shard.dtype.name} ids")
     described = shard.described
     if described is not None and count != described.num_tokens:
         problems.append(f"{name}: {count} tokens, {METADATA_NAME} says {described.num_tokens}")

@@ -1,4 +1,4 @@
-"""Where workers meet: a folder of a disk, or a prefix of an object store, seen alike.
+"""Where workers meet: a folder on a disk or a prefix of an object store, behind one interface.
 
 In:      names within the folder, as STAGE/NAME
 Out:     small files that are created once, files of any size that appear whole, leases
@@ -29,7 +29,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class SeenLease(NamedTuple):
-    """A lease of whomever: what it holds, and what tells it from one that replaced it."""
+    """A lease of any worker: its content, and what tells it from one that replaced it."""
 
     content: bytes
     tag: str
@@ -39,7 +39,7 @@ class Lease(Protocol):
     """A lease that this process holds."""
 
     def renew(self, content: bytes) -> None:
-        """Write it anew, unless it is released, somebody took it over, or it cannot be written."""
+        """Write it again, unless it was released or taken over, or cannot be written."""
         ...
 
     def release(self) -> None:
@@ -58,7 +58,7 @@ class SharedFolder(Protocol):
     """What lies in it beside the folders of stages."""
 
     def prepare(self) -> None:
-        """See that workers can rely on it, before the first task."""
+        """Check before the first task that workers can rely on this place."""
         ...
 
     def exists(self, name: str) -> bool:
@@ -258,7 +258,7 @@ class _DiskLease:
         return lease
 
     def renew(self, content: bytes) -> None:
-        # A full disk: the lease will look dead, no more.
+        # On a full disk the lease just looks dead to others.
         with self.lock, contextlib.suppress(OSError):
             if self.descriptor is not None:
                 os.pwrite(self.descriptor, content, 0)

@@ -42,12 +42,13 @@ __all__ = [
 ]
 
 LEASE_SECONDS = 30.0
-"""A lease unchanged for so long is that of a dead worker."""
+"""After so many seconds without a change a lease counts as a dead worker's."""
 MOST_FAILURES = 3
-"""A task that failed so often stops every worker."""
+"""A task that fails this often stops every worker."""
 MOST_LOSSES = 20
-"""As does one whose worker was lost so often: machines that are taken away are no fault of it, but
-a task that needs more memory than there is kills every worker that tries."""
+"""So does a task that loses its worker this often. More losses than failures are allowed, because
+machines may be taken away; but a task that needs too much memory kills every worker that tries
+it."""
 
 
 _LEASE = ".lease"
@@ -111,7 +112,8 @@ class Leases:
         waited = now - sight.since
         if waited < self.seconds and not _is_of_dead_process(found.content):
             return None
-        # Of many that notice at once the first takes it; the others only if that one died as well.
+        # If many notice at once, the first takes it over; the others only if that one has died as
+        # well.
         is_first = note_loss(self.records, task, found.content)
         return found if is_first or waited >= 2 * self.seconds else None
 
@@ -156,7 +158,7 @@ def _lease_name(task: Task) -> str:
 
 
 def _find_machine() -> str | None:
-    """What tells whether a process number means the same here: this start of it, and namespace."""
+    """Identifies the boot and the process namespace that process ids belong to."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -165,7 +167,7 @@ def _find_machine() -> str | None:
 
 
 def _is_of_dead_process(content: bytes) -> bool:
-    """Return whether a lease is one of a process of this machine that is gone: no need to wait."""
+    """Return whether a lease is that of a dead process of this machine: no need to wait then."""
     try:
         row = json.loads(content)
         machine, pid = row["machine"], int(row["pid"])
@@ -188,7 +190,7 @@ def list_leases(folder: Path) -> dict[str, str]:
 
 
 def note_failure(records: Records, task: Task, message: str) -> int:
-    """Keep that a task failed; returns how often it has."""
+    """Record that a task failed; return how often it has."""
     own = secrets.token_hex(8)
     row = json.dumps({"by": describe_worker(), "message": message, "nonce": own}).encode()
     for number in range(1, 1 + MOST_FAILURES):
@@ -198,7 +200,7 @@ def note_failure(records: Records, task: Task, message: str) -> int:
 
 
 def note_loss(records: Records, task: Task, lease: bytes) -> bool:
-    """Keep that the owner of a lease is dead; False if somebody has done so already."""
+    """Record that the owner of a lease is dead; False if another worker has done so already."""
     try:
         nonce = str(json.loads(lease)["nonce"])
     except (ValueError, KeyError, TypeError):  # it died before it wrote all of it

@@ -38,8 +38,8 @@ from lowtide.stores.paths import is_stored
 __all__ = ["OUTPUT_FORMAT", "Output", "OutputWriter", "open_output"]
 
 OUTPUT_FORMAT = "LTTASK03"
-"""Of these files. It is part of what unfinished work says of itself, so that files of another one
-are never taken for damaged."""
+"""The format of these files. The plan of unfinished work names it, so that files of another format
+are never taken for damaged ones."""
 _MAGIC = OUTPUT_FORMAT.encode()
 _PAGE_BYTES = 4096
 _SUM_BYTES = 8
@@ -244,6 +244,6 @@ def open_output(path: Path) -> Output:
             text = _read_exactly(file, begin, size, path)
     if xxhash.xxh3_128_digest(text) != digest:
         raise _damaged(path)
-    value = json.loads(text.tobytes())  # what the digest is of
+    value = json.loads(text.tobytes())  # its checksum is right, so it is ours
     sections = {name: (offset, count) for name, (offset, count) in value["sections"].items()}
     return Output(path, value["header"], sections, value["bytes"])

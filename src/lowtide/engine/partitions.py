@@ -6,7 +6,8 @@ Out:     two sections of a task's result: all rows of the first partition, block
 Memory:  a few numbers per block; its rows wait on disk until the task is done; a reader keeps
          some thousand numbers
 
-One file a task, of which others read stretches: a file for each pair of tasks would be millions.
+Each task writes one file, of which other tasks read parts: a file for each pair of tasks would be
+millions of files.
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
 
 
 def _refuse_leftovers(records: Records) -> None:
-    """Refuse records without a plan: nobody knows what they are of.
+    """Refuse records without a plan: it is unknown which job they belong to.
 
     A plan is created before the first record and removed after the last one, so it is looked for
-    before and after them: another worker may begin or end meanwhile.
+    before and after them: another worker may begin or end in between.
     """
     if read_plan(records) is not None:
         return
@@ -93,8 +93,8 @@ def _refuse_difference(found: Mapping[str, Any], plan: Mapping[str, Any], record
 def _create_or_read(records: Records, data: bytes) -> dict[str, Any] | None:
     """Create the plan and return None, or return the one that is there.
 
-    A worker that ends the work removes the folder, perhaps between two looks of this one: then
-    there is nothing to disagree with, and it is made anew.
+    A worker that finishes the work removes the folder, perhaps between two reads by this one: then
+    there is no plan to compare with, and it is created again.
     """
     for _ in range(_MOST_LOOKS):
         try:

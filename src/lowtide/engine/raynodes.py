@@ -24,7 +24,7 @@ __all__ = ["run_on_ray"]
 _OBJECT_STORE_BYTES = 80 << 20  # the least that Ray starts with
 _POLL_SECONDS = 0.5
 _MOST_LOSSES = 3
-"""So many workers may be lost on one node before no other is started there."""
+"""After this many lost workers on a node no other is started there."""
 
 
 def run_on_ray(
@@ -158,7 +158,7 @@ class _Nodes:
 
 
 def _run_work(work: Callable[[], int]) -> int | LowtideError:
-    """On a node: work, and hand back an error of ours as it is."""
+    """Runs on a node: does the work, and returns lowtide's own errors as they are."""
     try:
         return work()
     except LowtideError as error:

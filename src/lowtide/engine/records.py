@@ -4,9 +4,9 @@ In:      a task's result, written to a hidden file
 Out:     FOLDER/STAGE/NAME.out and then FOLDER/STAGE/NAME.done: a record of names, sizes, checksums
 Memory:  one record; where 4,096 results are; in a store the headers of 256
 
-The record is the truth: a task is done when it has one. Both are created, never replaced (folders),
-so two workers on one task cannot tear anything: the second finds the first one's bytes, and stops
-if they are not its own. A record names the plan it was made by: one of another job is refused.
+A task is done when it has a record. Records and results are created, never replaced (folders), so
+two workers on one task do no harm: the second finds the first one's bytes, and stops if they differ
+from its own. A record names its plan: one of another job is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["PLAN_NAME", "Records", "describe_worker"]
 _DONE = ".done"
 _COUNT = "count"
 PLAN_NAME = "plan.json"
-"""What all workers agree on; a stage says what it holds."""
+"""The file of the plan that all workers agree on; its stages decide what is in it."""
 _OUTPUTS_KEPT = 256
 _PLACES_KEPT = 4096  # about 4 MB
 
@@ -194,8 +194,8 @@ class Records:
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file in the folder; False if it is there already, as it was.
 
-        Where it matters who was first, `data` has to be this worker's own: a store that is asked
-        again after a lost answer cannot tell whose bytes are there but by looking at them.
+        Where it matters who was first, `data` must be unique to this worker: after a lost answer a
+        store can only tell whose object it is by its bytes.
         """
         return self.place.create(name, data)
 
@@ -231,7 +231,7 @@ class Records:
         return self.place.find_time(f"{stage}/{_COUNT}")
 
     def find_leftover(self) -> str | None:
-        """A stage that has records, whosever they are; None if there is none."""
+        """A stage that has records of any job; None if there is none."""
         own = self._own_names(())
         stages = (name for name in self.place.list_names() if name not in own)
         return next((stage for stage in stages if self.list_done(stage)), None)

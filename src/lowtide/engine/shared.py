@@ -1,4 +1,4 @@
-"""Run stages together with other workers, which know each other only by a folder they share.
+"""Run stages together with other workers, which only have a shared folder in common.
 
 In:      stages, the records of a work folder
 Out:     the records of all tasks; this process did some of them, others the rest
@@ -32,7 +32,7 @@ _SHORTEST_PAUSE = 0.01
 _OF_THIS_MACHINE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM, errno.EMFILE}
 )
-"""Errors that say something of a machine and nothing of the task: its worker leaves, no more."""
+"""Errors of a machine, not of the task: the worker leaves, and the task is not blamed."""
 
 
 def run_shared(
@@ -46,9 +46,9 @@ def run_shared(
 ) -> None:
     """Do tasks that nobody else does until every stage is done.
 
-    `on_stage` is told a stage's name and number of tasks, and returns what is told how many are
-    done, by whomever. `is_finished` says that the result is there, and the folder perhaps gone: an
-    error is then the end as well.
+    `on_stage` is called with a stage's name and number of tasks; the function it returns is called
+    with how many are done, by all workers. `is_finished` returns True when the result exists, and
+    the folder perhaps no longer does: an error then ends the work as well.
     """
     try:
         with Leases(records, lease_seconds) as leases:
@@ -124,7 +124,7 @@ class _StageRun:
             if index is not None:
                 at, pause = index + 1, _SHORTEST_PAUSE
                 continue
-            # All that is left is in work elsewhere.
+            # All remaining tasks are being done by other workers.
             self.news.wait(pause)
             pause = min(2 * pause, self.records.place.longest_pause)
             self.look()
@@ -175,7 +175,7 @@ class _StageRun:
             self.fail(task, error)
 
     def fail(self, task: Task, error: Exception) -> None:
-        """Keep an error; the last one that is allowed ends this process."""
+        """Record an error; after the last attempt that is allowed, it ends this process."""
         text = error.message if isinstance(error, LowtideError) else f"{error!r}"
         count = note_failure(self.records, task, text)
         if count >= MOST_FAILURES:

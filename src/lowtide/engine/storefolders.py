@@ -38,7 +38,7 @@ _OUT = "out"
 
 
 def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
-    """Try out whether a store keeps what is there, under a name that begins with `probe`."""
+    """Test that a store does not overwrite an object it is asked to create, with a probe object."""
     store, url = open_store(prefix), prefix / f"{probe}{secrets.token_hex(8)}"
     is_created = store.create(url, b"first") is not None
     is_replaced = store.create(url, b"second") is not None
@@ -55,7 +55,7 @@ def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
 class StoreFolder:
     """A prefix of a store that workers share."""
 
-    longest_pause = 5.0  # a look is several requests, and each is paid for
+    longest_pause = 5.0  # a look takes several requests, which cost money
     more_names: Collection[str] = (_OUT, "probe")
 
     def __init__(self, path: Path) -> None:
@@ -165,7 +165,7 @@ class StoreFolder:
         return SeenLease(bytes(content), info.tag)
 
     def replace_lease(self, name: str, content: bytes, seen: SeenLease) -> Lease | None:
-        """Replace a lease that is still the one that was seen; without an answer, look later."""
+        """Replace a lease if it is still the one that was seen; None if no answer came."""
         try:
             tag = self._store.replace(self._at(name), content, seen.tag)
         except StoreDownError:
@@ -182,7 +182,7 @@ class _StoreLease:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def renew(self, content: bytes) -> None:
-        # A lease that cannot be renewed will look dead, no more.
+        # A lease that cannot be renewed just looks dead to others.
         with self.lock, contextlib.suppress(DataError):
             if self.tag is not None:
                 tag = self.store.replace(self.url, content, self.tag)

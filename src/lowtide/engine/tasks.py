@@ -1,7 +1,7 @@
-"""What an engine runs: tasks of one stage after the other, known by the stage's name and a number.
+"""What an engine runs: stages in order, each with tasks that are numbered from 0.
 
 In:      nothing; a stage reads what earlier stages committed
-Out:     a record per task (records); whoever runs a task again finds it, or its own bytes
+Out:     a record per task (records); a task that is run again finds its record, or the same bytes
 Memory:  a task is two values; a stage of any number of tasks holds none of them
 """
 

@@ -38,7 +38,7 @@ class JaxFeed:
         if ids.size and (ids.min() < 0 or ids.max() >= self._vocab_size):
             wrong = ids[(ids < 0) | (ids >= self._vocab_size)].flat[0]
             raise DataError(
-                f"the data has the id {wrong}, the model ids from 0 to {self._vocab_size - 1}",
+                f"the data has the id {wrong}, the model has ids from 0 to {self._vocab_size - 1}",
                 next_step="prepare the data with the tokenizer of the model",
             )
         return ids.astype(np.int32)

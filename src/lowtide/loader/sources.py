@@ -154,7 +154,7 @@ def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
         result = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):  # SyntaxError: NumPy takes "1,2" for a program
         raise UsageError(
-            f"{dtype!r} is no type of numbers", next_step="give uint16, uint32 or int32"
+            f"{dtype!r} is not a type of numbers", next_step="give uint16, uint32 or int32"
         ) from None
     if result.kind not in "iu" or result.itemsize not in (1, 2, 4, 8):
         raise UsageError(

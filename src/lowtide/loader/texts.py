@@ -259,7 +259,7 @@ def make_encoder(tokenizer: Any, *, end_of_text: str = END_OF_TEXT) -> TextEncod
             fingerprint=f"{type(tokenizer).__name__} {getattr(tokenizer, 'vocab_size', '')}",
         )
     raise UsageError(
-        f"a {type(tokenizer).__name__} is no tokenizer: it has no encode",
+        f"a {type(tokenizer).__name__} is not a tokenizer: it has no encode",
         next_step='give lowtide.Tokenizer.load("gpt2"), or a tokenizers.Tokenizer',
     )
 

@@ -53,7 +53,7 @@ class StoredForm(NamedTuple):
 @functools.singledispatch
 def stored_form(value: Any) -> StoredForm:
     """Return a tensor as a file holds it; a framework registers its own kind of tensor."""
-    raise TypeError(f"{type(value).__name__} is no tensor that a file can hold")
+    raise TypeError(f"{type(value).__name__} is not a tensor that a file can hold")
 
 
 @stored_form.register

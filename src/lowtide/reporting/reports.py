@@ -110,7 +110,7 @@ def _require_ours(path: Path) -> None:
         if GENERATOR.encode() in file.read(1024):
             return
     raise UsageError(
-        "this file is there already, and is no page of lowtide",
+        "this file is there already, and is not a page of lowtide",
         path=path,
         next_step="name another --out",
     )
@@ -146,7 +146,7 @@ def _runs_of(settings: ReportSettings) -> list[Path]:
         if not _is_run(path):
             raise DataError(
                 "several things are compared if all of them are runs, or all of them datasets, and "
-                "this is no run",
+                "this is not a run",
                 path=path,
                 next_step="name runs or datasets only, or make a page of each by itself",
             )
@@ -183,7 +183,7 @@ def open_reader(settings: ReportSettings) -> PageReader:
             next_step="name a run, a dataset's folder or a tokenizer's",
         )
     raise DataError(
-        "this is no run, dataset or tokenizer of lowtide",
+        "this is not a run, dataset or tokenizer of lowtide",
         path=path,
         next_step="name a folder that lowtide train, prepare or train-tokenizer made",
     )

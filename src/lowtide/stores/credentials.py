@@ -1,7 +1,7 @@
-"""Whose credentials a store is asked with: where they may come from, and who says which.
+"""Credentials for object stores: where they come from.
 
 In:      the environment, files of profiles; never a flag
-Out:     words for whoever has none; a provider where obstore does not look by itself
+Out:     advice for users without any; a provider where obstore does not look by itself
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CREDENTIALS = {
 
 
 def how_to_sign_in(scheme: str) -> str:
-    """What somebody without credentials does next."""
+    """The next step for a user without credentials."""
     return _CREDENTIALS.get(scheme, _CREDENTIALS["az"])
 
 

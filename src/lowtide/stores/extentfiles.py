@@ -135,7 +135,7 @@ def is_whole(descriptor: int, size: int) -> bool:
 
 
 def remove_unlocked(path: Path) -> bool:
-    """Remove an extent that nobody reads; True if it is gone by that."""
+    """Remove an extent unless it is being read; True if it was removed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -152,7 +152,7 @@ def remove_unlocked(path: Path) -> bool:
 
 
 def try_lock(descriptor: int, how: int) -> bool:
-    """Lock a file; a disk without locks counts as locked, and must have one user."""
+    """Lock a file; a disk without locks counts as locked, so only one process may use it."""
     try:
         fcntl.flock(descriptor, how)
     except OSError as error:

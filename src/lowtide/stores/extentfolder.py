@@ -5,8 +5,8 @@ Out:     open files of extents; the bytes in use, counted for all processes that
 Disk:    `max_bytes`: extents, and copies of a dataset's small files
 Memory:  about 200 bytes for each extent in the folder
 
-The bytes in use are counted in a file under a lock, before they are written; whoever comes when
-nobody else is there counts anew. An extent is locked (shared) while it is read, and a locked one is
+The bytes in use are counted in a file under a lock, before they are written; a process that finds
+no other user counts them again. An extent is locked (shared) while it is read, and a locked one is
 not removed. Only files that the cache wrote are ever removed.
 """
 
@@ -43,12 +43,12 @@ _MANY = 4096
 _CLOSED = -1  # no descriptor
 
 Rank = Callable[[str], tuple[float, bool]]
-"""How far away the next use of an extent is, by its name; of equals those with True go first."""
+"""Returns how far away an extent's next use is; of equals those with True are removed first."""
 
 
 @dataclass
 class Count:
-    """The bytes in use, for as long as nobody else counts."""
+    """The bytes in use, while this process alone may change them."""
 
     bytes: int
 

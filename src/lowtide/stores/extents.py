@@ -9,8 +9,9 @@ An extent is EXTENT_BYTES of one object, a file of its own with its checksum at 
 when whole: a killed process leaves nothing that is taken for data, and a power cut no wrong bytes.
 Its name has the object's URL and tag in it, so no version of an object meets another one.
 
-Several processes may share a folder (extentfolder.py). Removed is what will be used last of all:
-users say when they want an extent (`plan`), and what nobody here has said a word about goes first.
+Several processes may share a folder (extentfolder.py). The extent whose next use is farthest away
+is removed first: readers announce when they want an extent (`plan`), and extents that nobody has
+announced go before all others.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ def buffer_bytes() -> int:
 
 
 def default_cache_dir() -> Path:
-    """Where extents are kept if nobody says so."""
+    """Where extents are kept by default."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "lowtide" / "objects"  # beside what else lowtide keeps there
 
 
 @dataclass(frozen=True)
 class PlannedUse:
-    """When somebody here wants an extent, in samples of a run."""
+    """When a reader of this process wants an extent, in samples of its run."""
 
     owner: int
     until: int
@@ -129,9 +130,9 @@ class ExtentCache:
         self.fetch_ahead(owner, (extent for extent, _ in wanted))
 
     def _forget_uses(self, owner: int) -> None:
-        """Keep the uses of extents that are here, and of those that others still wait for.
+        """Drop uses of extents that are neither in the cache nor waited for by another reader.
 
-        A use of what was removed is said again by the plan that wants it.
+        If a removed extent is wanted again, the plan that wants it says so again.
         """
         known = self.folder.known
         self._uses = {

@@ -9,8 +9,8 @@ A range is asked for under the tag the object had when it was opened, so that on
 meanwhile is refused instead of mixed. Errors of a store come as text: which of them pass with time
 (lost connections, 429, 5xx) and which do not is decided here, in one place.
 
-A store gives the same answer to whoever was second and to whoever was first but did not hear of it
-and asked again. So `create` looks at what is there, and compares.
+A store gives the same answer to a second writer and to the first one that lost its answer and asked
+again. So `create` reads what is there, and compares.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ObjectChangedError(DataError):
 
 
 class StoreDownError(DataError):
-    """The store denies access, or does not answer: no fault of what was asked for."""
+    """The store denies access or does not answer: the request itself is not at fault."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Store:
         writes: bool = False,
         attempts: int = _ATTEMPTS,
     ) -> ResultT:
-        """Call `ask` until it answers; what will not pass is raised at once, in our words."""
+        """Call `ask` until it answers; errors that will not pass are raised at once, as our own."""
         began, reason = time.monotonic(), ""
         for attempt in range(1, attempts + 1):
             try:
@@ -330,7 +330,7 @@ def _wait(attempt: int, url: StoreURL, reason: str) -> None:
 
 
 def _refusal(error: Exception, url: StoreURL, *, writes: bool = False) -> DataError | None:
-    """The error to raise for what waiting does not mend; None where it may."""
+    """The error to raise where retrying cannot help; None where it may."""
     text = str(error)
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0

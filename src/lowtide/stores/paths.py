@@ -72,7 +72,7 @@ class StorePath(PosixPath):
         url = self.url
         try:
             if not url.key:  # asked for as an object, a bucket would answer
-                raise ObjectMissingError("a bucket is no object", path=str(url))
+                raise ObjectMissingError("a bucket is not an object", path=str(url))
             info = open_store(url).head(url)
         except ObjectMissingError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self)) from None
@@ -80,7 +80,7 @@ class StorePath(PosixPath):
         return _status(info)
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether there is such an object; pathlib may ask the system, which knows none."""
+        """Return whether there is such an object; pathlib would look on the local disk."""
         try:
             self.stat()
         except FileNotFoundError:
@@ -187,7 +187,7 @@ class _RangeFile(io.RawIOBase):
         return self._held[inside : inside + count]
 
     def renew(self) -> None:
-        """Go on with the object as it is now, where its name says what it holds."""
+        """Go on with the object's current version; for objects that are named by their content."""
         info = self._store.head(self._info.url)
         if info.size == self._info.size:
             self._info = info

@@ -119,7 +119,7 @@ def _load_file(path: Path) -> Vocabulary:
         if path.suffix == ".json":
             raise
         raise DataError(
-            f"this is no tokenizer: {error.message}",
+            f"this is not a tokenizer: {error.message}",
             path=path,
             next_step="name a tokenizer.json, a .tiktoken file, or a tokenizer's folder",
         ) from None

@@ -55,7 +55,7 @@ def checked_ids(ids: Iterable[int] | npt.NDArray[Any], *, vocab_size: int) -> np
         items = ids if isinstance(ids, np.ndarray) else list(ids)
         array = np.asarray(items)
     except (TypeError, ValueError, OverflowError):  # no list, or lists of different lengths
-        raise UsageError(f"these are no ids: {str(items)[:80]}; {expected}") from None
+        raise UsageError(f"these are not ids: {str(items)[:80]}; {expected}") from None
     if array.size == 0:
         return array
     if array.dtype.kind not in "iu":

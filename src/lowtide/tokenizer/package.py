@@ -87,7 +87,7 @@ def _parse(source: bytes, path: Path, reason: str) -> dict[str, Any]:
     except ValueError:
         contents = None
     if not isinstance(contents, dict):
-        raise DataError(f"{reason}, and it is no tokenizer.json", path=path)
+        raise DataError(f"{reason}, and it is not a tokenizer.json", path=path)
     return contents
 
 

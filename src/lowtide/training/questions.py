@@ -55,7 +55,7 @@ def iter_questions(path: Path) -> Iterator[Question]:
         ) as error:
             what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
             raise DataError(
-                f"line {number} is no question: {what}",
+                f"line {number} is not a question: {what}",
                 path=path,
                 next_step='expected {"context": …, "choices": […], "answer": 0}, {"text": …}, or a '
                 "line of HellaSwag, ARC or PIQA",
@@ -168,7 +168,7 @@ def _read_lambada(row: Mapping[str, Any]) -> Question:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 

@@ -200,7 +200,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _damaged(path, f"it holds a {type(value).__name__}")
     if not isinstance(value.get("history", []), list):
-        raise _damaged(path, "its history is no list")
+        raise _damaged(path, "its history is not a list")
     return value
 
 

@@ -112,7 +112,7 @@ def choose_rung(
         if limits.hold(need):
             return tried
     if need is None:
-        raise UsageError("--offload auto: none of its rungs goes with the other settings")
+        raise UsageError("--offload auto: none of its rungs is possible with the other settings")
     raise _nothing_fits(need, limits)
 
 
