@@ -95,6 +95,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Phase.advance(count)": 1,
         "Progress.phase(start)": 0,
     },
+    "publishing": {"_THREADS": 16, "PublishGroup.__init__(size)": 64},
 }
 
 

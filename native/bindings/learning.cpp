@@ -119,11 +119,12 @@ void bind_round_learner(nb::module_& m, const char* name) {
       .def(
           "__init__",
           [](RoundLearner<Symbol>* self, const std::string& tie_break, const FileName& file_dir,
-             size_t memory_bytes) {
-            new (self)
-                RoundLearner<Symbol>(tie_break_named(tie_break), file_dir.bytes, memory_bytes);
+             size_t memory_bytes, size_t longest_token) {
+            new (self) RoundLearner<Symbol>(tie_break_named(tie_break), file_dir.bytes,
+                                            memory_bytes, longest_token);
           },
-          nb::arg("tie_break"), nb::kw_only(), nb::arg("file_dir"), nb::arg("memory_bytes"))
+          nb::arg("tie_break"), nb::kw_only(), nb::arg("file_dir"), nb::arg("memory_bytes"),
+          nb::arg("longest_token") = kLongestToken)
       .def_prop_ro("rounds", &RoundLearner<Symbol>::rounds)
       .def_prop_ro("parts", &RoundLearner<Symbol>::parts)
       .def_prop_ro("file_bytes", &RoundLearner<Symbol>::file_bytes);
@@ -168,10 +169,11 @@ void bind_learning(nb::module_& m) {
   learner
       .def(
           "__init__",
-          [](MergeLearner* self, const std::string& tie_break) {
-            new (self) MergeLearner(std::make_shared<TokenTable>(tie_break_named(tie_break)));
+          [](MergeLearner* self, const std::string& tie_break, size_t longest_token) {
+            new (self) MergeLearner(
+                std::make_shared<TokenTable>(tie_break_named(tie_break), longest_token));
           },
-          nb::arg("tie_break"))
+          nb::arg("tie_break"), nb::kw_only(), nb::arg("longest_token") = kLongestToken)
       .def_prop_ro("bytes", &MergeLearner::bytes);
   def_learning(learner);
   bind_round_learner<uint16_t>(m, "RoundLearner");

@@ -56,6 +56,8 @@ __all__ = [
 ]
 
 PathLike = str | os.PathLike[str]
+Publisher = Callable[[Path, Path], None]
+"""Takes a finished file and the name it is to have."""
 _BUFFER_BYTES = 1 << 20
 _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
@@ -278,8 +280,10 @@ def _remove_unused(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic_path(path: PathLike, *, sync_folder: bool = True) -> Generator[Path]:
-    """A new, empty file for another program to write to by name; renamed to `path` at the end."""
+def atomic_path(
+    path: PathLike, *, sync_folder: bool = True, publisher: Publisher | None = None
+) -> Generator[Path]:
+    """A new, empty file to write to by name; renamed to `path` at the end, or by `publisher`."""
     path = Path(path)
     partial = unused_name(path, "partial")
     descriptor = -1
@@ -288,7 +292,10 @@ def atomic_path(path: PathLike, *, sync_folder: bool = True) -> Generator[Path]:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield partial
-        publish(partial, path, sync_folder=sync_folder)
+        if publisher is None:
+            publish(partial, path, sync_folder=sync_folder)
+        else:
+            publisher(partial, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -301,7 +308,9 @@ def atomic_path(path: PathLike, *, sync_folder: bool = True) -> Generator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_file(path: PathLike, *, sync_folder: bool = True) -> Generator[IO[bytes]]:
+def atomic_file(
+    path: PathLike, *, sync_folder: bool = True, publisher: Publisher | None = None
+) -> Generator[IO[bytes]]:
     """Open `path` for writing; it appears under its name only if the block ends well.
 
     >>> import tempfile
@@ -312,7 +321,7 @@ def atomic_file(path: PathLike, *, sync_folder: bool = True) -> Generator[IO[byt
     b'1234'
     """
     with (
-        atomic_path(path, sync_folder=sync_folder) as partial,
+        atomic_path(path, sync_folder=sync_folder, publisher=publisher) as partial,
         partial.open("r+b", buffering=_BUFFER_BYTES) as file,
     ):
         yield file

@@ -54,10 +54,12 @@ class Scorer:
         from lowtide.model.program import program_here
         from lowtide.model.weights import load_model
         from lowtide.tokenizer import Tokenizer
+        from lowtide.tokenizer.needs import vocabulary_bytes
 
         run_dir = find_model_dir(pretrained, checkpoints_dir)
         folder = run_dir / "best" if best else run_dir
         self._program = program_here(0, device=device or "auto")  # the tokenizer is counted beside
+        self._tokenizer_bytes = vocabulary_bytes(folder)
         self.tokenizer: Tokenizer = Tokenizer.load(folder)
         self.config = load_config(folder)
         require_vocabulary(self.tokenizer, self.config, folder)
@@ -89,6 +91,7 @@ class Scorer:
             tokens=tokens,
             program=self._program,
             generates=generates,
+            tokenizer_bytes=self._tokenizer_bytes,
         )
 
     def score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:

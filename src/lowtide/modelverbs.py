@@ -137,6 +137,7 @@ def _refuse_evaluation(settings: EvaluateSettings) -> None:
             tokens=tokens,
             text_bytes=max(text_bytes, fetched),
             backend=settings.chosen_backend(),
+            tokenization=settings.tokenization,
         )
 
     try:

@@ -60,6 +60,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "dataset.phases": {"run_encoding(first_block)": 0},
     "dataset.pretokenization": {
+        "_ALONE_BYTES": 1_048_576,
         "PretokenizeResult.was_there": False,
         "PretokenizeResult.is_plain": True,
     },

@@ -20,6 +20,7 @@ from lowtide.dataset.summary import describe_pretokenization
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.journal import Journal
 from lowtide.memory import MemoryBudget
+from lowtide.publishing import PublishGroup
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -449,3 +450,34 @@ def test_batches_of_tiny_texts_are_small(tmp_path: Path) -> None:
     sizes = [len(texts) for texts, _ in npywriting.iter_batches(source, ReadingSettings())]
     assert sum(sizes) == 30_000
     assert max(sizes) <= npywriting._BATCH_BYTES // npywriting._TEXT_BYTES
+
+
+def test_small_files_are_published_in_groups_and_an_interrupted_group_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(70):
+        (tmp_path / f"{number:02}.txt").write_text(f"low tide, number {number}")
+    (tmp_path / "a.jsonl").write_text('{"text": "low tide"}\n')
+    real = PublishGroup.publish
+    groups: list[int] = []
+
+    def cut_off(group: PublishGroup) -> None:
+        groups.append(group.num_waiting)
+        if len(groups) > 1:
+            raise RuntimeError("the power is cut")
+        real(group)
+
+    monkeypatch.setattr(PublishGroup, "publish", cut_off)
+    with pytest.raises(RuntimeError, match="power"):
+        pretokenize_files(file=[tmp_path])
+    assert groups == [64, 7]
+    there = {path.name for path in tmp_path.glob("*.npy")}
+    assert len(there) == 64 and {f"{name}.json" for name in there} == {
+        path.name for path in tmp_path.glob("*.npy.json")
+    }
+    monkeypatch.setattr(PublishGroup, "publish", real)
+    results = pretokenize_files(file=[tmp_path])
+    assert [row.was_there for row in results] == [True] * 64 + [False] * 7
+    assert np.load(tmp_path / "69.npy").size and np.load(tmp_path / "a.npy").size
+    hidden = {path.name for path in tmp_path.glob(".*")}
+    assert all(name.endswith(".metrics.jsonl") for name in hidden), hidden

@@ -25,6 +25,7 @@ few_letters = st.sampled_from([b"a", b"ab", b"abc", b"ab \n", bytes(range(256))]
     lambda letters: st.lists(st.sampled_from(list(letters)), min_size=1, max_size=16).map(bytes)
 )
 pieces_with_counts = st.dictionaries(few_letters, st.integers(1, 9), max_size=12)
+longest_tokens = st.sampled_from([reference.LONGEST_TOKEN, 1, 2, 3, 4, 7])
 
 
 def learn(
@@ -36,11 +37,15 @@ def learn(
     merges_per_call: int = 1 << 40,
     rounds: type[_native.RoundLearner] | None = None,
     memory_bytes: int = 0,
+    longest_token: int = reference.LONGEST_TOKEN,
 ) -> list[Pair]:
+    folder = tempfile.gettempdir()
     return learn_with(
-        _native.MergeLearner(tie_break)
+        _native.MergeLearner(tie_break, longest_token=longest_token)
         if rounds is None
-        else rounds(tie_break, file_dir=tempfile.gettempdir(), memory_bytes=memory_bytes),
+        else rounds(
+            tie_break, file_dir=folder, memory_bytes=memory_bytes, longest_token=longest_token
+        ),
         counts,
         target=target,
         min_frequency=min_frequency,
@@ -70,12 +75,18 @@ def learn_with(
 
 
 @TIE_BREAKS
-@given(counts=pieces_with_counts, target=st.integers(0, 60), min_frequency=st.integers(1, 6))
+@given(
+    counts=pieces_with_counts,
+    target=st.integers(0, 60),
+    min_frequency=st.integers(1, 6),
+    longest_token=longest_tokens,
+)
 @settings(max_examples=70, deadline=None)
 def test_merges_equal_the_reference(
-    tie_break: str, counts: dict[bytes, int], target: int, min_frequency: int
+    tie_break: str, counts: dict[bytes, int], target: int, min_frequency: int, longest_token: int
 ) -> None:
     options = {"target": target, "tie_break": tie_break, "min_frequency": min_frequency}
+    options["longest_token"] = longest_token
     assert learn(counts, **options) == reference.learn_merges(counts, **options)
 
 
@@ -86,6 +97,7 @@ def test_merges_equal_the_reference(
     min_frequency=st.integers(1, 6),
     memory_bytes=st.sampled_from([20_000, 1 << 20]),
     rounds=st.sampled_from([_native.RoundLearner, _native.WideRoundLearner]),
+    longest_token=longest_tokens,
 )
 @settings(max_examples=70, deadline=None)
 def test_merges_in_rounds_equal_the_reference(
@@ -95,8 +107,10 @@ def test_merges_in_rounds_equal_the_reference(
     min_frequency: int,
     memory_bytes: int,
     rounds: type[_native.RoundLearner],
+    longest_token: int,
 ) -> None:
     options = {"target": target, "tie_break": tie_break, "min_frequency": min_frequency}
+    options["longest_token"] = longest_token
     found = learn(counts, **options, rounds=rounds, memory_bytes=memory_bytes, merges_per_call=7)
     assert found == reference.learn_merges(counts, **options)
 
@@ -178,7 +192,9 @@ def test_more_tokens_than_short_symbols_can_tell_apart() -> None:
     assert len(learn(counts, **options, rounds=_native.WideRoundLearner)) == 70_000
 
 
-def train_with_hugging_face(counts: Mapping[bytes, int], *, target: int) -> list[Pair]:
+def train_with_hugging_face(
+    counts: Mapping[bytes, int], *, target: int, longest_token: int | None = None
+) -> list[Pair]:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -187,6 +203,7 @@ def train_with_hugging_face(counts: Mapping[bytes, int], *, target: int) -> list
         vocab_size=256 + target,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
+        max_token_length=None if longest_token is None else longest_token + 1,
     )
     words = (piece.decode() for piece, count in counts.items() for _ in range(count))
     tokenizer.train_from_iterator(words, trainer)
@@ -202,11 +219,15 @@ text_pieces = st.text(alphabet="ab", min_size=1, max_size=14) | st.text(
 @given(
     counts=st.dictionaries(text_pieces.map(str.encode), st.integers(1, 4), max_size=12),
     target=st.integers(1, 60),
+    longest_token=st.sampled_from([None, 2, 3, 5]),
 )
 @settings(max_examples=75, deadline=None)
-def test_merges_equal_hugging_face(counts: dict[bytes, int], target: int) -> None:
-    ours = learn(counts, target=target, tie_break="huggingface")
-    assert ours == train_with_hugging_face(counts, target=target)
+def test_merges_equal_hugging_face(
+    counts: dict[bytes, int], target: int, longest_token: int | None
+) -> None:
+    longest = reference.LONGEST_TOKEN if longest_token is None else longest_token
+    ours = learn(counts, target=target, tie_break="huggingface", longest_token=longest)
+    assert ours == train_with_hugging_face(counts, target=target, longest_token=longest_token)
 
 
 def test_merges_of_text_equal_hugging_face(make_text: Callable[[int, int], bytes]) -> None:
@@ -233,6 +254,18 @@ def test_learning_ends_when_no_pair_is_left(tie_break: str) -> None:
     assert len(learn({b"abc": 1}, target=100, tie_break=tie_break)) == 2
     assert learn({}, target=100, tie_break=tie_break) == []
     assert learn({b"a": 7, b"b": 2}, target=100, tie_break=tie_break) == []
+
+
+@pytest.mark.parametrize("rounds", [None, _native.RoundLearner])
+def test_no_token_is_longer_than_a_kibibyte(rounds: type[_native.RoundLearner] | None) -> None:
+    """Text that repeats itself would have tokens as long as itself, here of 64 KiB."""
+    counts = {b"a" * (1 << 16): 1, b"xyz" * 20_000: 2}
+    merges = learn(
+        counts, target=400, tie_break="huggingface", rounds=rounds, memory_bytes=64 << 20
+    )
+    sizes = [len(left + right) for left, right in merges]
+    assert max(sizes) == reference.LONGEST_TOKEN
+    assert len(sizes) < 60
 
 
 @TIE_BREAKS

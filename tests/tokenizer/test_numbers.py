@@ -73,10 +73,15 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "tokenizer.needs": {
         "PIECE_CHARACTERS": 32_768,
         "PIECE_BYTES": 16_777_216,
+        "USUAL_BYTES": 20_971_520,
         "_TABLE_TIMES": 24,
         "_PROGRAM_BYTES": 8_388_608,
-        "PackageNeeds.table_bytes": 0,
-        "PackageNeeds.thread_bytes": 0,
+        "_JSON_TIMES": 7,
+        "_PARTS_TIMES": 11,
+        "_RANKS_TIMES": 25,
+        "TokenizerNeeds.table_bytes": 0,
+        "TokenizerNeeds.thread_bytes": 0,
+        "TokenizerNeeds.by_package": False,
     },
     "tokenizer.package": {
         "CACHE_BYTES": 16_777_216,
@@ -99,7 +104,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_MOST_LOOKS": 4_096,
         "PieceEncoder.encode(is_first)": True,
     },
-    "tokenizer.reference": {"_SMALL_IN_UNICODE_16": 661, "learn_merges(min_frequency)": 1},
+    "tokenizer.reference": {
+        "LONGEST_TOKEN": 1_024,
+        "_SMALL_IN_UNICODE_16": 661,
+        "learn_merges(min_frequency)": 1,
+        "learn_merges(longest_token)": 1_024,
+    },
     "tokenizer.scanning": {"CHARACTER_BYTES": 400, "_READ_BYTES": 1_048_576},
     "tokenizer.settings": {
         "TokenizerTrainingSettings.vocab_size": 32_000,

@@ -21,7 +21,7 @@ from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.generation.prompts import Prompt, encode_end
 from lowtide.tokenizer import Tokenizer, package
-from lowtide.tokenizer.needs import NO_PACKAGE, PIECE_CHARACTERS, package_needs
+from lowtide.tokenizer.needs import NO_MORE, PIECE_CHARACTERS, tokenizer_needs
 
 WORDS = [
     "the",
@@ -227,9 +227,10 @@ def test_a_missing_package_is_named(source: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_needs_are_known_before_it_is_loaded(source: Path) -> None:
-    assert package_needs(source).table_bytes > source.stat().st_size
-    assert package_needs(source.parent) == package_needs(source)
-    assert package_needs("char") == package_needs("no/such.json") == NO_PACKAGE
+    assert tokenizer_needs(source).by_package
+    assert tokenizer_needs(source).table_bytes > source.stat().st_size
+    assert tokenizer_needs(source.parent) == tokenizer_needs(source)
+    assert tokenizer_needs("char") == tokenizer_needs("no/such.json") == NO_MORE
 
 
 def read_ids(folder: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers as pre
 
 from lowtide.errors import BudgetError
 from lowtide.tokenizer import Tokenizer, package
-from lowtide.tokenizer.needs import package_needs
+from lowtide.tokenizer.needs import tokenizer_needs
 from lowtide.tokenizer.pieces import PieceRules
 
 BLANK = "▁"
@@ -176,7 +176,7 @@ def test_no_package_is_needed_and_nothing_is_said(
     assert again.fingerprint == ours.fingerprint and len(again.encode("the sea")) > 0
     assert again.token_bytes(int(again.encode("the")[0])).startswith(b" ")
     assert capsys.readouterr().err == "" and again.data.reason == ""
-    assert package_needs(tmp_path).table_bytes > 0
+    assert tokenizer_needs(tmp_path).table_bytes > 0
 
 
 def change(contents: dict[str, Any], **model: Any) -> dict[str, Any]:

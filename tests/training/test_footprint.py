@@ -18,6 +18,17 @@ from lowtide.training.settings import train_settings
 
 CONFIG = GPTConfig(vocab_size=2048, context_length=128, num_layers=4, width=256, num_heads=4)
 
+
+def test_a_vocabulary_counts_by_its_files_where_its_tokens_are_long(tmp_path):
+    folder = tmp_path / "runs" / "model" / "data" / "tokenizer"
+    folder.mkdir(parents=True)
+    program = Program(device="cpu", imported_bytes=0, trained_bytes=0)
+    settings = train_settings(dataset_id="texts", checkpoints_dir=tmp_path / "runs")
+    usual = planned_bytes(CONFIG, settings, program=program).tokenizer
+    (folder / "tokenizer.json").write_bytes(b" " * (10 << 20))
+    assert planned_bytes(CONFIG, settings, program=program).tokenizer > usual + (60 << 20)
+
+
 SCRIPT = textwrap.dedent(
     """
     import json, sys, torch

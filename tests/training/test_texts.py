@@ -7,6 +7,7 @@ import pytest
 
 from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.errors import DataError
+from lowtide.loader.texts import FileTexts
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import texts
 from lowtide.training.settings import train_settings
@@ -47,6 +48,23 @@ def test_ids_are_those_of_pretokenize_and_made_once(
     monkeypatch.setattr(texts, "pretokenize_file", None)
     monkeypatch.setattr(texts, "train_tokenizer", None)
     assert find_text_tokens(chosen, notes.append, None) == path
+
+
+def test_a_sample_has_no_long_stretch_without_a_place_to_cut(settings, notes, tmp_path):
+    """What is learned from is held at many times its size: a stretch of it takes little."""
+    words = b"ordinary words of a text\n" * 200_000
+    (tmp_path / "stream.txt").write_bytes(words + b"a" * (7 << 20) + b"\nthe end")
+    chosen = settings(input_file=None, dataset_id=str(tmp_path / "stream.txt"), tokenization=None)
+    found = FileTexts([chosen.data.dataset_id])
+    texts._write_head(tmp_path / "head.txt", found, None)
+    sample = (tmp_path / "head.txt").read_bytes()
+    assert sample.replace(b"<|endoftext|>", b"") == (tmp_path / "stream.txt").read_bytes()
+    parts = sample.split(b"<|endoftext|>")
+    assert len(parts) == 5 and parts[0].startswith(words)  # ordinary text stays as it is
+    stretches = [len(part) for part in parts[1:-1]]
+    assert max(stretches) <= texts._STRETCH_BYTES + texts._LOOK_BYTES
+    tokenizer = texts.find_stream_tokenizer(chosen, notes.append, None)
+    assert max(map(len, tokenizer.vocabulary.values())) <= 1024
 
 
 def test_another_text_or_tokenizer_is_tokenized_anew(settings, notes, tmp_path):

@@ -105,6 +105,7 @@ bool MergeLearner::before(const Candidate& a, const Candidate& b) const {
 void MergeLearner::push(uint32_t pair) {
   if (counts_[pair] < threshold_) return;
   const Pair& p = pairs_[pair];
+  if (!tokens_->can_merge(p.left, p.right)) return;
   queue_.push_back({counts_[pair], uint64_t{p.left} << 32 | p.right, pair});
   std::push_heap(queue_.begin(), queue_.end(),
                  [this](const Candidate& a, const Candidate& b) { return before(b, a); });

@@ -1,6 +1,8 @@
 // The tokens that merging makes, and which of several pairs with the same count comes first.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,10 +19,15 @@ struct Merge {
   uint32_t left, right, token;  // 0 to 255: bytes; 256 + n: the n-th token made
 };
 
+// Bytes of the longest token that is made. Text that repeats itself without a place to cut would have
+// tokens as long as itself: useless, and many times their size wherever a vocabulary is loaded.
+constexpr size_t kLongestToken = 1024;
+
 // Symbols 0 to 255 are the bytes, in the order that ties follow; those above are tokens made.
 class TokenTable {
  public:
-  explicit TokenTable(TieBreak tie_break) : tie_break_(tie_break) {
+  explicit TokenTable(TieBreak tie_break, size_t longest_token = kLongestToken)
+      : tie_break_(tie_break), longest_token_(longest_token) {
     size_t next = 0;
     const bool by_printable = tie_break == TieBreak::kHuggingFace;
     for (const bool printable : {true, false}) {
@@ -46,9 +53,17 @@ class TokenTable {
   uint32_t merge(uint32_t left, uint32_t right) {
     const uint32_t token = static_cast<uint32_t>(tokens_.size());
     tokens_.push_back(tokens_[left] + tokens_[right]);
+    longest_made_ = std::max(longest_made_, tokens_.back().size());
     merges_.push_back({plain(left), plain(right), token});
     return token;
   }
+
+  // Whether the token that two symbols make is not too long.
+  bool can_merge(uint32_t left, uint32_t right) const {
+    return tokens_[left].size() + tokens_[right].size() <= longest_token_;
+  }
+  // Whether any two symbols can be merged, by their lengths: so it is in text of words.
+  bool all_can_merge() const { return 2 * longest_made_ <= longest_token_; }
 
   // Of two pairs with the same count: whether (left, right) comes before (other_left, other_right).
   bool before(uint32_t left, uint32_t right, uint32_t other_left, uint32_t other_right) const {
@@ -68,6 +83,8 @@ class TokenTable {
   uint32_t plain(uint32_t symbol) const { return symbol < 256 ? byte_of_[symbol] : symbol; }
 
   TieBreak tie_break_;
+  size_t longest_token_;
+  size_t longest_made_ = 1;
   uint8_t byte_of_[256];
   uint32_t symbol_of_[256];
   std::vector<std::string> tokens_;  // by symbol

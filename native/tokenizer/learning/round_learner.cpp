@@ -38,8 +38,8 @@ size_t segments_in(size_t memory_bytes) {
 
 template <typename Symbol>
 RoundLearner<Symbol>::RoundLearner(TieBreak tie_break, const std::string& file_dir,
-                                   size_t memory_bytes)
-    : tokens_(std::make_shared<TokenTable>(tie_break)),
+                                   size_t memory_bytes, size_t longest_token)
+    : tokens_(std::make_shared<TokenTable>(tie_break, longest_token)),
       memory_bytes_(memory_bytes),
       words_(file_dir),
       sketch_(buckets_in(memory_bytes)) {}
@@ -200,11 +200,14 @@ void RoundLearner<Symbol>::count_part(size_t part) {
   sketch_.clear(rounds_, parts_, part);
   const PairLinks none(sketch_.places());
   SegmentReader<Symbol> reader(words_, none);
+  const bool all_merge = tokens_->all_can_merge();
   uint32_t last = 0;
   while (reader.next()) {
     for (const auto& item : reader.items()) {
       const uint32_t symbol = reader.units()[item.begin];
-      if (!item.begins_word) sketch_.add(last, symbol, item.count);
+      if (!item.begins_word && (all_merge || tokens_->can_merge(last, symbol))) {
+        sketch_.add(last, symbol, item.count);
+      }
       last = symbol;
     }
   }
@@ -227,6 +230,7 @@ void RoundLearner<Symbol>::replace() {
   sketch_.clear(rounds_ + 1, parts_, 0);
   words_.rewind();
   SegmentReader<Symbol> reader(words_, *links_);
+  const bool all_merge = tokens_->all_can_merge();
   uint32_t last = kEnd;
   std::vector<const Symbol*> results;
   while (reader.next()) {
@@ -239,7 +243,9 @@ void RoundLearner<Symbol>::replace() {
     }
     for (size_t i = 0; i < items.size(); ++i) {
       const auto put = [&](Symbol symbol) {
-        if (last != kEnd) sketch_.add(last, symbol, items[i].count);
+        if (last != kEnd && (all_merge || tokens_->can_merge(last, symbol))) {
+          sketch_.add(last, symbol, items[i].count);
+        }
         words_.put(symbol);
         last = symbol;
       };

@@ -16,6 +16,9 @@
 // next round goes deeper. The threshold is as low as memory allows: when the segments do not fit, it
 // is raised, and the segments that are there already are cut once more.
 //
+// Nor is anything ever merged across a pair that would make too long a token: it is not counted, and
+// words are cut there.
+//
 // Whether a pair reaches the threshold is read from a sketch of counts, which may say too much, never
 // too little: too much leaves a segment longer than it had to be, and changes nothing else. A round
 // takes two passes over the file, one to collect segments and one to replace them and to count the
@@ -40,7 +43,8 @@ namespace lowtide {
 template <typename Symbol>
 class RoundLearner {
  public:
-  RoundLearner(TieBreak tie_break, const std::string& file_dir, size_t memory_bytes);
+  RoundLearner(TieBreak tie_break, const std::string& file_dir, size_t memory_bytes,
+               size_t longest_token = kLongestToken);
 
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);
   void build() {}

@@ -24,6 +24,7 @@ from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import Progress
+from lowtide.tokenizer.needs import tokenizer_needs
 
 __all__ = ["ConvertResult", "convert_dataset"]
 
@@ -50,14 +51,16 @@ class ConvertResult:
 def convert_dataset(settings: ConvertSettings) -> ConvertResult:
     """Import another program's ids as a dataset, or export a dataset for another program."""
     budget = MemoryBudget.from_setting(settings.memory)
-    budget.require(_SHARES)
-    if settings.to == "lowtide" and settings.source_kind == "lowtide":
+    is_export = settings.to != "lowtide"
+    needs = tokenizer_needs(settings.in_path if is_export else settings.tokenizer)
+    budget.require({**_SHARES, "a large vocabulary": needs.table_bytes})
+    if not is_export and settings.source_kind == "lowtide":
         raise UsageError("the input is a dataset already", path=settings.in_path)
     with (
         Progress("convert", budget_bytes=budget.total_bytes) as progress,
         files.hold_lock(settings.out_path, create_folder=True, on_notice=progress.note),
     ):
-        if settings.to != "lowtide":
+        if is_export:
             return _export(settings, progress)
         info, was_there = import_dataset(settings, progress)
         return ConvertResult([info.root], sum(map(info.num_tokens, layout.SPLITS)), was_there)

@@ -22,6 +22,7 @@ from lowtide.errors import UsageError
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, format_size
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.needs import tokenizer_needs
 
 __all__ = ["inspect_dataset", "plan_inspection", "read_window"]
 
@@ -32,7 +33,8 @@ _TOKEN_BYTES = 64  # of a window: its id, its bytes, its number in words
 def plan_inspection(settings: InspectSettings) -> int:
     """The budget of a look at a dataset; a window that cannot fit it is refused."""
     budget = MemoryBudget.from_setting(settings.memory)
-    budget.require({"tokenizer": _TOKENIZER_BYTES, "window": settings.tokens * _TOKEN_BYTES})
+    tokenizer_bytes = _TOKENIZER_BYTES + tokenizer_needs(settings.dataset_dir).table_bytes
+    budget.require({"tokenizer": tokenizer_bytes, "window": settings.tokens * _TOKEN_BYTES})
     return budget.total_bytes
 
 

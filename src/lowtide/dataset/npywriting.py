@@ -1,7 +1,7 @@
 """Write the ids of one text as a .npy: from a plain file natively, or text by text.
 
 In:      an input file, or its texts; a tokenizer
-Out:     OUT under its name when all of it is there; `finish` is called just before
+Out:     OUT, in a group that gives it its name when all of it is there; `finish` is called before
 Memory:  a window of text and its ids for each worker; a batch of texts and its ids
 """
 
@@ -24,6 +24,7 @@ from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES, npy_header
 from lowtide.errors import BudgetError
 from lowtide.journal import Journal
 from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_cores
+from lowtide.publishing import PublishGroup
 from lowtide.stores.paths import checksum_path
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.filesteps import iter_file_steps
@@ -68,6 +69,7 @@ class PlainFile:
     find_stretch: Callable[[], Stretch]
     """Looks for the longest text that has to be held, for the advice of a refusal."""
     on_notice: Callable[[str], None]
+    group: PublishGroup
 
     def encode(self, on_progress: Callable[[int], None], finish: Finish) -> int:
         """Encode all of the file; an interrupted run goes on."""
@@ -85,10 +87,8 @@ class PlainFile:
                 on_progress(position)
             _write_header(file, count, self.dtype)
             finish(count, work.text.hexdigest(), file)
-            os.fsync(file.fileno())
-        work.path.replace(self.out)
-        files.sync_directory(self.out.parent)
-        work.journal.remove()
+        self.group.add(work.path, self.out)
+        self.group.call_after(work.journal.remove)
         return count
 
     def iter_steps(self, file: BinaryIO, done: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -250,11 +250,12 @@ def encode_batches(
     dtype: np.dtype[Any],
     on_progress: Callable[[int], None],
     finish: Finish,
+    group: PublishGroup,
 ) -> int:
     """Encode text by text, with end-of-text after those that are marked."""
     count = done = 0
     checksum = checksum_path(source.path)
-    with files.atomic_file(out) as file:
+    with files.atomic_file(out, publisher=group.add) as file:
         file.write(npy_header(0, dtype))
         for texts, marks in batches:
             found = tokenizer.encode_batch(texts, special="text")
@@ -279,6 +280,7 @@ def encode_documents(
     dtype: np.dtype[Any],
     on_progress: Callable[[int], None],
     finish: Finish,
+    group: PublishGroup,
 ) -> int:
     """Encode document by document, however many parts one has, with end-of-text behind each."""
     count = done = 0
@@ -299,7 +301,7 @@ def encode_documents(
         if marked:
             ends.append(True)
 
-    with files.atomic_file(out) as file:
+    with files.atomic_file(out, publisher=group.add) as file:
         file.write(npy_header(0, dtype))
         while left is not None:
             ends: list[bool] = []

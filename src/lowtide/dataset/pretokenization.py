@@ -52,6 +52,7 @@ from lowtide.dataset.provenance import (
     load_own_tokenizer,
     npy_path,
     read_provenance,
+    record_path,
     tokenizer_dir,
     write_provenance,
 )
@@ -65,11 +66,14 @@ from lowtide.memory import (
 )
 from lowtide.notebooks import ResultList, shown_in_notebooks
 from lowtide.progress import Progress
+from lowtide.publishing import PublishGroup
 from lowtide.stores.paths import checksum_path, is_stored
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = ["PretokenizeResult", "iter_pretokenized", "pretokenize_file", "pretokenize_files"]
+
+_ALONE_BYTES = 1 << 20  # so large a file is published at once: its work is worth the wait
 
 
 @shown_in_notebooks()
@@ -137,20 +141,31 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
                 next_step="pretokenize one at a time, and name each result with --out-path",
             )
     shared = SharedFiles(settings, sources)
-    with files.listing_folders_once():
+    results: list[PretokenizeResult] = []
+    with files.listing_folders_once(), PublishGroup() as group:
         for source in sources:
-            yield _pretokenize(shared, source, settings.out_path or npy_path(source.path))
+            out = settings.out_path or npy_path(source.path)
+            results.append(_pretokenize(shared, source, out, group))
+            if group.is_full or not group.num_waiting or source.size_bytes > _ALONE_BYTES:
+                group.publish()
+                yield from results
+                results.clear()
+    yield from results
 
 
-def _pretokenize(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeResult:
+def _pretokenize(
+    shared: SharedFiles, source: InputFile, out: Path, group: PublishGroup
+) -> PretokenizeResult:
     if out.exists():
         return _require_same(shared, source, out)
     files.require_local(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with files.hold_lock(out):
-        if out.exists():  # by a command that ended just now
-            return _require_same(shared, source, out)
-        return _encode(shared, source, out)
+    group.hold(files.hold_lock(out))
+    if out.exists():  # by a command that ended just now
+        return _require_same(shared, source, out)
+    for left in files.list_leftovers(record_path(out), "partial"):
+        left.unlink(missing_ok=True)
+    return _encode(shared, source, out, group)
 
 
 def _require_same(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeResult:
@@ -210,7 +225,9 @@ def _text_settings(settings: PretokenizeSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
-def _encode(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeResult:
+def _encode(
+    shared: SharedFiles, source: InputFile, out: Path, group: PublishGroup
+) -> PretokenizeResult:
     settings = shared.settings
     is_plain = is_plain_text(source, encoding=settings.encoding)
     reading = reading_of(settings)
@@ -234,7 +251,7 @@ def _encode(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeRes
         dtype = np.dtype("<u2" if id_bytes(tokenizer.vocab_size) == 2 else "<i4")
         _check_disk(source, out, dtype)
         with contextlib.ExitStack() as phases:
-            finish = _Finish(settings, source, out, tokenizer, dtype, progress, phases)
+            finish = _Finish(settings, source, out, tokenizer, dtype, progress, phases, group)
             phase = phases.enter_context(
                 progress.phase("encode", total=source.size_bytes, unit="B")
             )
@@ -247,6 +264,7 @@ def _encode(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeRes
                     dtype,
                     phase.update,
                     finish.write,
+                    group,
                 )
             elif tokenizer.kind == "bpe" and is_plain and _begins_as_text(source, reading):
                 plain = PlainFile(
@@ -259,12 +277,13 @@ def _encode(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeRes
                     settings.num_workers,
                     lambda: shared.find_stretch(source),
                     progress.note,
+                    group,
                 )
                 count = plain.encode(phase.update, finish.write)
             else:
                 batches = iter_batches(source, reading)
                 count = encode_batches(
-                    batches, source, out, tokenizer, dtype, phase.update, finish.write
+                    batches, source, out, tokenizer, dtype, phase.update, finish.write, group
                 )
     return PretokenizeResult(
         path=out,
@@ -297,6 +316,7 @@ class _Finish:
     progress: Progress
     phases: contextlib.ExitStack
     """Holds the phase that ends here."""
+    group: PublishGroup
 
     def write(self, count: int, checksum: str, file: IO[bytes]) -> None:
         """Write the record and the tokenizer; a text that changed meanwhile is an error."""
@@ -326,6 +346,7 @@ class _Finish:
                 settings=_text_settings(self.settings),
                 xxh3_128=npy_checksum,
             ),
+            self.group.add_record,
         )
 
 

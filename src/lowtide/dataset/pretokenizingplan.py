@@ -18,7 +18,7 @@ from lowtide.dataset.npywriting import WORKER_BYTES, held_bytes
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.tokenizer import Tokenizer
-from lowtide.tokenizer.needs import NO_PACKAGE, package_needs
+from lowtide.tokenizer.needs import tokenizer_needs
 from lowtide.tokenizer.scanning import CHARACTER_BYTES, count_characters
 from lowtide.tokenizer.stretches import Stretch, find_stretch, unseen_words
 
@@ -107,9 +107,9 @@ def character_bytes(num_characters: int) -> int:
 
 def stream_bytes(tokenization: str, *, is_plain: bool, reading: int) -> int:
     """What reading text takes that is not encoded natively, straight from its file."""
-    package = package_needs(tokenization)
-    size = 0 if is_plain and package == NO_PACKAGE else _STREAM_BYTES + reading
-    return size + package.table_bytes + package.thread_bytes
+    needs = tokenizer_needs(tokenization)
+    size = 0 if is_plain and not needs.by_package else _STREAM_BYTES + reading
+    return size + needs.table_bytes + needs.thread_bytes
 
 
 def fixed_bytes(tokenization: str, num_workers: int, *, is_plain: bool, reading: int) -> int:

@@ -82,10 +82,11 @@ def tokenizer_dir(path: Path) -> Path:
     return path.with_suffix(".tokenizer")
 
 
-def write_provenance(path: Path, provenance: Provenance) -> None:
-    """Write the record of the .npy at `path`."""
+def write_provenance(path: Path, provenance: Provenance, publisher: files.Publisher) -> None:
+    """Write the record of the .npy at `path`; `publisher` gives it its name."""
     row = dataclasses.asdict(provenance)
-    files.write_json(record_path(path), {"format_version": _VERSION, **row})
+    with files.atomic_file(record_path(path), publisher=publisher) as file:
+        file.write(files.json_bytes({"format_version": _VERSION, **row}))
 
 
 def read_provenance(path: Path) -> Provenance | None:

@@ -28,7 +28,7 @@ from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_co
 from lowtide.progress import Progress
 from lowtide.stores.objects import UPLOAD_BYTES
 from lowtide.stores.paths import READER_BYTES, is_stored
-from lowtide.tokenizer.needs import NO_PACKAGE, PackageNeeds, package_needs
+from lowtide.tokenizer.needs import NO_MORE, TokenizerNeeds, tokenizer_needs
 from lowtide.tokenizer.scanning import CHARACTER_BYTES, count_characters
 from lowtide.tokenizer.stretches import unseen_words
 
@@ -89,8 +89,8 @@ class Inputs:
     """Compressed and parquet files; several are read side by side."""
     reader_bytes: int = 0
     """The most that reading one of them holds besides its block."""
-    package: PackageNeeds = NO_PACKAGE
-    """What their tokenizer takes, where the package tokenizers runs it."""
+    tokenizer: TokenizerNeeds = NO_MORE
+    """What their tokenizer takes beyond the usual."""
     step_bytes: int = 0
     """What a process of the user's step takes, where there is one."""
     count_characters: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -115,7 +115,7 @@ class Inputs:
         if settings.decontaminate:
             counts = load_items(settings.item_files, budget_bytes=total).count_bytes
         in_order = sum(row.is_read_in_order for row in inputs)
-        package = package_needs(tokenizer or settings.tokenization)
+        needs = tokenizer_needs(tokenizer or settings.tokenization)
         step = step_bytes(settings.step) if settings.step else 0
         reading = settings.reading()
 
@@ -123,9 +123,7 @@ class Inputs:
             small = replace(reading, reader_bytes=_SMALL_WINDOW)
             return count_characters(inputs, options=small)
 
-        return cls(
-            len(inputs), in_order, reader_bytes(inputs, reading), package, step, count, counts
-        )
+        return cls(len(inputs), in_order, reader_bytes(inputs, reading), needs, step, count, counts)
 
 
 _NO_INPUTS = Inputs()
@@ -137,7 +135,7 @@ def plan_shares(
     """Divide the budget; one too small is refused with the smallest that would do."""
     workers = settings.num_workers or usable_cores()
     held = BLOCK_BYTES_HELD + (RULES_BYTES_HELD if settings.rules else 0)
-    block = settings.reading().block_bytes * held + inputs.package.thread_bytes
+    block = settings.reading().block_bytes * held + inputs.tokenizer.thread_bytes
     block += inputs.step_bytes
     if any(path is not None and is_stored(path) for path in (settings.out_dir, settings.work_dir)):
         block += _STORED_BYTES
@@ -152,7 +150,7 @@ def plan_shares(
     budget.require(smallest, remark=remark)
     budget.reserve("list of files", wanted_bytes=inputs.num_files * FILE_BYTES)
     budget.reserve("counts of n-grams", wanted_bytes=inputs.count_bytes)
-    budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES + inputs.package.table_bytes)
+    budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES + inputs.tokenizer.table_bytes)
 
     def needed(workers: int) -> int:
         readers = min(workers, max(inputs.num_in_order, 1))
@@ -225,7 +223,7 @@ def _smallest_shares(block_bytes: int, inputs: Inputs = _NO_INPUTS) -> dict[str,
     return {
         "list of files": inputs.num_files * FILE_BYTES,
         "counts of n-grams": inputs.count_bytes,
-        "tokenizer": _TOKENIZER_BYTES + inputs.package.table_bytes,
+        "tokenizer": _TOKENIZER_BYTES + inputs.tokenizer.table_bytes,
         "blocks in work": 2 * block_bytes,
         "reading": inputs.reader_bytes,
         "table of hashes": MIN_TABLE_BYTES,

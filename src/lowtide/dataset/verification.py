@@ -31,6 +31,7 @@ from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import Progress
 from lowtide.stores.objects import open_store
 from lowtide.stores.paths import READER_BYTES, StorePath, is_stored
+from lowtide.tokenizer.needs import tokenizer_needs
 
 __all__ = ["VerifyResult", "verify_dataset"]
 
@@ -77,8 +78,9 @@ def verify_dataset(settings: VerifySettings) -> VerifyResult:
     root = settings.dataset_dir
     budget = MemoryBudget.from_setting(settings.memory)
     worker_bytes = _WORKER_BYTES + (READER_BYTES if is_stored(root) else 0)
-    budget.require({"tokenizer": _TOKENIZER_BYTES, "a worker": worker_bytes})
-    budget.reserve("tokenizer", wanted_bytes=_TOKENIZER_BYTES)
+    tokenizer_bytes = _TOKENIZER_BYTES + tokenizer_needs(root).table_bytes
+    budget.require({"tokenizer": tokenizer_bytes, "a worker": worker_bytes})
+    budget.reserve("tokenizer", wanted_bytes=tokenizer_bytes)
     workers = min(settings.num_workers or usable_cores(), budget.remaining_bytes // worker_bytes)
     metadata = read_any_metadata(root)
     problems = check_tokenizer(root, metadata)

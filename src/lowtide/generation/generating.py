@@ -28,6 +28,7 @@ from lowtide.model.templates import begin_token, read_sections
 from lowtide.packages import naming_missing_packages
 from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.needs import vocabulary_bytes
 
 __all__ = ["Writer", "generate"]
 
@@ -90,13 +91,20 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
         stream=stream,
     ) as progress:
         program = program_here(0, device=settings.device, backend=backend)
+        tokenizer_bytes = vocabulary_bytes(folder)
         tokenizer = Tokenizer.load(folder)
         config = load_config(run_dir)
         require_vocabulary(tokenizer, config, folder)
         begin = begin_token(read_sections(tokenizer, folder))
         context = config.context_length
         if writer.is_cpu(place):
-            context = fit_context(config, budget, program=program, backend=backend)
+            context = fit_context(
+                config,
+                budget,
+                program=program,
+                backend=backend,
+                tokenizer_bytes=tokenizer_bytes,
+            )
             if context < config.context_length:
                 progress.note(f"{context:,} tokens of {config.context_length:,} keep the budget")
         total = num_prompts * settings.num_samples
@@ -112,6 +120,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
                 is_running=True,
                 generates=True,
                 backend=backend,
+                tokenizer_bytes=tokenizer_bytes,
             )
             if rows < wanted:
                 progress.note(f"the budget has room for {counted(rows, 'text')} at once")

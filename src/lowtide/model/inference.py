@@ -14,6 +14,7 @@ from lowtide.memory import default_budget_bytes, format_size, parse_size
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.program import Program, find_program
 from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
+from lowtide.tokenizer.needs import vocabulary_bytes
 
 __all__ = [
     "LONGEST_USUAL",
@@ -78,8 +79,12 @@ def planned_bytes(
     program: Program,
     generates: bool = False,
     backend: str = "torch",
+    tokenizer_bytes: int = 0,
 ) -> InferenceNeed:
-    """The memory it takes to run `rows` rows of `tokens` tokens at once."""
+    """The memory it takes to run `rows` rows of `tokens` tokens at once.
+
+    `tokenizer_bytes` is what the tokenizer's files say that it takes, where they are known.
+    """
     if backend == "jax" and not generates:
         tokens = filled_tokens(tokens, config.context_length)
     # Prompts are read one by one; later all rows have one token at a time.
@@ -103,7 +108,7 @@ def planned_bytes(
         working=max(block + logits, 4 * config.vocab_size * config.width),
         cache=4 * numbers * rows if generates else 0,
         program=program.trained_bytes,
-        tokenizer=config.vocab_size * TOKEN_BYTES,
+        tokenizer=max(config.vocab_size * TOKEN_BYTES, tokenizer_bytes),
     )
 
 
@@ -127,7 +132,12 @@ def usual_tokens(config: GPTConfig) -> int:
 
 
 def fit_context(
-    config: GPTConfig, budget_bytes: int, *, program: Program, backend: str = "torch"
+    config: GPTConfig,
+    budget_bytes: int,
+    *,
+    program: Program,
+    backend: str = "torch",
+    tokenizer_bytes: int = 0,
 ) -> int:
     """Tokens of the context, halved from the model's, whose cache the budget holds; refuse if none.
 
@@ -137,7 +147,13 @@ def fit_context(
     context = config.context_length
     while context > PROMPT_PART:
         need = planned_bytes(
-            config, rows=1, tokens=context, program=program, generates=True, backend=backend
+            config,
+            rows=1,
+            tokens=context,
+            program=program,
+            generates=True,
+            backend=backend,
+            tokenizer_bytes=tokenizer_bytes,
         )
         if need.running_budget_bytes <= budget_bytes:
             return context
@@ -151,6 +167,7 @@ def fit_context(
         is_running=True,
         generates=True,
         backend=backend,
+        tokenizer_bytes=tokenizer_bytes,
     )
     return context
 
@@ -170,6 +187,7 @@ def refuse_hopeless(
     generates: bool = False,
     text_bytes: int = 0,
     backend: str = "torch",
+    tokenization: str | None = None,
 ) -> None:
     """Refuse a budget that one row at a time passes, before torch or JAX is loaded."""
     if memory is None:
@@ -178,7 +196,8 @@ def refuse_hopeless(
     if program.device != "cpu":  # the GPU's own memory decides
         return
     try:
-        config = load_config(find_model_dir(model_name, checkpoints_dir))
+        folder = find_model_dir(model_name, checkpoints_dir)
+        config = load_config(folder)
     except DataError:
         return  # told by whoever loads it
     fit_rows(
@@ -191,6 +210,7 @@ def refuse_hopeless(
         generates=generates,
         text_bytes=text_bytes,
         backend=backend,
+        tokenizer_bytes=vocabulary_bytes(tokenization or folder),
     )
 
 
@@ -205,6 +225,7 @@ def fit_rows(
     generates: bool = False,
     text_bytes: int = 0,
     backend: str = "torch",
+    tokenizer_bytes: int = 0,
 ) -> int:
     """The largest number of rows, halved from `rows`, that the budget holds; refuse if none does.
 
@@ -213,7 +234,13 @@ def fit_rows(
     """
     while True:
         need = planned_bytes(
-            config, rows=rows, tokens=tokens, program=program, generates=generates, backend=backend
+            config,
+            rows=rows,
+            tokens=tokens,
+            program=program,
+            generates=generates,
+            backend=backend,
+            tokenizer_bytes=tokenizer_bytes,
         )
         need = replace(need, text=text_bytes)
         if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget_bytes:
@@ -222,7 +249,8 @@ def fit_rows(
             raise BudgetError(
                 f"running this model needs {format_size(need.budget_bytes)} even one row at a time "
                 f"(weights {format_size(need.weights)}, activations {format_size(need.working)}, "
-                f"cache {format_size(need.cache)}, program {format_size(need.program)}"
+                f"cache {format_size(need.cache)}, program {format_size(need.program)}, "
+                f"tokenizer {format_size(need.tokenizer)}"
                 + (f", text held at once {format_size(text_bytes)}" if text_bytes else "")
                 + f"), the budget is {format_size(budget_bytes)}",
                 next_step=f"give at least --memory {-(-need.budget_bytes // (1 << 20))}MiB",

@@ -50,17 +50,19 @@ def iter_file_steps(
     """
     position, count = done
     while position < size:
+        stop = min(size, position + step_bytes)
+        num_windows = -(-(stop - position) // window_bytes)
         added, position = native.encode_file(
             input_path=os.fspath(path),
             begin=position,
-            stop=min(size, position + step_bytes),
+            stop=stop,
             end=size,
             output_file=out,
             output_path=os.fspath(out_path),
             output_offset=out_offset + count * id_bytes,
             id_bytes=id_bytes,
             specials=specials,
-            num_threads=num_workers,
+            num_threads=min(num_workers, num_windows),  # a small file needs no second one
             window_bytes=window_bytes,
             largest_window=largest_window,
         )

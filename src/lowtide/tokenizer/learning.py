@@ -27,7 +27,7 @@ _MERGES_PER_CALL = 256
 _LONG_PIECE = 256 << 10
 _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
 # Writing a byte of a token takes so much: as text, as JSON, in the vocabulary and in merges.
-# Measured on megabytes of one letter and of one word, whose last tokens are as long.
+# Measured on tokens of megabytes.
 _WRITTEN_BYTE_BYTES = 11
 _MUCH_WRITTEN = 8 << 20
 # Bytes of memory for a symbol of a segment in rounds: 148 for three, in three quarters of what they
@@ -46,13 +46,10 @@ def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
 def repeated_bytes(stretch_bytes: int, *, text_bytes: int) -> int:
     """The memory that learning from one stretch takes which repeats itself, in so much text.
 
-    Its tokens double until one has half its length, and what is left over is joined to it: 2.9
-    times the stretch in all, of megabytes of one letter and of one word, and each byte takes some
-    to write. Where the text is too much for full speed, a segment of a round has to hold the
-    stretch, since no pair in it is rare.
+    Where the text is too much for full speed, a segment of a round has to hold the stretch, since
+    no pair in it is rare.
     """
-    written = 4 * _WRITTEN_BYTE_BYTES * stretch_bytes
-    return max(written, min(planned_bytes(text_bytes, 0), _SEGMENT_TIMES * stretch_bytes))
+    return min(planned_bytes(text_bytes, 0), _SEGMENT_TIMES * stretch_bytes)
 
 
 def file_bytes(distinct_bytes: int, num_pieces: int, *, num_tokens: int) -> int:
@@ -95,7 +92,7 @@ def learn_merges(
                 next_step=f"{smallest_budget(needed)}, or put blanks or line ends into the text",
             ) from None
     rows: list[list[int]] = learner.merges().reshape(-1, 3).tolist()
-    _require_short(rows, longest, budget)
+    _require_room(rows, budget)
     tokens = {byte: bytes([byte]) for byte in range(256)}
     merges: list[tuple[bytes, bytes]] = []
     for left, right, token in rows:
@@ -104,10 +101,10 @@ def learn_merges(
     return merges
 
 
-def _require_short(rows: list[list[int]], longest_piece: int, budget: MemoryBudget) -> None:
+def _require_room(rows: list[list[int]], budget: MemoryBudget) -> None:
     """Refuse tokens that could not be written within the budget, before they are made.
 
-    A text that repeats itself without a place to cut has tokens nearly as long as itself.
+    None is longer than a kibibyte, but thousands of them can be nearly as long.
     """
     sizes = dict.fromkeys(range(256), 1)
     for left, right, token in rows:
@@ -117,9 +114,8 @@ def _require_short(rows: list[list[int]], longest_piece: int, budget: MemoryBudg
     if written < _MUCH_WRITTEN or used + written <= budget.total_bytes:
         return
     raise BudgetError(
-        f"the text repeats itself for {format_size(longest_piece)} without a place to cut: a token "
-        f"has {format_size(max(sizes.values()))}, and writing all of them takes "
-        f"{format_size(written)}",
+        f"the text repeats itself without a place to cut: a token has "
+        f"{format_size(max(sizes.values()))}, and writing all of them takes {format_size(written)}",
         # A larger budget has larger tables: some of them are there when this is looked at.
         next_step=f"{smallest_budget(used + written + written // 8)}, or put blanks or line ends "
         "into the text",

@@ -1,7 +1,7 @@
-"""What a tokenizer takes that the package `tokenizers` runs, before it is loaded.
+"""What a tokenizer takes, before it is loaded: by the size of its files, and by who runs it.
 
 In:      what names a tokenizer
-Out:     bytes for its tables, and for each thread that encodes
+Out:     bytes of its vocabulary; for what the package `tokenizers` runs, of its tables and threads
 Memory:  the file, while it is looked at
 """
 
@@ -10,40 +10,81 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.filenames import TOKENIZER_NAME, VOCABULARY_NAME
+from lowtide.filenames import MERGES_NAME, TOKENIZER_NAME, VOCABULARY_NAME
 from lowtide.tokenizer.huggingface import why_package
 
-__all__ = ["NO_PACKAGE", "PIECE_BYTES", "PIECE_CHARACTERS", "PackageNeeds", "package_needs"]
+__all__ = [
+    "NO_MORE",
+    "PIECE_BYTES",
+    "PIECE_CHARACTERS",
+    "USUAL_BYTES",
+    "TokenizerNeeds",
+    "tokenizer_needs",
+    "vocabulary_bytes",
+]
 
 PIECE_CHARACTERS = 32 << 10
 PIECE_BYTES = 16 << 20
 """What the package holds while it encodes so many characters; 3 to 12 MB measured."""
+USUAL_BYTES = 20 << 20
+"""Of a vocabulary of 50,000 tokens, which verbs that read text count for any."""
 _TABLE_TIMES = 24  # bytes of its tables for each byte of tokenizer.json; 10 to 21 measured
 _PROGRAM_BYTES = 8 << 20  # the package itself
+# Bytes for each byte of a vocabulary's files, as it is read, used and written: 4 (of tokens of
+# megabytes) to 6 measured for tokenizer.json, 10.7 for vocab.json and merges.txt, 24 for .tiktoken.
+_JSON_TIMES, _PARTS_TIMES, _RANKS_TIMES = 7, 11, 25
 
 
 @dataclass(frozen=True)
-class PackageNeeds:
-    """Memory that native code would not take."""
+class TokenizerNeeds:
+    """Memory that a vocabulary of 50,000 words in native code would not take."""
 
     table_bytes: int = 0
     thread_bytes: int = 0
+    by_package: bool = False
+    """True if the package tokenizers runs it."""
 
 
-NO_PACKAGE = PackageNeeds()
+NO_MORE = TokenizerNeeds()
 
 
-def package_needs(source: str | Path) -> PackageNeeds:
-    """What the tokenizer that `source` names takes in the package; nothing if native code runs it.
+def tokenizer_needs(source: str | Path) -> TokenizerNeeds:
+    """What the tokenizer that `source` names takes beyond what verbs count for any.
 
-    >>> package_needs("gpt2")
-    PackageNeeds(table_bytes=0, thread_bytes=0)
+    >>> tokenizer_needs("gpt2")
+    TokenizerNeeds(table_bytes=0, thread_bytes=0, by_package=False)
     """
-    path = Path(source)
-    if path.is_dir():
-        path = path / TOKENIZER_NAME
-    if path.suffix != ".json" or path.name == VOCABULARY_NAME or not path.is_file():
-        return NO_PACKAGE
-    if why_package(path) is None:
-        return NO_PACKAGE
-    return PackageNeeds(_PROGRAM_BYTES + _TABLE_TIMES * path.stat().st_size, PIECE_BYTES)
+    found = vocabulary_bytes(source)
+    if _is_for_package(source):
+        return TokenizerNeeds(found, PIECE_BYTES, by_package=True)
+    return TokenizerNeeds(max(0, found - USUAL_BYTES))
+
+
+def vocabulary_bytes(source: str | Path) -> int:
+    """What the vocabulary takes that `source` names, by the size of its files; 0 without any.
+
+    Of words, 360 bytes a token say the same; how long tokens are, only the files know.
+    """
+    paths = _files(Path(source))
+    size = sum(path.stat().st_size for path in paths if path.is_file())
+    if size and _is_for_package(source):
+        return _PROGRAM_BYTES + _TABLE_TIMES * size
+    if len(paths) > 1:
+        return _PARTS_TIMES * size
+    return (_RANKS_TIMES if paths[0].suffix == ".tiktoken" else _JSON_TIMES) * size
+
+
+def _files(path: Path) -> list[Path]:
+    """The files that are read where a tokenizer is loaded from `path`."""
+    if path.is_dir() and (path / TOKENIZER_NAME).is_file():
+        return [path / TOKENIZER_NAME]
+    if not path.is_dir() and path.name not in (VOCABULARY_NAME, MERGES_NAME):
+        return [path]
+    folder = path if path.is_dir() else path.parent
+    return [folder / VOCABULARY_NAME, folder / MERGES_NAME]
+
+
+def _is_for_package(source: str | Path) -> bool:
+    path, *others = _files(Path(source))
+    is_json = not others and path.suffix == ".json" and path.is_file()
+    return is_json and why_package(path) is not None

@@ -16,9 +16,18 @@ from lowtide.packages import import_package
 from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
 
-__all__ = ["count_pieces", "encode", "learn_merges", "split_pieces", "split_specials"]
+__all__ = [
+    "LONGEST_TOKEN",
+    "count_pieces",
+    "encode",
+    "learn_merges",
+    "split_pieces",
+    "split_specials",
+]
 
 Pair = tuple[bytes, bytes]
+LONGEST_TOKEN = 1024
+"""Bytes of the longest token that is made; a pair that would make a longer one is never merged."""
 
 # tiktoken and tokenizers know Unicode 16; `regex` knows a newer one. What it puts into another
 # class, as native/tokenizer/splitting/generate_character_ranges.py prints it: letters, marks and
@@ -86,15 +95,21 @@ def count_pieces(
 
 
 def learn_merges(
-    counts: Mapping[bytes, int], *, target: int, tie_break: str, min_frequency: int = 1
+    counts: Mapping[bytes, int],
+    *,
+    target: int,
+    tie_break: str,
+    min_frequency: int = 1,
+    longest_token: int = LONGEST_TOKEN,
 ) -> list[Pair]:
     """Learn merges until `target` tokens (huggingface) or merges (cs336), or no pair is left."""
-    if tie_break == "cs336":
-        return _learn_afresh(counts, target, min_frequency)
-    return _learn_with_queue(counts, target, min_frequency)
+    learn = _learn_afresh if tie_break == "cs336" else _learn_with_queue
+    return learn(counts, target, min_frequency, longest_token)
 
 
-def _learn_afresh(counts: Mapping[bytes, int], target: int, min_frequency: int) -> list[Pair]:
+def _learn_afresh(
+    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: int
+) -> list[Pair]:
     """Count all pairs anew for every merge; of the most frequent take the greatest bytes."""
     words = [([bytes([byte]) for byte in piece], count) for piece, count in counts.items()]
     merges: list[Pair] = []
@@ -102,7 +117,8 @@ def _learn_afresh(counts: Mapping[bytes, int], target: int, min_frequency: int) 
         pairs: Counter[Pair] = Counter()
         for word, count in words:
             for pair in pairwise(word):
-                pairs[pair] += count
+                if len(pair[0]) + len(pair[1]) <= longest_token:
+                    pairs[pair] += count
         best = max(pairs.items(), key=lambda item: (item[1], item[0]), default=None)
         if best is None or best[1] < min_frequency:
             break
@@ -141,11 +157,14 @@ class _Entry:
     words: set[int]
 
 
-def _learn_with_queue(counts: Mapping[bytes, int], target: int, min_frequency: int) -> list[Pair]:
+def _learn_with_queue(
+    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: int
+) -> list[Pair]:
     """Follow Hugging Face's trainer step by step, down to what it does when a token recurs.
 
-    Entries of the queue know the words they were made for; a pair that gains words later gets a
-    second entry, and counts are adjusted, never taken anew.
+    Its `max_token_length` is one more than `longest_token`. Entries of the queue know the words
+    they were made for; a pair that gains words later gets a second entry, and counts are adjusted,
+    never taken anew.
     """
     words = [[bytes([byte]) for byte in piece] for piece in counts]
     amounts = list(counts.values())
@@ -156,7 +175,11 @@ def _learn_with_queue(counts: Mapping[bytes, int], target: int, min_frequency: i
         for pair in pairwise(word):
             pair_counts[pair] += amounts[index]
             places.setdefault(pair, set()).add(index)
-    queue = [_Entry(pair_counts[pair], pair, where) for pair, where in places.items()]
+    queue = [
+        _Entry(pair_counts[pair], pair, where)
+        for pair, where in places.items()
+        if len(pair[0]) + len(pair[1]) <= longest_token
+    ]
     merges: list[Pair] = []
     while len(ids) - 256 < target and queue:
         top = max(queue, key=lambda entry: (entry.count, *(-ids[part] for part in entry.pair)))
@@ -178,7 +201,7 @@ def _learn_with_queue(counts: Mapping[bytes, int], target: int, min_frequency: i
         queue += [
             _Entry(pair_counts[pair], pair, where)
             for pair, where in gained.items()
-            if pair_counts[pair] > 0
+            if pair_counts[pair] > 0 and len(pair[0]) + len(pair[1]) <= longest_token
         ]
     return merges
 

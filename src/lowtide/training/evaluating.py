@@ -30,6 +30,7 @@ from lowtide.progress import Progress, run_metrics_path
 from lowtide.stores.extents import buffer_bytes
 from lowtide.stores.urls import is_store_url
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.needs import vocabulary_bytes
 from lowtide.training.likelihood import (
     Scorer,
     TaskResult,
@@ -113,8 +114,9 @@ def _evaluate_all(
     settings: EvaluateSettings, folder: Path, evaluator: Evaluator, place: Any, progress: Progress
 ) -> dict[str, EvalResult | TaskResult]:
     config = load_config(folder)
-    fit = _fitter(settings, config, evaluator, place, progress)
-    tokenizer = Tokenizer.load(settings.tokenization or folder)
+    named = settings.tokenization or folder
+    fit = _fitter(settings, config, evaluator, place, progress, vocabulary_bytes(named))
+    tokenizer = Tokenizer.load(named)
     require_vocabulary(tokenizer, config, folder)
     if settings.dataset_dir and (settings.seq_len or 0) > config.context_length:
         raise UsageError(
@@ -182,6 +184,7 @@ def _fitter(
     evaluator: Evaluator,
     place: Any,
     progress: Progress,
+    tokenizer_bytes: int,
 ) -> _Fit:
     """Measure the program now, before anything is loaded that is counted beside it."""
     if not evaluator.is_cpu(place):
@@ -199,6 +202,7 @@ def _fitter(
             is_running=True,
             text_bytes=other_bytes,
             backend=backend,
+            tokenizer_bytes=tokenizer_bytes,
         )
 
     return fit

