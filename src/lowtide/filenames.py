@@ -16,6 +16,7 @@ __all__ = [
     "TOKENIZER_CONFIG_NAME",
     "TOKENIZER_NAME",
     "VOCABULARY_NAME",
+    "WEIGHTS_INDEX_NAME",
     "WEIGHTS_NAME",
     "WORK_NAME",
 ]
@@ -39,5 +40,6 @@ LEARNED_NAME = "training.json"
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
 WEIGHTS_NAME = "model.safetensors"
+WEIGHTS_INDEX_NAME = "model.safetensors.index.json"  # of weights in several files
 SETTINGS_NAME = "settings.json"
 CHECKSUMS_NAME = "checksums.json"

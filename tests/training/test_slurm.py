@@ -84,6 +84,7 @@ def test_what_the_script_asks_for_by_itself(tmp_path):
     for line in ("cpus-per-task=8", "time=04:00:00", "mem=11M"):
         assert f"#SBATCH --{line}" in text
     assert "@180" in text and "29400" in text
+    path.unlink()
     more = write_slurm_script(
         train_settings(checkpoints_dir=tmp_path, model_name="m", memory=f"{(10 << 20) + 1}B")
     )

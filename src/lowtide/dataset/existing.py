@@ -22,12 +22,18 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.storeddatasets import load_any_info
 from lowtide.dataset.workfolder import has_plan, remove_work
 from lowtide.errors import UsageError
-from lowtide.filenames import METADATA_NAME, WORK_NAME
+from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.stores.paths import is_stored
 
-__all__ = ["PrepareResult", "is_finished", "refuse_strangers", "require_same"]
+__all__ = [
+    "PrepareResult",
+    "is_finished",
+    "is_tokenizer_of",
+    "refuse_strangers",
+    "require_same",
+]
 
 
 @shown_in_notebooks()
@@ -110,16 +116,25 @@ def is_finished(root: Path) -> bool:
     return (root / METADATA_NAME).exists()
 
 
-def refuse_strangers(root: Path) -> None:
-    strangers = [
-        path.name
-        for split in layout.SPLITS
-        for path in (root / split).glob("*.bin")
-        if not (root / WORK_NAME).exists()
-    ]
+def refuse_strangers(settings: PrepareSettings) -> None:
+    """Refuse a folder with shards or a tokenizer that no work of ours made."""
+    root = settings.out_dir
+    if (root / WORK_NAME).exists():
+        return
+    strangers = [path.name for split in layout.SPLITS for path in (root / split).glob("*.bin")]
+    if (root / TOKENIZER_NAME).exists() and not is_tokenizer_of(settings.tokenization, root):
+        strangers.append(TOKENIZER_NAME)
     if strangers:
         raise UsageError(
             f"{strangers[0]} is here already, but no dataset that it belongs to",
             path=root,
             next_step="choose another --out-dir",
         )
+
+
+def is_tokenizer_of(named: str | None, root: Path) -> bool:
+    """True if the tokenizer named is the one in `root`, which then stays as it is."""
+    return named is not None and Path(named).absolute() in (
+        root.absolute(),
+        (root / TOKENIZER_NAME).absolute(),
+    )

@@ -19,6 +19,7 @@ from lowtide import files
 from lowtide.arrays import np
 from lowtide.corpus.differences import find_changed_name
 from lowtide.dataset import layout
+from lowtide.dataset.existing import is_tokenizer_of
 from lowtide.dataset.finished import require_whole
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.sharding import remove_other_shards
@@ -30,7 +31,7 @@ from lowtide.dataset.tokenfiles.table import (
 )
 from lowtide.dataset.workfolder import begin_work, has_plan, read_facts, remove_work
 from lowtide.errors import DataError, UsageError
-from lowtide.filenames import METADATA_NAME, METRICS_NAME, WORK_NAME
+from lowtide.filenames import METADATA_NAME, METRICS_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.progress import Progress
 from lowtide.tokenizer import Tokenizer
 
@@ -50,9 +51,13 @@ def import_dataset(
     if (root / METADATA_NAME).exists():
         return _require_same(settings, tokenizer, progress), True
     unfinished = has_plan(root, verb="convert")
-    if any((root / split).exists() for split in layout.SPLITS) and not unfinished:
+    names = [*layout.SPLITS, WORK_NAME]
+    if not is_tokenizer_of(settings.tokenizer, root):
+        names.append(TOKENIZER_NAME)
+    taken = next((name for name in names if (root / name).exists()), None)
+    if taken is not None and not unfinished:
         raise UsageError(
-            "train or val is here already, but no dataset that it belongs to",
+            f"{taken} is here already, but no dataset that it belongs to",
             path=root,
             next_step="name another folder",
         )

@@ -65,7 +65,7 @@ def run_preparation(
         return there
     if settings.engine != "threads":
         return _prepare_with_others(settings, load_tokenizer)
-    refuse_strangers(settings.out_dir)
+    refuse_strangers(settings)
     return _prepare(settings, load_tokenizer)
 
 

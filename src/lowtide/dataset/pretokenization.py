@@ -59,7 +59,8 @@ from lowtide.dataset.provenance import (
 from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.dataset.tokenfiles.npy import NPY_HEADER_BYTES
 from lowtide.errors import DataError, UsageError
-from lowtide.filenames import METRICS_NAME
+from lowtide.filenames import METRICS_NAME, TOKENIZER_NAME
+from lowtide.freenames import require_free_names
 from lowtide.keywords import takes_keywords
 from lowtide.memory import (
     format_size,
@@ -246,6 +247,7 @@ def _encode(
     ) as progress:
         reading = replace(reading, on_notice=progress.note)
         tokenizer = _load_tokenizer(shared, source, reading, progress)
+        _require_free_place(out, tokenizer)
         if tokenizer.kind == "char":
             budget.reserve("characters", wanted_bytes=character_bytes(tokenizer.vocab_size))
         dtype = np.dtype("<u2" if id_bytes(tokenizer.vocab_size) == 2 else "<i4")
@@ -348,6 +350,18 @@ class _Finish:
             ),
             self.group.add_record,
         )
+
+
+def _require_free_place(out: Path, tokenizer: Tokenizer) -> None:
+    """Refuse to write over a tokenizer that is not an earlier .npy's: its record would say so."""
+    folder = tokenizer_dir(out)
+    if record_path(out).exists() or not (folder / TOKENIZER_NAME).exists():
+        return
+    with contextlib.suppress(DataError):
+        if Tokenizer.load(folder).fingerprint == tokenizer.fingerprint:
+            return  # a kill came just before the record
+    next_step = "choose another --out-path"
+    require_free_names(folder, [TOKENIZER_NAME], next_step=next_step)
 
 
 def _check_disk(source: InputFile, out: Path, dtype: np.dtype[Any]) -> None:

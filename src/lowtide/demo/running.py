@@ -30,6 +30,7 @@ from lowtide.demo.text import find_text
 from lowtide.errors import LowtideError, UsageError
 from lowtide.filenames import METRICS_NAME
 from lowtide.files import hold_lock
+from lowtide.freenames import require_free_names
 from lowtide.journal import Journal
 from lowtide.keywords import takes_keywords
 from lowtide.memory import format_size, parse_size
@@ -74,6 +75,8 @@ def _run_stages(settings: DemoSettings, budget_bytes: int) -> list[StageResult]:
     folder = settings.out_dir
     text_path = find_text(settings)
     stages = plan_stages(settings, text_path)
+    if not (folder / "demo.json").exists():
+        require_free_names(folder, ["commands.sh"], next_step="choose another --out-dir")
     attempts = _Attempts(folder / "demo.json", stages)
     write_commands(folder / "commands.sh", settings, stages)
     results: list[StageResult] = ResultList()

@@ -18,15 +18,19 @@ from lowtide.filenames import (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
     MERGES_NAME,
+    TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     VOCABULARY_NAME,
+    WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
 )
 from lowtide.files import checksum_bytes, checksum_file, hold_lock, read_json, write_json
+from lowtide.freenames import require_free_names
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.model.checksums import find_intact, has_all_files, record_files
 from lowtide.model.companions import (
+    COMPANIONS,
     foreign_note,
     has_tokenizer,
     require_vocabulary,
@@ -48,6 +52,11 @@ _TOKENIZER_TIMES = 16  # what a vocabulary takes as it is read and written, in s
 _USUAL_TYPE: GgufType = "f16"
 _RECORD = "export.json"
 """What an export was made of, for the same command given again."""
+_WRITTEN = (
+    *(_RECORD, CONFIG_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME),
+    *(TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, VOCABULARY_NAME, MERGES_NAME, *COMPANIONS),
+)
+"""Files of a model that loading one looks for."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +219,17 @@ def _write_gguf(settings: ExportSettings, folder: Path, target: Path, progress: 
         progress.note(f"note: {text}")
 
 
+def _require_free_folder(out_dir: Path) -> None:
+    """Refuse a folder with files of a model, unless an export left them that was interrupted."""
+    record = out_dir / _RECORD
+    stored = read_json(record) if record.is_file() else None
+    if not (isinstance(stored, dict) and "weights" in stored):
+        require_free_names(out_dir, _WRITTEN, next_step="choose another --out-dir")
+
+
 def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) -> None:
     out_dir = settings.out_dir
+    _require_free_folder(out_dir)
     weights_dir = find_intact(folder, note=progress.note)
     model_config = load_config(weights_dir)
     stored_config = model_config

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowtide.errors import DataError
-from lowtide.filenames import WEIGHTS_NAME
+from lowtide.filenames import WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from lowtide.files import atomic_path, checksum_file, read_json
 from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
@@ -198,7 +198,7 @@ def weight_files(folder: Path) -> dict[str, Path] | Path:
     Files lie in the folder itself and are ordinary files: an index from elsewhere must not make us
     read other people's data, or wait for a pipe.
     """
-    index = folder / "model.safetensors.index.json"
+    index = folder / WEIGHTS_INDEX_NAME
     if not index.exists():
         path = folder / WEIGHTS_NAME
         if not path.exists():

@@ -19,6 +19,7 @@ import numpy as np
 
 from lowtide.errors import LowtideError, UsageError
 from lowtide.files import atomic_file
+from lowtide.freenames import require_own_file
 from lowtide.keywords import takes_keywords
 from lowtide.loader.sources import find_tokens
 from lowtide.memory import format_size
@@ -40,6 +41,7 @@ _NEEDED = {"optimizer": ("torch", "bitsandbytes"), "checkpointing": ("torch",)} 
 
 _VOCABULARY = 4096
 _NUM_BATCHES = 50
+_TITLE = "peak memory, measured"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +107,10 @@ def compare_memory(settings: CompareSettings) -> list[Pair]:
         "optimizer": _compare_optimizers,
         "checkpointing": _compare_checkpointing,
     }
+    if settings.picture is not None:
+        require_own_file(
+            settings.picture, _TITLE, what="picture", next_step="name another --picture"
+        )
     pairs: list[Pair] = ResultList()
     with (
         Progress("compare-memory") as progress,
@@ -122,7 +128,7 @@ def compare_memory(settings: CompareSettings) -> list[Pair]:
             for pair in pairs
         ]
         with atomic_file(settings.picture) as file:
-            file.write(draw_bars("peak memory, measured", groups).encode())
+            file.write(draw_bars(_TITLE, groups).encode())
     return pairs
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, METRICS_NAME, SETTINGS_NAME
 from lowtide.files import hold_lock, write_bytes
+from lowtide.freenames import require_own_file
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress
@@ -84,7 +85,7 @@ def _make_report(settings: ReportSettings) -> ReportResult:
     with hold_lock(path):
         reader.read()
         data = reader.page()
-        _require_ours(path)
+        require_own_file(path, GENERATOR, what="page", next_step="name another --out")
         page = render_page(data).encode("utf-8", "backslashreplace")
         is_as_long = path.is_file() and path.stat().st_size == len(page)
         was_there = is_as_long and path.read_bytes() == page
@@ -101,19 +102,6 @@ def _default_path(settings: ReportSettings) -> Path:
     if folder.is_dir():
         return folder / "report.html"
     return Path(f"{folder.stem}-report.html")
-
-
-def _require_ours(path: Path) -> None:
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        if GENERATOR.encode() in file.read(1024):
-            return
-    raise UsageError(
-        "this file is there already, and is not a page of lowtide",
-        path=path,
-        next_step="name another --out",
-    )
 
 
 def _find(settings: ReportSettings, target: str) -> Path:

@@ -16,7 +16,7 @@ from lowtide.corpus.contents import describe_inputs, find_difference, is_unchang
 from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.inputs import InputFile, changed_input, has_changed
 from lowtide.errors import DataError
-from lowtide.filenames import LEARNED_NAME, TOKENIZER_NAME
+from lowtide.filenames import LEARNED_NAME, MERGES_NAME, TOKENIZER_NAME, VOCABULARY_NAME
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.memory import format_size
 from lowtide.notebooks import shown_in_notebooks
@@ -123,12 +123,13 @@ def load_finished(
     out_dir = settings.out_dir
     assert out_dir is not None
     if not (out_dir / LEARNED_NAME).exists():
-        if (out_dir / TOKENIZER_NAME).exists():
-            raise DataError(
-                "there is a tokenizer here already that lowtide did not train",
-                path=out_dir / TOKENIZER_NAME,
-                next_step="choose another --out-dir",
-            )
+        for name in (TOKENIZER_NAME, VOCABULARY_NAME, MERGES_NAME):
+            if (out_dir / name).exists():
+                raise DataError(
+                    "there is a tokenizer here already that lowtide did not train",
+                    path=out_dir / name,
+                    next_step="choose another --out-dir",
+                )
         return None
     if not (out_dir / TOKENIZER_NAME).exists():
         return None  # killed while it wrote its files

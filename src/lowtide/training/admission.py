@@ -32,7 +32,7 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.training.basemodel import GROWN, find_base
 from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import fit_micro_batch, planned_bytes
-from lowtide.training.resuming import continued_settings
+from lowtide.training.resuming import continued_settings, require_own_run
 from lowtide.training.rungs import program_of, smallest_rung
 from lowtide.training.settinggroups import DataSettings, ModelSettings, RunSettings
 from lowtide.training.settings import TrainSettings
@@ -47,6 +47,7 @@ def admit(settings: TrainSettings) -> None:
     _require_packages(settings)
     if ranks.is_launched():  # several processes: the first tokenizes while the others wait
         return
+    require_own_run(settings.run.folder)
     settings = fit_context(settings, known_shape(settings.run))
     goes_on = any((settings.run.folder / "steps").glob("step_*"))
     if goes_on and settings.run.resume and not settings.run.overwrite:

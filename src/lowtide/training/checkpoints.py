@@ -31,7 +31,6 @@ from lowtide.filenames import (
     CHECKSUMS_NAME,
     CONFIG_NAME,
     METRICS_NAME,
-    SETTINGS_NAME,
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     WEIGHTS_NAME,
@@ -57,12 +56,13 @@ from lowtide.model.checksums import (
     verify_folder,
     write_recorded_json,
 )
-from lowtide.model.companions import COMPANIONS, write_companions
+from lowtide.model.companions import write_companions
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.tide import write_modelling_file
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.basemodel import GROWN
+from lowtide.training.resuming import RUN_NAMES, is_run
 
 __all__ = [
     "OLD_STATE_NAME",
@@ -123,14 +123,13 @@ class RunFolder:
                 self._is_locked = False
 
     def clear(self) -> None:
-        """Remove all that a run writes; other files in its folder stay."""
+        """Remove all that a run writes; other files in its folder stay, and all of no run."""
         self._whole_dir = None
+        if not is_run(self.root):
+            return
         for name in ("steps", "best", "data", GROWN):
             shutil.rmtree(self.root / name, ignore_errors=True)
-        for name in (
-            WEIGHTS_NAME, CONFIG_NAME, CHECKSUMS_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME,
-            SETTINGS_NAME, self.metrics_path.name, *COMPANIONS,
-        ):  # fmt: skip
+        for name in (*RUN_NAMES, self.metrics_path.name):
             (self.root / name).unlink(missing_ok=True)
 
     @property

@@ -12,9 +12,19 @@ from typing import Any, Literal
 
 from lowtide.aliases import own_name
 from lowtide.errors import DataError, UsageError
-from lowtide.filenames import SETTINGS_NAME
+from lowtide.filenames import (
+    CHECKSUMS_NAME,
+    CONFIG_NAME,
+    METADATA_NAME,
+    SETTINGS_NAME,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    WEIGHTS_NAME,
+)
 from lowtide.files import read_json, write_json
 from lowtide.flatsettings import replace_settings, setting_fields, setting_values
+from lowtide.freenames import require_free_names
+from lowtide.model.companions import COMPANIONS
 from lowtide.settings import convert_options, settings_as_json
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.settinggroups import SHAPE_FIELDS
@@ -22,10 +32,13 @@ from lowtide.training.settings import TrainSettings
 
 __all__ = [
     "RESUME_RULES",
+    "RUN_NAMES",
     "another_run",
     "change_settings",
     "continued_settings",
+    "is_run",
     "read_identity",
+    "require_own_run",
     "require_own_tokenizer",
     "run_exists",
     "write_settings",
@@ -58,6 +71,12 @@ _FREE = """
     vram offload offload_dir sample_tokens sample_prompt tensorboard wandb
 """
 
+RUN_NAMES = (
+    *(WEIGHTS_NAME, CONFIG_NAME, CHECKSUMS_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME),
+    *(SETTINGS_NAME, *COMPANIONS),
+)
+"""Files that a run writes into its folder, besides its log."""
+
 RESUME_RULES: dict[str, Rule] = {
     # Another network, other data or other moments: that would be another run.
     **dict.fromkeys(_REFUSED.split(), "refused"),
@@ -82,6 +101,23 @@ def another_run(message: str, *, path: Path) -> UsageError:
         next_step="leave the change out to go on with that run, choose another --model-name, or "
         "give --overwrite to remove that run and start anew",
     )
+
+
+def is_run(root: Path) -> bool:
+    """True if a folder is a run's: it has a checkpoint, or the settings that a run begins with."""
+    if any((root / "steps").glob("step_*")):
+        return True
+    try:
+        return "model_name" in _read_object(root / SETTINGS_NAME)
+    except (DataError, OSError):
+        return False
+
+
+def require_own_run(root: Path) -> None:
+    """Refuse a folder with files of a run's names that is none: they would be written over."""
+    if not is_run(root):
+        names = (*RUN_NAMES, "best", f"data/{METADATA_NAME}")
+        require_free_names(root, names, next_step="choose another --model-name")
 
 
 def run_exists(root: Path) -> UsageError:

@@ -10,7 +10,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from lowtide.files import write_bytes
+from lowtide.errors import UsageError
+from lowtide.files import read_whole, write_bytes
 from lowtide.flags import settings_as_flags
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.training.settings import TrainSettings
@@ -95,6 +96,12 @@ def write_slurm_script(
         port=port,
     )
     path = run_dir / "train.slurm"
+    if path.exists() and read_whole(path) != script.encode():
+        raise UsageError(
+            f"{path.name} is here already, and says something else",
+            path=path,
+            next_step="sbatch it as it is, or remove it for a new one",
+        )
     write_bytes(path, script.encode())
     path.chmod(0o755)
     return path

@@ -34,7 +34,7 @@ from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.firstembedding import first_embedding
 from lowtide.training.identity import optimizer_of
 from lowtide.training.offloading import RUNGS
-from lowtide.training.resuming import continued_settings, run_exists
+from lowtide.training.resuming import continued_settings, require_own_run, run_exists
 from lowtide.training.rungs import choose_rung
 from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 from lowtide.training.settings import TrainSettings
@@ -60,6 +60,7 @@ def train(settings: TrainSettings) -> TrainResult:
         not settings.output.slurm, "slurm", True, "false here; write_slurm_script writes the script"
     )
     run = RunFolder(settings.run.folder, keep=settings.saving.keep_checkpoints)
+    require_own_run(run.root)
     if run.exists() and not settings.run.resume and not settings.run.overwrite:
         raise run_exists(run.root)
     settings = _with_rung(settings, run)

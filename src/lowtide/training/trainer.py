@@ -44,6 +44,7 @@ from lowtide.training.results import EvalResult, ForgettingWatch, RunEvaluator, 
 from lowtide.training.resuming import (
     change_settings,
     continued_settings,
+    require_own_run,
     require_own_tokenizer,
     run_exists,
     write_settings,
@@ -328,6 +329,7 @@ class Trainer:
         require_same_settings(group, settings)  # before anything is removed
         require_same_data(group, {"data": self.data, **self._held_out()})
         if group.is_first:
+            require_own_run(run.root)
             if settings.run.overwrite:
                 run.clear()
             run.find_whole(self._tell, set_aside=True)

@@ -21,7 +21,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.sharding import remove_other_shards
 from lowtide.engine.storefolders import refuse_overwriting
 from lowtide.errors import UsageError
-from lowtide.filenames import METADATA_NAME
+from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.scratch import scratch_folder
 from lowtide.stores.objects import open_store
 from lowtide.stores.paths import StorePath, is_stored
@@ -39,8 +39,11 @@ class Destination(Protocol):
         """Refuse a place that cannot be written to, before the first task."""
         ...
 
-    def find_shard(self) -> str | None:
-        """The name of a shard that is there, None if there is none."""
+    def find_taken(self, *, tokenizer: bool) -> str | None:
+        """A file that a dataset would have here, or work of another engine; None if there is none.
+
+        Without `tokenizer` the one that is there is not looked at.
+        """
         ...
 
     def stage(self, *, locked: bool = False) -> contextlib.AbstractContextManager[Path]:
@@ -74,9 +77,12 @@ class _DiskFolder:
     def prepare(self) -> None:
         """A disk says by itself that it cannot be written to."""
 
-    def find_shard(self) -> str | None:
+    def find_taken(self, *, tokenizer: bool) -> str | None:
         found = [path for split in layout.SPLITS for path in (self._root / split).glob("*.bin")]
-        return min(path.name for path in found) if found else None
+        if found:
+            return min(path.name for path in found)
+        names = (WORK_NAME, TOKENIZER_NAME) if tokenizer else (WORK_NAME,)
+        return next((name for name in names if (self._root / name).exists()), None)
 
     @contextlib.contextmanager
     def stage(self, *, locked: bool = False) -> Generator[Path]:
@@ -109,7 +115,9 @@ class _StorePrefix:
             for info in open_store(self._url).iter_objects(self._url / split):
                 yield info.url
 
-    def find_shard(self) -> str | None:
+    def find_taken(self, *, tokenizer: bool) -> str | None:
+        if tokenizer and StorePath(str(self._url / TOKENIZER_NAME)).exists():
+            return TOKENIZER_NAME
         return next((url.name for url in self._iter_names() if url.name.endswith(".bin")), None)
 
     def stage(self, *, locked: bool = False) -> contextlib.AbstractContextManager[Path]:

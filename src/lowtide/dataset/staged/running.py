@@ -25,7 +25,7 @@ from lowtide.corpus.usersteps import stop_steps
 from lowtide.dataset import layout
 from lowtide.dataset.chosen import choose_inputs, find_inputs
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
-from lowtide.dataset.existing import is_finished
+from lowtide.dataset.existing import is_finished, is_tokenizer_of
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
 from lowtide.dataset.identity import require_unchanged
 from lowtide.dataset.phases import noticing_changes
@@ -116,14 +116,16 @@ def prepare_shared(
 
 
 def _refuse_strangers(job: StagedJob) -> None:
-    """Refuse a folder with shards that no work of ours made."""
+    """Refuse a folder with shards, a tokenizer or work that no worker of ours made."""
     root = job.settings.out_dir
-    stranger = job.destination.find_shard()
+    named = job.settings.tokenization
+    stranger = job.destination.find_taken(tokenizer=not is_tokenizer_of(named, root))
     if stranger and read_plan(job.records) is None and not is_finished(root):
         raise UsageError(
             f"{stranger} is here already, but no dataset that it belongs to",
             path=root,
-            next_step="choose another --out-dir, or the --work-dir that it was begun with",
+            next_step="choose another --out-dir, or the --work-dir or --engine that it was begun "
+            "with",
         )
 
 
