@@ -94,6 +94,7 @@ _TOGETHER = {
     ),
     "forked": (
         "tests/training/test_distributed.py",
+        "tests/memory/test_models.py",
         "tests/resume/test_training_kill.py",
         "tests/resume/test_prepare.py",
         "tests/dataset/test_staged.py",
@@ -109,7 +110,6 @@ _LONGEST = (
     "tests/jaxtraining/test_runs.py",
     "tests/memory/test_advice.py",
     "tests/training/test_distributed.py",
-    "tests/memory/test_models.py",
     "tests/damage/test_damage.py",
     "tests/docs/test_docs.py",
     "tests/model/test_families.py",
@@ -303,7 +303,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take longest first."""
+    """Put the files that take longest first, where several processes share them."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return  # in the order that they are named in
     ranks = {path: rank for rank, path in enumerate(_LONGEST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
 

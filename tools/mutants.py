@@ -279,8 +279,12 @@ def tests_of(mutant: Mutant) -> list[str]:
     if not mutant.stage:
         rest = sorted(f"tests/{path.name}" for path in (ROOT / "tests").glob("test_*.py"))
         return sorted(rest, key=lambda name: name != own)
-    first = [own] if (ROOT / own).exists() else []
-    return [*first, f"tests/{mutant.stage}", *MORE_TESTS.get(mutant.stage, [])]
+    first = [own, f"tests/{mutant.stage}/test_numbers.py"]  # the second takes milliseconds
+    return [
+        *(name for name in first if (ROOT / name).exists()),
+        f"tests/{mutant.stage}",
+        *MORE_TESTS.get(mutant.stage, []),
+    ]
 
 
 def draw(arguments: argparse.Namespace) -> list[Mutant]:

@@ -2,7 +2,7 @@
 
 Each verb runs as a command on an input and on one ten times larger; what is added must not show.
 That the tests can fail is tested too: the same command, made to hold its input, is found out. All
-three are run by one process.
+three are run by one process, a fork of one that has torch where the verb needs it.
 """
 
 from __future__ import annotations
@@ -201,9 +201,12 @@ def words_of(case: Case, path: Path, model: Path) -> list[str]:
 
 @pytest.mark.parametrize("verb", CASES)
 def test_ten_times_the_input_takes_no_more_and_holding_it_is_found_out(
-    verb: str, tmp_path: Path, model: Path
+    verb: str, tmp_path: Path, model: Path, request: pytest.FixtureRequest
 ) -> None:
     case = CASES[verb]
+    # The others begin without torch, and must.
+    needs_torch = verb.startswith(("evaluate", "generate"))
+    start_forks = request.getfixturevalue("start_forks") if needs_torch else None
     write_input(verb, tmp_path / "small", case.small_bytes)
     write_input(verb, tmp_path / "large", 10 * case.small_bytes)
     # The same once more, under a name that no output has yet.
@@ -218,6 +221,7 @@ def test_ten_times_the_input_takes_no_more_and_holding_it_is_found_out(
             (case.mutation, words_of(case, tmp_path / "held", model)),
         ],
         tmp_path,
+        start_forks,
     )[-3:]
     assert [ran.exit_code for ran in runs[:2]] == [0, 0], [ran.errors for ran in runs]
     assert runs[2].exit_code in (0, 3), runs[2].errors

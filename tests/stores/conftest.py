@@ -72,6 +72,7 @@ class RangeServer:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else an answer in two packets waits for the client's "got it"
     store: RangeServer
 
     def log_message(self, *_: object) -> None:
