@@ -56,6 +56,7 @@ def test_long_rows_among_short_ones(tmp_path: Path, suffix: str, ensure_ascii: b
     blocks = [block for block in reading.iter_blocks(stream, SMALL) if block is not None]
     assert max(len(block.data) for block in blocks) <= SMALL.block_bytes + SMALL.window_bytes
     assert sum(block.stored_bytes for block in blocks) == path.stat().st_size
+    assert [block.number for block in blocks] == list(range(len(blocks)))
 
 
 @given(st.lists(st.integers(0, 300), max_size=30), st.booleans(), st.integers(16, 80))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lowtide.corpus.inputformats import COMPRESSIONS
+from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset import resources, sharding
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
-from lowtide.memory import MemoryBudget
+from lowtide.memory import MemoryBudget, smallest_budget
+from lowtide.progress import Progress
+from lowtide.tokenizer.needs import PackageNeeds
 
 MIB = 1 << 20
 
@@ -87,3 +92,110 @@ def test_a_refusal_says_how_much_of_the_text_it_has_not_looked_at() -> None:
     assert refused.value.next_step is not None
     assert refused.value.next_step.startswith("give at least --memory ")
     assert "695.3 KiB of the input were not looked at" in refused.value.next_step
+
+
+def divided(total_bytes: int, inputs: resources.Inputs, out_dir: str = "out") -> resources.Shares:
+    settings = PrepareSettings(
+        input_files=("a.txt",),
+        out_dir=out_dir,  # pyright: ignore[reportArgumentType]
+        tokenization="gpt2",
+        num_workers=3,
+        engine="files",
+    )
+    budget = MemoryBudget(total_bytes, used_bytes=resources._PROGRAM_BYTES)
+    return resources.plan_shares(settings, budget, inputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [
+        ({"num_files": 7000}, 700_000),
+        ({"count_bytes": 5 * MIB}, 5 * MIB),
+        ({"package": PackageNeeds(table_bytes=9 * MIB)}, 9 * MIB),
+        ({"package": PackageNeeds(thread_bytes=3 * MIB)}, 4 * 3 * MIB),  # a worker each, and one
+        ({"step_bytes": 2 * MIB}, 4 * 2 * MIB),
+        ({"reader_bytes": 6 * MIB}, 6 * MIB),
+        ({"reader_bytes": 6 * MIB, "num_in_order": 2}, 12 * MIB),
+        ({"reader_bytes": 6 * MIB, "num_in_order": 9}, 18 * MIB),  # as many as there are workers
+    ],
+)
+def test_what_inputs_take_is_not_there_for_the_table(options: dict[str, Any], taken: int) -> None:
+    plain = divided(1024 * MIB, resources.Inputs())
+    found = divided(1024 * MIB, resources.Inputs(**options))
+    assert plain.one_pass_bytes - found.one_pass_bytes == taken // 2
+    rest = found.one_pass_bytes  # as much again is left, of which readers have half
+    readers = min(3, max(options.get("num_in_order", 0), 1))
+    assert found.reader_bytes == options.get("reader_bytes", 0) + rest // 2 // readers
+    assert found.range_bytes == found.one_pass_bytes // 4
+    assert found.character_bytes == resources._TOKENIZER_BYTES + found.one_pass_bytes
+    assert found.more_worker_bytes == 0
+
+
+def test_results_in_a_store_take_room_of_every_worker() -> None:
+    plain = divided(1024 * MIB, resources.Inputs())
+    stored = divided(1024 * MIB, resources.Inputs(), out_dir="s3://bucket/out")
+    assert plain.one_pass_bytes - stored.one_pass_bytes == 4 * resources._STORED_BYTES // 2
+
+
+def test_workers_that_have_no_room_are_counted() -> None:
+    block = resources.BLOCK_BYTES * resources.BLOCK_BYTES_HELD
+    found = divided(resources.smallest_budget_bytes() + block, resources.Inputs())
+    assert (found.num_workers, found.more_worker_bytes) == (2, block)
+    assert found.range_bytes == max(found.one_pass_bytes // 3, MIB)
+
+
+def test_characters_take_the_room_of_the_table_and_no_more() -> None:
+    room = 100 * resources.CHARACTER_BYTES
+    given = resources.Shares(1, 0, 0, 0, 0, character_bytes=room, more_worker_bytes=3 * MIB)
+    resources.check_characters(100, given, budget_bytes=200 * MIB)
+    with pytest.raises(BudgetError, match="the text has 101 different characters"):
+        resources.check_characters(101, given, budget_bytes=200 * MIB)
+    with pytest.raises(BudgetError) as refused:
+        resources.check_characters(1_000_100, given, budget_bytes=200 * MIB)
+    # The table has half of what is left, and more workers come before it.
+    needed = 203 * MIB + 2 * 1_000_000 * resources.CHARACTER_BYTES
+    assert refused.value.next_step == f"{smallest_budget(needed)}, or give another --tokenization"
+
+
+def test_the_disk_that_preparing_takes() -> None:
+    text, row = 100_000_000, resources.TABLE_ROW_BYTES
+    ids = 2 * 2 * text / 3.5
+
+    def planned(**options: Any) -> int:
+        return resources.planned_disk_bytes(text, **{"one_pass_bytes": 1 << 40, **options})
+
+    assert planned() == int(ids + 3e6 + 0.1 * text)  # all lines are in the table
+    half = text // 2 // resources.LINE_BYTES * row
+    assert planned(one_pass_bytes=half) == int(ids + 3e6 + 0.1 * text + text // 2)
+    assert planned(keeps_text=True) == int(ids + 3e6 + 1.1 * text)
+    near = int(ids + 3e6 + (1.1 + resources.NEAR_DISK_SHARE) * text)
+    assert planned(near_copies=True) == pytest.approx(near, abs=1)
+    assert planned(token_bytes=4) == int(2 * ids + 3e6 + 0.1 * text)
+    assert planned(bytes_per_token=7.0) == int(ids / 2 + 3e6 + 0.1 * text)
+    small = resources.planned_disk_bytes(1_000_000, one_pass_bytes=1 << 40)
+    assert small == int(4_000_000 / 3.5 + 0.25 * 1_000_000)
+
+
+@pytest.mark.parametrize(("num_packed", "existing"), [(0, 0), (1, 0), (2, 0), (0, 1000)])
+def test_a_disk_that_is_just_enough(
+    num_packed: int, existing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        suffix = ".gz" if number < num_packed else ""
+        (tmp_path / f"{number}.txt{suffix}").write_bytes(b"x" * 100_000)
+    inputs = expand_inputs([tmp_path])
+    expansion = COMPRESSIONS["gzip"].expansion
+    text = resources.estimate_text_bytes(inputs)
+    assert text == int(100_000 * (3 - num_packed + num_packed * expansion))
+    # Files that are read side by side keep their clean text.
+    needed = resources.planned_disk_bytes(text, one_pass_bytes=0 if num_packed > 1 else 1 << 30)
+    needed += int(1.8 * existing)
+    for free, is_enough in ((needed, True), (needed - 1, False)):
+        monkeypatch.setattr(resources.files, "free_disk_bytes", lambda root, free=free: free)
+        options = {"one_pass_bytes": 1 << 30, "existing_bytes": existing}
+        with Progress("prepare") as progress:
+            if is_enough:
+                resources.check_disk(tmp_path, inputs, progress, **options)
+                continue
+            with pytest.raises(BudgetError, match=r"preparing .* needs about"):
+                resources.check_disk(tmp_path, inputs, progress, **options)

@@ -29,11 +29,9 @@ from cases import (
 
 from lowtide import ranks
 from lowtide.errors import UsageError
-from lowtide.generation.settings import SamplingSettings
 from lowtide.jaxtraining.backend import BACKEND as JAX
 from lowtide.jaxtraining.devices import pick_devices
 from lowtide.jaxtraining.engine import compute_gradients
-from lowtide.jaxtraining.generation import iter_tokens
 from lowtide.jaxtraining.network import Form, hidden_states, output_matrix
 from lowtide.jaxtraining.processes import join
 from lowtide.jaxtraining.trees import JaxGPT, iter_named, load_on
@@ -144,14 +142,6 @@ def make_trainer(folder, name, *, layout="qwen3", **options):
     return Trainer(JaxGPT(SHAPES[layout]), **trainer_options(folder, name, **options))
 
 
-def greedy(folder, layout):
-    """What the likeliest tokens are, past the context too."""
-    model = JaxGPT.load(folder, SHAPES[layout])
-    sampling = SamplingSettings(0.0, 0, 1.0, 1.0)
-    tokens = iter_tokens(model, [1, 8, 15], max_new_tokens=40, sampling=sampling)
-    return [int(token[0]) for token in tokens]
-
-
 def families(folder):
     """Logits of a batch by a model of each family, in a file."""
     ids, _ = next(batches(1))
@@ -215,7 +205,6 @@ def main(folder):
     make_trainer(folder, "torch", max_iters=12).fit()
     make_trainer(folder, "torch8", max_iters=12, optimizer="auto", use_8bit_optimizer=True).fit()
     make_trainer(folder, "jax8", max_iters=6, optimizer="auto", use_8bit_optimizer=True).fit()
-    answers["greedy"] = greedy(folder / "whole", "qwen3")
     answers["speak"] = speak(folder, "jax")
     answers["torch_imported"] = "torch" in sys.modules
     print(json.dumps(answers))

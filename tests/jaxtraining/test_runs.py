@@ -6,12 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file
-
-from lowtide.generation.decoding import iter_tokens
-from lowtide.generation.settings import SamplingSettings
-from lowtide.model.weights import load_model
 
 from . import torchruns
 from .cases import speak
@@ -121,17 +116,8 @@ def test_torch_goes_on_with_a_run_of_jax(folder, tmp_path):
         assert max(abs(ours[step] - torchs[step]) for step in ours) < bound
 
 
-def test_the_likeliest_tokens_are_those_of_torch(found, folder):
-    model = load_model(folder / "whole")
-    tokens = iter_tokens(
-        model, [1, 8, 15], max_new_tokens=40, sampling=SamplingSettings(0.0, 0, 1.0, 1.0)
-    )
-    assert found["greedy"] == [int(token[0]) for token in tokens]
-    assert torch.is_grad_enabled()
-
-
 def test_commands_say_with_jax_what_they_say_with_torch(found, folder, capsys):
-    wanted = speak(folder, "torch")
+    wanted = speak(folder, "torch")  # past the context, too
     assert found["speak"]["text"] == wanted["text"]
     assert wanted["text"].count("--- ") == 6
     assert "41 tokens do not fit a context of 40" in wanted["text"]

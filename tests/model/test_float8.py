@@ -47,7 +47,6 @@ KERNELS = textwrap.dedent(
     # The interpreter rounds to e4m3 wrongly where the exponent changes: checked in float32.
     float8._E4M3 = torch.float32
     logits, wanted = torch.randn(72, 333).mul_(3).bfloat16(), torch.randint(333, (72, 1))
-    logits[5, 7] = torch.nan
     values = torch.randn(70, 90).bfloat16()
     plain = (*float8.loss_and_float8_error(logits, wanted), *float8.quantize(values))
     float8._uses_kernels = lambda tensor: True
@@ -57,7 +56,11 @@ KERNELS = textwrap.dedent(
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-2, equal_nan=True)
     wanted = torch.randint(333, (72, 3))
     wanted[3, 1:], wanted[4, 2] = -1, -1
-    for options in ({"cap": 2.0, "ahead": (0.5, 0.25)}, {"ahead": (0.5,)}, {"cap": 15.0}):
+    broken = logits.clone()
+    broken[5, 7] = torch.nan  # which makes the loss of all none
+    every = ({"cap": 2.0, "ahead": (0.5, 0.25)}, {"ahead": (0.5,)}, {"cap": 15.0})
+    cases = [*((options, logits) for options in every), ({}, broken)]
+    for options, logits in cases:
         targets = wanted[:, : 1 + len(options.get("ahead", ()))]
         float8._uses_kernels = lambda tensor: False
         plain = float8.loss_and_float8_error(logits, targets, **options)
@@ -68,6 +71,8 @@ KERNELS = textwrap.dedent(
             ours, theirs = ours.float(), theirs.float()
             torch.testing.assert_close(ours, theirs, rtol=0.26, atol=1e-2, equal_nan=True)
             assert ((ours == theirs) | ours.isnan()).float().mean() > 0.99 or ours.ndim == 0
+            assert bool(ours.isnan().any()) == (logits is broken)
+        torch.testing.assert_close(found[0], plain[0], rtol=1e-4, atol=0, equal_nan=True)
     """
 )
 

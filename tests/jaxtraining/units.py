@@ -1,0 +1,381 @@
+"""Parts of the JAX backend by themselves: `python units.py` prints what is wrong with each.
+
+A process of its own, since a test that forks must not have JAX's threads; small arrays that nothing
+is compiled for, so that it takes a few seconds.
+"""
+
+import json
+import traceback
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.generation.settings import SamplingSettings
+from lowtide.jaxtraining import engine, evaluation, network, optimizers
+from lowtide.jaxtraining.devices import JaxGroup, memory_of, pick_devices
+from lowtide.jaxtraining.engine import Counters, JaxEngine
+from lowtide.jaxtraining.evaluation import LossSums
+from lowtide.jaxtraining.feeding import JaxFeed
+from lowtide.jaxtraining.generation import _shares, choose_token
+from lowtide.jaxtraining.loss import weighted_loss
+from lowtide.jaxtraining.muon import half_precision, orthogonalize
+from lowtide.jaxtraining.optimizers import Rules
+from lowtide.jaxtraining.trees import JaxGPT
+from lowtide.model.config import GPTConfig
+from lowtide.training import settings
+from lowtide.training.state import RunState
+
+CONFIG = GPTConfig(vocab_size=11, context_length=8, num_layers=2, width=8, num_heads=2)
+
+
+def device(platform="cpu", stats=None, **more):
+    return SimpleNamespace(platform=platform, memory_stats=lambda: stats, **more)
+
+
+def check_pieces_of_a_tensor_are_what_the_whole_is():
+    seen = []
+
+    def one(gradient, weights, moment):
+        seen.append(gradient.shape[0])
+        return [weights - gradient, moment + 2 * gradient]
+
+    for rows, most, piece in ((12, 4, 3), (12, 5, 3), (10, 4, 5), (7, 4, 7), (6, 64, 1)):
+        values = [jnp.asarray(np.arange(rows * 2.0).reshape(rows, 2) * k) for k in (1, 10, 100)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(optimizers, "_SMALL", rows * 2)
+            patch.setattr(optimizers, "_MOST_PIECES", most)
+            seen.clear()
+            found = optimizers.in_pieces(one, values[0], values[1:])
+            assert set(seen) == {piece}, (rows, most, seen)
+            patch.setattr(optimizers, "_SMALL", rows * 2 + 1)  # small: at once
+            seen.clear()
+            whole = optimizers.in_pieces(one, values[0], values[1:])
+            assert seen == [rows]
+        for part, wanted in zip(found, whole, strict=True):
+            assert np.array_equal(part, wanted), (rows, most)
+
+
+def check_rules_of_a_parameter():
+    rules = Rules(CONFIG, "adamw", embedding_rate=3.0, embedding_decay=0.25, weight_decay=0.5)
+    names = ("embedding.weight", "blocks.*.mlp.down.weight", "final_norm.weight")
+    assert [rules.rate_of(name) for name in names] == [3.0, 1.0, 1.0]
+    assert [rules.decay_of(name) for name in names] == [0.25, 0.5, 0.0]
+    assert rules.decay_of("blocks.*.mlp.down.bias") == 0.0
+    assert Rules(CONFIG, "adamw", weight_decay=0.5).decay_of("embedding.weight") == 0.5
+    assert Rules(CONFIG, "adamw", embedding_decay=0.0).decay_of("embedding.weight") == 0.0
+    kinds = {rules.kind_of(name) for name in names}
+    assert kinds == {"adamw"} and rules.keys == ("exp_avg", "exp_avg_sq")
+    muons = Rules(CONFIG, "muon")
+    assert [muons.kind_of(name) for name in names] == ["adamw", "muon", "adamw"]
+    wide = CONFIG.replace(vocab_size=512)
+    eight = Rules(wide, "adamw", use_8bit=True)
+    assert [eight.kind_of(name) for name in names] == ["8bit", "adamw", "adamw"]
+    assert eight.keys == ("state1", "state2")
+    assert optimizers.new_moments(eight)["embedding.weight"]["absmax1"][0] == (16,)
+
+
+def check_moments_in_files():
+    rules = Rules(CONFIG, "adamw")
+    kinds = [row["kind"] for row in optimizers.optimizer_rows(Rules(CONFIG, "muon"), 0)]
+    assert kinds == ["AdamW", "Muon"]
+    assert optimizers.name_moments({"steps": {"": np.float32(0)}}, rules) == {}
+    with pytest.raises(UsageError, match="has moments of AdamW and Muon, these settings make Ada"):
+        optimizers.load_moments({}, [{"kind": "AdamW"}, {"kind": "Muon"}], rules)
+    rows = [{"kind": "AdamW", "values": {}}]
+    part = np.full((8, CONFIG.mlp_width), 3.0)
+    name = "moments.blocks.1.mlp.down.weight.exp_avg"
+    found = optimizers.load_moments({name: part, "moments.x.step": np.float32(7)}, rows, rules)
+    stack = found["blocks.*.mlp.down.weight"]["exp_avg"]
+    assert np.array_equal(stack[1], part) and not stack[0].any()
+    assert found["steps"][""] == 7
+    eight = [{"kind": "AdamW8bit", "values": {"head": {"step": 9}}}]
+    found = optimizers.load_moments({}, eight, Rules(CONFIG, "adamw", use_8bit=True))
+    assert found["steps"][""] == 9
+    assert optimizers.load_moments({}, rows, rules)["steps"][""] == 0
+
+
+def check_corrections():
+    first, second = optimizers._corrections(jnp.float32(2), (0.9, 0.0))
+    np.testing.assert_allclose((first, second), (1 - 0.9**2, 1.0), rtol=1e-6)
+    first, second = optimizers._corrections(jnp.float32(0), (0.9, 0.95))
+    assert 0 < first <= 1e-30 and 0 < second <= 1e-14
+
+
+def check_steps_that_are_counted():
+    counters, nothing = Counters(), JaxGroup((device(),))
+    for loss, norm, skip in ((2.0, 5.0, 0.0), (9.0, 6.0, 1.0), (9.0, 7.0, 1.0), (4.0, 8.0, 0.0)):
+        counters.add(*map(jnp.float32, (loss, norm, skip)))
+    names = ("loss", "steps", "bad_in_a_row", "bad", "norm")
+    assert counters.state_dict() == dict(zip(names, (6.0, 2.0, 0.0, 2.0, 8.0), strict=True))
+    assert counters.mean_loss(nothing) == 3.0
+    counters.next_row()
+    assert (counters.loss.item(), counters.steps.item(), counters.bad.item()) == (0, 0, 2)
+    assert counters.mean_loss(nothing) == 0.0
+    counters.add(*map(jnp.float32, (9.0, 1.0, 1.0)))
+    assert counters.bad_in_a_row.item() == 1
+    other = Counters()
+    other.load_state_dict(counters.state_dict())
+    assert other.state_dict() == counters.state_dict()
+
+
+def check_memory_that_runs_out_halves_the_rows():
+    made, asked, said = object.__new__(JaxEngine), [], []
+    made.state, made._rows, made._note = RunState(micro_batch=5), 10, said.append
+    made._settings = settings.train_settings(seq_len=8, batch_size=10)
+    made._group = JaxGroup((device(),))
+
+    def fail(text):
+        def compute(*given):
+            asked.append(made.state.micro_batch)
+            if made.state.micro_batch > 1:
+                raise jax.errors.JaxRuntimeError(text)
+            return 7.0
+
+        return compute
+
+    made._compute = fail("RESOURCE_EXHAUSTED: too much")
+    assert made.compute(None, None) == 7.0
+    assert asked == [5, 3, 2, 1] and len(said) == 3
+    made.state.micro_batch = 2
+    made._compute = fail("INTERNAL: another thing")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="another thing"):
+        made.compute(None, None)
+    made._compute = fail("RESOURCE_EXHAUSTED: too much")
+    for group in (JaxGroup((device(), device())), JaxGroup((device(), device()), 0, 2)):
+        made._group = group  # a row a device is the least; one process alone takes no fewer
+        made.state.micro_batch = 2 if group.world_size == 1 else 4
+        with pytest.raises(BudgetError, match="out of memory"):
+            made.compute(None, None)
+
+
+def check_rows_that_fill_a_batch_weigh_nothing():
+    made = object.__new__(JaxEngine)
+    made.state, made._group = RunState(micro_batch=3), JaxGroup((device(), device()))
+    inputs = np.arange(10).reshape(5, 2)
+    ids, wanted, weights = made._micro_batches(inputs, inputs + 1)
+    assert ids.shape == wanted.shape == (2, 4, 2) and weights.shape == (2, 4)
+    assert np.array_equal(ids.reshape(8, 2)[:5], inputs) and not ids.reshape(8, 2)[5:].any()
+    assert np.array_equal(wanted.reshape(8, 2)[:5], inputs + 1)
+    np.testing.assert_allclose(weights.reshape(-1), [0.1] * 5 + [0] * 3, rtol=1e-6)
+    made._group = JaxGroup((device(), device()), 1, 2)  # half of all rows
+    np.testing.assert_allclose(float(made._micro_batches(inputs, inputs)[2].sum()), 0.25, rtol=1e-6)
+    assert [engine._rounded_up(count, 4) for count in (1, 4, 5)] == [4, 4, 8]
+
+
+def check_devices_of_a_group():
+    group = JaxGroup(tuple(device(id=number) for number in range(6)), 1, 3)
+    assert [one.id for one in group.own_devices] == [2, 3]
+    assert not group.is_first and JaxGroup((device(),)).is_first
+    assert group.on_cpu and not group.saves_beside
+    gpu = device("gpu", {"bytes_in_use": 5, "bytes_limit": 9, "peak_bytes_in_use": 8})
+    made = object.__new__(JaxEngine)
+    made._group = JaxGroup((gpu,))
+    assert made._group.saves_beside and memory_of(made._group)() == (5, 9)
+    assert made.device_peak_bytes() == 8
+    assert memory_of(JaxGroup((device("gpu"),))) is None
+    for one in (device("gpu"), device("cpu", {"peak_bytes_in_use": 8})):
+        made._group = JaxGroup((one,))
+        assert made.device_peak_bytes() is None
+    alone = JaxGroup((device(),))
+    assert alone.any(True) is True and alone.any(False) is False
+    assert (alone.least(3), alone.all_say(4), alone.total([5])) == (3, [4], [5])
+    assert alone.first_says("x") == "x"
+    assert [half_precision(name) for name in ("cpu", "gpu", "tpu")] == [False, True, True]
+    assert pick_devices("cpu:0") == (jax.local_devices()[0],)
+    for name, said in (
+        ("cpu:99", "finds no such device"),
+        ("cpu:x", "expected auto"),
+        ("x", "exp"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            pick_devices(name)
+
+
+def check_axes_that_are_divided():
+    group = JaxGroup(tuple(jax.devices()[:2]))
+
+    def spec(name, shape, divided=True):
+        return tuple(group.weight_sharding(name, shape, divided=divided).spec)
+
+    assert spec("head.weight", (4, 6)) == (None, "data")
+    assert spec("head.weight", (8, 6)) == ("data", None)
+    assert spec("head.weight", (4, 6), divided=False) == (None, None)
+    assert spec("head.weight", (5, 7)) == (None, None)
+    assert spec("blocks.*.mlp.down.weight", (8, 4, 3)) == (None, "data", None)
+    assert spec("final_norm.weight", (2,)) == ("data",)
+    assert spec("steps", ()) == ()
+
+
+def check_ids_that_the_model_has():
+    class Source:
+        place, closed = 0, False
+
+        def __next__(self):
+            self.place += 1
+            return self.batch
+
+        def state_dict(self):
+            return {"place": self.place}
+
+        def load_state_dict(self, state):
+            self.place = state["place"]
+
+        def close(self):
+            self.closed = True
+
+    source = Source()
+    feed = JaxFeed(source, 10)
+    ids = np.array([[0, 9]], np.uint16)
+    source.batch = (ids, ids[:, ::-1])
+    inputs, targets = next(feed)
+    assert inputs.dtype == targets.dtype == np.int32 and inputs.tolist() == [[0, 9]]
+    ids[:] = 3
+    assert inputs.tolist() == [[0, 9]]  # its own memory
+    assert feed.state_dict() == {"place": 1}
+    feed.load_state_dict({"place": 4})
+    assert feed.state_dict() == {"place": 4} and source.place == 4
+    for wrong in (10, -1):
+        source.batch = (np.array([[0, wrong]]), ids)
+        with pytest.raises(DataError, match=f"the id {wrong}, the model ids from 0 to 9"):
+            next(feed)
+    source.batch = (np.zeros((0, 2)), np.zeros((0, 2)))
+    assert next(feed)[0].shape == (0, 2)
+    feed.close()
+    assert source.closed
+
+
+def check_losses_that_are_added_up():
+    asked = []
+
+    def loss(params, ids, targets, weights, *, form):
+        asked.append(np.asarray(weights).tolist())
+        return np.float32(0.5)
+
+    group = JaxGroup((device(), device()))
+    sums = LossSums({}, network.Form(CONFIG), group, tokenizer=None, batch_size=3)
+    sums._counts = np.arange(12)
+    ids = np.array([[1, 2], [3, 4], [5, 6]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "_loss", loss)
+        patch.setattr(evaluation, "_PENDING", 2)
+        patch.setattr(JaxGroup, "place_rows", lambda self, rows, *, axis: rows)
+        sums.add(ids, ids + 1, counted=True)
+        sums.add(ids, ids, counted=False)  # goes for nothing
+        assert len(sums._losses) == 1
+        sums.add(ids[:1], ids[:1], counted=True)
+        assert not sums._losses  # collected
+        assert sums.totals() == (8.0, 8.0, float((ids + 1).sum() + 3))
+    eighth = 1 / 8
+    assert asked == [[eighth, eighth, eighth, 0], [0, 0, 0, 0], [eighth, 0, 0, 0]]
+
+
+def check_tokens_that_are_drawn():
+    logits = np.array([1.0, 3.0, 2.0, -1.0], np.float32)
+    plain = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
+    greedy = SamplingSettings(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=2.0)
+    dice = np.random.default_rng(0)
+    assert choose_token(logits, [], greedy, dice=dice) == 1
+    assert choose_token(logits, [1], greedy, dice=dice) == 2  # 3 / 2 is less than 2
+    assert choose_token(logits, [], greedy, banned=[1], dice=dice) == 2
+    assert choose_token(np.full(3, -4.0), [0, 2, 9], greedy, dice=dice) == 1  # made smaller yet
+    assert choose_token(np.array([np.nan, 1.0]), [], greedy, dice=dice) == 1
+    assert logits.tolist() == [1.0, 3.0, 2.0, -1.0]
+    wanted = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(_shares(logits, plain), wanted, rtol=1e-6)
+    drawn = [choose_token(logits, [], plain, dice=dice) for _ in range(400)]
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 400, wanted, atol=0.08)
+    cold = SamplingSettings(temperature=0.1, top_k=0, top_p=1.0, repetition_penalty=1.0)
+    assert [choose_token(logits, [], cold, dice=dice) for _ in range(50)].count(1) > 45
+
+    def left(top_k, top_p):
+        made = SamplingSettings(temperature=1.0, top_k=top_k, top_p=top_p, repetition_penalty=1.0)
+        shares = _shares(logits, made)
+        np.testing.assert_allclose(shares.sum(), 1, rtol=1e-9)
+        return np.flatnonzero(shares).tolist()
+
+    assert left(1, 1.0) == [1] and left(2, 1.0) == [1, 2] and left(3, 1.0) == [0, 1, 2]
+    assert left(4, 1.0) == left(9, 1.0) == [0, 1, 2, 3]
+    assert left(0, 0.0) == [1] and left(0, 0.5) == [1] and left(0, 0.7) == [1, 2]
+    assert left(0, 0.99) == [0, 1, 2, 3] and left(2, 0.99) == [1, 2]
+
+
+def check_loss_in_chunks():
+    dice = np.random.default_rng(1)
+    hidden, matrix = (
+        jnp.asarray(dice.normal(size=size), jnp.float32) for size in ((2, 5, 4), (7, 4))
+    )
+    targets, weights = dice.integers(0, 7, (2, 5)), jnp.array([0.5, 2.0])
+    logits = np.asarray(hidden, np.float64) @ np.asarray(matrix, np.float64).T
+    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    losses = -np.take_along_axis(logs, targets[..., None], -1)[..., 0]
+    wanted = (losses * np.array([[0.5], [2.0]])).sum()
+    gradients = jax.value_and_grad(weighted_loss, (0, 1))
+    found = [gradients(hidden, matrix, targets, weights, size) for size in (1 << 30, 4)]
+    for loss, (of_hidden, of_matrix) in found:
+        np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+        np.testing.assert_allclose(of_hidden, found[0][1][0], atol=1e-5)
+        np.testing.assert_allclose(of_matrix, found[0][1][1], atol=1e-5)
+    error = (np.exp(logs) - np.eye(7)[targets]) * np.array([0.5, 2.0])[:, None, None]
+    np.testing.assert_allclose(found[0][1][0], error @ np.asarray(matrix), atol=1e-5)
+    assert weighted_loss(hidden, matrix, targets, weights, 4) == pytest.approx(wanted, rel=1e-5)
+
+
+def check_matrices_made_orthogonal():
+    dice = np.random.default_rng(2)
+    compiled = jax.jit(orthogonalize, static_argnames=("half",))
+    cases = ((1, 6, 6), False), ((2, 4, 6), False), ((2, 4, 12), True), ((2, 12, 4), True)
+    for shape, half in cases:
+        made = compiled(jnp.asarray(dice.normal(size=shape), jnp.float32), half=half)
+        assert made.dtype == (jnp.bfloat16 if half else jnp.float32)
+        sizes = np.linalg.svd(np.asarray(made, np.float32), compute_uv=False)
+        assert sizes.shape[-1] == min(shape[1:])
+        assert sizes.min() > 0.6 and sizes.max() < 1.3, (shape, half, sizes)
+
+
+def check_what_is_dropped():
+    x, key = jnp.ones((40, 50)), jax.random.key(3)
+    for share in (0.25, 0.5):
+        found = np.asarray(network._drop(x, share, key, 1))
+        np.testing.assert_allclose(np.unique(found), [0, 1 / (1 - share)], rtol=1e-6)
+        assert abs((found == 0).mean() - share) < 0.05
+    assert not np.array_equal(found, network._drop(x, 0.5, key, 2))
+    assert network._drop(x, 0.0, key, 1) is x and network._drop(x, 0.5, None, 1) is x
+
+
+def check_dropout_is_for_training_alone():
+    config = CONFIG.replace(layout="gpt2", num_layers=1)
+    params, ids = JaxGPT(config).params, np.arange(8)[None] % 11
+    compute = jax.jit(network.hidden_states, static_argnames=("form",))
+    form = network.Form(config, dropout=0.5)
+    plain = compute(params, ids, network.Form(config))
+    assert np.array_equal(plain, compute(params, ids, form))
+    dropped = compute(params, ids, form, jax.random.key(1))
+    assert not np.allclose(plain, dropped)
+    assert np.array_equal(dropped, compute(params, ids, form, jax.random.key(1)))
+    assert not np.allclose(dropped, compute(params, ids, form, jax.random.key(2)))
+
+
+def check_a_layout_that_is_not_there():
+    with pytest.raises(UsageError, match="which is there with torch only"):
+        JaxGPT(CONFIG.replace(layout="tide"))
+    assert JaxGPT(CONFIG).num_bytes == sum(v.nbytes for v in JaxGPT(CONFIG).params.values())
+
+
+def main():
+    answers = {}
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            try:
+                check()
+                answers[name] = ""
+            except BaseException:
+                answers[name] = traceback.format_exc()
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()
