@@ -94,11 +94,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--megabytes", type=float, default=2)
+    parser.add_argument("--pages", type=Path, help="write the mixed pages as jsonl, and end")
     given = parser.parse_args()
     articles = read_articles(given.articles, int(given.megabytes * 4e6))
     held = max(len(articles) // 8, 1)
     clean, good = articles[:held], articles[held:]
     pages = make_mixture(good, random.Random(0))
+    if given.pages:
+        given.pages.write_text("".join(json.dumps({"text": page}) + "\n" for page in pages))
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "mixed.txt").write_text(SEPARATOR.join(pages))

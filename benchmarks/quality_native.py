@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import lzma
 import time
 from collections.abc import Callable
@@ -41,7 +42,10 @@ def read_blocks(paths: list[Path], size: int) -> list[TextBlock]:
     for path in paths:
         data = path.read_bytes()
         data = lzma.decompress(data) if path.suffix == ".xz" else data
-        texts += data[: size // len(paths)].split(SEPARATOR)
+        if ".jsonl" in path.suffixes:
+            texts += [json.loads(row)["text"].encode() for row in data.splitlines()]
+        else:
+            texts += data[: size // len(paths)].split(SEPARATOR)
     blocks: list[TextBlock] = []
     held: list[bytes] = []
     for text in [*texts, b""]:
@@ -132,7 +136,7 @@ def digest(found: list[Any]) -> str:
 def main() -> None:
     """Measure in turn, so that a busy moment is nobody's alone."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("files", nargs="+", type=Path, help="text, plain or .xz")
+    parser.add_argument("files", nargs="+", type=Path, help="text or jsonl, plain or .xz")
     parser.add_argument("--megabytes", type=float, default=30)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--items", type=int, default=100)

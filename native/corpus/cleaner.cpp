@@ -284,7 +284,7 @@ bool BlockCleaner::is_good(bool whole) {
 
 bool BlockCleaner::has_language(std::string_view document) {
   const ModelOptions& models = options_.models;
-  models.language->predict(document, model_scratch_, scores_);
+  models.language->predict(document, language_scratch_, scores_);
   const auto best =
       static_cast<size_t>(std::max_element(scores_.begin(), scores_.end()) - scores_.begin());
   languages.resize(scores_.size());
@@ -299,7 +299,7 @@ bool BlockCleaner::has_language(std::string_view document) {
 
 bool BlockCleaner::has_score(std::string_view document) {
   const ModelOptions& models = options_.models;
-  models.score->predict(document, model_scratch_, scores_);
+  models.score->predict(document, score_scratch_, scores_);
   const float score = scores_[models.score_label];
   if (!models.by_rank) {
     if (score >= models.keep_above) return true;

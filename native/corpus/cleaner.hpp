@@ -118,7 +118,7 @@ class BlockCleaner {
   const Compose* compose_;
   std::unique_ptr<QualityRules> rules_;
   std::string masked_;
-  FastTextModel::Scratch model_scratch_;
+  FastTextModel::Scratch language_scratch_, score_scratch_;  // each keeps sums of its model's words
   std::vector<float> scores_;
   size_t document_begin_ = 0, line_begin_ = 0, hash_mark_ = 0;
   uint64_t line_number_ = 0, line_base_ = 0;

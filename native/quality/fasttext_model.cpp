@@ -12,6 +12,8 @@ constexpr float kTiny = 1e-5f;
 constexpr int32_t kMostMarked = 1 << 26;     // buckets that have a bit each: 12 MiB at most
 constexpr uint64_t kMostExpanded = 2 << 20;  // numbers of a matrix: 8 MiB
 
+constexpr size_t kSumsWorth = 16 << 10;  // bytes of text before sums of words are kept
+
 constexpr uint32_t kFirstHash = 2166136261u;
 uint32_t hash_byte(uint32_t hash, char byte) {
   return (hash ^ static_cast<uint32_t>(static_cast<int8_t>(byte))) * 16777619u;
@@ -111,11 +113,14 @@ void FastTextModel::visit_bucket(uint64_t bucket, const Take& take) const {
   take(num_words_ + row);
 }
 
-template <typename Take>
-void FastTextModel::visit_pieces(std::string_view word, Scratch& scratch, const Take& take) const {
+void FastTextModel::list_pieces(std::string_view word, Scratch& scratch) const {
   std::string& marked = scratch.word;
   marked.assign(1, '<').append(word).push_back('>');
   const size_t size = marked.size();
+  const auto count = static_cast<uint32_t>(bucket_);
+  std::vector<uint32_t>& buckets = scratch.buckets;
+  buckets.resize(size * static_cast<size_t>(max_n_));
+  size_t found = 0;
   for (size_t begin = 0; begin < size; ++begin) {
     if ((marked[begin] & 0xC0) == 0x80) continue;
     size_t end = begin;
@@ -124,9 +129,20 @@ void FastTextModel::visit_pieces(std::string_view word, Scratch& scratch, const 
       hash = hash_byte(hash, marked[end++]);
       while (end < size && (marked[end] & 0xC0) == 0x80) hash = hash_byte(hash, marked[end++]);
       if (n < min_n_ || (n == 1 && (begin == 0 || end == size))) continue;
-      visit_bucket(hash % static_cast<uint32_t>(bucket_), take);
+      buckets[found++] = hash % count;
     }
   }
+  // Every other n-gram was left out of a pruned model, as good as by chance: no branch asks.
+  if (!kept_bits_.empty()) {
+    size_t kept = 0;
+    for (size_t at = 0; at < found; ++at) {
+      const uint32_t bucket = buckets[at];
+      buckets[kept] = bucket;
+      kept += kept_bits_[bucket >> 6] >> (bucket & 63) & 1;
+    }
+    found = kept;
+  }
+  buckets.resize(found);
 }
 
 template <typename Take>
@@ -136,7 +152,10 @@ void FastTextModel::visit_word(std::string_view word, bool is_end, Scratch& scra
   const int64_t id = find_word(word, hash);
   if (id < 0 && word.starts_with(kFastTextLabel)) return;
   if (id >= 0) take(static_cast<uint64_t>(id));
-  if (max_n_ > 0 && !is_end) visit_pieces(word, scratch, take);
+  if (max_n_ > 0 && !is_end) {
+    list_pieces(word, scratch);
+    for (const uint32_t bucket : scratch.buckets) visit_bucket(bucket, take);
+  }
   scratch.hashes.push_back(static_cast<int32_t>(hash));
 }
 
@@ -145,7 +164,11 @@ void FastTextModel::visit_text(std::string_view text, Scratch& scratch, const Ta
   scratch.hashes.clear();
   split_fasttext(
       text, [&](std::string_view word, bool is_end) { visit_word(word, is_end, scratch, take); });
-  const std::vector<int32_t>& hashes = scratch.hashes;
+  visit_ngrams(scratch.hashes, take);
+}
+
+template <typename Take>
+void FastTextModel::visit_ngrams(const std::vector<int32_t>& hashes, const Take& take) const {
   for (size_t first = 0; first < hashes.size(); ++first) {
     uint64_t hash = static_cast<uint64_t>(int64_t{hashes[first]});
     for (size_t next = first + 1;
@@ -156,13 +179,66 @@ void FastTextModel::visit_text(std::string_view text, Scratch& scratch, const Ta
   }
 }
 
+void FastTextModel::add_word(const Scratch::Word& word, Scratch& scratch) const {
+  const size_t width = input_.width;
+  WordSums::Sum here, *sum = &here;
+  float* values = scratch.word_values.data();
+  if (word.is_kept && scratch.sums.find(word.key, sum)) {
+    values = sum->values();
+    if (word_ngrams_ > 1) scratch.hashes.push_back(static_cast<int32_t>(sum->hash));
+  } else {
+    if (word.is_kept)
+      values = sum->values();
+    else
+      std::fill_n(values, width, 0.0f);
+    visit_word(word.text, word.is_end, scratch, [&](uint64_t row) {
+      input_.add_row(row, values);
+      ++sum->num_rows;
+    });
+    if (word.is_kept) sum->hash = static_cast<uint32_t>(scratch.hashes.back());
+  }
+  for (size_t at = 0; at < width; ++at) scratch.hidden[at] += values[at];
+  scratch.num_rows += sum->num_rows;
+}
+
+void FastTextModel::add_words(std::string_view text, Scratch& scratch) const {
+  scratch.text_bytes += text.size();
+  if (scratch.sums_of != this && scratch.text_bytes >= kSumsWorth) {
+    scratch.sums.reset(input_.width);
+    scratch.sums_of = this;
+  }
+  const bool keeps_sums = scratch.sums_of == this;
+  const char* const end = text.data() + text.size();
+  scratch.word_values.resize(input_.width);
+  scratch.hashes.clear();
+  std::array<Scratch::Word, 16> words;  // their sums are on their way meanwhile
+  size_t count = 0;
+  split_fasttext(text, [&](std::string_view word, bool is_end) {
+    Scratch::Word& next = words[count++];
+    next.text = word;
+    next.is_end = is_end;
+    // A word that may be a label is asked for every time: it may count for nothing.
+    next.is_kept = keeps_sums && !is_end && word.size() <= WordSums::kLongestWord &&
+                   word.front() != kFastTextLabel.front();
+    if (next.is_kept) {
+      next.key = scratch.sums.locate(word, static_cast<size_t>(end - word.data()));
+    }
+    if (count < words.size() && !is_end) return;
+    for (size_t at = 0; at < count; ++at) add_word(words[at], scratch);
+    count = 0;
+  });
+}
+
 void FastTextModel::add_text(std::string_view text, Scratch& scratch) const {
   scratch.hidden.assign(input_.width, 0.0f);
   scratch.num_rows = 0;
-  visit_text(text, scratch, [&](uint64_t row) {
+  const auto take = [&](uint64_t row) {
     input_.add_row(row, scratch.hidden.data());
     ++scratch.num_rows;
-  });
+  };
+  if (max_n_ <= 0) return visit_text(text, scratch, take);
+  add_words(text, scratch);
+  visit_ngrams(scratch.hashes, take);
 }
 
 void FastTextModel::list_rows(std::string_view text, Scratch& scratch,

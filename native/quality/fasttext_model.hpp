@@ -6,13 +6,17 @@
 // two classes with 2 million buckets of 100 takes 16 MB so, not 800.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "quality/word_sums.hpp"
 
 namespace lowtide {
 
@@ -29,11 +33,21 @@ class FastTextModel {
   // The probability of every label as the fasttext package gives it (p + 1e-5); all 0 where nothing
   // of the text is known. Newlines are blanks. `scores` has a number for each label.
   struct Scratch {
+    struct Word {
+      std::string_view text;
+      WordSums::Key key;
+      bool is_end = false, is_kept = false;  // kept: its sum is, under its key
+    };
     uint64_t num_rows = 0;
     std::vector<int32_t> hashes;
     std::vector<float> hidden,
         outputs;  // the sum of rows, then their mean; a number for each label
     std::string word;
+    std::vector<uint32_t> buckets;
+    std::vector<float> word_values;
+    WordSums sums;  // once there was text enough to make them worth while; one model's
+    const FastTextModel* sums_of = nullptr;
+    size_t text_bytes = 0;
   };
   void predict(std::string_view text, Scratch& scratch, std::vector<float>& scores) const;
   // The rows of the input that a text is the mean of, in the order of the text; words, then n-grams.
@@ -76,10 +90,15 @@ class FastTextModel {
   void visit_bucket(uint64_t bucket, const Take& take) const;
   template <typename Take>
   void visit_word(std::string_view word, bool is_end, Scratch& scratch, const Take& take) const;
+  // The buckets of a word's pieces, without those that were left out.
+  void list_pieces(std::string_view word, Scratch& scratch) const;
   template <typename Take>
-  void visit_pieces(std::string_view word, Scratch& scratch, const Take& take) const;
+  void visit_ngrams(const std::vector<int32_t>& hashes, const Take& take) const;
   template <typename Take>
   void visit_text(std::string_view text, Scratch& scratch, const Take& take) const;
+  // Add the words of a text to a model with pieces: the sum of a word's rows, then that to the text's.
+  void add_words(std::string_view text, Scratch& scratch) const;
+  void add_word(const Scratch::Word& word, Scratch& scratch) const;
   void add_text(std::string_view text, Scratch& scratch) const;
   void compute_outputs(Scratch& scratch) const;
   void build_tree(const std::vector<int64_t>& counts);
@@ -106,8 +125,30 @@ uint32_t hash_fasttext(std::string_view bytes);
 constexpr std::string_view kFastTextEnd = "</s>", kFastTextLabel = "__label__";
 
 inline bool is_fasttext_blank(char byte) {
-  return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\v' || byte == '\f' ||
-         byte == '\r' || byte == 0;
+  constexpr uint64_t kBlanks =
+      uint64_t{1} << ' ' | 1u << '\n' | 1u << '\t' | 1u << '\v' | 1u << '\f' | 1u << '\r' | 1u;
+  const auto value = static_cast<uint8_t>(byte);
+  return value <= ' ' && (kBlanks >> value & 1) != 0;
+}
+
+// Where the first blank from `at` on is, or the end.
+inline size_t find_fasttext_blank(std::string_view text, size_t at) {
+  constexpr uint64_t kOnes = 0x0101010101010101u;
+  while (at + 8 <= text.size()) {
+    uint64_t bytes;
+    std::memcpy(&bytes, text.data() + at, 8);
+    // The high bit of the first byte up to a blank's number is set; those behind it may be wrong.
+    const uint64_t low = (bytes - kOnes * (' ' + 1)) & ~bytes & kOnes * 0x80;
+    if (low == 0) {
+      at += 8;
+      continue;
+    }
+    at += static_cast<size_t>(std::countr_zero(low)) / 8;
+    if (is_fasttext_blank(text[at])) return at;
+    ++at;
+  }
+  while (at < text.size() && !is_fasttext_blank(text[at])) ++at;
+  return at;
 }
 
 // Calls take(word, is_end) for every word of a text, the end of its line last: what follows an end
@@ -116,7 +157,7 @@ template <typename Take>
 void split_fasttext(std::string_view text, const Take& take) {
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
-    while (at < text.size() && !is_fasttext_blank(text[at])) ++at;
+    at = find_fasttext_blank(text, at);
     const std::string_view word = text.substr(begin, at - begin);
     if (word == kFastTextEnd) break;
     if (!word.empty()) take(word, false);

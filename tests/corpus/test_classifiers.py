@@ -79,6 +79,21 @@ def test_scores_are_those_of_the_reference(
     assert native.predict(text.encode()) == pytest.approx(model.predict(text), abs=1e-5)
 
 
+@pytest.mark.parametrize("more", [{}, {"word_ngrams": 2}, {"dim": 300, "labels": list("ab")}])
+def test_sums_of_words_that_are_kept_change_no_score(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Many words and few, of any length, in one text that is long enough for sums to be kept."""
+    model = make("pieces", **more)
+    native = load_model(model.write(tmp_path / "m.bin"))
+    source = random.Random(0)
+    rare = ["".join(source.choices("abü水", k=source.randrange(1, 40))) for _ in range(900)]
+    often = [*WORDS[:4], "__label__x", "_", "a" * 24, "a" * 25, "Übung", "a" * 8]
+    text = " ".join(source.choice(rare if source.random() < 0.3 else often) for _ in range(4000))
+    assert len(text.encode()) > 32 << 10
+    for ending in ("", " a", " " + "b" * 24, " Übung und mehr davon"):
+        expected = model.predict(text + ending)
+        assert native.predict((text + ending).encode()) == pytest.approx(expected, abs=1e-5)
+
+
 def test_newlines_are_blanks(tmp_path: Path) -> None:
     native = load_model(make("pairs").write(tmp_path / "m.bin"))
     assert native.predict(b"the low\n\ntide") == native.predict(b"the low tide")

@@ -1,0 +1,92 @@
+"""Does `--near-dedup` keep its budget on more and more text? Peak and processor time by size.
+
+    python benchmarks/near_dedup_size.py --gigabytes 0.1 1 --folder /tmp/near enwiki.txt
+
+The text is made: the file again and again, with its most frequent words renamed in every repetition
+so that none is like another, and a tenth of the documents are those of the repetition before with
+one word more. It is written as .txt.zst, prepared by one worker in `--memory`, and removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+SEPARATOR = b"<|endoftext|>"
+FREQUENT = [b"the", b"of", b"and", b"in", b"to", b"a", b"was", b"is", b"for", b"as", b"on", b"by"]
+
+
+def iter_text(data: bytes, size: int) -> Iterator[bytes]:
+    """So many bytes, repetition by repetition."""
+    copies: list[bytes] = []
+    number = 0
+    while size > 0:
+        text = data
+        for word in FREQUENT:
+            text = text.replace(b" %s " % word, b" %s%d " % (word, number))
+        documents = text.split(SEPARATOR)
+        for place, copy in enumerate(copies):
+            documents[10 * place + 5] = copy + b" again%d" % number
+        text = SEPARATOR.join([*documents, b""])[:size]
+        yield text
+        size -= len(text)
+        copies = documents[0::10][: len(documents) // 10]
+        number += 1
+
+
+def write_text(source: Path, target: Path, size: int) -> None:
+    with zstandard.open(target, "wb", cctx=zstandard.ZstdCompressor(level=1)) as file:
+        for part in iter_text(source.read_bytes(), size):
+            file.write(part)
+
+
+def prepare(path: Path, out_dir: Path, memory: str) -> tuple[int, float]:
+    """Prepare in a process of its own; its peak in kB, and its processor seconds."""
+    words = f"prepare --input-files {path} --out-dir {out_dir} --near-dedup 0.8 --processes 1"
+    command = [sys.executable, "-m", "lowtide", *words.split(), "--memory", memory]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"the command failed: {status}")
+    return used.ru_maxrss, used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    """Make each size, prepare it, print a row."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--gigabytes", nargs="+", type=float, default=[0.1, 1.0])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--memory", default="256MiB")
+    given = parser.parse_args()
+    print("| text | documents | near copies | peak | processor time |\n|---|---|---|---|---|")
+    for size in given.gigabytes:
+        folder = given.folder / f"{size:g}"
+        folder.mkdir(parents=True)
+        text = folder / "text.txt.zst"
+        # In a process of its own: a child's peak begins with what its parent held.
+        making = multiprocessing.Process(
+            target=write_text, args=(given.file, text, int(size * 1e9))
+        )
+        making.start()
+        making.join()
+        peak, seconds = prepare(text, folder / "out", given.memory)
+        facts = json.loads((folder / "out/dataset_metadata.json").read_text())
+        documents = facts["cleaning"]["documents_in"]
+        removed = facts["cleaning"]["rules"].get("near_copy", {}).get("count", 0)
+        print(f"| {size:g} GB | {documents:,} | {removed:,} | {peak:,} kB | {seconds:.1f} s |",
+              flush=True)  # fmt: skip
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
