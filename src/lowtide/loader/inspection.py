@@ -18,6 +18,7 @@ from lowtide.dataset.inspection import inspect_dataset, plan_inspection
 from lowtide.dataset.settings import InspectSettings
 from lowtide.dataset.storeddatasets import load_any_info
 from lowtide.dataset.summary import dataset_facts
+from lowtide.dataset.tokenfiles.table import SINGLE_SUFFIXES
 from lowtide.engine.watching import is_work_folder
 from lowtide.errors import printable
 from lowtide.keywords import takes_keywords
@@ -57,7 +58,7 @@ def inspect(settings: InspectSettings) -> Inspection:
         path = settings.dataset_dir
         if settings.test_loading:
             return _try_loading(settings)
-        if path.suffix in (".npy", ".bin"):
+        if path.suffix in SINGLE_SUFFIXES:
             return _show_tokens(settings)
         if is_tokenizer(path):
             return _show_tokenizer(settings)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
+    "SINGLE_SUFFIXES",
     "TokenFormat",
     "guess_format",
     "list_source_files",
@@ -47,15 +48,31 @@ _METADATA_BEGINNING = 4096
 class TokenFormat:
     """How the files of one format are found, opened and written."""
 
+    suffix: str
+    """Of the files that `open` takes."""
     detect: Callable[[Path], bool]
     """True for a file or folder of this format."""
     open: Callable[[Path, Opening], TokenFile]
-    write: Callable[[Path, str, TokenStream, np.dtype[Any], WrittenFiles], list[Path]] | None
+    write: Callable[[Path, str, TokenStream, np.dtype[Any], WrittenFiles], list[Path]] | None = None
     """Write a split into a folder, by its name; None where nothing is written for it."""
-    list_files: Callable[[Path], list[Path]]
-    """The files of a folder that `open` takes; for a file, that file."""
+    has_header: Callable[[Path, bytes], bool] | None = None
+    """True for a single file whose first bytes, 16 at most, are this format's header."""
     beside: str | None = None
     """The suffix of a second file, which belongs to each of those."""
+    list_in: Callable[[Path], list[Path]] | None = None
+    """The files of a folder; by their suffix if not given."""
+
+    def list_files(self, path: Path) -> list[Path]:
+        """The files that `open` takes: those of a folder, or the file itself."""
+        if self.list_in is not None:
+            return self.list_in(path)
+        if path.is_dir():
+            return sorted(path.glob(f"*{self.suffix}"))
+        if self.beside is not None:
+            path = path.with_suffix(self.suffix)
+        if not path.is_file():
+            raise DataError("no such file", path=path, next_step="check the path for typing errors")
+        return [path]
 
 
 def _names(path: Path) -> list[Path]:
@@ -73,7 +90,7 @@ def _begins(path: Path, check: Callable[[bytes], bool], suffix: str) -> bool:
 
 def _has_metadata(path: Path, *, ours: bool) -> bool:
     metadata = path / METADATA_NAME
-    if not metadata.is_file():  # a pipe in its place would be waited for
+    if not metadata.is_file():  # opening a pipe in its place would block
         return False
     with metadata.open("rb") as file:  # sources, of which there may be many, come after
         return (b'"format_version"' in file.read(_METADATA_BEGINNING)) == ours
@@ -84,41 +101,34 @@ def _has_index(path: Path) -> bool:
     return any(name.suffix == ".idx" or name.with_suffix(".idx").is_file() for name in names)
 
 
-def _list_by_suffix(suffix: str) -> Callable[[Path], list[Path]]:
-    def list_files(path: Path) -> list[Path]:
-        if path.is_dir():
-            return sorted(path.glob(f"*{suffix}"))
-        if suffix == ".idx":
-            path = path.with_suffix(suffix)
-        if not path.is_file():
-            raise DataError("no such file", path=path, next_step="check the path for typing errors")
-        return [path]
-
-    return list_files
-
-
 FORMATS = {
-    "lowtide": TokenFormat(
-        lambda path: _has_metadata(path, ours=True), open_raw, None, _list_by_suffix(".bin")
-    ),
+    "lowtide": TokenFormat(".bin", lambda path: _has_metadata(path, ours=True), open_raw),
     "mypt": TokenFormat(
-        lambda path: _has_metadata(path, ours=False), open_mypt, None, list_mypt_files
+        ".bin",
+        lambda path: _has_metadata(path, ours=False),
+        open_mypt,
+        list_in=list_mypt_files,
     ),
-    "megatron": TokenFormat(
-        _has_index, open_megatron, write_megatron, _list_by_suffix(".idx"), beside=".bin"
-    ),
+    "megatron": TokenFormat(".idx", _has_index, open_megatron, write_megatron, beside=".bin"),
     "npy": TokenFormat(
+        ".npy",
         lambda path: any(name.suffix == ".npy" for name in _names(path)),
         open_npy,
         write_npy,
-        _list_by_suffix(".npy"),
+        has_header=lambda _, head: is_npy(head),
     ),
     "llmc": TokenFormat(
-        lambda path: _begins(path, is_llmc, ".bin"), open_llmc, write_llmc, _list_by_suffix(".bin")
+        ".bin",
+        lambda path: _begins(path, is_llmc, ".bin"),
+        open_llmc,
+        write_llmc,
+        has_header=lambda path, head: path.suffix == ".bin" and is_llmc(head),
     ),
-    "nanogpt": TokenFormat(lambda _: True, open_raw, write_raw, _list_by_suffix(".bin")),
+    "nanogpt": TokenFormat(".bin", lambda _: True, open_raw, write_raw),
 }
-"""By the names that `lowtide convert` takes; the first that knows a path again is its format."""
+"""By the names that `lowtide convert` takes; a path's format is the first that detects it."""
+SINGLE_SUFFIXES = frozenset(row.suffix for row in FORMATS.values() if row.beside is None)
+"""Suffixes of files that hold ids without a second file."""
 
 
 def guess_format(path: Path) -> str:
@@ -127,14 +137,13 @@ def guess_format(path: Path) -> str:
 
 
 def open_token_file(path: Path, *, dtype: np.dtype[Any] | None = None) -> TokenFile:
-    """Open a single file by its first bytes: .npy, llm.c's .bin, or ids without a header."""
+    """Open a single file by its header, or as ids without one."""
     require_file(path)
     with path.open("rb", buffering=0) as file:
         head = file.read(16)
-    if is_npy(head):
-        return open_npy(path, Opening())
-    if is_llmc(head) and path.suffix == ".bin":
-        return open_llmc(path, Opening())
+    for row in FORMATS.values():
+        if row.has_header is not None and row.has_header(path, head):
+            return row.open(path, Opening())
     return open_raw(path, Opening(dtype))
 
 
