@@ -8,7 +8,7 @@ Memory:  a few numbers per input
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +72,15 @@ _ONLY_IF_USED = (
     *_MODELS,
     *chain(*_MODELS.values()),
 )
-"""Settings that datasets of earlier versions have not: unused they are left out, so that the same
-command still makes, and finds, the same shards."""
+"""Left out of the plan where they are not used."""
+_ALWAYS = (
+    "tokenization", "tokens_per_shard", "val_fraction", "document_separator", "text_field",
+    "encoding", "skip_bad_inputs", "normalize", "lowercase", "filter", "min_line_chars",
+    "max_line_chars", "min_line_words", "min_document_chars", "max_document_chars",
+    "min_document_words", "max_repetition", "dedup", "min_dedup_chars", "shuffle", "seed",
+)  # fmt: skip
+"""In the plan of every version. A setting that came later is left out where it has its default, so
+that the same command still makes, and finds, the shards of an earlier version."""
 
 
 def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
@@ -90,10 +97,12 @@ def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
         known.update(dict.fromkeys(_EVALS))
     if not settings.near_dedup:
         known.update(dict.fromkeys(_NEAR))
+    unused: dict[str, tuple[Any, ...]] = {row.name: (row.default,) for row in fields(settings)}
+    unused |= dict.fromkeys(_ALWAYS, ()) | dict.fromkeys(_ONLY_IF_USED, ("", None, [], ()))
     return {
         key: value
         for key, value in known.items()
-        if key not in _NOT_IN_PLAN and not (key in _ONLY_IF_USED and value in ("", None, [], ()))
+        if key not in _NOT_IN_PLAN and value not in unused[key]
     }
 
 
@@ -114,14 +123,15 @@ def find_other_setting(
     >>> find_other_setting({"rules": "c4", "seed": 1}, {"seed": 1})
     ('--rules', 'c4', 'none')
     """
-    names = [*now, *(name for name in _ONLY_IF_USED if name in before and name not in now)]
+    later = {*_ONLY_IF_USED, *PrepareSettings.__dataclass_fields__} - {*_ALWAYS, *_NOT_IN_PLAN}
+    names = [*now, *(name for name in before if name in later and name not in now)]
     for name in sorted(names, key=lambda name: not name.endswith("_checksum")):
         if name in (*_MODELS, "decontaminate") or before.get(name) == now.get(
             name
         ):  # a model is known by its checksum
             continue
         shown = name.removesuffix("_checksum")
-        unused = "none" if name in _ONLY_IF_USED else None
+        unused = None if name in _ALWAYS else "none"
         old, new = before.get(shown, unused), now.get(shown, unused)
         return flag_name(shown), old, f"{new} with other content" if old == new else new
     return None

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import xxhash
@@ -30,8 +30,12 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.filesteps import iter_file_steps
 from lowtide.tokenizer.stretches import Stretch, unseen_words
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 __all__ = [
     "WORKER_BYTES",
+    "Encoded",
     "PlainFile",
     "checksum_npy",
     "encode_batches",
@@ -39,6 +43,7 @@ __all__ = [
     "held_bytes",
     "iter_batches",
     "iter_parts",
+    "write_encoded",
 ]
 
 WORKER_BYTES = 24 << 20
@@ -242,79 +247,77 @@ def checksum_npy(file: IO[bytes], on_read: Callable[[int], None]) -> str:
     return digest.hexdigest()
 
 
-def encode_batches(
-    batches: Iterator[tuple[list[bytes], list[bool]]],
+Encoded = Iterator[tuple[list["npt.NDArray[Any]"], int]]
+"""Arrays of ids in order, some at a time, each time with how many bytes of text are done."""
+
+
+def write_encoded(
+    encoded: Encoded,
     source: InputFile,
     out: Path,
-    tokenizer: Tokenizer,
     dtype: np.dtype[Any],
     on_progress: Callable[[int], None],
     finish: Finish,
     group: PublishGroup,
 ) -> int:
-    """Encode text by text, with end-of-text after those that are marked."""
-    count = done = 0
+    """Write the ids of a text to `out` as they come; return how many there are."""
+    count = 0
     checksum = checksum_path(source.path)
     with files.atomic_file(out, publisher=group.add) as file:
         file.write(npy_header(0, dtype))
-        for texts, marks in batches:
-            found = tokenizer.encode_batch(texts, special="text")
-            for ids, marked in zip(found, marks, strict=True):
+        for arrays, done in encoded:
+            for ids in arrays:
                 file.write(np.ascontiguousarray(ids, dtype=dtype).data)
                 count += len(ids)
-                if marked and tokenizer.end_of_text_id is not None:
-                    file.write(np.array([tokenizer.end_of_text_id], dtype=dtype).tobytes())
-                    count += 1
-            done += sum(map(len, texts))
             on_progress(min(done, source.size_bytes))
         _write_header(file, count, dtype)
         finish(count, checksum, file)
     return count
 
 
-def encode_documents(
-    parts: Iterator[tuple[bytes, bool]],
-    source: InputFile,
-    out: Path,
-    tokenizer: Tokenizer,
-    dtype: np.dtype[Any],
-    on_progress: Callable[[int], None],
-    finish: Finish,
-    group: PublishGroup,
-) -> int:
-    """Encode document by document, however many parts one has, with end-of-text behind each."""
-    count = done = 0
-    checksum = checksum_path(source.path)
+def _end_ids(tokenizer: Tokenizer) -> npt.NDArray[np.uint32]:
     end = tokenizer.end_of_text_id
-    for_end = np.array([] if end is None else [end], dtype=dtype)
-    parts = iter(parts)
+    return np.array([] if end is None else [end], dtype=np.uint32)
+
+
+def encode_batches(
+    batches: Iterator[tuple[list[bytes], list[bool]]], tokenizer: Tokenizer
+) -> Encoded:
+    """Encode text by text, with end-of-text after those that are marked."""
+    end, done = _end_ids(tokenizer), 0
+    for texts, marks in batches:
+        found = tokenizer.encode_batch(texts, special="text")
+        done += sum(map(len, texts))
+        yield (
+            [
+                part
+                for ids, marked in zip(found, marks, strict=True)
+                for part in ((ids, end) if marked else (ids,))
+            ],
+            done,
+        )
+
+
+def encode_documents(parts: Iterator[tuple[bytes, bool]], tokenizer: Tokenizer) -> Encoded:
+    """Encode document by document, however many parts one has, with end-of-text behind each."""
+    end, done = _end_ids(tokenizer), 0
     left = next(parts, None)
+    is_ended = False
 
     def one_document() -> Iterator[bytes]:
-        nonlocal left, done
-        marked = False
-        while left is not None and not marked:
+        nonlocal left, done, is_ended
+        is_ended = False
+        while left is not None and not is_ended:
             text, marked = left
             yield text
             done += len(text)
-            left = next(parts, None)
-        if marked:
-            ends.append(True)
+            left, is_ended = next(parts, None), marked
 
-    with files.atomic_file(out, publisher=group.add) as file:
-        file.write(npy_header(0, dtype))
-        while left is not None:
-            ends: list[bool] = []
-            for ids in tokenizer.iter_encoded(one_document(), special="text"):
-                file.write(np.ascontiguousarray(ids, dtype=dtype).data)
-                count += len(ids)
-                on_progress(min(done, source.size_bytes))
-            if ends:
-                file.write(for_end.tobytes())
-                count += len(for_end)
-        _write_header(file, count, dtype)
-        finish(count, checksum, file)
-    return count
+    while left is not None:
+        for ids in tokenizer.iter_encoded(one_document(), special="text"):
+            yield [ids], done
+        if is_ended:
+            yield [end], done
 
 
 def iter_batches(

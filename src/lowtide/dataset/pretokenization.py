@@ -31,12 +31,14 @@ from lowtide.corpus.reading import (
     iter_documents,
 )
 from lowtide.dataset.npywriting import (
+    Encoded,
     PlainFile,
     checksum_npy,
     encode_batches,
     encode_documents,
     iter_batches,
     iter_parts,
+    write_encoded,
 )
 from lowtide.dataset.pretokenizingplan import (
     SharedFiles,
@@ -257,18 +259,7 @@ def _encode(
             phase = phases.enter_context(
                 progress.phase("encode", total=source.size_bytes, unit="B")
             )
-            if tokenizer.kind == "package":
-                count = encode_documents(
-                    iter_parts(source, reading),
-                    source,
-                    out,
-                    tokenizer,
-                    dtype,
-                    phase.update,
-                    finish.write,
-                    group,
-                )
-            elif tokenizer.kind == "bpe" and is_plain and _begins_as_text(source, reading):
+            if tokenizer.kind == "bpe" and is_plain and _begins_as_text(source, reading):
                 plain = PlainFile(
                     source,
                     out,
@@ -283,9 +274,9 @@ def _encode(
                 )
                 count = plain.encode(phase.update, finish.write)
             else:
-                batches = iter_batches(source, reading)
-                count = encode_batches(
-                    batches, source, out, tokenizer, dtype, phase.update, finish.write, group
+                encoded = _encode_texts(tokenizer, source, reading)
+                count = write_encoded(
+                    encoded, source, out, dtype, phase.update, finish.write, group
                 )
     return PretokenizeResult(
         path=out,
@@ -297,6 +288,13 @@ def _encode(
         peak_bytes=progress.peak_bytes,
         is_plain=is_plain,
     )
+
+
+def _encode_texts(tokenizer: Tokenizer, source: InputFile, reading: ReadingSettings) -> Encoded:
+    """Encode what native code does not read straight from its file."""
+    if tokenizer.kind == "package":
+        return encode_documents(iter_parts(source, reading), tokenizer)
+    return encode_batches(iter_batches(source, reading), tokenizer)
 
 
 def _begins_as_text(source: InputFile, reading: ReadingSettings) -> bool:
