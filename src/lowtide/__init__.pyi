@@ -1064,8 +1064,8 @@ def train_tokenizer(
         text_field: The field of a jsonl row, or the column of a parquet file, that holds the
             text.
         encoding: Encoding of text files.
-        skip_bad_inputs: Leave out rows and rests of files that cannot be read, and say so,
-            instead of stopping.
+        skip_bad_inputs: Skip rows and files that cannot be read, and say so, instead of
+            stopping.
         num_workers: Threads for counting; all cores by default.
         memory: Memory budget of the whole command, such as 2GiB; half of what is available by
             default.

@@ -4,8 +4,8 @@ In:      clean blocks of the new text; the dataset's own documents, decoded; cou
 Out:     Findings: what goes, block by block; logs with names of their own for each append
 Memory:  as near copies and contamination say
 
-New documents are compared with those of the dataset as they stand in it, and these stay, whatever
-they are like: nothing that is there is ever moved.
+New documents are compared with the documents of the dataset as they are stored in it. Those always
+stay: nothing that is in a dataset is ever moved.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def log_names(number: int) -> tuple[str, str, str]:
 
 
 def read_stored_counts(root: Path, metadata: Mapping[str, Any], stored: PrepareSettings) -> Path:
-    """The file of counts that the dataset keeps of items' n-grams; an error if there is none."""
-    from lowtide.dataset.contamination import read_counts  # not for those who do without
+    """The dataset's own file of n-gram counts of evaluation items; an error if there is none."""
+    from lowtide.dataset.contamination import read_counts  # imported only if it is used
 
     rows = [metadata, *metadata.get("appended", [])]
     last = next((row for row in reversed(rows) if "decontamination" in row), {})
@@ -54,11 +54,11 @@ class Findings:
 
     @property
     def finders(self) -> list[Finder]:
-        """Those who looked for something."""
+        """The finders that were used."""
         return list_finders(self.near, self.contamination)
 
     def notices(self) -> list[str]:
-        """What people should know of it."""
+        """Notices for the user."""
         return list(chain(*(finder.notices() for finder in self.finders)))
 
     def write_logs(self, root: Path, number: int) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class AddedText:
     def find(
         self, load_existing: Callable[[], BlockTable], pool: WorkerPool, progress: Progress
     ) -> Findings:
-        """Look for all that the dataset was prepared without; `load_existing` decodes it."""
+        """Look for near copies and evaluation items; `load_existing` decodes the dataset."""
         near = contamination = None
         if self.stored.near is not None:
             near = self._find_near_copies(load_existing(), pool, progress)
@@ -100,7 +100,7 @@ class AddedText:
     def _find_near_copies(
         self, there: BlockTable, pool: WorkerPool, progress: Progress
     ) -> NearRemovals:
-        from lowtide.dataset.near.running import find_near_copies  # not for those who do without
+        from lowtide.dataset.near.running import find_near_copies  # imported only if it is used
 
         assert self.stored.near is not None
         return find_near_copies(

@@ -60,12 +60,12 @@ class AppendResult:
 
 
 def give_up(root: Path) -> None:
-    """Take out what an interrupted command has put into the dataset but not described."""
+    """Remove shards that an interrupted append moved in before it wrote its metadata."""
     facts = read_facts(root, verb="append")
     described = layout.read_metadata(root)
     if facts is None or _is_last_event(described, facts):
         return
-    # By the notes of that command: a shard that somebody moved in meanwhile is not its own.
+    # By the notes of that command: shards that the user moved in since then are kept.
     for note in sorted((root / WORK_NAME / NOTES_NAME).glob("*.shard")):
         path = root / str(open_work_file(note).header["file"])
         for file in (path, layout.documents_path(path)):
@@ -82,7 +82,7 @@ def _is_last_event(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> boo
 
 
 def finish_cleaning_up(root: Path) -> None:
-    """End a command that was killed after its last write, while it removed its work files."""
+    """Finish the cleaning up of a command that was killed after it wrote its metadata."""
     facts = read_facts(root, verb="append")
     is_over = facts is not None and _is_last_event(layout.read_metadata(root), facts)
     if is_over or is_half_removed(root):
@@ -121,9 +121,9 @@ def stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prepa
 
 
 def _find_items(info: layout.DatasetInfo, typed: Sequence[str]) -> tuple[str, ...]:
-    """The files of evaluation items the dataset was made with, from whatever folder this is called.
+    """The files of evaluation items that the dataset was made with.
 
-    They are where they were then, or where the names as they were typed are found from here.
+    They are looked for where they were then, then by the names as they were typed, from here.
     """
     if not typed:
         return ()

@@ -4,8 +4,8 @@ In:      a dataset, and files of new text (AppendSettings)
 Out:     more shards, numbered on; new metadata, written last; no existing shard is touched
 Memory:  as preparation; what is there is decoded a few MiB at a time
 
-Duplicates of what is there are left out: the dataset's own tokens are decoded and their lines
-hashed again, so this works for shards of any origin and nothing has to be kept for it.
+Duplicates of existing text are left out: the dataset's own tokens are decoded and their lines
+hashed again, so this works for shards of any origin, without a stored index.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _BYTES_PER_TOKEN = 4  # of English; for the disk that the dataset's own text tak
 @takes_keywords(AppendSettings)
 def append_to_dataset(settings: AppendSettings) -> AppendResult:
     """Add files of text to a dataset, with its own tokenizer and settings."""
-    layout.read_metadata(settings.dataset_dir)  # a folder that is no dataset is named so first
+    layout.read_metadata(settings.dataset_dir)  # refuses a folder that is not a dataset
     with naming_folder(settings.dataset_dir), files.hold_lock(settings.dataset_dir):
         return _append(settings)
 
@@ -81,8 +81,8 @@ def _append(settings: AppendSettings) -> AppendResult:
     stored = stored_settings(info, settings)
     notices: list[str] = []
     found = expand_inputs(settings.input_files, on_notice=notices.append)
-    needs = Inputs.of(found, stored, tokenizer=info.root)  # first: imports are of the program
-    if stored.decontaminate:  # before all work: without them there is nothing to go on from
+    needs = Inputs.of(found, stored, tokenizer=info.root)  # before the budget: it imports
+    if stored.decontaminate:  # before all work: without these counts nothing can be appended
         read_stored_counts(info.root, info.metadata, stored)
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(stored, budget, needs)
@@ -253,7 +253,7 @@ class _Append:
         )
 
     def find_cut(self) -> ScoreCut | None:
-        """What the dataset was cut at: the best of all inputs are not known from the new ones."""
+        """The dataset's own score cut: new inputs alone do not show which documents are best."""
         if self.stored.keep_top is None:
             return None
         cut = read_cut(self.metadata.get("cleaning", {}).get("score"))
@@ -263,7 +263,7 @@ class _Append:
         return cut
 
     def end_id(self, tokenizer: Tokenizer) -> int | None:
-        """What ends documents here: earlier versions knew one name for it, and wrote no other."""
+        """The id that ends documents here; earlier versions did not store it."""
         written = self.info.metadata.get("end_of_text_id")
         return tokenizer.special_tokens.get(END_OF_TEXT) if written is None else int(written)
 
@@ -325,7 +325,7 @@ class _Append:
         seen = self.seen
         if self.stored.dedup and seen:
             new = table.paths[first_block:]
-            # Where characters were not known, lines cannot be read from the ids either.
+            # Lines with unknown characters cannot be decoded from the ids, so all hashes are kept.
             seen = [*seen, write_seen(self.root, len(seen), new, paths, all_lines=unknown)]
         added = self.move_in(run_sharding(job, plan, self.pool, self.progress))
         tokens = sum(shard.num_tokens for shards in added.values() for shard in shards)
@@ -373,7 +373,7 @@ class _Append:
     def move_in(
         self, added: dict[str, list[layout.ShardInfo]]
     ) -> dict[str, list[layout.ShardInfo]]:
-        """Put finished shards where they belong; until then no reader can see them."""
+        """Move finished shards into the dataset; until then no reader sees them."""
         moved: dict[str, list[layout.ShardInfo]] = {}
         for split, shards in added.items():
             moved[split] = []

@@ -41,7 +41,7 @@ def find_inputs(settings: PrepareSettings) -> FoundInputs:
         require_rereadable(inputs)
     if settings.step:
         notices.append(STEP_NOTICE)
-    needs = Inputs.of(inputs, settings)  # before the budget: what it imports is part of the program
+    needs = Inputs.of(inputs, settings)  # before the budget: what it imports counts as program
     budget = MemoryBudget.from_setting(settings.memory)
     return FoundInputs(inputs, budget, plan_shares(settings, budget, needs), notices)
 

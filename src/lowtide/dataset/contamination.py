@@ -1,4 +1,4 @@
-"""Text that says what evaluation items say: found in all documents, judged by how common it is.
+"""Find text of evaluation items in documents, and decide by how common it is.
 
 In:      clean blocks, a table of the items' n-grams (corpus.evaluations)
 Out:     scan: one file per part, a row for each n-gram found; judge: one file, in how many
@@ -6,8 +6,8 @@ Out:     scan: one file per part, a row for each n-gram found; judge: one file, 
          and decontamination.counts, which `append` goes on with
 Memory:  one block's rows; 8 bytes for each n-gram of the items: its count, and its item meanwhile
 
-An n-gram that more than `COMMON` documents have is a phrase of the language, or a template's, and
-no sign of anything. So nothing goes before all documents were looked at.
+An n-gram that more than `COMMON` documents contain is a common phrase or part of a template, not a
+sign of contamination. So nothing is removed before all documents have been scanned.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ class ContaminationJob:
 
     items: EvaluationItems
     cuts: bool
-    """Whether lines go, and not documents."""
+    """Remove lines instead of documents."""
     records: Records
     scan_stage: str
     """The stage whose results hold what was found."""
     num_parts: int
     counts_before: Path | None = None
-    """Of text that was looked at before: a file of rows, an n-gram's number and its documents."""
+    """Counts of text scanned earlier: a file of rows, an n-gram's number and its documents."""
 
 
 class PartScanner:
-    """What one part's documents say of the items."""
+    """Finds the items' n-grams in the documents of one part."""
 
     def __init__(self, items: EvaluationItems, scratch: Path) -> None:
         self._table = items.table
@@ -101,7 +101,7 @@ class PartScanner:
 
 
 class ScanStage:
-    """A task for each part, where no other stage looks for items in passing."""
+    """A task for each part; used where no other stage scans for items while it reads."""
 
     name = SCAN_STAGE
 
@@ -118,7 +118,7 @@ class ScanStage:
         return self._job.num_parts
 
     def run(self, index: int) -> None:
-        """Commit what a part says."""
+        """Scan a part and commit what was found."""
         records = self._job.records
         with records.scratch_folder() as folder:
             scanner = PartScanner(self._job.items, folder / "hits")
@@ -233,7 +233,7 @@ class Contamination:
     def marks(self, block: int) -> bytes:
         """Documents and lines to leave out of a block, as encoding takes them."""
         hits = self._hits(block)
-        is_cut = (hits["whole"] == 0) | self._job.cuts  # of a part only lines can go
+        is_cut = (hits["whole"] == 0) | self._job.cuts  # parts only lose lines
         lines = [np.arange(row["line"], row["end"], dtype="<u4") for row in hits[is_cut]]
         cut = np.unique(np.concatenate([np.zeros(0, "<u4"), *lines])) | np.uint32(_native.CUT_MARK)
         rows = np.unique(hits["row"][~is_cut]) | np.uint32(_native.CONTAMINATED_MARK)

@@ -110,9 +110,9 @@ def _keep_record(
 
 
 def _begin_export(out: Path, wanted: Mapping[str, Any], progress: Progress) -> tuple[_Whole, bool]:
-    """The files of this very export that are whole, and whether that is all of it.
+    """The complete files of this export, and whether it is finished.
 
-    Strangers' files and other exports are refused.
+    Files of other programs and other exports are refused.
     """
     whole: _Whole = {}
     if (out / _RECORD).is_file():
@@ -156,7 +156,7 @@ def _read_rows(stored: Mapping[str, Any]) -> _Whole:
 
 
 def _find_whole(out: Path, expected: _Whole, progress: Progress) -> _Whole:
-    """Those of the files that are as they were written; an export that goes on keeps them."""
+    """The files that are still as they were written; an export that resumes keeps them."""
     there = {name: row for name, row in expected.items() if (out / name).is_file()}
     if not there:
         return {}

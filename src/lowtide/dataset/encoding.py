@@ -79,7 +79,7 @@ def encode_corpus(
 ) -> None:
     """Encode every block that is not encoded yet; `on_done` is told its text bytes and tokens.
 
-    Blocks before `first_block` are there only to be compared with.
+    Blocks before `first_block` only serve for comparison.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
 

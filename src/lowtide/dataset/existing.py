@@ -1,4 +1,4 @@
-"""What `prepare` finds in its output folder: the same dataset, another one, or shards of nobody.
+"""What `prepare` finds in its output folder: the same dataset, another one, or unknown shards.
 
 In:      the settings of a preparation, and the folder they name
 Out:     a PrepareResult, where this very command would make what is there; else a UsageError
@@ -42,7 +42,7 @@ class PrepareResult:
     """What a preparation made, or would make."""
 
     dataset: layout.DatasetInfo | None
-    """None after a dry run; `info` is the same for calls that are none."""
+    """None after a dry run; `info` is the same, and never None."""
     report: dict[str, Any]
     """What was read, and what was removed and why."""
     notices: list[str]
@@ -67,8 +67,8 @@ def require_same(
 ) -> PrepareResult:
     """Return the dataset that is there, if this very command would make it; else refuse.
 
-    `reading` is that of a worker who was there when it was made: its files were written just now,
-    and not every worker looks at them again.
+    `reading` is given by a worker that took part in making it: the files were just written, and
+    need not be checked again by every worker.
     """
     root = settings.out_dir
     info = load_any_info(root)
@@ -91,7 +91,7 @@ def require_same(
 def _find_difference(
     settings: PrepareSettings, metadata: dict[str, Any], reading: ReadingSettings | None
 ) -> str | None:
-    """Say what a finished dataset was made otherwise with, or of; None if nothing differs."""
+    """Say in which setting or input a finished dataset differs; None if it does not."""
     before = metadata.get("settings")
     if not isinstance(before, dict) or "sources" not in metadata:
         return "nothing says what it was made of"

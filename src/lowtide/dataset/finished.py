@@ -1,7 +1,7 @@
 """Whether a finished dataset still has all of its files: for the same command given again.
 
 In:      a dataset, opened (layout: its shards have their sizes)
-Out:     DataError that names what is missing, cut off or another's
+Out:     DataError that names what is missing, cut off or replaced
 Memory:  the tokenizer
 """
 

@@ -84,7 +84,7 @@ that the same command still makes, and finds, the shards of an earlier version."
 
 
 def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
-    """Return the settings that decide the result, and so have to be the same to go on."""
+    """Return the settings that decide the result, which have to be the same to resume."""
     known = {**settings_as_json(settings), **plan_models(settings)}
     for name, others in _MODELS.items():
         if not known[name]:
@@ -107,7 +107,7 @@ def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
 
 
 def plan_models(settings: PrepareSettings) -> dict[str, str]:
-    """Checksums of models: the same name may be another model one day."""
+    """Checksums of models, because a file of the same name may hold another model later."""
     return {
         f"{name}_checksum": (step_checksum if name == "step" else model_checksum)(path)
         for name in _MODELS
@@ -161,7 +161,7 @@ def has_too_few(settings: PrepareSettings, num_tokens: int) -> bool:
 
 
 def too_few_tokens(settings: PrepareSettings, num_tokens: int) -> DataError:
-    """The error of a preparation that leaves nothing."""
+    """The error for a preparation that removed everything."""
     return DataError(
         f"{num_tokens} tokens are left after cleaning, filtering and deduplication",
         path=settings.out_dir,
@@ -188,7 +188,7 @@ class Made:
 
     @property
     def finders(self) -> list[Finder]:
-        """Those who found what went."""
+        """The finders that were used."""
         return list_finders(self.near, self.contamination)
 
 

@@ -1,4 +1,4 @@
-"""Which inputs a dataset was made of: by path and time where they tell, else by content.
+"""Which inputs a dataset was made of: by path and time where that is enough, else by content.
 
 In:      inputs as they are on disk; the rows of sources in a dataset's metadata
 Out:     inputs that are new, and those that are there already; what changed while it was read
@@ -100,7 +100,7 @@ def _tell_known(
     if not copies:
         return
     wanted = {number for number, _ in copies}
-    # Another pass, so that no name is held before it is known to be wanted.
+    # A second pass, so that names are only made for the few inputs that are reported.
     names = {number: row["file"] for number, row in enumerate(rows) if number in wanted}
     for number, path in copies:
         other = "" if names[number] == path else f", as {names[number]}"

@@ -4,8 +4,8 @@ In:      files of another program (ConvertSettings)
 Out:     a dataset folder; its metadata file comes last
 Memory:  one chunk of ids and of document ends, a few MiB; nothing that grows with the files
 
-The files are known by their content, which is hashed first: an interrupted import goes on only with
-what it was begun with, and a file that was merely touched is no other one.
+Files are identified by their content, which is hashed first: an interrupted import resumes only
+with the same content, and a file that was merely touched counts as the same.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _require_same(
 def _begin(
     root: Path, stored: Mapping[str, Any] | None, wanted: Mapping[str, Any], progress: Progress
 ) -> None:
-    """Go on with unfinished work, or take away what another command left of its own."""
+    """Resume unfinished work, or remove what another command left."""
     if stored is not None:
         difference = find_other_conversion(stored, wanted)
         if difference is None:
@@ -288,7 +288,8 @@ def _finish(
                 "mode": "tail" if "all" in sources else "content",
                 "val_fraction": settings.val_fraction,
             },
-            # Other programs put end-of-text before, or nowhere: verify must not ask for it.
+            # Other programs put end-of-text before documents, or nowhere: verify must not expect
+            # it.
             "end_of_text_id": None,
             "imported_from": settings.source_kind,
             "conversion": wanted,

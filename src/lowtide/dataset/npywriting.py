@@ -72,7 +72,7 @@ class PlainFile:
     num_workers: int | None
     """Workers that were asked for, where a number was given."""
     find_stretch: Callable[[], Stretch]
-    """Looks for the longest text that has to be held, for the advice of a refusal."""
+    """Finds the longest text that has to be held, for the advice in a refusal."""
     on_notice: Callable[[str], None]
     group: PublishGroup
 
@@ -84,7 +84,7 @@ class PlainFile:
             for position, so_far in self.iter_steps(file, (work.position, work.count)):
                 count = so_far
                 work.text.advance_file(self.source.path, position)
-                if has_changed(self.source):  # else the checksum may be of text that came later
+                if has_changed(self.source):  # else the checksum may be that of a later text
                     raise changed_input(self.source)
                 if position < self.source.size_bytes:
                     os.fsync(file.fileno())
@@ -141,7 +141,7 @@ def held_bytes(stretch: Stretch, normalizes: bool) -> int:
 
 
 class _Digest:
-    """The checksum of a file, a step behind its reader or writer, while it is in the cache."""
+    """The checksum of a file, taken one step after it is read or written, from the page cache."""
 
     def __init__(self, start: int = 0) -> None:
         self._digest = xxhash.xxh3_128()
@@ -179,7 +179,7 @@ class _Unfinished:
     count: int = 0
 
     def note(self, position: int, count: int, id_bytes: int) -> None:
-        """Keep the place: so many bytes of text are so many ids, which are on the disk."""
+        """Record how many bytes of text have become how many ids on the disk."""
         self.ids.advance(self.descriptor, NPY_HEADER_BYTES + count * id_bytes)
         place = {"position": position, "count": count}
         sums = {"text": self.text.hexdigest(), "ids": self.ids.hexdigest()}
@@ -187,7 +187,7 @@ class _Unfinished:
 
 
 def _open_unfinished(job: PlainFile) -> _Unfinished:
-    """Open what an interrupted command left, if it was of the same text; else begin anew."""
+    """Open what an interrupted command left of the same text; else start over."""
     source, out = job.source, job.out
     place = out.with_name(f".{out.name}.{_UNFINISHED}.json")
     journal = Journal(place, verb="pretokenize", version=2)
@@ -218,7 +218,7 @@ def _open_unfinished(job: PlainFile) -> _Unfinished:
 
 
 def _open_regular(path: Path) -> int | None:
-    """Open a file for writing, if it is one of its own and no link that somebody put there."""
+    """Open a file for writing, unless it is a symbolic link or has other names."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -239,7 +239,7 @@ def _write_header(file: IO[bytes], count: int, dtype: np.dtype[Any]) -> None:
 
 
 def checksum_npy(file: IO[bytes], on_read: Callable[[int], None]) -> str:
-    """Read a .npy back: it begins with how many ids it has, so it was not hashed as it grew."""
+    """Checksum a .npy after it was written: its header, the count, is written last."""
     digest = xxhash.xxh3_128()
     while part := file.read(1 << 20):
         digest.update(part)

@@ -1,12 +1,12 @@
-"""Encode blocks the moment they are clean, as long as one small table holds the hashes so far.
+"""Encode blocks as soon as they are clean, as long as one table can hold all hashes so far.
 
 In:      clean blocks, from several workers; a tokenizer that may still be loading
 Out:     the same work files of ids that encoding has, without the clean text in between
 Memory:  `table_bytes`, and per worker what cleaning and encoding hold of one block
 
-Whether a line came before depends on all blocks before it, so blocks take turns with the table, in
-the order of the corpus; cleaning and encoding go on side by side. Once the table is full, the
-blocks that follow keep their clean text, and deduplication on disk goes through all of them then.
+Whether a line is a duplicate depends on all blocks before it, so blocks use the table in turn, in
+the order of the corpus; cleaning and encoding run in parallel. Once the table is full, the
+following blocks keep their clean text on disk, and deduplication on disk handles all of them later.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class OnePass:
         return True
 
     def pass_by(self, place: int, work: WorkFile) -> None:
-        """Take a block into account that an earlier command has done."""
+        """Add the hashes of a block that an earlier command has finished."""
         with self._turns.take(place):
             if self._finder is not None:
                 self._find_duplicates(work.read("hashes"))
             self._open_document.pass_block(work)
 
     def stop(self) -> None:
-        """Let no block wait for one that does not come, and give the table's memory back."""
+        """Cancel blocks that wait for their turn, and free the table."""
         self._turns.stop()
         self._finder = None
 

@@ -40,7 +40,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def naming_folder(root: Path) -> Generator[None]:
-    """Turn an error of the system (a full disk, mostly) into one that says where and what next."""
+    """Turn an OSError (mostly a full disk) into one that names the folder and the next step."""
     try:
         yield
     except OSError as error:
@@ -56,10 +56,10 @@ def noticing_changes(
     *,
     next_step: str | None = None,
 ) -> Generator[None]:
-    """Say that an input was changed while it was read, where that is why reading failed.
+    """If reading failed because an input changed meanwhile, raise an error that says so.
 
-    What was read of it is forgotten: half of it may be old, half new. Where others may still work
-    on it, `next_step` tells people to do that.
+    `forget` removes what was read of it, which may be half old and half new. Where other workers
+    still use it, `next_step` asks the user to remove it instead.
     """
     try:
         yield
@@ -94,7 +94,7 @@ class RankedInputs:
     contents: InputHashes
 
     def require_same(self, inputs: Sequence[InputFile], contents: InputHashes) -> None:
-        """Refuse inputs that were others when their scores were ranked."""
+        """Refuse inputs that have changed since their scores were ranked."""
         for source in inputs:
             if self.contents.get(source.index) != contents.get(source.index):
                 raise changed_input(source)

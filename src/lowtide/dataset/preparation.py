@@ -4,8 +4,8 @@ In:      files of text (PrepareSettings)
 Out:     a dataset folder; its metadata file comes last
 Memory:  shares of one budget: blocks in work, a table of hashes, rows of documents, tokenizer
 
-Every phase is a list of tasks whose results are files that appear whole; what is there is not done
-again. So a killed command goes on where it was, and ends with the same bytes.
+Every phase is a list of tasks whose results are files, written atomically; a task whose file exists
+is not run again. So a killed command resumes where it was, and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _prepare_with_others(
             from lowtide.dataset.staged.running import prepare_shared
 
             done = prepare_shared(settings, load_tokenizer=load_tokenizer)
-    made = require_same(settings, done.reading)  # not what another command made here meanwhile
+    made = require_same(settings, done.reading)  # it might be another command's
     return replace(
         made,
         seconds=done.seconds,
@@ -101,7 +101,7 @@ def _prepare(
         WorkerPool(shares.num_workers) as pool,
     ):
         inputs, reading = choose_inputs(found, settings, progress)
-        del found  # a list of all inputs, of which there is another one now
+        del found  # frees its list of inputs: `inputs` is another one
         check_disk(
             settings.out_dir,
             inputs,
@@ -115,7 +115,7 @@ def _prepare(
             naming_folder(settings.out_dir),
             files.hold_lock(settings.out_dir, create_folder=True, on_notice=progress.note),
         ):
-            if is_finished(settings.out_dir):  # by a command that ended just now
+            if is_finished(settings.out_dir):  # by a command that has just ended
                 return require_same(settings)
             run = Preparation(settings, shares, inputs, reading, pool, progress, created=created)
             return run.run(load_tokenizer or run.load_tokenizer)
@@ -123,7 +123,7 @@ def _prepare(
 
 @contextlib.contextmanager
 def _folder_beside(path: Path) -> Generator[Path]:
-    """Return a folder on the same disk for what a dry run keeps meanwhile; nothing of it stays."""
+    """A temporary folder for a dry run, on the disk of the output if that can be written."""
     place = Path.cwd() if is_stored(path) else path.absolute()
     while not (place.is_dir() and os.access(place, os.W_OK)) and place != place.parent:
         place = place.parent

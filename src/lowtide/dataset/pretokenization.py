@@ -121,7 +121,7 @@ def pretokenize_files(settings: PretokenizeSettings) -> list[PretokenizeResult]:
 
 
 def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResult]:
-    """The same, each result when its file is written, so that none is held."""
+    """Yield each result when its file is written, so that no list of them is held."""
     sources = expand_inputs(settings.file)
     if settings.out_path is not None and len(sources) > 1:
         raise UsageError(
@@ -133,7 +133,7 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
             f"{sources[0].path} lies in an object store, where no .npy is written",
             next_step="give --out-path FILE.npy, for one object at a time",
         )
-    places: dict[int, int] = {}  # by a hash of the .npy: names of many files take much
+    places: dict[int, int] = {}  # by a hash of its path: paths of many files take much memory
     for place, source in enumerate(sources):
         out = settings.out_path or npy_path(source.path)
         first = places.setdefault(xxhash.xxh3_64_intdigest(os.fsencode(out)), place)
@@ -197,7 +197,7 @@ def _require_same(shared: SharedFiles, source: InputFile, out: Path) -> Pretoken
             next_step="remove it, and give the command again",
         )
     if known.tokenization != "gpt2":
-        load_own_tokenizer(out, known)  # it is a part of what the command made
+        load_own_tokenizer(out, known)  # the tokenizer belongs to the output too
     return PretokenizeResult(
         path=out,
         text_bytes=source.size_bytes,
@@ -234,7 +234,7 @@ def _encode(
     settings = shared.settings
     is_plain = is_plain_text(source, encoding=settings.encoding)
     reading = reading_of(settings)
-    needed = reader_bytes([source], reading)  # first: what it imports is a part of the program
+    needed = reader_bytes([source], reading)  # before the budget: what it imports counts as program
     budget = shared.make_budget()
     streams = stream_bytes(settings.tokenization, is_plain=is_plain, reading=needed)
     workers = plan_workers(shared, source, budget, stream_bytes=streams)
@@ -243,7 +243,7 @@ def _encode(
         reader_bytes=needed + budget.remaining_bytes,
         budget_bytes=budget.total_bytes,
     )
-    metrics_path = out.with_name(f".{out.name}.{METRICS_NAME}")  # hidden: no text beside the text
+    metrics_path = out.with_name(f".{out.name}.{METRICS_NAME}")  # hidden
     with Progress(
         "pretokenize", budget_bytes=budget.total_bytes, metrics_path=metrics_path
     ) as progress:
@@ -298,15 +298,15 @@ def _encode_texts(tokenizer: Tokenizer, source: InputFile, reading: ReadingSetti
 
 
 def _begins_as_text(source: InputFile, reading: ReadingSettings) -> bool:
-    """False for a binary file that is to be skipped, which the usual way of reading does."""
-    silent = replace(reading, on_notice=list[str]().append)  # whoever reads the file says it
+    """False for a binary file that is to be skipped: the other way of reading does that."""
+    silent = replace(reading, on_notice=list[str]().append)  # reported when the file is read
     with source.path.open("rb", buffering=0) as file:
         return is_text(source, file.read(PROBE_BYTES), silent)
 
 
 @dataclass(frozen=True)
 class _Finish:
-    """What is written besides the ids, just before they get their name: then all of it counts."""
+    """Writes record and tokenizer just before the .npy gets its final name."""
 
     settings: PretokenizeSettings
     source: InputFile

@@ -47,7 +47,7 @@ class SharedFiles:
 
     @functools.cached_property
     def named_tokenizer(self) -> Tokenizer:
-        """The tokenizer that the settings name, loaded once: of a small file that is most."""
+        """The tokenizer that the settings name, loaded once: for a small file that is most."""
         return Tokenizer.load(self.settings.tokenization)
 
     @property
@@ -59,7 +59,7 @@ class SharedFiles:
 
     @functools.cached_property
     def program_bytes(self) -> int:
-        """What is held before the first file; what later ones find (encoders) is in their share."""
+        """What is held before the first file; encoders, made later, count in a file's share."""
         for source in self._sources:
             if source.format.reader_bytes is not None:  # what it imports is a part of the program
                 reader_bytes([source], reading_of(self.settings))

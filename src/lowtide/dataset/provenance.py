@@ -1,4 +1,4 @@
-"""What a .npy of ids was made of: the record beside it, and whether it still holds.
+"""What a .npy of ids was made of: the record beside it, and whether it is still true.
 
 In:      FILE.npy and FILE.npy.json beside it; the text it was made of
 Out:     Provenance; in words, what differs between what is there and what is wanted

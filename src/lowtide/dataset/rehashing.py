@@ -1,4 +1,4 @@
-"""Hash the text of a dataset that is there, so that new text can be compared with it.
+"""Hash the text of an existing dataset, so that new text can be compared with it.
 
 In:      shards of any origin; the hashes of documents that a dataset keeps (seen)
 Out:     blocks of hashes, as cleaning new text makes them; blocks of text, for near copies
@@ -88,7 +88,7 @@ def load_existing(
 ) -> BlockTable:
     """Decode the documents of a dataset as clean blocks; each is numbered as the dataset has it.
 
-    Of one that is longer than a block nothing is kept: preparing compares none of those either.
+    A document longer than a block is left out: preparation does not compare such documents either.
     """
     stream = Stream(0, (), random_access=True, num_blocks=0)
     cleaning = replace(_as_it_is(text.cleaning), dedup=False)
@@ -135,8 +135,8 @@ def _as_it_is(cleaning: CleaningSettings) -> CleaningSettings:
 
 
 def _in_order(shards: Iterable[layout.ShardInfo]) -> list[layout.ShardInfo]:
-    """Put shards as they were written, where one document may go on in the next, also from train
-    to val; those moved in by hand come last."""
+    """Shards in the order they were written, because a document may continue in the next shard,
+    also from train to val; shards moved in by hand come last."""
     return sorted(
         shards, key=lambda shard: (shard.checksum is None, layout.shard_number(shard.path) or 0)
     )
@@ -153,7 +153,7 @@ def _iter_texts(
 
     Without `cut_long` one that is too long is empty, so that there is a text for each.
     """
-    held = b""  # a document of which more may come
+    held = b""  # a document that may continue
     is_long = False
     lengths = _token_lengths(tokenizer)
     for shard in shards:

@@ -1,4 +1,4 @@
-"""What is left out of blocks, from whoever found it: duplicates, near copies, evaluation items.
+"""What is left out of blocks: duplicates, near copies, evaluation items.
 
 In:      lines that came before; finders with `marks` and `leave_out`
 Out:     RemovedText: all of it, block by block; hashes of what is still there
@@ -16,23 +16,23 @@ __all__ = ["Finder", "RemovedText", "leave_out_with", "list_finders"]
 
 
 class Finder(Protocol):
-    """Knows documents and lines that go, by the number of their block in the corpus."""
+    """Knows which documents and lines to remove, by the number of their block in the corpus."""
 
     def marks(self, block: int, /) -> bytes:
         """Marked lines and documents, as encoding takes them."""
         ...
 
     def leave_out(self, block: int, hashes: memoryview, /) -> memoryview:
-        """Hashes of a block without those of documents that go: no later text is a copy of them."""
+        """Hashes of a block without those of removed documents, which later text may repeat."""
         ...
 
     def notices(self) -> list[str]:
-        """What people should know of it."""
+        """Notices for the user."""
         ...
 
 
 def list_finders(*found: Finder | None) -> list[Finder]:
-    """Those who looked for something."""
+    """The finders that were used."""
     return [finder for finder in found if finder is not None]
 
 

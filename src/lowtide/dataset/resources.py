@@ -77,7 +77,7 @@ class Shares:
     """What the characters of the corpus may take where they become the tokenizer: they have the
     room of the table, since all is clean then."""
     more_worker_bytes: int = 0
-    """What the workers take that were asked for, and that the budget has no room for."""
+    """What the requested workers would take beyond the budget."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Inputs:
         *,
         tokenizer: str | Path | None = None,
     ) -> Inputs:
-        """Look into the files' beginnings, and at the tokenizer, which may have another place."""
+        """Look at the beginnings of the files, and at the tokenizer (`tokenizer` if given)."""
         total = MemoryBudget.from_setting(settings.memory).total_bytes
         counts = 0
         for path in filter(None, (settings.language_model, settings.score)):
@@ -157,7 +157,7 @@ def plan_shares(
         return block * (workers + 1) + inputs.reader_bytes * readers + MIN_TABLE_BYTES
 
     while workers > 1 and needed(workers) > budget.remaining_bytes:
-        workers -= 1  # rather fewer workers than no work at all
+        workers -= 1  # fewer workers if the budget is small
     budget.reserve("blocks in work", wanted_bytes=block * (workers + 1))
     readers = min(workers, max(inputs.num_in_order, 1))
     budget.reserve("reading", wanted_bytes=inputs.reader_bytes * readers)

@@ -1,4 +1,4 @@
-"""Refuse rules that leave nothing of a large corpus before all of it is read, by a sample.
+"""Find out by a sample whether rules would remove everything, before a large corpus is read.
 
 In:      PrepareSettings, inputs
 Out:     nothing, or an error or a note with the rules that removed every document looked at
@@ -71,11 +71,11 @@ def require_some_kept(
 
 
 def _pass_over(notice: str) -> None:
-    """What cannot be read is told when all of it is."""
+    """Ignore notices: they are reported when everything is read."""
 
 
 def _sampled(cleaning: CleaningSettings) -> CleaningSettings:
-    """What a sample is judged by: neither copies nor the highest scores are known of a part."""
+    """The settings for a sample: duplicates and the best scores are not known from a part."""
     if cleaning.keep_top is None:
         return replace(cleaning, dedup=False)
     return replace(cleaning, dedup=False, keep_top=None, score="", score_label="")

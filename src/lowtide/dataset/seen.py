@@ -1,4 +1,4 @@
-"""Hashes of text that a dataset has seen but that its ids cannot give back, kept for `append`.
+"""Hashes, kept for `append`, of text that cannot be recovered from the dataset's ids.
 
 In:      work files of blocks: cleaned (hashes of lines and documents) and encoded
 Out:     seen/NNNNN.hashes: 12 bytes a row, the hash of a whole document, or of a line of a document

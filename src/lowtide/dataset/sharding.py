@@ -45,7 +45,7 @@ _CHUNK_BYTES = 8 << 20
 MAX_OPEN_FILES = 200  # for each worker; 1024 is a common limit for a process
 LAST_KEY = (1 << 64) - 1
 ENCODED_ROW_BYTES_HELD = 4 * ENCODED_ROW_BYTES
-"""Of a document, while the rows of a range are read and sorted."""
+"""Bytes for each document while the rows of a range are read and sorted."""
 _MIN_SPLIT_DOCUMENTS = 100
 
 
@@ -196,7 +196,7 @@ def write_shards(
 
 
 def remove_other_shards(root: Path, known: Iterable[Path]) -> None:
-    """Remove shards that a command which was then given up left in a dataset."""
+    """Remove shards that an abandoned command left in a dataset."""
     kept = {path.with_suffix("") for path in known}
     for split in layout.SPLITS:
         for path in (root / split).glob("shard_*"):  # unfinished ones went with the lock

@@ -1,4 +1,4 @@
-"""Which shards a split has: those the metadata describes, and those that somebody moved in.
+"""Which shards a split has: those the metadata describes, and those moved in by hand.
 
 In:      a dataset folder and its metadata
 Out:     ShardInfo of every shard, each of the size and the beginning that were written down
@@ -35,7 +35,7 @@ MOVED_IN_NAME = "moved_in.json"
 def find_split_shards(
     root: Path, split: str, metadata: Mapping[str, Any], dtype: str, vocab_size: int
 ) -> list[ShardInfo]:
-    """List a split's shards: those the metadata describes, then those somebody moved in."""
+    """List a split's shards: those the metadata describes, then those moved in by hand."""
     shards: list[ShardInfo] = []
     found = _stat_shards(root / split)
     described_ns = (root / METADATA_NAME).stat().st_ctime_ns
@@ -45,7 +45,7 @@ def find_split_shards(
         size = None if status is None else status.st_size
         if status is None or size != shard.num_tokens * ID_BYTES[dtype]:
             raise _wrong_size(shard.path, size, shard.num_tokens, ID_BYTES[dtype])
-        # Full shards are all of one size. One that came here after it was described is looked at.
+        # Full shards all have the same size, so a shard newer than the metadata is looked at.
         if status.st_ctime_ns >= described_ns and shard.head is not None:
             _check_head(shard)
         shards.append(shard)
@@ -89,7 +89,7 @@ def _describe_strangers(
     vocab_size: int,
     fingerprint: str,
 ) -> list[ShardInfo]:
-    """Describe shards that somebody moved in; what is known of one that did not change is kept."""
+    """Describe shards moved in by hand; for unchanged ones the stored description is used."""
     if not strangers:
         return []
     path = root / MOVED_IN_NAME
@@ -99,7 +99,7 @@ def _describe_strangers(
     shards: list[ShardInfo] = []
     changed = False
     for shard_path, status in strangers.items():
-        # Another type, vocabulary or tokenizer would judge the same file otherwise.
+        # With another type, vocabulary or tokenizer the result for the same file differs.
         state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         state += [dtype, vocab_size, fingerprint]
         name = shard_path.relative_to(root).as_posix()

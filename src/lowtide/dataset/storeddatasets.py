@@ -1,4 +1,4 @@
-"""Datasets that lie in an object store: what they say of themselves, and their objects.
+"""Datasets in an object store: their metadata and their objects.
 
 In:      the URL of a dataset
 Out:     DatasetInfo with paths of objects; metadata; the tokenizer
@@ -66,7 +66,7 @@ def open_small_files(root: Path) -> Generator[Path]:
         for name in (METADATA_NAME, TOKENIZER_NAME):
             path = StorePath(root / name)
             try:
-                path.stat()  # as it is now, not when something else of it was read
+                path.stat()  # fetched now, so that it is up to date
             except FileNotFoundError:
                 if name == METADATA_NAME:
                     raise no_dataset(store, url) from None

@@ -73,7 +73,7 @@ def describe_preparation(result: PrepareResult) -> str:
 
 
 def dataset_facts(info: DatasetInfo | None) -> dict[str, Any]:
-    """Return what a dataset is, for programs; nothing of one that was not written."""
+    """Return the facts of a dataset for programs; none after a dry run."""
     if info is None:
         return {}
     return {

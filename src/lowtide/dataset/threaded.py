@@ -4,8 +4,8 @@ In:      the settings, the shares of the budget, the inputs
 Out:     shards and, last, the metadata; a PrepareResult
 Memory:  shares of one budget: blocks in work, a table of hashes, rows of documents, tokenizer
 
-Every phase is a list of tasks whose results are files that appear whole; what is there is not done
-again. So a killed command goes on where it was, and ends with the same bytes.
+Every phase is a list of tasks whose results are files, written atomically; a task whose file exists
+is not run again. So a killed command resumes where it was, and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ class Preparation:
         settings = self.settings
         loading, encoding = None, None
         if settings.tokenization != "char" and not settings.dry_run:
-            # The native workers need no interpreter, so they begin to clean meanwhile.
+            # The native workers need no interpreter, so cleaning starts while this loads.
             loading = beside.submit(load_tokenizer)
             if settings.tokenization != "gpt2":
-                loading.result()  # an unknown name is better told before the text is read
+                loading.result()  # report an unknown name before the text is read
             encoding = beside.submit(lambda: self.encode_job(loading.result()))
         cut = None if settings.keep_top is None else self.find_cut(settings.keep_top)
         table = self.clean(encoding, cut)
@@ -151,7 +151,7 @@ class Preparation:
             coder=Coder(tokenizer, end_id=tokenizer.end_of_text_id),
             shuffle=self.settings.shuffle,
             seed=self.settings.seed,
-            # A tokenizer that changed under the same name makes other ids.
+            # By fingerprint: a tokenizer of the same name may have changed.
             folder=self.work / f"encoded-{tokenizer.fingerprint[:16]}",
         )
         job.folder.mkdir(exist_ok=True)
@@ -215,7 +215,7 @@ class Preparation:
         options = self.settings.near
         if options is None:
             return None
-        from lowtide.dataset.near.running import find_near_copies  # not for those who do without
+        from lowtide.dataset.near.running import find_near_copies  # imported only if it is used
 
         return find_near_copies(
             table,
@@ -264,7 +264,7 @@ class Preparation:
         return self.result(None, table.report, notices)
 
     def discard(self) -> None:
-        """Remove all work, as nothing will come of it."""
+        """Remove all work, because there will be no dataset."""
         remove_work(self.settings.out_dir)
         self.progress.metrics_path = None
         if self.created:

@@ -57,7 +57,7 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class _Expected:
-    """What a shard should be; None where nobody said."""
+    """What a shard should contain; None where the metadata does not say."""
 
     path: Path
     dtype: np.dtype[Any]

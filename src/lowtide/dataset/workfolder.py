@@ -4,9 +4,9 @@ In:      the settings that decide the result, and the inputs as they are on disk
 Out:     OUT_DIR/.work/plan.json and inputs.jsonl, beside the work files of every phase
 Memory:  one row at a time; the names of inputs that changed meanwhile
 
-Work files are renamed when they are whole and are not flushed to the disk. A kill -9 loses none of
-them. Before a command goes on with them each one is checked by its checksum: a power cut or a bad
-disk may have left something else.
+Work files are written atomically but not flushed to the disk, so a kill -9 loses none of them.
+Before a command resumes, each file is verified by its checksum, because a power cut or a bad disk
+may have damaged it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ __all__ = [
 
 _PLAN_NAME = "plan.json"
 _INPUTS_NAME = "inputs.jsonl"
-"""A row for each input: path, size, time. Earlier versions have them in the plan."""
+"""A row for each input: path, size, time. Earlier versions kept these in the plan."""
 _NEAR_NAME = "near"
 _VERSION = 4
-"""Of the work files: those of another version are of no use."""
+"""The version of the work files; those of another version are not used."""
 _CHECKED = ("block", "end", "ids", "removed", "shard", "examples", "gathered")
 _OUR_NAMES = re.compile(
     r"\.?(plan\.json|inputs\.jsonl|scores|examples|gathered|clean|near|duplicates|existing|there|new"
@@ -65,10 +65,10 @@ def open_work(
     on_notice: Callable[[str], None],
     facts: Mapping[str, Any] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Return the folder for work files: new, or that of the same command when it was interrupted.
+    """Return the folder for work files: a new one, or that of the same command if interrupted.
 
-    Inputs that changed meanwhile, as one that was mended has, are read again, with all that follow.
-    `facts` are kept as they were when the work was begun, and returned.
+    Inputs that changed since then (one that was repaired, say) are read again, with all that
+    follow. `facts` are stored when the work begins, and returned from there when it resumes.
     """
     work = root / WORK_NAME
     plan: dict[str, Any] = {"version": _VERSION, "verb": verb, "settings": dict(settings)}
@@ -101,7 +101,7 @@ def open_work(
 
 
 def begin_work(root: Path, *, verb: str, facts: Mapping[str, Any]) -> None:
-    """Note that a command without blocks of text is at work, and on what."""
+    """Record what a command without blocks of text (an import) is working on."""
     work = root / WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
     plan = {"version": _VERSION, "verb": verb, "facts": dict(facts)}
@@ -109,7 +109,7 @@ def begin_work(root: Path, *, verb: str, facts: Mapping[str, Any]) -> None:
 
 
 def _is_of_use(stored: Mapping[str, Any], work: Path) -> bool:
-    """Return whether something was done that can be gone on with."""
+    """Return whether there is work to resume."""
     return stored.get("version") == _VERSION and any(work.glob("*/*.block"))
 
 
@@ -133,7 +133,7 @@ def read_facts(root: Path, *, verb: str) -> dict[str, Any] | None:
 
 
 def _read_plan(root: Path) -> dict[str, Any] | None:
-    """What the work here is; without a checksum where an earlier version began it."""
+    """The plan of the work here; without a checksum if an earlier version began it."""
     path = root / WORK_NAME / _PLAN_NAME
     try:
         plan = read_notes(path)
@@ -153,7 +153,7 @@ def _not_a_plan(message: str, path: Path) -> DataError:
 
 
 def remove_work(root: Path) -> None:
-    """Remove unfinished work; the plan goes first, so a kill meanwhile leaves nothing to trust."""
+    """Remove unfinished work; the plan first, so that after a kill the rest is not used."""
     work = root / WORK_NAME
     strangers = [name for name in sorted(_list(work)) if not _OUR_NAMES.match(name)]
     if strangers:
@@ -169,7 +169,7 @@ def remove_work(root: Path) -> None:
 
 
 def is_half_removed(root: Path) -> bool:
-    """Whether there are work files of ours without their plan, which goes first."""
+    """Whether work files were left without a plan, which is removed first."""
     names = _list(root / WORK_NAME)
     is_ours = (root / WORK_NAME).is_dir() and all(_OUR_NAMES.match(name) for name in names)
     return is_ours and _PLAN_NAME not in names
@@ -255,9 +255,9 @@ def _other_inputs(stored: Mapping[str, Any], streams: Sequence[Stream], root: Pa
 
 
 def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:
-    """Return the first stream that an input in `changed` may have been a part of, or is now.
+    """Return the first stream that an input in `changed` was or is now a part of.
 
-    Small files share a stream by their sizes: one that grew may have left the stream before.
+    Small files share a stream by their sizes: one that grew may have been in the stream before.
     """
     names = set(changed)
     first = next(
@@ -269,10 +269,10 @@ def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:
 
 
 def _forget_streams(work: Path, first: int, *, judged: bool) -> None:
-    """Remove the results of streams from `first` on; those before do not depend on them.
+    """Remove the results of streams from `first` on; earlier ones do not depend on them.
 
-    But for a share by score and a sample of examples, which depend on all inputs, and for what is
-    encoded where text is `judged` by how many documents say it.
+    Results that depend on all inputs are removed in any case: shares by score, samples of examples,
+    and encoded blocks where text is `judged` by how many documents contain it.
     """
     ranked = any((work / name).is_dir() for name in ("scores", "examples"))
     named = ("scores", "examples", "clean")
@@ -289,19 +289,19 @@ def _forget_streams(work: Path, first: int, *, judged: bool) -> None:
 
 
 def _forget_near_copies(work: Path) -> None:
-    """Remove what was found of near copies: it depends on all blocks, and is cheap beside them."""
+    """Remove what was found of near copies: it depends on all blocks, and is cheap to redo."""
     if (work / _NEAR_NAME).is_dir():
         shutil.rmtree(work / _NEAR_NAME)
 
 
 def _check_work_files(work: Path, on_notice: Callable[[str], None], *, restarted: bool) -> None:
-    """Keep what is still as it was written, drop the rest."""
+    """Keep the work files that are still as they were written, remove the others."""
     lost = 0
     for path in sorted(itertools.chain(*(work.glob(f"*/*.{kind}") for kind in _CHECKED))):
         if not (is_removed_whole if path.suffix == ".removed" else is_intact)(path):
             _remove(path)
             lost += 1
-    # Cheap to make again: duplicates, and shards whose names a power cut may have undone.
+    # Cheap to make again: duplicates, and shards, whose renaming a power cut may have undone.
     if restarted or lost:
         for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
             path.unlink()

@@ -36,7 +36,7 @@ class _Row:
     banned: tuple[int, ...]
     """Never the first token."""
     seen: Tensor
-    """Ids that the penalty looks at [1, N], in no order."""
+    """Ids that the penalty looks at [1, N], unordered."""
     written: int = 0
 
 

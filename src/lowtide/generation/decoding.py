@@ -275,7 +275,7 @@ def generate_text(
 
 
 class _TorchWriter:
-    """Texts of torch's networks; what each method is for, Writer says (generating.py)."""
+    """Texts of torch's networks; the methods are documented in Writer (generating.py)."""
 
     most_rows = MOST_TEXTS
 

@@ -52,7 +52,7 @@ class Writer(Protocol):
         ...
 
     def device_memory(self, place: Any) -> Callable[[], tuple[int, int]] | None:
-        """A function that tells what is held on a GPU, and its size; None on a CPU."""
+        """A function that returns what is held on a GPU, and its size; None on a CPU."""
         ...
 
     def load(self, folder: Path, place: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Prompts of any length: what is printed streams by, what the model reads is the end of it.
+"""Prompts of any length: all of a prompt is printed in pieces, the model reads its end.
 
 In:      GenerateSettings: a text, a file, or a file with a prompt on each line
 Out:     Prompt: its text in pieces, and the ids of its end
@@ -104,7 +104,7 @@ def _first_cut(tokenizer: Tokenizer, data: bytes) -> int | None:
 
 
 def iter_prompts(settings: GenerateSettings) -> Iterator[Prompt]:
-    """Return every prompt; a file is looked through before, so that nothing is printed in vain."""
+    """Return every prompt; a file is checked first, so that nothing is printed before an error."""
     path = settings.prompt_file
     if path is None:
         yield Prompt(settings.prompt)
@@ -126,7 +126,7 @@ def count_prompts(settings: GenerateSettings) -> int:
 
 
 def longest_prompt(settings: GenerateSettings) -> int:
-    """Return a number of tokens that no prompt has more of: a byte each, and what comes before."""
+    """Return an upper bound of a prompt's tokens: one for each byte, and those put before it."""
     path = settings.prompt_file
     if path is None:
         return len(settings.prompt.encode("utf-8", "replace")) + _TOKENS_BEFORE
@@ -138,7 +138,7 @@ def longest_prompt(settings: GenerateSettings) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _check(path: Path) -> int:
-    """Refuse what is no regular file of UTF-8; return its size."""
+    """Refuse what is not a regular file of UTF-8; return its size."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):

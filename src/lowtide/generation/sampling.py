@@ -27,7 +27,7 @@ def choose_tokens(
 ) -> Tensor:
     """Return one id per row, never one beyond the tokenizer's `vocab_size` nor one of `banned`."""
     # A model that diverged has NaN logits: all tokens are then equally likely, instead of an error.
-    # A copy: what is banned here may not be so for another row.
+    # A copy is made, because other rows may ban other tokens.
     logits = logits.float()[:, :vocab_size].nan_to_num()
     if banned:
         logits[:, list(banned)] = -torch.inf

@@ -100,9 +100,9 @@ def ends(tokenizer: Tokenizer) -> list[int]:
 def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
     """Encode what a model reads of a prompt: its last `context` ids.
 
-    An empty one becomes the token that separates documents, or a line break.
+    An empty prompt becomes the token that separates documents, or a line break.
 
-    By characters the line break comes first: single files have nothing that separates documents.
+    With a character tokenizer the line break comes first: a single file has no such separators.
     """
     ids = encode_end(tokenizer, prompt, context)
     if ids:
@@ -134,7 +134,7 @@ class Start:
     ids: list[int]
     seed: int | None
     is_empty: bool
-    """Nothing is said."""
+    """No warning is printed."""
 
 
 def iter_starts(

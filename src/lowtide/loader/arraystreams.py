@@ -19,7 +19,7 @@ __all__ = ["ArrayStream"]
 
 
 class ArrayStream:
-    """What `_native.TokenStream` is to files: reads windows, and refuses ids beyond the limit."""
+    """Reads windows as `_native.TokenStream` does from files, and refuses ids beyond the limit."""
 
     def __init__(self, ids: npt.NDArray[Any], *, id_limit: int) -> None:
         self._ids, self._limit = ids, id_limit

@@ -90,7 +90,7 @@ def rank_share(
         count = min(count, end - first)
     if count <= 0:
         return None
-    # A last, smaller batch is dealt out evenly, so that no rank waits for rows it never gets.
+    # A last, smaller batch is divided evenly, so that no rank waits for rows that never come.
     begin, stop = count * rank // world_size, count * (rank + 1) // world_size
     return Share(first, first + count, first + begin, stop - begin)
 
@@ -138,7 +138,7 @@ def check_rank(rank: int, world_size: int) -> None:
 
 @dataclass(frozen=True)
 class _BatchMaker:
-    """All a thread needs to make a batch; it does not know the loader, which may go meanwhile."""
+    """What a thread needs to make a batch; without the loader, which may be deleted meanwhile."""
 
     dataset: SampleSource
     order: Order
@@ -199,7 +199,7 @@ class _Workers:
         return order
 
     def drop(self) -> None:
-        """Forget what nobody has begun."""
+        """Drop orders that no thread has started."""
         while not self._orders.empty():
             with contextlib.suppress(Empty):
                 self._orders.get_nowait()

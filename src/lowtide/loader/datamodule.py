@@ -1,4 +1,4 @@
-"""Both loaders as a data module, for Lightning's Trainer and for whoever asks in the same words.
+"""Both loaders as a data module, for Lightning's Trainer and compatible trainers.
 
 In:      pre-tokenized files or a prepared dataset
 Out:     train_dataloader, val_dataloader, and a state that resumes after any batch
@@ -38,7 +38,7 @@ class _Hooks:
 
 
 def _data_module_class() -> type[Any]:
-    """Lightning's class, of the package that is in use already or can be imported; else ours."""
+    """Lightning's class, from a package that is imported already or can be; else our own."""
     for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name).LightningDataModule

@@ -46,7 +46,7 @@ def exact_weights(weights: Mapping[str, float]) -> dict[str, int]:
     common = math.gcd(*numbers.values())
     numbers = {name: number // common for name, number in numbers.items()}
     total = sum(numbers.values())
-    if total > _MAX_TOTAL:  # weights of a dozen digits: rounding here changes nothing anyone sees
+    if total > _MAX_TOTAL:  # weights of a dozen digits: rounding them here has no visible effect
         numbers = {name: max(1, number * _MAX_TOTAL // total) for name, number in numbers.items()}
     return numbers
 
@@ -102,7 +102,7 @@ class Mixture:
                 )
 
     def require_documents(self) -> None:
-        """Refuse datasets of which nobody knows where documents end."""
+        """Refuse datasets that do not record where documents end."""
         for data in self.datasets.values():
             data.require_documents()
 

@@ -32,7 +32,7 @@ _MIN_BITS = 14
 
 
 def check_order(order: str) -> None:
-    """Refuse an order nobody knows."""
+    """Refuse an unknown order."""
     if order not in get_args(Order):
         raise UsageError(f"order {order!r} is not one of {', '.join(get_args(Order))}")
 

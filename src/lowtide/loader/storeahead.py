@@ -75,9 +75,9 @@ class ReadAhead:
         return sum(size + (-(-size // EXTENT_BYTES)) * 4096 for size in sizes)
 
     def require_cache(self, order: Order, *, seed: int = 0) -> str | None:
-        """Refuse a cache that is too small for an order; return what reading in it costs, if much.
+        """Refuse a cache that is too small for an order; return a warning if that order is costly.
 
-        The size that is named also holds what is fetched while the largest extent is read.
+        The size it advises includes what is fetched while the largest extent is read.
         """
         cache, most, spare = self._cache.folder, self.split_bytes, self._spare_bytes()
         if self._holds_split(spare):
@@ -134,7 +134,7 @@ class ReadAhead:
             if order != self._order:
                 self.require_cache(order, seed=seed)
                 self._order, self._planned = order, None
-                self._fits = self._holds_split(self._spare_bytes())  # looks at the disk: once
+                self._fits = self._holds_split(self._spare_bytes())  # once: it looks at the disk
             if order == "blocks":
                 self._plan_blocks(self._block_order(seed), first, count)
             elif order == "sequential":

@@ -55,7 +55,7 @@ class StoreStream:
         self.ahead = ReadAhead(
             self._row, self._cache, url=stored.url, windowing=windowing, item_bytes=dtype.itemsize
         )
-        """What its user will read: to be told (`look_ahead`) before windows are asked for."""
+        """Must be told what will be read (`look_ahead`) before windows are asked for."""
 
     # -- reading ----------------------------------------------------------------------------------
 

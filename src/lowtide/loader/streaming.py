@@ -101,7 +101,7 @@ class StreamingDataLoader:
         if (dataset_id is None) == (files is None):
             raise UsageError("give either dataset_id or files")
         if dataset_id is not None and names_files(dataset_id) and not Path(dataset_id).is_dir():
-            dataset_id, files = None, dataset_id  # a folder may be a dataset of their library
+            dataset_id, files = None, dataset_id  # a folder may be a Hugging Face dataset
         self._source: TextSource = (
             HubTexts(
                 dataset_id,
@@ -219,7 +219,7 @@ class StreamingDataLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if not self._resumed and (self._delivered or self._start.number):
-            self._finish_epoch()  # the last `for` was left early
+            self._finish_epoch()  # the last `for` loop was left early
         self._resumed = False
         blocks = BlockReader(self._iter_blocks())
         try:

@@ -141,8 +141,8 @@ def _block_tokens(windowing: Windowing) -> int:
 def _block_windows(windowing: Windowing, seed: int, held: _HeldTokens) -> int:
     """Return the windows of the next block.
 
-    The first of an epoch is cut short at random, so that other windows meet in the blocks of each
-    epoch. Only when it is known that there is more than one: what fits in one is shuffled whole.
+    The first block of an epoch is cut short at random, so that blocks hold other windows in each
+    epoch. That is done only if there are several blocks: a single one is shuffled as a whole.
     """
     if held.start.number > 0:
         return max(1, windowing.buffer_windows)

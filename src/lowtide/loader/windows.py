@@ -144,7 +144,7 @@ class TokenDataset:
             self.require_documents()
 
     def require_documents(self) -> None:
-        """Refuse data of which nobody knows where documents end."""
+        """Refuse data that does not record where documents end."""
         if not any(shard.num_documents for shard in self.source.shards):
             raise DataError(
                 "nothing here says where documents end (no .docs files)",
@@ -334,7 +334,7 @@ class TokenDataset:
             raise explain_read_error(self.source, expected, *error.args) from None
 
     def _open_stream(self) -> Stream:
-        # After a fork the parent's stream may be locked by a thread that is not there any more.
+        # After a fork the parent's stream may be locked by a thread that does not exist here.
         if self._stream is None or self._stream_pid != os.getpid():
             self._stream = self._make_stream()
             self._stream_pid = os.getpid()
@@ -363,7 +363,7 @@ class TokenDataset:
 
 
 def empty_array(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
-    """Make an array in memory that an earlier batch had: new pages cost more than filling them."""
+    """Make an array in memory of an earlier batch: new pages cost more than filling them does."""
     rows = _native.empty_rows(*shape, dtype.itemsize, dtype.kind == "i")
     return rows.view(dtype)  # of several types of 64 bits, the one NumPy calls int64
 

@@ -53,7 +53,8 @@ def _printable_table() -> list[str]:
 
 _PRINTABLE = _printable_table()
 _TRANSLATION = dict(enumerate(_PRINTABLE))
-# Back again by way of Latin-1, which is native and quick; what stands for no byte must fail it.
+# Back again through Latin-1, which is native and quick; characters that stand for no byte must fail
+# there.
 _BYTES_AS_LATIN = {ord(character): chr(byte) for byte, character in enumerate(_PRINTABLE)}
 _BACK = {code: _BYTES_AS_LATIN.get(code, "\uffff") for code in range(256)} | _BYTES_AS_LATIN
 

@@ -70,7 +70,7 @@ def last_character_cut(data: bytes, specials: Sequence[bytes]) -> int:
     while cut > 0 and data[cut] & 0xC0 == 0x80:
         cut -= 1
     before = cut + 1
-    while cut < before:  # stepping out of one special token may step into another
+    while cut < before:  # moving out of one special token may end inside another
         before = cut
         for token in specials:
             inside = data.find(token, max(cut - len(token) + 1, 0), cut + len(token) - 1)

@@ -164,7 +164,7 @@ def _run_way(way: Way, settings: CompareMemorySettings) -> WayResult:
             raise LowtideError(
                 read_json(result)["error"] if result.exists() else f"{name} failed, see above"
             )
-        if process.returncode < 0:  # it cannot tell its peak any more; the kernel can
+        if process.returncode < 0:  # a killed process reports no peak; the kernel does
             failure = f"ended by signal {-process.returncode}, out of memory?"
             peak_bytes = usage.ru_maxrss * 1024
             return WayResult(name, time.monotonic() - started, peak_bytes, [], failure)

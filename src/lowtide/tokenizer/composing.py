@@ -1,11 +1,11 @@
 """Text in NFC as Hugging Face's tokenizers makes it.
 
-In:      bytes of text, or of what is none
+In:      bytes, valid UTF-8 or not
 Out:     the same in NFC
 Memory:  a few times the text
 
-The package knows the combining marks of Unicode 9; Python knows later ones too, and would put them
-in order. To the package they are ordinary characters, so text is composed in parts between them.
+The package knows the combining marks of Unicode 9; Python also knows later ones and would reorder
+them. For the package those are ordinary characters, so text is composed in parts between them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AT_LATER = re.compile(f"([{_class_of(_LATER)}]+)")
 
 
 def compose_nfc(data: bytes) -> bytes:
-    """Return text in NFC; bytes that are no UTF-8 stay as they are.
+    """Return text in NFC; bytes that are not valid UTF-8 stay as they are.
 
     >>> compose_nfc("cafe\\u0301".encode()).decode()
     'café'

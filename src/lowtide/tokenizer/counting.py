@@ -51,9 +51,7 @@ _PLAIN_HOLDS, _STREAM_HOLDS = 3 << 20, 6 << 20  # stretches that the smallest ta
 # learn next to nothing at a time, or cannot begin (1 MiB of DNA letters in 12.5).
 _HARD_STRETCH, _HARD_TABLES = 256 << 10, 64 << 20
 _MARGIN_BYTES = 2 << 20  # what a window or a batch begins with, and how much is read at once
-_ROUND_BYTES = (
-    256 << 20
-)  # of a plain file between two looks at the clock, the keyboard and the disk
+_ROUND_BYTES = 256 << 20  # of a plain file between two checks of clock, signals and disk
 _SMALL_FILE_BYTES = 1 << 20
 _FILE_BYTES = 64  # of a small file besides its letters
 _ROWS_AT_ONCE = 1 << 15  # more than a block of ordinary documents has
@@ -85,7 +83,8 @@ class CountCheckpoints:
     ) -> InputPlace:
         """Return the place of the last checkpoint and hand its runs to the counter; drop the rest.
 
-        A file that holds something else now makes all of it worthless; one only touched does not.
+        If the content of a file has changed, all counts are dropped; a new time alone does not
+        matter.
         """
         place, runs = InputPlace(), list[str]()
         state = self._read(on_notice)
@@ -141,7 +140,7 @@ class CountCheckpoints:
 
 
 class _Meter:
-    """Bytes as stored that have been counted, also while native code is still at it."""
+    """How many stored bytes have been counted, also while native code is running."""
 
     def __init__(self, counter: _native.PieceCounter, done: int) -> None:
         self.counter = counter
@@ -225,13 +224,13 @@ def count_inputs(
 
 @dataclasses.dataclass(frozen=True)
 class CountingNeeds:
-    """What a refusal of text that cannot be held has to know, so that its advice is enough."""
+    """What the refusal of a text that cannot be held needs to know for good advice."""
 
     inputs: Sequence[InputFile]
     """All of them: the longest stretch may be in one that is not reached yet."""
     specials: Sequence[str]
     other_bytes: int = 0
-    """Of a larger budget, what is not for the tables: the program, and all threads asked for."""
+    """What does not go to the tables of a larger budget: the program, all requested threads."""
 
     def find_stretch(self, options: ReadingSettings) -> Stretch:
         """The longest stretch without a place to cut."""
@@ -240,7 +239,7 @@ class CountingNeeds:
 
 
 def held_bytes(stretch: Stretch) -> int:
-    """What tables and tokens take where such a stretch is counted; 0 where they hold it anyway."""
+    """What tables and tokens take to count such a stretch; 0 where they can hold it in any case."""
     needed = 0
     if stretch.size_bytes > (_STREAM_HOLDS if stretch.in_stream else _PLAIN_HOLDS):
         copies = 2 if stretch.in_stream else 1  # one is looked at, one is counted
@@ -256,7 +255,7 @@ def held_bytes(stretch: Stretch) -> int:
 def refuse_stretch(
     size: int, source: InputFile, options: ReadingSettings, needs: CountingNeeds
 ) -> BudgetError:
-    """The error of a file with more text than the counter may hold, and no place to cut in it."""
+    """The error for a file with a longer stretch without a cut than the counter may hold."""
     found = needs.find_stretch(options)
     here = Stretch(size, not is_plain_text(source, encoding=options.encoding))
     needed = needs.other_bytes + max(held_bytes(found), held_bytes(here))
@@ -363,7 +362,7 @@ class _Job:
                 if len(held) < self.batch_bytes:
                     continue
                 cut = _native.last_cut(bytes(held), self.specials)
-                # It is held twice more: when it is looked at, and when it is counted.
+                # It is held twice more: while a cut is looked for, and while it is counted.
                 largest = max(self.counter.largest_window // 2, self.batch_bytes)
                 if not cut and len(held) > largest:
                     size = len(held)

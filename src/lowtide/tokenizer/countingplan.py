@@ -73,7 +73,7 @@ class CountingPlan:
     """Makes a counter that spills into a folder."""
     options: ReadingSettings
     needs: CountingNeeds
-    """For the advice of a refusal, where the text needs more than anybody could know."""
+    """For the advice of a refusal that only becomes necessary while the text is read."""
 
 
 def plan_counting(
@@ -98,7 +98,7 @@ def plan_counting(
             smallest = {**all_threads, "counting tables": held}
     budget.require(smallest)
     spare = budget.remaining_bytes - sum(fixed.values()) - _SMALLEST_TABLES
-    num_workers = min(num_workers, 1 + spare // _THREAD_BYTES)  # rather fewer than none at all
+    num_workers = min(num_workers, 1 + spare // _THREAD_BYTES)  # fewer threads then
     fixed["threads"] = num_workers * _THREAD_BYTES
     for name, size in fixed.items():
         budget.reserve(name, wanted_bytes=size)
@@ -128,13 +128,13 @@ def plan_counting(
 
 
 def tell_unseen(unseen_bytes: int, progress: Progress) -> None:
-    """Say that a refusal has not looked at all of the text."""
+    """Say in a refusal that not all of the text was looked at."""
     if unseen_bytes:
         progress.note(f"the budget named is a first one{unseen_words(unseen_bytes)}")
 
 
 def looking_options(settings: TokenizerTrainingSettings, budget: MemoryBudget) -> ReadingSettings:
-    """How text is looked at before a refusal: windows that the budget has no room for are not."""
+    """How text is scanned before a refusal: windows that do not fit the budget are left out."""
     room = max(budget.remaining_bytes, _SMALL_WINDOW)
     return dataclasses.replace(reading_options(settings), reader_bytes=room)
 

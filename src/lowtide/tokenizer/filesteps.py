@@ -108,7 +108,7 @@ def encode_by_windows(
     dtype: np.dtype[Any],
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Encode a whole file where native code does not know how; return how many ids were written."""
+    """Encode a whole file with a tokenizer that is not native; return how many ids were written."""
     count = 0
     with Path(path).open("rb") as file, atomic_file(out_path) as out:
         windows = iter(lambda: file.read(WINDOW_BYTES), b"")

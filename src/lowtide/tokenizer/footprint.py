@@ -25,7 +25,7 @@ _MIB = 1 << 20
 def planned_peak_bytes(
     text_bytes: int, *, vocab_size: int, num_workers: int, distinct_bytes: int | None = None
 ) -> int:
-    """Estimate the peak of training on so much text, where the budget does not stop it before.
+    """Estimate the peak of training on so much text with a budget that is large enough.
 
     Counting and merging hold all distinct pieces, and something for each thread; writing
     the files holds pieces and the vocabulary. The larger counts. Measured on 1 to 120 MB of

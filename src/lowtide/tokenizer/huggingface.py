@@ -65,7 +65,7 @@ def load_tokenizer_json(path: Path) -> Vocabulary:
 
 
 def why_package(path: Path) -> str | None:
-    """What native code does not know of a tokenizer.json; None: it runs it, or it is damaged."""
+    """The part of a tokenizer.json that native code does not support; None if there is none."""
     try:
         text = path.read_bytes()
         places = _native.find_json_sections(text)
@@ -143,7 +143,7 @@ def _require_model(data: Any, path: Path) -> dict[str, Any]:
 
 
 def _with_rules(vocabulary: Vocabulary, parts: Parts) -> Vocabulary:
-    """The same with what is found in text besides special tokens, where there is such a thing."""
+    """The same with rules for added tokens, where there are any."""
     if parts.is_plain:
         return vocabulary
     return dataclasses.replace(

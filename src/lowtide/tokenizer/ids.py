@@ -1,8 +1,8 @@
-"""Ids of a text, as `encode` returns them: an array that is joined as a list is.
+"""Ids of a text, as `encode` returns them: an array on which `+` joins, as it does on lists.
 
-Of plain arrays `encode("a") + encode("b")` is a sum of numbers, or an error about shapes; who
-writes it means the ids of one text after those of the other. A list would do, with much more memory
-and a copy for every use as an array.
+With plain arrays `encode("a") + encode("b")` would add numbers, or fail because of shapes; what is
+meant is the ids of one text after those of the other. A list would work too, but takes much more
+memory, and a copy for every use as an array.
 """
 
 from __future__ import annotations

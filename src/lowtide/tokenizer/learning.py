@@ -82,7 +82,7 @@ def learn_merges(
     ):
         try:
             while learner.learn(target, _MERGES_PER_CALL, min_frequency):
-                pass  # back in Python now and then, so that Ctrl-C is heard
+                pass  # returns to Python now and then, so that Ctrl-C works
         except MemoryError:
             needed = budget.total_bytes - budget.remaining_bytes + planned_bytes(*sizes)
             raise BudgetError(
@@ -130,7 +130,7 @@ def _pick_learner(
     progress: Progress,
     work_dir: Path,
 ) -> Learner:
-    """Take the fastest way that fits."""
+    """Choose the fastest learner that fits the memory."""
     available = budget.remaining_bytes
     sizes = counter.distinct_bytes, counter.distinct
     needed = planned_bytes(*sizes)

@@ -1,7 +1,7 @@
-"""Whether the folder of a learned tokenizer still holds what was written into it.
+"""Whether the files of a learned tokenizer are still as they were written.
 
 In:      a folder that train-tokenizer finished, and its record
-Out:     DataError for a file that is missing, damaged or another's
+Out:     DataError for a file that is missing, damaged or replaced
 Memory:  one more copy of the vocabulary files on disk, for a moment
 """
 
@@ -21,10 +21,10 @@ __all__ = ["require_own_files"]
 
 
 def require_own_files(tokenizer: Tokenizer, out_dir: Path, record: Mapping[str, Any]) -> None:
-    """Refuse a finished folder in which something is not what was written.
+    """Refuse a finished folder in which a file has changed.
 
-    `tokenizer` is what tokenizer.json says now; what stands beside it is written once more, and
-    compared.
+    `tokenizer` is the current content of tokenizer.json; the files beside it are written once more,
+    and compared.
     """
     changed = _find_changed(tokenizer, out_dir, record)
     if changed is not None:

@@ -1,15 +1,15 @@
-"""Tokenizers that native code does not know, run by the package `tokenizers`; and those of pieces.
+"""Tokenizers that native code does not support, run by the package `tokenizers`.
 
-SentencePiece-style BPE is kept as its tokenizer.json like the others, and encoded natively.
+SentencePiece-style BPE is stored as its tokenizer.json too, but encoded natively (pieces).
 
 In:      the text of a tokenizer.json; text of any length
 Out:     the ids that the package gives for the whole text; the text of ids
 Memory:  the package's tables; PIECE_CHARACTERS of text at a time (both: see needs)
 
-The package holds some hundred bytes for each byte of a text while it encodes it, so a long text
-goes through it in pieces. Where a text may be cut depends on the tokenizer: a SentencePiece
-vocabulary puts a blank before every text, others strip blanks at its ends. So a piece is encoded
-behind the end of the one before it, and what that end alone gives is left out; a place is taken
+The package holds some hundred bytes for each byte of a text that it encodes, so long texts are
+encoded in parts. Where a text may be cut depends on the tokenizer: a SentencePiece vocabulary puts
+a blank before every text, others strip blanks at its ends. So each part is encoded together with
+the end of the part before it, and the ids of that end alone are dropped. A place to cut is accepted
 only if the package gives the same ids for the text before it with and without what follows.
 """
 
@@ -47,7 +47,7 @@ CACHE_BYTES = 16 << 20
 NATIVE_CHARACTERS = 1 << 18
 """Of a text that native code encodes at once: it takes some 3 MB."""
 SLOWER = 100
-"""How many times longer a core takes for the same text than with native code, measured."""
+"""How many times slower than native code it is, measured."""
 _REACH = PIECE_CHARACTERS // 2  # how far from the wanted place a cut is looked for
 _MOST_CHARACTERS = 16 << 20
 _CONTEXT = 1 << 10  # characters before a place to cut that are encoded again
@@ -93,7 +93,7 @@ def _parse(source: bytes, path: Path, reason: str) -> dict[str, Any]:
 
 def _open(source: bytes, path: object, reason: str) -> Any:
     """The package's own tokenizer, without what would cut or fill up texts."""
-    # Its threads would come on top of ours, and it warns of every fork behind them.
+    # Its threads would add to ours, and it warns about every fork after they start.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tokenizers = import_package("tokenizers", f"a tokenizer with {reason}", path=str(path))
     try:
@@ -113,7 +113,7 @@ _told = threading.Lock()
 
 
 def tell_once(reason: str) -> None:
-    """Say on stderr, once in a process, that the package does the work and what that costs."""
+    """Print on stderr, once per process, that the package does the work and how slow that is."""
     if not ranks.is_first() or not _told.acquire(blocking=False):
         return
     warn(
@@ -263,7 +263,7 @@ def _encode_behind(tokenizer: Any, context: str, text: str) -> Ids:
 
 
 def _find_cut(tokenizer: Any, text: str, start: int) -> int | None:
-    """A place behind `start` before which ids do not depend on what follows; None: none is near."""
+    """A place after `start` up to which ids do not depend on what follows; None if none is near."""
     for place in _iter_places(text, start):
         left = text[max(0, place - _CONTEXT) : place]
         ids = _encode(tokenizer, left)

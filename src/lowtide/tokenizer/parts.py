@@ -55,7 +55,7 @@ class Parts:
 
     @property
     def is_plain(self) -> bool:
-        """True if tokens are special and nothing else, found in text as it is, all in one go."""
+        """True if all added tokens are plain special tokens, found in the text as it is."""
         normalized = {token.normalized for token in self.added}
         return (
             self.normalizer == "none"
@@ -88,7 +88,7 @@ def read_parts(data: Mapping[str, Any], path: Path) -> Parts:
 
 
 def _is_safe(content: str) -> bool:
-    """True if NFC leaves text alone and makes it of nothing else: found before, found behind."""
+    """True if NFC neither changes the text nor makes it of other text: found either way."""
     return content.isascii() and not _FROM_OTHERS & set(content)
 
 

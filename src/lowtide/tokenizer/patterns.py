@@ -14,7 +14,7 @@ __all__ = ["EXPRESSIONS", "PATTERN_NAMES", "Pattern", "UnknownPartError", "patte
 
 
 class UnknownPartError(DataError):
-    """Something of a tokenizer that native code has no counterpart for; others may run it."""
+    """A part of a tokenizer that native code does not support; the package may."""
 
 
 Pattern = Literal["gpt2", "cl100k", "o200k", "qwen2", "qwen35", "digits", "tekken"]

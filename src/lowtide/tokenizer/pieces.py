@@ -1,19 +1,19 @@
-"""SentencePiece-style BPE in native code: a text as one merge problem, cut where none can reach.
+"""SentencePiece-style BPE in native code: a text is one merge problem, cut where no merge crosses.
 
 In:      the contents of a tokenizer.json with blanks as U+2581 and bytes for what is unknown
          (Llama 2, Mistral, TinyLlama, Gemma)
 Out:     PieceEncoder, with the ids that the package tokenizers gives
 Memory:  the native vocabulary; the pairs of characters that stand side by side in a token
 
-Merges begin with characters, not bytes. Native code begins with bytes: so every character of the
-vocabulary is put together from its bytes by merges that come before all others, and what remains of
-a character that is not in the vocabulary becomes its bytes again.
+Such merges begin with characters, but native code begins with bytes. So every character of the
+vocabulary is first assembled from its bytes by merges of higher priority than all others; parts of
+characters that are not in the vocabulary become bytes again.
 
-Text has no words here, so where it may be cut is read off the vocabulary: a merge across a border
-makes a token with the two characters beside the border in it. If no token has them side by side,
-nothing ever merges across. Before a run of blanks that holds in published vocabularies for whatever
-comes before it (looked at when one is loaded; else it is left to the package), so these are the
-pieces that the native cache keeps.
+Text is not split into words here, so the vocabulary decides where it may be cut: a merge across a
+border makes a token that contains the two characters beside the border. If no token has these two
+side by side, nothing merges across. In published vocabularies this holds before every run of
+blanks, whatever precedes it (checked on loading; otherwise the package is used), so the text
+between such places are the pieces that the native cache keeps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["PieceEncoder", "PieceRules", "open_pieces"]
 
 BLANK = "▁"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-# What comes before a stretch of text, as native code numbers it.
+# Whether a blank is put before a text, as native code numbers it.
 _NEVER, _EACH, _EACH_WITHOUT, _FIRST_WITHOUT = range(4)
 _SCHEMES = {"never": _NEVER, "always": _EACH_WITHOUT, "first": _FIRST_WITHOUT}
 _REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
@@ -86,12 +86,12 @@ class PieceEncoder:
 
     def _is_cut(self, text: str, place: int) -> bool:
         pair = text[place - 1 : place + 1].replace(BLANK, " ")
-        # Blanks stay with each other, and with the tokens beside them that take them along.
+        # Runs of blanks are not cut, nor cut off from tokens that absorb blanks.
         if pair in self.pairs or pair[0].isspace() or (pair[1].isspace() and pair[1] != " "):
             return False
         for token in self.added:
             size = len(token.content)
-            # Nor behind one: what follows it begins a stretch, which may have a blank before it.
+            # Nor after such a token: the text after it may get a blank put before it.
             if token.content in text[max(0, place - size) : place + size - 1]:
                 return False
         return True
@@ -99,7 +99,7 @@ class PieceEncoder:
 
 @dataclass(frozen=True)
 class PieceRules:
-    """What of a tokenizer.json decides ids, if native code can do it."""
+    """The parts of a tokenizer.json that decide ids, if native code supports them."""
 
     texts: Mapping[int, str]
     """Tokens by id, blanks as spaces."""
@@ -140,7 +140,7 @@ def open_pieces(rules: PieceRules, *, cache_bytes: int) -> PieceEncoder:
 
 
 def _is_plain(model: Mapping[str, Any]) -> bool:
-    """True for BPE with a token for every byte and nothing that changes ids besides merges."""
+    """True for BPE with a token for every byte in which only merges decide ids."""
     vocab, merges = model.get("vocab"), model.get("merges")
     others = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges")
     return (
@@ -155,7 +155,7 @@ def _is_plain(model: Mapping[str, Any]) -> bool:
 
 
 def _blank_before(contents: Mapping[str, Any]) -> int | None:
-    """Return what comes before a text; None if other things than that are done to it."""
+    """Return whether a blank is put before a text; None if it is changed in other ways too."""
     normalizer, splits = contents.get("normalizer"), contents.get("pre_tokenizer")
     steps = [normalizer]
     if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence":
@@ -183,7 +183,7 @@ def _are_next(added: tuple[AddedToken, ...], vocab: Mapping[str, int]) -> bool:
 
 
 def _fits(added: tuple[AddedToken, ...], normalizer: Any) -> bool:
-    """True if added tokens are found in text alike whether its blanks are written anew or not."""
+    """True if added tokens are found in the same places before and after blanks are replaced."""
     if any(" " in token.content or BLANK in token.content for token in added):
         return False
     prepends = normalizer is not None and normalizer != _REPLACE

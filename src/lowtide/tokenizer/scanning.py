@@ -62,7 +62,8 @@ def scan_characters(
             for part in expression.split(text) if expression else [text]:
                 text_codes = part.decode("utf-8", "replace").encode("utf-32-le")
                 codes = np.frombuffer(text_codes, dtype="<u4")
-                # Counting all marks takes as long as reading a small file: only where one is new.
+                # Counting takes as long as reading a small file, so it is done only after a new
+                # character.
                 if not seen[codes].all():
                     seen[codes] = True
                     num_seen = int(np.count_nonzero(seen))

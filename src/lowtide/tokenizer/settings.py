@@ -1,4 +1,4 @@
-"""What learning a tokenizer is told."""
+"""Settings of tokenizer training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TokenizerTrainingSettings:
     encoding: str = "utf-8"
     """Encoding of text files."""
     skip_bad_inputs: bool = False
-    """Leave out rows and rests of files that cannot be read, and say so, instead of stopping."""
+    """Skip rows and files that cannot be read, and say so, instead of stopping."""
     num_workers: int | None = None
     """Threads for counting; all cores by default."""
     memory: str | None = None
@@ -72,7 +72,7 @@ class TokenizerTrainingSettings:
         for text in self.special_tokens:
             if not text:
                 raise UsageError("a special token cannot be empty")
-            if len(text) == 1:  # files could not tell it from the ordinary token
+            if len(text) == 1:  # in files it would look like the ordinary token
                 raise UsageError(f"special token {text!r} is a single character")
         check_encoding(self.encoding)
         if self.min_frequency < 1:

@@ -4,8 +4,8 @@ In:      TokenizerTrainingSettings with --engine files; the same command on ever
 Out:     the tokenizer that one machine would learn, byte for byte
 Memory:  each worker keeps its own budget; the counts of a part are a file
 
-Counts add up in any order, so parts of the text are counted apart and kept whole: nothing is left
-out of a part for being rare in it.
+Counts can be added in any order, so parts of the text are counted separately. All counts of a part
+are kept: a piece that is rare in one part may be frequent in others.
 """
 
 from __future__ import annotations

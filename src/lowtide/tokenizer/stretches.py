@@ -1,12 +1,12 @@
-"""Find the longest text without a place to cut, before a refusal names a budget.
+"""Find the longest stretch of text without a place to cut, before a refusal names a budget.
 
 In:      input files that are held where they cannot be cut: text, not rows
 Out:     Stretch: how long it is, and whether it repeats itself; what could not be looked at
 Memory:  a part of 64 KiB
 
-Only the text itself says how much of it has to be held at once. A budget that is too small for
-anything else is refused with what the text needs added to it, so that the first advice is enough:
-that is the only time that all of the text is looked at beforehand, however long it takes.
+Only the text itself shows how much of it has to be held at once. When a budget is refused, what the
+text needs is added to the advice, so that the first advice is enough. That is the only time the
+whole text is scanned beforehand, however long it takes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["LastCut", "Stretch", "find_stretch", "look_through", "unseen_words"]
 _QUIET_SECONDS = 3.0  # a look that takes longer shows how far it is
 _PART_BYTES = 64 << 10
 _TAIL_BYTES = 1 << 12
-_SHRINKS = 50  # compressed to so small a part, a text is the same few bytes again and again
+_SHRINKS = 50  # text that compresses this far repeats the same few bytes
 
 LastCut = Callable[[bytes], int]
 """Returns the last place in a text where it can be cut, 0 if there is none."""
@@ -41,7 +41,7 @@ class Stretch:
 
     size_bytes: int = 0
     in_stream: bool = False
-    """It is in a file that is unpacked or decoded: more of it is held there."""
+    """It is in a compressed or re-encoded file, where more of it is held at once."""
     repeats: bool = False
     """It is the same few bytes again and again, and its tokens become as long as itself."""
     text_bytes: int = 0
@@ -85,8 +85,8 @@ def find_stretch(
 def look_through(inputs: Sequence[InputFile], look: Callable[[InputFile], Iterator[int]]) -> int:
     """Look at all inputs; return how many of their bytes, as stored, could not be looked at.
 
-    `look` yields how far it is in a file. An advice made of a part of the text may be refused in
-    its turn, after hours of work: so there is no limit, and whoever waits sees how far it is.
+    `look` yields how far it is in a file. There is no time limit, because advice based on a part of
+    the text could be refused again after hours of work; progress is shown meanwhile.
     """
     unseen = start = 0
     total = sum(source.size_bytes for source in inputs)
@@ -107,7 +107,7 @@ def look_through(inputs: Sequence[InputFile], look: Callable[[InputFile], Iterat
 
 @contextlib.contextmanager
 def _tell_if_long(total: int) -> Generator[Callable[[int], None]]:
-    """Show how far a look is, from the moment that it has taken longer than people wait."""
+    """Show the progress of a scan once it has taken a few seconds."""
     began = time.monotonic()
     with contextlib.ExitStack() as shown:
         phases: list[Phase] = []
@@ -126,14 +126,14 @@ def _tell_if_long(total: int) -> Generator[Callable[[int], None]]:
 
 
 def unseen_words(unseen_bytes: int) -> str:
-    """What the advice of a refusal says of the text that was not looked at; empty if all was."""
+    """Words for the advice of a refusal about text that was not scanned; empty if all was."""
     if not unseen_bytes:
         return ""
     return f" (or more: {format_size(unseen_bytes)} of the input were not looked at)"
 
 
 def _held(stretch: Stretch) -> int:
-    """What is compared: a stretch takes twice as much in a stream, and more where it repeats."""
+    """The memory that stretches are compared by: double in a stream, more if it repeats."""
     return stretch.size_bytes * (4 if stretch.repeats else 2 if stretch.in_stream else 1)
 
 

@@ -4,8 +4,8 @@ In:      the contents of a tokenizer.json; tokens as it writes them
 Out:     the bytes that a token adds to a text
 Memory:  a few strings
 
-The package decodes whole texts only. Text that appears token by token, and what a token weighs in
-bytes, need one token at a time; what a decoder does to the first token of a text is left out.
+The package only decodes whole texts. Streaming text and counting bytes per token need one token at
+a time; what a decoder does only to the first token of a text is left out.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class TokenTexts:
     """A token <0x0A> is that byte."""
     replaced: tuple[tuple[str, str], ...] = ()
     inner_prefix: str = ""
-    """Before the tokens that go on with a word; others have a blank before them."""
+    """Prefix of tokens that continue a word; others get a blank before them."""
     word_suffix: str = ""
-    """Behind the tokens that end a word."""
+    """Suffix of tokens that end a word."""
     is_joined: bool = True
     """Tokens follow each other directly; else there is a blank between them."""
 

@@ -1,4 +1,4 @@
-"""What learning a tokenizer leaves in its folder, and whether that is what a command would make.
+"""The output folder of a trained tokenizer, and whether a command would make the same one.
 
 In:      a vocabulary that was learned; or a folder with one
 Out:     tokenizer.json, vocab.json, merges.txt and training.json; a TrainedTokenizer
@@ -111,8 +111,8 @@ def _require_unchanged(
 ) -> None:
     """Refuse what was overwritten while it was read; a file that was only touched is fine."""
     for source, content in zip(inputs, contents, strict=True):
-        # What was counted may be neither the old nor the new text. The characters were read before
-        # they were hashed, so there the hash proves nothing.
+        # What was counted may be neither the old nor the new text. Characters are read before the
+        # file is hashed, so for them the hash proves nothing.
         if has_changed(source) and (settings.kind == "char" or not is_unchanged(source, content)):
             raise changed_input(source)
 
@@ -149,7 +149,7 @@ def load_finished(
 def _find_difference(
     settings: TokenizerTrainingSettings, inputs: Sequence[InputFile], record: Any
 ) -> str | None:
-    """Say what a tokenizer was made otherwise with, or of; None if nothing differs."""
+    """Say in which setting or input a finished tokenizer differs; None if it does not."""
     known = record.get("settings") if isinstance(record, dict) else None
     rows = record.get("input_files") if isinstance(record, dict) else None
     if not isinstance(known, dict) or not isinstance(rows, list | Rows):
@@ -163,9 +163,9 @@ def _find_difference(
 
 
 def _write(tokenizer: Tokenizer, out_dir: Path, record: dict[str, Any]) -> None:
-    """Write all files; tokenizer.json last, since its presence means that the others are whole.
+    """Write all files; tokenizer.json last, because its presence means that all are complete.
 
-    The record before it: a kill in between must not leave a tokenizer that nobody knows.
+    The record comes before it, so that a kill in between leaves no tokenizer without a record.
     """
     write_long_json(out_dir / LEARNED_NAME, record)
     if tokenizer.kind == "bpe":

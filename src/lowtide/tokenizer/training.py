@@ -82,7 +82,7 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
     if settings.out_dir is not None:
         finished = load_finished(settings, inputs)
         if finished is not None:
-            # A run that ended between its last file and the clearing up left this.
+            # Left by a run that was killed after its last file, before it cleaned up.
             shutil.rmtree(settings.out_dir / WORK_NAME, ignore_errors=True)
             return finished
     if settings.engine == "files":
@@ -108,7 +108,7 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
                     contents = [hash_stored(source) for source in inputs]
             else:
                 checkpoints = CountCheckpoints(work_dir, _counting_key(settings, inputs))
-                if settings.out_dir is not None:  # what is kept is known again by its content
+                if settings.out_dir is not None:  # inputs are recognised by their content later
                     checkpoints.contents = ContentLog(inputs)
                     stack.callback(checkpoints.contents.close)
                 vocabulary, counts = _learn_merges(
@@ -127,7 +127,7 @@ def _train_together(
     part_bytes: int | None = None,
     lease_seconds: float = LEASE_SECONDS,
 ) -> TrainedTokenizer:
-    """Count with other workers; one of them learns, and all of them end with what it wrote."""
+    """Count together with other workers; one of them learns, and all return what it wrote."""
     out_dir = settings.out_dir
     assert out_dir is not None
     needed = reader_bytes(inputs, reading_options(settings))
@@ -182,7 +182,7 @@ def _train_together(
 
 
 def _counting_key(settings: TokenizerTrainingSettings, inputs: Sequence[InputFile]) -> str:
-    """What has to be the same to go on counting; the checkpoints know whether files changed."""
+    """A key of what has to be the same to resume counting; checkpoints detect changed files."""
     digest = xxhash.xxh3_128(json.dumps(decisive_settings(settings), sort_keys=True).encode())
     for source in inputs:
         digest.update(json.dumps([str(source.path), source.size_bytes]).encode())
@@ -253,9 +253,10 @@ def _number(
     specials: tuple[str, ...],
     merges: list[tuple[bytes, bytes]],
 ) -> Vocabulary:
-    """Return ids: special tokens, bytes, merges. A merge that spells a token again makes none.
+    """Number tokens: special tokens, bytes, merges. A merge that spells an existing token gets no
+    id.
 
-    By cs336's rule it takes up an id all the same.
+    Under cs336's rule it does take up an id.
     """
     if settings.tie_break == "cs336":
         return Vocabulary.from_merges(merges, special_tokens=specials, pattern=settings.pattern)

@@ -59,7 +59,7 @@ def id_bytes(vocab_size: int) -> int:
 
 
 def require_dense(highest_id: int, num_tokens: int) -> None:
-    """Refuse ids that most of a table would be empty for, before the table is made.
+    """Refuse ids so large that most of the table would be empty, before the table is made.
 
     Published vocabularies leave some ids unused, but one id of 2^24 among a few hundred tokens
     would take a gigabyte here, and an embedding of as many rows.
@@ -80,11 +80,11 @@ class AddedToken:
     content: str
     id: int
     special: bool = True
-    """Ordinary text where special tokens are text; others are found in any case."""
+    """A special token: ordinary text where these are text. Others are found in any case."""
     lstrip: bool = False
-    """Takes the blanks before it along."""
+    """Absorbs the blanks before it."""
     rstrip: bool = False
-    """Takes the blanks behind it along."""
+    """Absorbs the blanks after it."""
     normalized: bool = False
     """Found in the normalized text, not in the text as it is."""
 
@@ -108,7 +108,7 @@ class Vocabulary:
     normalizer: Normalizer = "none"
     """What text goes through before it is split."""
     added_tokens: tuple[AddedToken, ...] = ()
-    """All added tokens, special ones too, where they are more than special tokens alone."""
+    """All added tokens, special ones included, if any has rules beyond a plain special token's."""
     source: bytes | None = None
     """Kind package: the tokenizer.json as it was read, packed by zstandard."""
     reason: str = ""

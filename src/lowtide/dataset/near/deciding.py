@@ -5,8 +5,8 @@ Out:     sets: one file per part, the n-grams of each document, sorted; decide: 
          each document that goes, with the one that stays and how alike they are
 Memory:  sets: one block, its n-grams; decide: two documents' n-grams, 8 bytes for 256 documents
 
-To decide takes one task: whether a document stays depends on whether those before it do. It reads
-from sets only what it compares, and compares until the first that is alike enough.
+Deciding is one task, because whether a document stays depends on whether earlier ones do. It reads
+from `sets` only what it compares, and stops at the first document that is similar enough.
 """
 
 from __future__ import annotations
@@ -152,10 +152,10 @@ class DecideStage:
                 )
 
     def _copies_left_from(self) -> int:
-        """The first place whose exact copies are removed elsewhere.
+        """The first place whose exact copies are left to deduplication, which compares hashes.
 
-        That is done by hashes of documents as they came. Those that are there already, before
-        `first_block`, are as they were stored, perhaps without some of their lines.
+        Documents before `first_block` are not among these: they are as they were stored, perhaps
+        without some lines, so their hashes differ.
         """
         return self._job.first_block << 32 if self._job.leave_copies else _NO_PLACE
 

@@ -44,7 +44,7 @@ class NearJob:
     iter_part: Callable[[int], Iterator[Callable[[], BlockText]]]
     """A part's blocks, each to be loaded where it is needed."""
     first_block: int = 0
-    """Documents of blocks before it stay, whatever they are like: they are only compared with."""
+    """Documents of blocks before it always stay: others are only compared with them."""
 
     @cached_property
     def first_blocks(self) -> Sequence[int]:

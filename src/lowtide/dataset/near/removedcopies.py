@@ -60,7 +60,7 @@ class NearRemovals:
         return (rows | np.uint32(_native.NEAR_COPY_MARK)).tobytes()
 
     def leave_out(self, block: int, hashes: memoryview) -> memoryview:
-        """Hashes of a block without those of documents that go: no later text is a copy of them."""
+        """Hashes of a block without those of removed documents, which later text may repeat."""
         rows = self._rows(block)
         if not len(rows) or not len(hashes):
             return hashes

@@ -46,7 +46,7 @@ class PartSigner:
 
 
 class SignStage:
-    """A task for each part, where no other stage signs documents in passing."""
+    """A task for each part; used where no other stage signs documents while it reads."""
 
     name = SIGN_STAGE
 

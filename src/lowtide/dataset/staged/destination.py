@@ -146,7 +146,7 @@ class _StorePrefix:
 
     def _create_metadata(self, path: Path) -> None:
         store, url = open_store(self._url), self._url / METADATA_NAME
-        if path.stat().st_size > _MOST_CREATED_BYTES:  # names of a hundred thousand inputs
+        if path.stat().st_size > _MOST_CREATED_BYTES:  # it may list a hundred thousand inputs
             store.upload(url, path)
         elif store.create(url, path.read_bytes()) is None:
             raise UsageError(

@@ -4,7 +4,8 @@ In:      a part of the corpus
 Out:     one file per part: hashes by partition and block, hashes of inputs, characters, counts
 Memory:  one block with its clean text; its hashes wait on disk until the part is read
 
-Clean text is not kept: cleaning is a sixth of the work, keeping it is a write and a read of all.
+Clean text is not kept: cleaning again is a sixth of the work, keeping it means writing and reading
+everything once more.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class HashStage:
             records.commit(Task(self.name, index), part.write, facts=lambda: facts)
 
     def _require_scored(self, index: int, contents: bytes) -> None:
-        """Refuse a part that was another one when its scores were ranked."""
+        """Refuse a part whose content has changed since its scores were ranked."""
         job = self._job
         if job.settings.keep_top is None:
             return

@@ -80,7 +80,7 @@ class StagedJob:
         options = self.settings.near
         if options is None:
             return None
-        from lowtide.dataset.near.removedcopies import NearRemovals  # not for those who do without
+        from lowtide.dataset.near.removedcopies import NearRemovals  # imported only if it is used
 
         return NearRemovals(self.records, options)
 
@@ -125,7 +125,7 @@ class StagedJob:
         return self.streams[self.parts[part].first].inputs[0].index
 
     def changed_between_passes(self, input_index: int) -> DataError:
-        """The error of an input that was another one when it was read before."""
+        """The error for an input that changed between two passes."""
         return DataError(
             "this file changed while it was read, between two passes over it",
             path=self.paths.get(input_index),

@@ -67,7 +67,7 @@ class StagedResult:
 
 
 def work_folder(settings: PrepareSettings) -> Path:
-    """Where workers meet: as given, or beside the output."""
+    """The folder where workers meet: as given, or beside the output."""
     return settings.work_dir or settings.out_dir.with_name(settings.out_dir.name + WORK_NAME)
 
 
@@ -103,14 +103,14 @@ def prepare_shared(
         job.records.place.prepare()
         job.destination.prepare()
         try:
-            # What others have read stays: that this one's error is everybody's is not known.
+            # What other workers have read stays: the change may only be visible from here.
             again = f"remove {work_dir}, and give the command again when nothing writes to it"
             with noticing_changes(inputs, next_step=again):
                 run.run(lease_seconds)
         finally:
             _native.keep_freed_memory(False)
             stop_steps()
-        # Whoever ends last removes what the others wrote while the first was removing it.
+        # The last worker to end removes what others wrote while the first one was removing.
         job.records.remove(run.stage_names)
         return StagedResult(reading, progress.seconds, progress.peak_bytes, budget_bytes)
 

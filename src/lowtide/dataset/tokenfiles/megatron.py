@@ -68,7 +68,7 @@ def open_megatron(path: Path, given: Opening) -> TokenFile:
 
 
 def _measure_index(part: TokenFile) -> tuple[int, int]:
-    """The ids that an index speaks of, and how many of its documents have none."""
+    """How many ids an index counts, and how many of its documents are empty."""
     assert part.ends_path is not None
     total = empty = 0
     with part.ends_path.open("rb", buffering=0) as file:

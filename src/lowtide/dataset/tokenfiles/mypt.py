@@ -33,7 +33,7 @@ def open_mypt(path: Path, given: Opening) -> TokenFile:
 
 
 def load_mypt_tokenizer(folder: Path, named: str) -> Tokenizer:
-    """The tokenizer whose state lies with the shards, or the one named where it does not."""
+    """The tokenizer that is stored with the shards, or else the one named."""
     state_path = folder / _STATE_NAME
     state = files.read_json(state_path) if state_path.is_file() else {"token_kind": "gpt2"}
     kind = state.get("token_kind") if isinstance(state, dict) else None

@@ -75,10 +75,10 @@ class ShardInfo:
 
 
 def shard_tag(tokenizer_fingerprint: str, *made_of: Any) -> str:
-    """What a shard's name says of its origin: its tokenizer, and all that decided its ids.
+    """The part of a shard's name that identifies its tokenizer and all that decided its ids.
 
-    So shards of two datasets moved into one folder never have the same name, unless they are the
-    same shard; and whoever finds one knows which tokenizer made it.
+    So shards of two datasets never have the same name unless they are the same shard, and a shard
+    alone tells which tokenizer made it.
 
     >>> shard_tag("0123456789abcdef", ["content"], 10)
     '01234567-bc013c54'

@@ -157,7 +157,7 @@ def open_source(
 ) -> dict[str, TokenStream]:
     """Find the ids at `path`: splits where the names tell them, else one split named all.
 
-    A file for testing is left out: it would be learned.
+    A test file is left out, so that it is not trained on.
     """
     row, given = FORMATS[kind], Opening(dtype, on_notice)
     by_folder = kind == "mypt"
