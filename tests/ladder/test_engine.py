@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,24 @@ def test_a_disk_that_is_too_small_is_known_at_the_start(
     with pytest.raises(LowtideError, match=r"the scratch file takes .* free") as error:
         _train(text_file, tmp_path, "run", offload="disk")
     assert "--offload-dir" in str(error.value)
+
+
+def test_a_disk_that_fails_during_a_step_leaves_a_checkpoint_to_go_on_from(
+    runs: Path, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_later(*given: Any) -> int:
+        newest = tmp_path / "disk/steps/step_00000003"
+        if newest.exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.pwrite(given[0], given[1][0], given[2])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", fail_later)
+        with pytest.raises(LowtideError, match=r"the disk failed during a step \(Input/output"):
+            _train(text_file, tmp_path, "disk", offload="disk", save_in_background=False)
+    assert [step.name for step in (tmp_path / "disk/steps").iterdir()] == ["step_00000003"]
+    _train(text_file, tmp_path, "disk", offload="disk")
+    assert _bytes(tmp_path / "disk") == _bytes(runs / "packed")
 
 
 def test_packed_states_take_seven_bytes_a_parameter() -> None:

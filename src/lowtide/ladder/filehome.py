@@ -7,6 +7,8 @@ Memory:  `slots` of the largest record on the device, and as many beside them in
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 from collections.abc import Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,17 +43,7 @@ class FileHome:
         for key, size in sizes.items():
             self._offsets[key] = end
             end += _paged(size)
-        if end > free_disk_bytes(path.parent):
-            raise LowtideError(
-                f"the scratch file takes {format_size(end)}, the disk has "
-                f"{format_size(free_disk_bytes(path.parent))} free",
-                path=path,
-                next_step="give --offload-dir on a larger disk",
-            )
-        self._file = _open_scratch(path)
-        path.unlink()  # its room comes back when this process ends, however it ends
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self._file, 0, max(end, 1))
+        self._file = _make_scratch(path, end)
         largest = _paged(max(sizes.values(), default=0))
         self._staging = [HostMemory(largest) for _ in range(slots)]
         self._on_device = (
@@ -170,11 +162,53 @@ def _paged(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def _open_scratch(path: Path) -> int:
-    """Open a new file without the page cache, where its file system allows that."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+def _make_scratch(path: Path, size: int) -> int:
+    """Open a new file that has all its room and no name: the room comes back with the process."""
+    free = free_disk_bytes(path.parent)
+    file = -1
     try:
-        return os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o600)
-    except OSError:
-        path.unlink(missing_ok=True)
+        if size > free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        file = _open_uncached(path)
+        path.unlink()
+        _reserve(file, size)
+    except OSError as error:
+        if file >= 0:
+            os.close(file)
+        raise LowtideError(
+            f"the scratch file takes {format_size(size)}, the disk has {format_size(free)} free "
+            f"({error.strerror})",
+            path=path,
+            next_step="give --offload-dir on a larger disk, or another that may be written to",
+        ) from error
+    return file
+
+
+def _reserve(file: int, size: int) -> None:
+    """Give the file all its room; where that is not known, it takes its room as it is written."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, max(size, 1))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+
+
+def _open_uncached(path: Path) -> int:
+    """Open a new file without the page cache, where its file system allows that.
+
+    Some file systems open such a file and refuse to write to it: a page is tried.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    file = -1
+    try:
+        file = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o600)
+        os.pwritev(file, [mmap.mmap(-1, _PAGE)], 0)
+    except OSError as error:
+        if file >= 0:
+            os.close(file)
+            path.unlink()
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
         return os.open(path, flags, 0o600)
+    return file

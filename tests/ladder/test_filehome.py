@@ -1,0 +1,137 @@
+"""Records in a scratch file: read as they were put, and a disk that fills or fails is an error."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lowtide.errors import LowtideError
+from lowtide.ladder.filehome import FileHome
+
+SIZES = {"a": 8, "b": 5000, "c": 4096, "d": 3}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[FileHome]:
+    home = FileHome(SIZES, CPU, tmp_path / "scratch", slots=2)
+    for number, (key, size) in enumerate(SIZES.items()):
+        home.write(key, torch.full((size,), 10 * number, dtype=torch.uint8))
+    yield home
+    home.close()
+
+
+def _fail(code: int) -> Any:
+    def call(*_given: Any) -> int:
+        raise OSError(code, os.strerror(code))
+
+    return call
+
+
+def test_records_are_read_as_they_were_put_in_any_order(home: FileHome, tmp_path: Path) -> None:
+    assert not list(tmp_path.iterdir())  # without a name, its room comes back by itself
+    expected = {key: 10 * number for number, key in enumerate(SIZES)}
+    dice = random.Random(4)
+    keys = [dice.choice("abcd") for _ in range(100)]
+    for now, then in zip(keys, [*keys[1:], "a"], strict=True):
+        record = home.get(now)
+        assert set(record.tolist()) == {expected[now]}
+        assert len(record) == SIZES[now]
+        if then != now:
+            home.begin(then)
+        if dice.random() < 0.6:
+            record += 1
+            expected[now] = (expected[now] + 1) % 256
+            home.put(now)
+        else:
+            home.drop(now)
+    home.drop_all()
+    for key, value in expected.items():
+        assert set(home.read(key).tolist()) == {value}
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("call", ["pwritev", "preadv"])
+def test_a_disk_that_fails_is_named(
+    home: FileHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    home.wait()
+    monkeypatch.setattr(os, call, _fail(code))
+    with pytest.raises(LowtideError, match="the last checkpoint is whole") as failed:
+        home.write("b", torch.zeros(SIZES["b"], dtype=torch.uint8))
+        home.read("b")
+    assert failed.value.path == tmp_path / "scratch"
+    assert os.strerror(code) in str(failed.value)
+
+
+def test_no_record_is_read_after_its_writing_failed(
+    home: FileHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", _fail(errno.EIO))
+        home.write("b", torch.ones(SIZES["b"], dtype=torch.uint8))
+        with pytest.raises(LowtideError, match="the disk failed"):
+            home.wait()
+    with pytest.raises(LowtideError, match="the disk failed"):
+        home.read("b")  # the old bytes are there, and would be wrong
+
+
+@pytest.mark.parametrize("call", ["open", "pwritev", "posix_fallocate"])
+def test_a_disk_without_room_for_the_file_is_too_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(os, call, _fail(errno.ENOSPC))
+    expected = r"the scratch file takes 20\.0 KiB, .* \(No space left on device\)"
+    with pytest.raises(LowtideError, match=expected) as failed:
+        FileHome(SIZES, CPU, tmp_path / "scratch")
+    assert "--offload-dir on a larger disk" in str(failed.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_disk_that_reserves_nothing_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", _fail(code))
+    home = FileHome(SIZES, CPU, tmp_path / "scratch")
+    home.write("b", torch.full((SIZES["b"],), 7, dtype=torch.uint8))
+    assert set(home.read("b").tolist()) == {7}
+    home.close()
+
+
+@pytest.mark.parametrize("refuses", ["open", "write"])
+def test_a_disk_that_wants_its_page_cache_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    opened, written = os.open, os.pwritev
+    direct: set[int] = set()
+
+    def open_file(path: Any, flags: int, mode: int) -> int:
+        if flags & os.O_DIRECT and refuses == "open":
+            raise OSError(errno.EINVAL, "no")
+        file = opened(path, flags & ~os.O_DIRECT, mode)
+        if flags & os.O_DIRECT:
+            direct.add(file)
+        return file
+
+    def write(file: int, *given: Any) -> int:
+        if file in direct:
+            direct.remove(file)
+            raise OSError(errno.EINVAL, "no")
+        return written(file, *given)
+
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(os, "pwritev", write)
+    home = FileHome(SIZES, CPU, tmp_path / "scratch")
+    home.write("c", torch.full((SIZES["c"],), 9, dtype=torch.uint8))
+    assert set(home.read("c").tolist()) == {9}
+    home.close()
+    assert not list(tmp_path.iterdir())
