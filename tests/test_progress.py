@@ -307,7 +307,16 @@ def test_borders_of_counts(count: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(59.94, "59.9s"), (60, "1:00"), (60.9, "1:00"), (3599, "59:59"), (3661, "1:01:01")],
+    [
+        (59.94, "59.9s"),
+        (60, "1:00"),
+        (60.9, "1:00"),
+        (3599, "59:59"),
+        (3661, "1:01:01"),
+        (86_399, "23:59:59"),
+        (86_400, "1 d 0:00"),
+        (604_859, "7 d 0:00"),
+    ],
 )
 def test_borders_of_seconds(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text

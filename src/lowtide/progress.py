@@ -68,13 +68,15 @@ def format_count(count: float) -> str:
 def format_seconds(seconds: float) -> str:
     """Return a duration as people read it.
 
-    >>> format_seconds(4.26), format_seconds(75), format_seconds(7265)
-    ('4.3s', '1:15', '2:01:05')
+    >>> format_seconds(4.26), format_seconds(75), format_seconds(7265), format_seconds(200_000)
+    ('4.3s', '1:15', '2:01:05', '2 d 7:33')
     """
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24}:{minutes:02}"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 

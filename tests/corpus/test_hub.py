@@ -14,6 +14,7 @@ import pytest
 from lowtide.corpus import hub, reading
 from lowtide.corpus.hub import parse_hub_name
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.dataset.settings import PretokenizeSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.texts import HubTexts
 from lowtide.tokenizer.training import train_tokenizer
@@ -60,6 +61,8 @@ def test_mistakes_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         list(reading.iter_documents(expand_inputs([f"hf://{folder}:nosuchsplit"])))
     with pytest.raises(UsageError, match="names no dataset"):
         parse_hub_name("hf://")
+    with pytest.raises(UsageError, match="pretokenize reads files, and hf://a/b is a dataset"):
+        PretokenizeSettings(file=Path("hf://a/b"))  # pyright: ignore[reportArgumentType]
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UsageError, match="needs the package datasets"):
         list(reading.iter_documents(expand_inputs([f"hf://{folder}"])))

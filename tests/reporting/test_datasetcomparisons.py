@@ -93,6 +93,14 @@ def test_only_things_of_one_kind_are_compared(datasets: list[Path], tmp_path: Pa
         DatasetComparisonReader([datasets[0]] * (MOST_DATASETS + 1))
 
 
+SAVING = """<script>
+const saved = [];
+saveLink = (name, address) => saved.push(name + " " + address.slice(0, 80));
+for (const key of ["csv", "png"]) document.querySelector(`#lengths [data-key=${key}]`).click();
+setTimeout(() => { document.title = saved.join("|"); }, 500);
+</script></body>"""
+
+
 def test_a_browser_draws_it(
     datasets: list[Path],
     tmp_path: Path,
@@ -103,3 +111,9 @@ def test_a_browser_draws_it(
     assert (result.kind, console) == ("comparison", [])
     bins = document.count("data-bin=")
     assert bins > 2 and document.count('fill="var(--c1)"') > bins
+    saving = tmp_path / "saving.html"
+    saving.write_text(result.path.read_text().replace("</body>", SAVING), encoding="utf-8")
+    document, console = open_page(saving)
+    csv, png = document.partition("<title>")[2].partition("</title>")[0].split("|")
+    assert console == [] and png.startswith("lengths.png data:image/png;base64,iVBOR")
+    assert csv.startswith("lengths.csv data:text/csv;charset=utf-8,tokens%2Cshort%2Clong%0A10%2C")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,9 @@ def test_a_run_is_found_by_its_name_and_by_its_folder(tmp_path: Path) -> None:
     assert again.path == by_name.path
     assert (by_name.was_there, again.was_there) == (False, True)
     assert by_name.path.stat().st_mtime_ns == written
+    earlier = re.sub(r"made [-\d]+ [:\d]+", "made 2001-02-03 04:05", by_name.path.read_text())
+    by_name.path.write_text(earlier)  # in another minute the same page is left alone, too
+    assert make_report(target=root).was_there and by_name.path.read_text() == earlier
 
 
 def test_only_pages_are_replaced(tmp_path: Path) -> None:
@@ -64,6 +68,9 @@ def test_what_has_no_page_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError):
         make_report(target=tmp_path / name)
+    with pytest.raises(UsageError, match="of this machine") as caught:
+        make_report(target="s3://bucket/data")
+    assert caught.value.next_step == "lowtide inspect s3://bucket/data reads a dataset there"
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import numpy as np
 import pytest
+import torch
 
 from lowtide import Tokenizer
 from lowtide.tokenizer.ids import TokenIds
@@ -28,8 +30,22 @@ def test_two_texts_are_one_after_the_other() -> None:
     assert (first + tokenizer.encode("")).tolist() == first.tolist()
 
 
+def test_ids_are_embedded_and_serialised_as_they_are() -> None:
+    tokenizer = Tokenizer.load("gpt2")
+    one, *more = tokenizer.encode_batch(["low tide", "high"])
+    for ids in (tokenizer.encode("low tide"), one, next(tokenizer.iter_encoded(["low tide"]))):
+        assert json.loads(json.dumps(list(ids))) == ids.tolist() == [9319, 20013]
+        assert {type(id) for id in ids} == {int}
+        assert torch.nn.Embedding(50257, 2)(torch.tensor(ids)).shape == (2, 2)
+        assert (ids - ids[::-1]).tolist() == [-10694, 10694]
+    assert (one + more[0]).tolist() == [*one, *more[0]]
+    long = np.arange(40_000, dtype=np.int32).view(TokenIds)
+    assert list(long) == long.tolist()
+    assert [row.tolist() for row in long[:4].reshape(2, 2)] == [[0, 1], [2, 3]]
+
+
 def test_it_is_an_array_in_everything_else() -> None:
-    ids = np.arange(5, dtype=np.uint32).view(TokenIds)
+    ids = np.arange(5, dtype=np.int32).view(TokenIds)
     assert (ids + 1).tolist() == [1, 2, 3, 4, 5] and (1 + ids).tolist() == [1, 2, 3, 4, 5]
     assert (ids == ids[:]).all() and int(ids.sum()) == 10 and repr(ids) == repr(np.asarray(ids))
     assert (ids[1:3] + ids[:1]).tolist() == [1, 2, 0]

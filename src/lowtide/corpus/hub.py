@@ -16,6 +16,7 @@ from lowtide.packages import import_package
 
 __all__ = [
     "HUB_PREFIX",
+    "hub_name",
     "hub_text",
     "is_saved_dataset",
     "iter_hub_rows",
@@ -25,6 +26,19 @@ __all__ = [
 ]
 
 HUB_PREFIX = "hf://"
+
+
+def hub_name(given: str | Path) -> str | None:
+    """What was given, if it begins with hf://, else None; a Path of it has lost a slash.
+
+    >>> hub_name(Path("hf://owner/name")), hub_name("text/hf")
+    ('hf://owner/name', None)
+    """
+    text = str(given)
+    if text.startswith(HUB_PREFIX):
+        return text
+    short = HUB_PREFIX[:-1]
+    return HUB_PREFIX + text.removeprefix(short) if text.startswith(short) else None
 
 
 def parse_hub_name(given: str, *, split: str = "train") -> tuple[str, str]:

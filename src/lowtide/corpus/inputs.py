@@ -19,7 +19,7 @@ from typing import overload
 
 import xxhash
 
-from lowtide.corpus.hub import HUB_PREFIX, parse_hub_name
+from lowtide.corpus.hub import HUB_PREFIX, hub_name, parse_hub_name
 from lowtide.corpus.inputformats import (
     COMPRESSIONS,
     FORMATS,
@@ -30,6 +30,7 @@ from lowtide.corpus.inputformats import (
 from lowtide.counts import counted
 from lowtide.errors import DataError, from_os_error
 from lowtide.filenames import MERGES_NAME, METRICS_NAME
+from lowtide.packages import require_package
 from lowtide.stores.paths import StorePath, find_objects, input_path, tag_number
 from lowtide.stores.urls import StoreURL, is_store_url, store_url
 
@@ -219,8 +220,9 @@ def expand_inputs(
     inputs = InputList()
     seen: dict[int, int] = {}
     for given in paths:
-        if str(given).startswith(HUB_PREFIX):
-            name, split = parse_hub_name(str(given))
+        if (hub := hub_name(given)) is not None:
+            name, split = parse_hub_name(hub)
+            require_package("datasets", hub)
             inputs.append(InputFile(len(inputs), Path(name), "hub", None, 0, split=split))
             continue
         if (url := store_url(given)) is not None:

@@ -289,10 +289,13 @@ def check_disk(
         text, one_pass_bytes=table, keeps_text=keeps_text, near_copies=near_copies
     ) + int((1 + NEAR_DISK_SHARE) * existing_bytes)
     free = files.free_disk_bytes(root)
-    progress.note(
+    what = (
         f"{counted(len(inputs), 'file')}, about {format_size(text)} of text; "
-        f"needs up to {format_size(needed)} of disk meanwhile, {format_size(free)} are free"
+        f"needs up to {format_size(needed)} of disk meanwhile"
     )
+    if not all(row.format.is_file for row in inputs):
+        what = f"{counted(len(inputs), 'input')}; how much text the hub has is not known before"
+    progress.note(f"{what}, {format_size(free)} are free")
     if needed > free:
         raise BudgetError(
             f"preparing {format_size(text)} of text needs about {format_size(needed)} of disk, "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.evaluations import find_item_files
+from lowtide.corpus.hub import hub_name
 from lowtide.corpus.readingflags import ReadingFlags, as_sequence, check_workers
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.dataset.near.likeness import Likeness
@@ -200,6 +201,12 @@ class PretokenizeSettings:
         object.__setattr__(self, "file", paths)
         if not paths:
             raise UsageError("no file is named", next_step="lowtide pretokenize FILE")
+        if hub := list(filter(None, map(hub_name, paths))):
+            raise UsageError(
+                f"pretokenize reads files, and {hub[0]} is a dataset of the hub",
+                next_step=f"lowtide prepare --input-files {hub[0]} --out-dir DIR, then "
+                "lowtide convert DIR OUT --to npy",
+            )
         check_workers(self.num_workers)
         if self.out_path is not None:
             object.__setattr__(self, "out_path", Path(self.out_path))

@@ -61,7 +61,7 @@ ENCODING_THREADS = 2
 _PART_BYTES = 1 << 20
 _TEXT_BYTES = 512  # of a text in a group besides its letters: its objects, and those of its ids
 Place = tuple[int, ...]
-Ids = npt.NDArray[np.uint32]
+Ids = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def _iter_parts(tokenizer: Tokenizer, text: bytes) -> Iterator[Ids]:
 def _encode_by_tokenizers(tokenizer: Any, texts: Sequence[bytes]) -> list[Ids]:
     strings = [text.decode("utf-8", "replace") for text in texts]
     found = tokenizer.encode_batch(strings, add_special_tokens=False)
-    return [np.asarray(encoding.ids, dtype=np.uint32) for encoding in found]
+    return [np.asarray(encoding.ids, dtype=np.int32) for encoding in found]
 
 
 def _encode_one(tokenizer: Any, text: bytes) -> Ids:
@@ -293,7 +293,7 @@ def _encode_one(tokenizer: Any, text: bytes) -> Ids:
     ids = np.asarray(getattr(found, "ids", found))
     if ids.size and (ids.dtype.kind not in "iu" or int(ids.min()) < 0):
         raise DataError(f"{type(tokenizer).__name__}.encode gave {ids.dtype}, expected ids")
-    return ids.astype(np.uint32)
+    return ids.astype(np.int32)
 
 
 def iter_encoded(
@@ -314,9 +314,9 @@ def iter_encoded(
     texts = source.iter_texts(seed=seed, place=place)
     if max_documents is not None:
         texts = _take_documents(texts, max_documents)
-    end = np.empty(0, dtype=np.uint32)
+    end = np.empty(0, dtype=np.int32)
     if encoder.end_of_text_id is not None:
-        end = np.array([encoder.end_of_text_id], dtype=np.uint32)
+        end = np.array([encoder.end_of_text_id], dtype=np.int32)
     group: list[Text] = []
     held = 0
 

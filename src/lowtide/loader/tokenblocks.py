@@ -23,7 +23,7 @@ from lowtide.loader.windows import Tokens
 
 __all__ = ["BlockStart", "TokenBlock", "Windowing", "iter_token_blocks", "windows_before"]
 
-Ids = npt.NDArray[np.uint32]
+Ids = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)

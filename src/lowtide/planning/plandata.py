@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lowtide.corpus.hub import hub_name
 from lowtide.corpus.inputs import InputFile, expand_inputs, names_files
 from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.loader.sources import find_tokens
@@ -98,6 +99,9 @@ def find_data(settings: PlanSettings, machine: Machine) -> DataFacts:
     ratio = 1.0 if settings.tokenization == "char" else bytes_per_token(vocabulary)
     if settings.dataset_id is not None:
         return _streamed(settings.dataset_id, settings, vocabulary, ratio)
+    if hub := list(filter(None, map(hub_name, settings.input_files))):
+        what = f"{hub[0]}: how much text it has is known once it is read"
+        return DataFacts(what, vocabulary, None, None, learns, ratio)
     if not settings.input_files:
         tokens = settings.num_tokens
         text = None if tokens is None else int(tokens / _TRAIN_SHARE * ratio)
@@ -161,7 +165,8 @@ def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
     files = list(settings.input_files)
     if settings.dataset_id is not None and names_files(settings.dataset_id):
         files = [settings.dataset_id]
-    text = estimate_text_bytes(expand_inputs(files)) if files else None
+    is_known = bool(files) and not any(map(hub_name, files))
+    text = estimate_text_bytes(expand_inputs(files)) if is_known else None
     if settings.names_a_model:  # what lowtide train would learn by itself
         training = build_settings(TrainSettings, settings.training_options())
         streamed = settings.dataset_id is not None

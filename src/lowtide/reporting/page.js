@@ -36,7 +36,8 @@ function arrangeTiles() {
   const tiles = document.querySelector(".tiles");
   const room = Math.max(1, Math.floor((tiles.clientWidth + 12) / 157));
   const rows = Math.ceil(tiles.children.length / room);
-  const columns = rows > 1 ? Math.ceil(tiles.children.length / rows) : room;
+  const columns = rows > 1 ? Math.ceil(tiles.children.length / rows)
+    : Math.max(tiles.children.length, Math.min(room, 4));
   tiles.style.setProperty("--columns", columns);
 }
 
@@ -71,62 +72,7 @@ function buildTools(top, chart, redraw) {
         redraw(`axis-${axis.key}`);
       }));
   }
-  const card = top.parentElement;
-  button(tools, "csv", "CSV", false, () => saveText(`${chart.id}.csv`, chartAsCsv(chart)));
-  button(tools, "png", "PNG", false, () => savePicture(`${chart.id}.png`, card));
-}
-
-// A file that the page makes itself, for the reader to keep.
-function saveLink(name, address) {
-  const link = html("a", { href: address, download: name }, document.body);
-  link.click();
-  link.remove();
-}
-const saveText = (name, text) =>
-  saveLink(name, `data:text/csv;charset=utf-8,${encodeURIComponent(text)}`);
-
-const csvLine = (cells) => cells.map((cell) => {
-  const text = cell === undefined || cell === null ? "" : String(cell);
-  return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-}).join(",");
-
-function chartAsCsv(chart) {
-  const keys = chart.axes.map((axis) => axis.key);
-  const lines = [csvLine(["series", ...keys, "value", "low", "high"])];
-  for (const entry of chart.series) {
-    entry.y.forEach((value, i) => lines.push(csvLine([entry.name,
-      ...keys.map((key) => entry[key]?.[i]), value, entry.low?.[i], entry.high?.[i]])));
-  }
-  return lines.join("\n") + "\n";
-}
-
-// The picture as it is seen: styles of the page are written into a copy, which is then painted.
-const PAINTED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity",
-  "fill-opacity", "font-size", "font-family", "font-style", "text-anchor"];
-function savePicture(name, card) {
-  const drawn = card.querySelector(".plot svg");
-  const copy = drawn.cloneNode(true);
-  const sources = drawn.querySelectorAll("*");
-  copy.querySelectorAll("*").forEach((node, i) => {
-    const style = getComputedStyle(sources[i]);
-    node.setAttribute("style", PAINTED.map((key) => `${key}:${style.getPropertyValue(key)}`)
-      .join(";"));
-  });
-  const { width, height } = drawn.getBoundingClientRect();
-  copy.setAttribute("xmlns", SVG_SPACE);
-  copy.setAttribute("width", width);
-  copy.setAttribute("height", height);
-  const image = new Image();
-  image.addEventListener("load", () => {
-    const canvas = html("canvas", { width: 2 * width, height: 2 * height });
-    const paint = canvas.getContext("2d");
-    paint.fillStyle = getComputedStyle(card).backgroundColor;
-    paint.fillRect(0, 0, canvas.width, canvas.height);
-    paint.drawImage(image, 0, 0, canvas.width, canvas.height);
-    saveLink(name, canvas.toDataURL("image/png"));
-  });
-  const text = new XMLSerializer().serializeToString(copy);
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+  buildSaving(tools, chart, () => chartAsCsv(chart), top.parentElement);
 }
 
 function buildLegend(card, chart, redraw) {
@@ -180,8 +126,9 @@ function buildNames(card, names) {
 function buildColumns(card, chart) {
   card.redraw = () => {
     card.replaceChildren();
-    buildTop(card, chart);
+    const top = buildTop(card, chart);
     if (!chart.bins.length) { html("p", { class: "empty" }, card, chart.empty); return; }
+    buildSaving(html("div", { class: "tools" }, top), chart, () => columnsAsCsv(chart), card);
     if (chart.names) buildNames(card, chart.names);
     drawColumns(html("div", { class: "plot" }, card), chart);
   };
@@ -199,8 +146,8 @@ function buildTable(card, section) {
     const top = buildTop(card, section);
     if (section.sort_by && section.rows.length) {
       const rows = () => [section.columns, ...sortedRows(section).map((i) => section.sort_by[i])];
-      button(html("div", { class: "tools" }, top), "csv", "CSV", false,
-        () => saveText(`${section.id}.csv`, rows().map(csvLine).join("\n") + "\n"));
+      buildSaving(html("div", { class: "tools" }, top), section,
+        () => rows().map(csvLine).join("\n") + "\n");
     }
   }
   if (!section.rows.length) { html("p", { class: "empty" }, place, section.empty); return; }
@@ -266,8 +213,9 @@ function sharedFolder(names) {
 }
 
 function buildBars(card, section) {
-  buildTop(card, section);
+  const top = buildTop(card, section);
   if (!section.rows.length) { html("p", { class: "empty" }, card, section.empty); return; }
+  buildSaving(html("div", { class: "tools" }, top), section, () => barsAsCsv(section));
   const rows = html("div", { class: "rows" }, card);
   const most = Math.max(...section.rows.map((row) => row.value)) || 1;
   const shared = sharedFolder(section.rows.map((row) => row.name));

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from typing import Any
 from lowtide import __version__
 from lowtide.errors import printable
 
-__all__ = ["GENERATOR", "data_as_json", "render_page"]
+__all__ = ["GENERATOR", "data_as_json", "is_same_page", "render_page"]
 
 GENERATOR = '<meta name="generator" content="lowtide">'
 _FOLDER = Path(__file__).parent
-_SCRIPTS = ("axes.js", "chart.js", "columns.js", "page.js")
+_MADE = re.compile(rb"made \d+-\d+-\d+ \d+:\d+")
+_SCRIPTS = ("axes.js", "chart.js", "columns.js", "saving.js", "page.js")
 
 # Everything is inside the page, and nothing else may be loaded, whatever a sample's text says.
 _POLICY = (
@@ -66,3 +68,8 @@ def render_page(data: dict[str, Any], *, live_seconds: float | None = None) -> s
 </body>
 </html>
 """
+
+
+def is_same_page(one: bytes, other: bytes) -> bool:
+    """True for pages that differ in nothing but the minute they were made."""
+    return _MADE.sub(b"", one) == _MADE.sub(b"", other)

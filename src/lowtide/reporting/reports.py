@@ -23,10 +23,11 @@ from lowtide.reporting.comparisons import ComparisonReader, runs_below
 from lowtide.reporting.datasetcomparisons import DatasetComparisonReader
 from lowtide.reporting.datasets import DatasetReader
 from lowtide.reporting.jobs import JobReader
-from lowtide.reporting.pages import GENERATOR, render_page
+from lowtide.reporting.pages import GENERATOR, is_same_page, render_page
 from lowtide.reporting.runs import RunReader
 from lowtide.reporting.settings import ReportSettings
 from lowtide.reporting.tokenizers import TokenizerReader
+from lowtide.stores.urls import is_store_url
 from lowtide.tokenizer.inspection import is_tokenizer
 
 __all__ = ["PageReader", "ReportResult", "open_reader", "report"]
@@ -88,7 +89,7 @@ def _make_report(settings: ReportSettings) -> ReportResult:
         require_own_file(path, GENERATOR, what="page", next_step="name another --out")
         page = render_page(data).encode("utf-8", "backslashreplace")
         is_as_long = path.is_file() and path.stat().st_size == len(page)
-        was_there = is_as_long and path.read_bytes() == page
+        was_there = is_as_long and is_same_page(path.read_bytes(), page)
         if not was_there:
             write_bytes(path, page)
     return ReportResult(path, data["kind"], len(page), was_there)
@@ -164,6 +165,11 @@ def open_reader(settings: ReportSettings) -> PageReader:
         return TokenizerReader(path, samples=settings.sample, text_field=settings.text_field)
     if metrics_path.is_file():
         return JobReader(metrics_path, title=path.resolve().name)
+    if is_store_url(settings.target[0]):
+        raise UsageError(
+            f"{settings.target[0]}: a page is made of files of this machine",
+            next_step=f"lowtide inspect {settings.target[0]} reads a dataset there",
+        )
     if not path.exists():
         raise DataError(
             f"{settings.target[0]!r} is neither a path nor a run in {settings.checkpoints_dir}",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    Encode = Callable[[Iterable[bytes]], Iterable[npt.NDArray[np.uint32]]]
+    Encode = Callable[[Iterable[bytes]], Iterable[npt.NDArray[Any]]]
 
 __all__ = ["WINDOW_BYTES", "encode_by_windows", "encode_natively", "iter_file_steps"]
 

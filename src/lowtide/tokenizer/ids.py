@@ -2,12 +2,13 @@
 
 With plain arrays `encode("a") + encode("b")` would add numbers, or fail because of shapes; what is
 meant is the ids of one text after those of the other. A list would work too, but takes much more
-memory, and a copy for every use as an array.
+memory, and a copy for every use as an array. int32, because embeddings of torch and JAX take it as
+it is (they refuse uint32), and because a difference of ids may be negative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,23 @@ from lowtide.errors import UsageError
 __all__ = ["TokenIds", "checked_ids"]
 
 
-class TokenIds(np.ndarray[tuple[int], np.dtype[np.uint32]]):
-    """Ids in one row of uint32; `+` joins, and single numbers are added as to any array.
+_STEP = 1 << 14  # ids that are plain numbers at once
 
-    >>> ids = np.array([7, 8], dtype=np.uint32).view(TokenIds)
-    >>> ids + ids, ids + [9], [6] + ids, ids + 1
-    (array([7, 8, 7, 8], dtype=uint32), array([7, 8, 9], dtype=uint32), array([6, 7, 8], dtype=uint32), array([8, 9], dtype=uint32))
-    """  # noqa: E501
+
+class TokenIds(np.ndarray[tuple[int], np.dtype[np.int32]]):
+    """Ids in one row of int32; `+` joins, and single numbers are added as to any array.
+
+    >>> ids = np.array([7, 8], dtype=np.int32).view(TokenIds)
+    >>> print(ids + ids, ids + [9], [6] + ids, ids + 1, list(ids))
+    [7 8 7 8] [7 8 9] [6 7 8] [8 9] [7, 8]
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return plain numbers, which json and everything else takes."""
+        if self.ndim != 1:  # an array of the caller's making: its rows
+            return super().__iter__()
+        steps = range(0, len(self), _STEP)
+        return (id for first in steps for id in self[first : first + _STEP].tolist())
 
     def __add__(self, other: Any) -> Any:
         return super().__add__(other) if np.ndim(other) == 0 else _joined(self, other)
@@ -44,7 +55,7 @@ def _joined(left: Any, right: Any) -> TokenIds:
     for part in parts:
         if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
             raise TypeError(f"ids are joined with ids, not with {part.dtype} of {part.shape}")
-    return np.concatenate([part.astype(np.uint32) for part in parts]).view(TokenIds)
+    return np.concatenate([part.astype(np.int32) for part in parts]).view(TokenIds)
 
 
 def checked_ids(ids: Iterable[int] | npt.NDArray[Any], *, vocab_size: int) -> npt.NDArray[Any]:

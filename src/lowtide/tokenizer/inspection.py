@@ -189,7 +189,7 @@ def measure_sample(tokenizer: Tokenizer, path: Path) -> SampleMeasure:
     )
 
 
-def _count_ids(ids: npt.NDArray[np.uint32], size: int) -> npt.NDArray[np.int64]:
+def _count_ids(ids: npt.NDArray[np.int32], size: int) -> npt.NDArray[np.int64]:
     return np.bincount(ids, minlength=size)
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from lowtide.tokenizer.ids import TokenIds
     from lowtide.tokenizer.package import PackageEncoder
 
-    Ids = npt.NDArray[np.uint32]
-
 __all__ = ["CACHE_BYTES", "SpecialMode", "Tokenizer"]
 
 SpecialMode = Literal["text", "allow", "forbid"]
@@ -211,7 +209,7 @@ class Tokenizer:
         return self.data.tokens[id]
 
     def encode(self, text: str | bytes, *, special: SpecialMode = "allow") -> TokenIds:
-        """Return the ids of `text`: an array of which `+` joins two, as it joins lists.
+        """Return the ids of `text`: an array of int32 of which `+` joins two, as it joins lists.
 
         `special` says what special tokens in it are: ordinary "text", "allow" (their ids), or
         "forbid" (an error).
@@ -233,13 +231,13 @@ class Tokenizer:
         *,
         special: SpecialMode = "allow",
         num_workers: int | None = None,
-    ) -> list[Ids]:
+    ) -> list[TokenIds]:
         """Return the ids of each text, on several threads; the arrays share one block of memory."""
         self._check_mode(special)
         if self._package is not None:
-            return self._package.encode_batch(
-                texts, special=special, num_workers=num_workers or usable_cores()
-            )
+            workers = num_workers or usable_cores()
+            parts = self._package.encode_batch(texts, special=special, num_workers=workers)
+            return [_as_ids(part) for part in parts]
         if self._native is None:
             return [self.encode(text, special=special) for text in texts]
         data = [_as_bytes(text) for text in texts]
@@ -248,7 +246,8 @@ class Tokenizer:
                 self._refuse_specials(item)
         threads = num_workers or usable_cores()
         ids, ends = self._native.encode_many(data, special == "allow", threads)
-        return np.split(ids, ends[:-1].astype(np.int64)) if len(data) else []
+        parts = np.split(ids, ends[:-1].astype(np.int64)) if len(data) else []
+        return [_as_ids(part) for part in parts]
 
     def encode_iterable(
         self, texts: Iterable[str | bytes], *, special: SpecialMode = "allow"
@@ -262,11 +261,11 @@ class Tokenizer:
 
     def iter_encoded(
         self, texts: Iterable[str | bytes], *, special: SpecialMode = "allow"
-    ) -> Iterator[Ids]:
+    ) -> Iterator[TokenIds]:
         """Return the ids of a stream, an array per window."""
         self._check_mode(special)
         if self._package is not None:
-            yield from self._package.iter_encoded(texts, special=special)
+            yield from map(_as_ids, self._package.iter_encoded(texts, special=special))
             return
         held = bytearray()
         checked = 0  # up to here no place to cut was found
@@ -389,7 +388,7 @@ def _as_ids(found: np.ndarray[Any, Any]) -> TokenIds:
     # Its module needs NumPy, which preparing text goes without.
     from lowtide.tokenizer.ids import TokenIds
 
-    return found.view(TokenIds)
+    return found.view(np.int32).view(TokenIds)
 
 
 def _as_text(text: str | bytes) -> str:
