@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.filenames import METADATA_NAME, METRICS_NAME, SETTINGS_NAME
 from lowtide.files import hold_lock, write_bytes
 from lowtide.freenames import require_own_file
